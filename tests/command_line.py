@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import suggestions
 from holdfast.cli import flow_files
 from holdfast.cli.commands import app
 
@@ -44,7 +45,7 @@ def furnish(folder: Path, monkeypatch: pytest.MonkeyPatch, **flows: str) -> Path
     return folder
 
 
-def caller(capsys: pytest.CaptureFixture[str]) -> Cli:
+def caller(capsys: pytest.CaptureFixture[str], *, tries_suggestions: bool = True) -> Cli:
     """Return a function that calls a command in this process, as if it were a new process."""
 
     def call(*words: str) -> Ended:
@@ -53,7 +54,9 @@ def caller(capsys: pytest.CaptureFixture[str]) -> Cli:
         with pytest.raises(SystemExit) as left:
             app(list(words), prog_name="holdfast")
         seen = capsys.readouterr()
-        assert "Traceback" not in seen.err
+        assert "Traceback" not in seen.err or "--debug" in words
+        if tries_suggestions and words and "--help" not in words:
+            suggestions.try_all(seen.out, seen.err, words)
         return Ended(left.value.code if isinstance(left.value.code, int) else 0, seen.out, seen.err)
 
     return call

@@ -9,7 +9,10 @@ busy with one while the others are idle.
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+import progress
 
 LONG = (
     "execution/test_random_flows.py",
@@ -49,6 +52,11 @@ settings.register_profile(
 # `make check` must be fast; `make test` may take longer.
 settings.register_profile("quick", settings.get_profile("holdfast"), max_examples=20)
 settings.load_profile("holdfast")
+
+
+@pytest.hookimpl(trylast=True)  # the terminal is there by then
+def pytest_configure(config):
+    progress.begin(config)
 
 
 def pytest_collection_modifyitems(items):

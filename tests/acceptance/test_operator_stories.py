@@ -159,7 +159,7 @@ def test_an_event_that_cannot_be_read_is_named_with_its_run_and_the_way_out(
     ended = cli(*words, "--store", str(damaged))
     assert ended.code == Exit.STORE
     assert "run 'r', event 3: an event of kind 'NodeCompleted' cannot be read" in ended.err
-    assert "holdfast verify r` says more" in ended.err
+    assert f"`holdfast verify r --store {damaged}` says more" in ended.err
 
 
 DAMAGES = {
@@ -215,9 +215,12 @@ def test_damage_is_told_as_damage_with_its_run_and_not_as_a_defect(
     ],
 )
 def test_no_value_in_a_row_keeps_a_store_from_being_looked_at(
-    cli: Cli, tmp_path: Path, statement: str
+    cli: Cli, tmp_path: Path, statement: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = tmp_path / "runs.db"
+    store, cli = (
+        tmp_path / "runs.db",
+        caller(capsys, tries_suggestions=False),
+    )  # what is damaged cannot be resumed
     assert cli("run", "one.py", "--run-id", "r", "--store", str(store)).code == Exit.OK
     with sqlite3.connect(store) as database:
         database.execute(statement)
@@ -263,7 +266,7 @@ def test_a_damaged_run_is_not_archived_and_no_file_is_named_that_nobody_knows(
         "run 'r' was not archived, because its log is damaged: event 3 (NodeCompleted) was altered after it was written"
         in ended.err
     )
-    assert "holdfast verify r` says more" in ended.err
+    assert f"`holdfast verify r --store {damaged}` says more" in ended.err
     assert ".holdfast-" not in ended.err
     assert not (tmp_path / "kept").exists()
 

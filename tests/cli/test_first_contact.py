@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,8 +18,11 @@ from command_line import Cli, caller, furnish
 from holdfast import END, START, Graph
 from holdfast.cli import screen
 from holdfast.cli.exits import Exit
+from holdfast.core.run_state import Question
 from holdfast.reading import words as words_of_events
 from holdfast.reading.chunks import Chunk
+from holdfast.reading.remedies import choices
+from holdfast.upkeep import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,7 +127,7 @@ def test_a_run_that_was_made_with_a_run_base_is_carried_on_with_one(
 ) -> None:
     words = ("run", "flows.py:reporting", "--run-id", "r1", "--input", '{"mode": "wait"}')
     assert "holdfast resume r1 flows.py:reporting --run-base base" in cli(*words, "--run-base", "base").err
-    assert "holdfast resume r1 FILE.py --run-base DIR" in cli("show", "r1").out
+    assert "holdfast resume r1 flows.py:reporting --run-base DIR" in cli("show", "r1").out
     bare = cli("resume", "r1", "flows.py")
     assert bare.err.startswith("note: the run was created with a run base, but none is set now")
     assert "note:" not in cli("resume", "r1", "flows.py", "--run-base", "base").err
@@ -177,7 +181,7 @@ def test_who_follows_a_cut_run_is_told_so_and_what_carries_it_on(cli: Cli) -> No
     followed = cli("events", "r1", "--follow", "--chunks")
     assert "running, crashed  r1  process " in followed.err
     assert ", which executed it, crashed in speak, and no worker has claimed the run" in followed.err
-    assert followed.err.splitlines()[-1].strip().startswith("$ holdfast resume r1 FILE.py")
+    assert followed.err.splitlines()[-1].strip().startswith("$ holdfast resume r1 flows.py:talking")
     assert cli("resume", "r1", "flows.py").code == Exit.OK
     assert cli("events", "r1", "--follow").err == ""
 
@@ -255,7 +259,7 @@ def test_what_is_final_is_forked(cli: Cli, words: list[str], asked: str) -> None
     refused = cli(*words)
     assert refused.code == Exit.REFUSED
     assert f"run 'r1' was not {asked}: it is completed, which is final. Fork it" in refused.err
-    assert "`holdfast fork r1@SEQ`" in refused.err
+    assert "`holdfast fork r1`" in refused.err
 
 
 def test_a_node_that_is_not_there_is_told_with_those_that_are(cli: Cli) -> None:
@@ -303,3 +307,88 @@ def test_a_graph_that_was_not_compiled_is_refused_with_the_way_out() -> None:
 def test_an_option_that_is_not_there_is_told_with_the_one_that_was_meant() -> None:
     with pytest.raises(hf.SettingError, match="has an option 'stor'; did you mean 'store'"):
         hf.get("r1", stor="memory://")  # type: ignore[call-arg]
+
+
+# --- after a crash -----------------------------------------------------------------------------------
+
+
+def test_a_crashed_node_that_is_not_idempotent_is_a_question_to_come(cli: Cli) -> None:
+    dies("flows.py:paying", "--run-id", "r1", "--input", '{"mode": "die"}')
+    for words in (("questions",), ("questions", "r1")):
+        told = cli(*words).out
+        assert told.splitlines()[0].endswith(" open question yet.")
+        assert "To come: node pay of r1 crashed, and may have had its effect." in told
+        assert "$ holdfast resume r1 flows.py:paying" in told
+        assert ASKS.removeprefix("# ") in told
+    (to_come,) = cli("questions", "--json").json
+    assert (to_come["run_id"], to_come["node"], to_come["about"], to_come["to_come"]) == (
+        "r1", "pay", "interrupt", True,
+    )  # fmt: skip
+    assert [remedy["verb"] for remedy in to_come["remedies"]] == ["resume"]
+    assert cli("resume", "r1", "flows.py").code == Exit.WAITS
+    (asked,) = cli("questions", "--json").json
+    assert (asked["key"], "to_come" in asked) == ("pay.1.1.1", False)
+    assert "To come" not in cli("questions").out
+
+
+def test_doctor_names_a_run_that_recover_has_offered_and_no_worker_can_take(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies("flows.py:paying", "--run-id", "r1", "--input", '{"mode": "die"}')
+    assert "crashed" in cli("recover").out
+    monkeypatch.setattr(doctor, "IDLE_S", 0.0)  # instead of a pause of two seconds
+    told = cli("doctor")
+    assert told.code == Exit.STUCK
+    assert "no worker  r1: its process crashed in pay, and no worker has claimed the run" in told.out
+    assert "$ holdfast resume r1 flows.py:paying" in told.out
+
+
+def test_an_interrupted_node_that_may_have_had_its_effect_is_named(cli: Cli, place: Path) -> None:
+    waits = FLOWS.replace('raise ValueError("no money")', "ctx.run_id and __import__('time').sleep(60)")
+    (place / "flows.py").write_text(waits, "utf-8")
+    child = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.cli", "run", "flows.py:paying", "--run-id", "r1", "--input", '{"mode": "fail"}',
+         "--grace", "0"],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert child.stderr is not None
+    next(line for line in child.stderr if "pay" in line)
+    child.send_signal(signal.SIGINT)
+    child.communicate(timeout=60)
+    told = cli("show", "r1").out
+    assert "its process was asked to stop" in told
+    assert "pay was stopped before it ended, and may have had its effect" in told
+
+
+# --- small things ------------------------------------------------------------------------------------
+
+
+def test_show_has_the_cost_of_each_node(cli: Cli, place: Path) -> None:
+    costs = FLOWS.replace('    match state.get("mode"):\n        case "assert"', '    ctx.cost(usd=0.02, tokens=120)\n'
+                          '    match state.get("mode"):\n        case "assert"')  # fmt: skip
+    (place / "flows.py").write_text(costs, "utf-8")
+    cli("run", "flows.py:reporting", "--run-id", "r1")
+    (drawn,) = [line for line in cli("show", "r1").out.splitlines() if "write" in line and "✓" in line]
+    assert drawn.endswith("$0.02, 120 tokens")
+
+
+def test_a_router_that_chose_nothing_yet_is_not_said_to_lead_on(cli: Cli, place: Path) -> None:
+    routed = FLOWS.replace("report.chain(START, write, END)", "report.edge(START, write)\n"
+                           "report.branch(write, lambda state: {}['x'], [END])")  # fmt: skip
+    (place / "flows.py").write_text(routed, "utf-8")
+    told = cli("run", "flows.py:reporting", "--run-id", "r1").err
+    assert "completed, but its router" in told
+    assert not [line for line in told.splitlines() if line.rstrip().endswith("next:")]
+
+
+def test_two_answers_are_never_described_by_one_comment() -> None:
+    asked = {"options": ["approve", "reject", "later"], "approving": ["approve"]}
+    for question in (
+        Question(key="a.1.1", node="a", text="?", asked_at=0.0, about="gate", **asked),
+        Question(key="a.1.1", node="a", text="?", asked_at=0.0, about="gate", options=["red", "blue"]),
+        Question(key="a.1.1", node="a", text="?", asked_at=0.0, options=[]),
+    ):
+        described = [does for _, does in choices(question)]
+        assert len(set(described)) == len(described)

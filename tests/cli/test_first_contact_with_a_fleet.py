@@ -103,7 +103,7 @@ def test_a_command_that_looks_makes_no_schema(cli: Cli, url: str, words: tuple[s
     ended = cli(*words, "--store", url)
     assert ended.code == Exit.STORE
     assert f"there is no store at {urls.shown(url)}. " in ended.err
-    assert "run` creates one" in ended.err
+    assert "`holdfast run FILE.py --store " in ended.err
     assert schemas() == before
 
 
@@ -165,16 +165,16 @@ def test_of_a_flow_that_a_file_has_not_doctor_does_not_name_the_file(
     monkeypatch.setattr(doctor, "PATIENCE_S", 0.0)
     (place / "other.py").write_text(OTHER, "utf-8")
     cli("start", "work.py", "--run-id", "r")
-    assert suggested(cli, "other.py") == ("flow unknown", ["resume", "r", "FILE.py"])
+    assert suggested(cli, "other.py") == ("flow unknown", ["resume", "r", "work.py"])
     (place / "pyproject.toml").write_text('[tool.holdfast]\nflows = ["other.py"]\n', "utf-8")
-    assert suggested(cli) == ("flow unknown", ["resume", "r", "FILE.py"])
+    assert suggested(cli) == ("flow unknown", ["resume", "r", "work.py"])
     assert suggested(cli, "work.py") == ("no worker", ["resume", "r", "work.py"])
 
 
 def test_of_a_failed_run_doctor_does_not_name_a_file_without_its_flow(cli: Cli, place: Path) -> None:
     (place / "other.py").write_text(OTHER, "utf-8")
     cli("run", "work.py", "--run-id", "r", "--input", '{"fail": true}')
-    assert suggested(cli, "other.py") == ("failed", ["resume", "r", "FILE.py"])
+    assert suggested(cli, "other.py") == ("failed", ["resume", "r", "work.py"])
 
 
 @pytest.mark.parametrize(

@@ -242,7 +242,7 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
         'answered  r1 publish.1.1#2: "approve"',
         "  no process executes the run now. A worker that knows its flow claims it. Without a worker:",
     ]
-    assert "$ holdfast resume r1 FILE.py" in approved.out
+    assert "$ holdfast resume r1 post.py:gate" in approved.out
     assert "Why:  answered by agent:x, and no worker has claimed the run" in cli("show", "r1").out
     assert "pending, answered" in cli("runs").out
     twice = cli("answer", "r1", "publish", "reject")
@@ -382,7 +382,7 @@ def test_a_timer_whose_process_died_was_cut(cli: Cli, live: Callable[..., subpro
         r"Why:  process \d+ on \S+, which executed it, crashed( in \w+)?, and no worker has claimed the run",
         shown,
     )
-    assert "$ holdfast resume r1 FILE.py" in shown
+    assert "$ holdfast resume r1 post.py:waits" in shown
 
 
 # --- nodes that were cut -----------------------------------------------------------------------------
@@ -408,7 +408,10 @@ def test_a_cut_node_is_shown_with_what_is_known_and_skipped_with_an_update(cli: 
     assert "charge crashed" in shown
     update = ("--update", '{"log": ["by hand"]}')
     asked = cli("answer", "r1", "charge", "skip", *update)
-    assert (asked.code, "holdfast answer r1 charge skip FILE.py" in asked.err) == (Exit.USAGE, True)
+    assert (
+        asked.code,
+        '`holdfast answer r1 charge skip --update \'{"log": ["by hand"]}\' post.py:pay`' in asked.err,
+    ) == (Exit.USAGE, True)
     misfit = cli("answer", "r1", "charge", "skip", "post.py:pay", "--update", '{"lgo": 1}')
     assert (misfit.code, "did you mean 'log'?" in misfit.err) == (Exit.REFUSED, True)
     assert cli("answer", "r1", "charge", "retry", *update).code == Exit.REFUSED
@@ -467,7 +470,7 @@ def test_a_program_gets_json_of_all(quick: Cli) -> None:
     assert (answered["question"], answered["answer"], answered["status"], answered["held_by"]) == (
         "publish.1.1", "approve", "pending", None,
     )  # fmt: skip
-    assert answered["remedies"][0]["command"] == "holdfast resume r1 FILE.py"
+    assert answered["remedies"][0]["command"] == "holdfast resume r1 post.py:gate"
     shown = quick("show", "r1", "--json").json
     assert (shown["answered"], shown["awaited"], shown["partial"]) == (True, [], [])
     sent = quick("signal", "r1", "x", "1", "--json").json

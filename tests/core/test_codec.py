@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
@@ -431,6 +432,8 @@ def test_the_numbers_of_a_set_are_kept_in_their_order_whole_or_not(declared, val
         (Plain(1), "declare the field as Plain or use a dict"),
         (Model(title="x"), "declare the field as Model or use a dict"),
         (Foreign(), "a Foreign cannot be kept as JSON; keep its data"),
+        (PurePosixPath("/a"), "a PurePosixPath cannot be kept as JSON; keep it as str"),
+        (ValueError("x"), "a ValueError cannot be kept as JSON; keep it as str"),
         (type("float64", (float,), {})(1.5), "use float(…)"),
     ],
 )

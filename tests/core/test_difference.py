@@ -325,7 +325,10 @@ def test_a_new_node_upstream_of_a_completed_one_is_refused():
 
 def test_a_new_node_is_upstream_also_through_other_nodes_and_round_a_loop():
     looped = with_node_before("polish", "check")
-    assert "'polish' is new and comes before 'write'" in refusal(looped, completed="write", pending="check")
+    assert (
+        "node 'polish' is new and in a loop with 'write', which the run completed: it comes after 'write', and through the loop "
+        "also before it; fork the run from before 'write', or resume with the old code"
+    ) in refusal(looped, completed="write", pending="check")
     assert compatible(REVIEW, looped, completed=[], pending=["write"]) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -482,3 +483,59 @@ def test_a_node_is_called_after_its_function_or_as_was_said():
     assert graph.node(plain) is plain
     assert graph.node(name="other")(plain) is plain
     assert list(graph.chain(START, plain, "other", END).compile().nodes) == ["plain", "other"]
+
+
+# --- for those who come from elsewhere ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("add_node", "@graph.node"),
+        ("add_edge", "graph.edge(source, target)"),
+        ("add_conditional_edges", "graph.branch(source, router, to=[…])"),
+        ("set_entry_point", "graph.edge(START, node)"),
+        ("set_finish_point", "graph.edge(node, END)"),
+    ],
+)
+def test_a_method_of_another_library_is_answered_with_ours(theirs, ours):
+    with pytest.raises(AttributeError, match=f"^Graph has no {theirs}; ") as refused:
+        getattr(Graph("g", dict), theirs)
+    assert ours in str(refused.value)
+
+
+def test_any_other_attribute_that_a_graph_does_not_have_is_refused_as_usual():
+    graph = Graph("g", dict)
+    with pytest.raises(AttributeError, match=r"^'Graph' object has no attribute 'nods'"):
+        graph.nods  # noqa: B018
+    assert not hasattr(graph, "nods")
+    assert copy.copy(graph).name == "g"
+
+
+CELL = """
+@graph.node
+def first(state):
+    return {}
+
+graph.chain(START, first, END).branch(first, lambda state: END, [END])
+"""
+
+
+def test_a_notebook_cell_that_is_run_twice_is_one_problem_and_says_to_begin_with_a_new_graph():
+    graph = Graph("g", dict)
+    notebook = {"graph": graph, "START": START, "END": END, "__name__": "__main__"}
+    for _ in range(2):
+        exec(compile(CELL, "<ipython-input-1>", "exec"), notebook)
+    with pytest.raises(GraphError) as refused:
+        graph.compile()
+    (problem,) = refused.value.problems
+    assert "a notebook cell that adds nodes was run again; begin that cell with a new graph" in problem
+
+
+def test_two_nodes_of_one_name_in_a_file_are_named_as_before():
+    graph = Graph("g", dict)
+    module = {"graph": graph, "START": START, "END": END, "__name__": "__main__", "__file__": "flow.py"}
+    for _ in range(2):
+        exec(compile(CELL, "flow.py", "exec"), module)
+    with pytest.raises(GraphError, match="two nodes are named 'first'"):
+        graph.compile()

@@ -8,6 +8,7 @@ import operator
 from dataclasses import dataclass, make_dataclass
 from datetime import date
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
@@ -641,7 +642,10 @@ def declare(hint: Any) -> Any:
         (declare(Annotated[bool, add]), "needs an int, float or Decimal"),
         (declare(Annotated[list[int], append, operator.add]), "field 'x' has two reducers"),
         (declare(Annotated[list[int], append] | None), "put it outermost"),
-        (declare(complex), "complex cannot be kept as JSON"),
+        (declare(complex), "field 'x': complex cannot be kept as JSON"),
+        (declare(Path), "field 'x': Path cannot be kept as JSON; declare str in its place"),
+        (declare(list[Path] | None), "field 'x': Path cannot be kept as JSON; declare str in its place"),
+        (declare(object.__class__), "field 'x': type cannot be kept as JSON; declare a dataclass"),
         (int, "the state must be a dataclass"),
         (list[int], "the state must be a dataclass"),
     ],

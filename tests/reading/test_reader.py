@@ -140,3 +140,13 @@ def test_no_reading_verb_stops_a_running_node(store: Store, verb: str) -> None:
 
     asyncio.run(main())
     assert slow.stepped.is_set()
+
+
+def test_a_run_is_shown_as_one_short_line(store: Store) -> None:
+    write_asking_runs(store, 1)
+    assert repr(Reader(store).get("r0")) == "<Run 'r0' of 'outline': waiting in 'a', 2 events>"
+    flow = outline("START b END")
+    History("done", flow).created().completed("b", {"text": "x" * 10_000}).settled().write(store)
+    shown = repr(Reader(store).get("done"))
+    assert shown.startswith("<Run 'done' of 'outline': completed, ")
+    assert len(shown) < 80

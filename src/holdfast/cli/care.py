@@ -397,7 +397,7 @@ def doctor(
 
     Each run is listed with the commands that resume or answer it. If many runs have the same reason, the first three are listed;
     --json lists all. With flows (FILE, or those of the project) it also finds runs whose flow has changed. A run that waits for a
-    worker, or is overdue, is reported after 60 seconds; everything else at once.
+    worker, or is overdue, is reported after 60 seconds, or after 2 if no live process executes any run; everything else at once.
     """
     flows = _flows(file)
     known = {flow.name: flow for flow in flows} if flows is not None else None

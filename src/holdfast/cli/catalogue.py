@@ -43,7 +43,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(LOOK, "events", "log", "Print the events of a run, oldest first."),
     Entry(LOOK, "state", "log", "Print the state of a run, or what changed in it."),
     Entry(LOOK, "checkpoints", "log", "List the checkpoints that a run can be resumed or forked from."),
-    Entry(LOOK, "questions", "questions", "List open questions, with the commands that answer them."),
+    Entry(LOOK, "questions", "questions", "List open questions, and those that a resume will ask."),
     Entry(CHECK, "version", "listing", "Print the versions of Holdfast and Python."),
     Entry(CHECK, "verify", "log", "Check that stored runs are exactly what was written."),
     Entry(CHECK, "receipts", "receipts", "Write the receipts and handoffs of a run again from its log."),

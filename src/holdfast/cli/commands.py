@@ -69,8 +69,10 @@ class _ByFamily(TyperGroup):
             raise
 
     def main(self, *args: Any, **options: Any) -> Any:
-        words = args[0] if args else options.get("args")
-        if "--json" not in (sys.argv[1:] if words is None else words):
+        given = args[0] if args else options.get("args")
+        words = sys.argv[1:] if given is None else list(given)
+        program.note_typed(words)
+        if "--json" not in words:
             return super().main(*args, **options)
         try:
             ended = super().main(*args, **(options | {"standalone_mode": False}))

@@ -13,11 +13,20 @@ from typing import Annotated, Any, Literal
 import msgspec
 import typer
 
-from holdfast.cli import flow_files, options, program, screen, stores
+from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import EXECUTE, command
 from holdfast.cli.exits import OF_STATUSES, Exit
+from holdfast.cli.faults import say_where
 from holdfast.cli.progress import Display, shown
-from holdfast.cli.suggestions import command_line, line, resume_line, say_remedies
+from holdfast.cli.suggestions import (
+    command_line,
+    line,
+    resume_line,
+    say_commands,
+    say_remedies,
+    typed_again,
+    typed_with_file,
+)
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL
 from holdfast.errors import (
@@ -35,7 +44,7 @@ from holdfast.reading.views import Run, held_by
 from holdfast.runtime import blocking
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
-from holdfast.storage.contract import RunRow
+from holdfast.storage.contract import RunRow, RunStatus
 
 OnChange = Annotated[
     Literal["refuse", "compatible"],
@@ -58,6 +67,7 @@ class Errand(msgspec.Struct, kw_only=True):
     file: str | None
     store: str | None
     as_json: bool
+    debug: bool = False
     grace: float | None = None
     run_base: str | None = None
     durability: Durability | None = None
@@ -114,6 +124,7 @@ def run(
         file=file,
         store=store,
         as_json=as_json,
+        debug=debug,
         grace=grace,
         run_base=run_base,
         durability=durability,
@@ -211,7 +222,7 @@ def resume(
     """
     fields, renamed = options.read_fields(edit, "--edit"), options.read_pairs(rename or [], "--rename")
     check = flow_files.load_function(validate, "--validate") if validate is not None else None
-    errand = _errand("resume", target.partition("@")[0], file, store, as_json, grace, run_base)
+    errand = _errand("resume", target.partition("@")[0], file, store, as_json, debug, grace, run_base)
     return execute(
         errand,
         lambda engine: engine.resume(
@@ -258,7 +269,7 @@ def retry(
     """Run failed, crashed or waiting nodes again, and continue the run."""
     if node is not None and file is None and (".py" in node or "/" in node):
         node, file = None, node  # `holdfast retry r1 flow.py`
-    errand = _errand("retry", run_id, file, store, as_json, grace, run_base)
+    errand = _errand("retry", run_id, file, store, as_json, debug, grace, run_base)
     return execute(
         errand,
         lambda engine: engine.retry(run_id, node, fresh=fresh, by=options.resolve_actor(by), reason=reason),
@@ -293,7 +304,7 @@ def skip(
     `--update` gives the result that the node would have returned.
     """
     fields = options.read_fields(update, "--update")
-    errand = _errand("skip", run_id, file, store, as_json, grace, run_base)
+    errand = _errand("skip", run_id, file, store, as_json, debug, grace, run_base)
     return execute(
         errand, lambda engine: engine.skip(run_id, node, fields, by=options.resolve_actor(by), reason=reason)
     )
@@ -305,6 +316,7 @@ def _errand(
     file: str | None,
     store: str | None,
     as_json: bool,
+    debug: bool,
     grace: float | None,
     run_base: str | None,
 ) -> Errand:
@@ -316,6 +328,7 @@ def _errand(
         file=file,
         store=store,
         as_json=as_json,
+        debug=debug,
         grace=grace,
         run_base=run_base,
     )
@@ -342,8 +355,10 @@ class _Outcome(msgspec.Struct):
 
     run: Run[Any] | None = None
     found: Diagnosis | None = None
-    was_completed: bool = False
-    """The run was completed before this command began."""
+    raised: BaseException | None = None
+    """The exception for which the run failed while this command executed it."""
+    status_before: RunStatus | None = None
+    """The status of the run before this command began; None if there was no such run."""
     joins: bool = False
     """True if another process executes the run, and this command only waits for it."""
     left_with: str | None = None
@@ -366,6 +381,8 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
     }
 
     async def use(engine: Engine) -> None:
+        if errand.file is not None:
+            engine.flow_files.update(dict.fromkeys(engine.flows, flow_files.absolute(errand.file)))
         _begin(engine, errand, outcome)
         try:
             await shown(engine, errand.run_id, display, lambda: perform(engine), joins=outcome.joins)
@@ -378,7 +395,7 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
         try:
             run = await verb(engine)
         except (RunFailed, RunCancelled) as ended:
-            run = ended.run
+            run, outcome.raised = ended.run, ended.__cause__
         outcome.run = _as_plain(engine, run)
         commands = command_line(file=errand.file, store=errand.store, run_base=errand.run_base)
         outcome.found = engine.reader.diagnose(errand.run_id, commands)
@@ -388,7 +405,7 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
             # A command that may not create the store has already read the run's flow from it.
             stores.execute(errand.store, use, engine_options, create=errand.create, known=not errand.create)
         except FlowNotFound as missing:
-            raise SettingError(name_the_file(missing, errand.verb)) from missing
+            raise SettingError(name_the_file(missing, errand.file, errand.store)) from missing
         except KeyboardInterrupt:
             outcome.signalled = Exit.INTERRUPTED
         except SystemExit:
@@ -406,7 +423,7 @@ def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:
         row = engine.store.run(errand.run_id)
     except RunNotFound:
         return
-    outcome.was_completed = row.status == "completed"
+    outcome.status_before = row.status
     outcome.joins = errand.verb == "run" and row.held
     if outcome.joins and not errand.as_json:
         held = f"{held_by(row)} executes this run; this command waits for the run, and Ctrl-C ends only this command"
@@ -435,14 +452,13 @@ def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
     return msgspec.structs.replace(run, state=state, held_by=held_by(engine.store.run(run.id)))
 
 
-def name_the_file(missing: FlowNotFound, verb: str) -> str:
-    """Return the message for a run whose flow this command was not given."""
+def name_the_file(missing: FlowNotFound, file: str | None, store: str | None) -> str:
+    """Return the message for a run whose flow this command was not given, neither by `file` nor by the project."""
     known = f" Known flows: {', '.join(map(repr, missing.known))}." if missing.known else ""
-    return (
-        f"run {missing.run_id!r} belongs to flow {missing.flow!r}, which is not known here.{known} Name the file that defines "
-        f"it after the run id: {program.name()} {verb} {missing.run_id} FILE.py; or list the file in pyproject.toml: "
-        f'[tool.holdfast] flows = ["FILE.py:{missing.flow}"].'
-    )
+    run_id = missing.run_id or ""
+    recorded = stores.read(store, lambda reader: history.flow_file(reader.store, run_id))
+    way_out = typed_with_file(recorded, in_place_of=file)
+    return f"run {run_id!r} belongs to flow {missing.flow!r}, which is not known here.{known} {way_out}"
 
 
 def conclude(errand: Errand, outcome: _Outcome) -> None:
@@ -469,7 +485,7 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
     spent = f", {words.cost(run.cost)}" if words.cost(run.cost) else ""
     facts = f"{run.id}  {work}, {screen.duration(run.active_s)}{spent}"
     well = run.status == "completed"
-    facts += _how_it_completed(outcome) if well else ""
+    facts += _of_earlier(errand, outcome, run)
     screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {facts}", err=not well)
     for warned in run.warnings:
         fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
@@ -479,20 +495,36 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
         _say_state(run, errand.store)
         return
     screen.say(f"  {found.reason}", err=True)
+    if run.status == "failed":
+        say_where(run.error, debug=errand.debug, raised=outcome.raised, err=True)
     if run.held_by is not None:
         screen.say(
             "  The request is in the inbox of the run; that process reads it within a second.", err=True
         )
     say_remedies(found.remedies, err=True)
+    if errand.verb == "run" and outcome.status_before == "failed":
+        say_commands(_after_an_earlier_failure(errand, run), err=True)
 
 
-def _how_it_completed(outcome: _Outcome) -> str:
-    if outcome.was_completed:
+def _of_earlier(errand: Errand, outcome: _Outcome, run: Run[Any]) -> str:
+    """Return what to add about a run that had ended before this command began, or that completed although it was to stop."""
+    if run.status == "completed" and outcome.status_before == "completed":
         return "; the run was completed already, so nothing was executed"
-    if outcome.signalled is None:
+    if errand.verb == "run" and outcome.status_before == "failed":
+        return f"; the run failed before, at {screen.when(run.updated_at)}, so nothing was executed"
+    if run.status != "completed" or outcome.signalled is None:
         return ""
     by = "Ctrl-C" if outcome.signalled is Exit.INTERRUPTED else "SIGTERM"
     return f"; the run completed within the grace period after {by}, and the exit code is {int(outcome.signalled)}"
+
+
+def _after_an_earlier_failure(errand: Errand, run: Run[Any]) -> list[tuple[str, str]]:
+    """Return the commands, beside the remedies, for a user who ran a flow again whose run had failed before."""
+    commands = command_line(file=errand.file, store=errand.store, run_base=errand.run_base)
+    node = (run.failed_node,) if run.failed_node is not None else ()
+    retry = commands.line("retry", run.id, *node, *commands.file_words(), run_base=errand.run_base)
+    again = typed_again(without="--run-id")
+    return [(retry, "fix the cause, then try the failed node again"), (again, "start a new run")]
 
 
 def _say_state(run: Run[Any], store: str | None) -> None:

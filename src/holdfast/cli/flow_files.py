@@ -112,6 +112,23 @@ def project_file() -> Path:
     return next((file for file in places if file.is_file()), Path.cwd() / "pyproject.toml")
 
 
+def project_files() -> list[str]:
+    """The files of `[tool.holdfast] flows` as absolute paths; none if that setting is wrong."""
+    try:
+        listed = project_table().get("flows", [])
+    except SettingError:
+        return []
+    folder = project_file().parent
+    entries = listed if isinstance(listed, list) else []
+    return [os.path.abspath(folder / split(entry)[0]) for entry in entries if isinstance(entry, str)]
+
+
+def absolute(named: str) -> str:
+    """Return `file.py` or `file.py:flow` with the absolute path of the file."""
+    file, name = split(named)
+    return os.path.abspath(file) + (f":{name}" if name is not None else "")
+
+
 def has_project_flows() -> bool:
     """Return whether pyproject.toml lists flows, so that commands need no file."""
     try:

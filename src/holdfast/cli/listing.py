@@ -11,6 +11,7 @@ import typer
 import holdfast
 from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import CHECK, LOOK, command
+from holdfast.cli.faults import say_where
 from holdfast.cli.screen import Part
 from holdfast.cli.suggestions import command_line, line, say_commands, say_remedies, say_visit, status_words
 from holdfast.core import drawing
@@ -145,7 +146,7 @@ def _say_stopped(listed: list[_Listed], store: str | None) -> None:
         screen.say(f"\n{screen.count(len(crashed), 'run')} {verb}. Completed work is kept.")
     if interrupted:
         screen.say(
-            f"\n{screen.count(len(interrupted), 'run')} stopped in order, because the process was asked to stop."
+            f"\n{screen.count(len(interrupted), 'run')} interrupted, because the process was asked to stop."
         )
     if answered:
         screen.say(
@@ -222,7 +223,7 @@ def show(
         more |= {"awaited": shown.found.awaited, "partial": shown.partial}
         screen.say_json(msgspec.to_builtins(shown.run, str_keys=True, enc_hook=str) | more)
         return
-    _say_run(shown, store)
+    _say_run(shown, store, debug=debug)
 
 
 class _Shown(NamedTuple):
@@ -235,7 +236,7 @@ class _Shown(NamedTuple):
     now: float
 
 
-def _say_run(shown: _Shown, store: str | None) -> None:
+def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     run, found = shown.run, shown.found
     status = status_words(run.status, found)
     screen.say((run.id, "bold"), f"  flow {run.flow}  ", (status, f"bold {screen.STYLES[run.status]}"))
@@ -244,6 +245,8 @@ def _say_run(shown: _Shown, store: str | None) -> None:
     _say_graph(run, shown.definition, shown.now, crashed=found.crashed)
     screen.say("")
     screen.say("Why:  ", found.reason)
+    if run.status == "failed":
+        say_where(run.error, debug=debug)
     say_remedies(found.remedies)
     if run.signals:
         screen.say("Signals that no node has received yet:  ", ", ".join(map(_kept, run.signals.items())))
@@ -321,21 +324,11 @@ def _note(node: NodeView, now: float, *, crashed: bool) -> str:
         notes.append(screen.count(node.tries, "attempt"))
     if node.status not in ("completed", "pending"):
         notes.append("crashed" if has_crashed else node.status)
+    notes += [spent] if (spent := words.cost(node.cost)) else []
     return ", ".join(notes)
 
 
 def _say_more(run: Run[Any], store: str | None) -> None:
-    if run.error is not None and run.error.traceback:
-        code = next(
-            (
-                found
-                for found in reversed(run.error.traceback.splitlines())
-                if found.lstrip().startswith("File ")
-            ),
-            "",
-        )
-        if code:
-            screen.say((f"Where: {code.strip()}", "dim"))
     screen.say("")
     screen.say("More:")
     say_commands([

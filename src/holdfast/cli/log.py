@@ -14,7 +14,7 @@ from holdfast.cli import options, screen, stores
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.exits import Exit
 from holdfast.cli.gauge import gauge
-from holdfast.cli.suggestions import command_line, line, resume_line, say_commands, say_remedies, status_words
+from holdfast.cli.suggestions import command_line, line, say_commands, say_remedies, status_words
 from holdfast.core.events import KINDS
 from holdfast.core.run_state import FINAL
 from holdfast.errors import (
@@ -22,6 +22,7 @@ from holdfast.errors import (
     SchemaTooNew,
     SettingError,
     StoreCorrupt,
+    StoreError,
     describe_failure,
     did_you_mean,
 )
@@ -325,9 +326,13 @@ def checkpoints(
 
     SIZE is the stored size of the checkpoint's event, without large values that are stored as blobs.
     """
+    commands = command_line(store=store)
 
     def use(reader: Reader) -> tuple[list[Checkpoint], bool, list[str]]:
+        nonlocal commands
         final = reader.store.run(run_id).status in FINAL
+        with suppress(StoreError):  # a damaged log has checkpoints all the same
+            commands = commands.for_flow_of(history.flow_file(reader.store, run_id))
         return reader.checkpoints(run_id), final, _rest(reader, run_id)
 
     found, final, rest = stores.read(store, use)
@@ -348,8 +353,9 @@ def checkpoints(
         for point in found
     ])  # fmt: skip
     screen.say("")
-    rewind = (resume_line(f"{run_id}@SEQ", store=store), "go back to a checkpoint and continue from there")
-    fork = (line("fork", f"{run_id}@SEQ", store=store), "continue from a checkpoint in a new run")
+    resume = commands.line("resume", f"{run_id}@SEQ", *commands.file_words())
+    rewind = (resume, "go back to a checkpoint and continue from there")
+    fork = (commands.line("fork", f"{run_id}@SEQ"), "continue from a checkpoint in a new run")
     say_commands([fork] if final else [rewind, fork])
 
 

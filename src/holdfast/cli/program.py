@@ -12,11 +12,27 @@ import re
 import shlex
 import shutil
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 
 from holdfast.cli.catalogue import BY_NAME
 
 _COMMANDS = "|".join(BY_NAME)
+_IN_BACKTICKS = re.compile(rf"`(holdfast (?:{_COMMANDS})\b(?![^`]*--store)[^`]*)`")
 _SUGGESTED = re.compile(rf"(?<![\w./-])holdfast(?= (?:{_COMMANDS})\b)")
+
+
+_typed: list[str] = []
+
+
+def note_typed(words: Sequence[str]) -> None:
+    """Remember the words of the command that is being executed."""
+    _typed[:] = words
+
+
+def typed() -> list[str]:
+    """Return the words of the command that is being executed, without the name of the program."""
+    return list(_typed)
 
 
 def name() -> str:
@@ -53,5 +69,25 @@ def _from(folder: str, path: str) -> str:
 
 
 def spell(message: str) -> str:
-    """Replace `holdfast` in every command that a message suggests with the words that call this installation."""
+    """Replace `holdfast` in every command that a message suggests with the words that call this installation, and name the store
+    that this command was called with.
+    """
+    store = _typed_store()
+    if store is not None:
+        message = _IN_BACKTICKS.sub(lambda found: f"`{found[1]} --store {shlex.quote(store)}`", message)
     return _SUGGESTED.sub(lambda _: name(), message)
+
+
+def _typed_store() -> str | None:
+    """Return the value of `--store` of the command that is being executed, without its password; None for a command that fills a
+    new store from another place.
+    """
+    if _typed[:1] in (["restore"], ["unarchive"]):
+        return None
+    words = [part for word in _typed for part in word.split("=", 1 if word.startswith("--store=") else 0)]
+    found = next((value for option, value in pairwise(words) if option == "--store"), None)
+    if found is None:
+        return None
+    from holdfast.storage import urls
+
+    return urls.shown(found)

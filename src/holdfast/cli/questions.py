@@ -12,13 +12,14 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from holdfast.cli import flow_files, options, program, screen, stores
+from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import LOOK, OPERATE, command
 from holdfast.cli.screen import Part
-from holdfast.cli.suggestions import command_line, line, say_remedies, say_visit
+from holdfast.cli.suggestions import command_line, line, say_remedies, say_visit, typed_with_file
 from holdfast.core.answers import misfit
 from holdfast.core.run_state import FINAL, Question
 from holdfast.errors import SettingError
+from holdfast.reading import history
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, later_case
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine, Remedy, answers, choices
@@ -117,7 +118,7 @@ def _flows(case: Case, asked: Question | None, chosen: Any, file: str | None) ->
     needed = not case.row.held and asked.about == "interrupt" and chosen == "skip"
     flows = flow_files.flows_for(file, case.row.flow) if file is not None or needed else []
     if needed:
-        _require_flow(case, asked, [flow.name for flow in flows])
+        _require_flow(case, asked, [flow.name for flow in flows], file)
     return flows
 
 
@@ -138,15 +139,15 @@ def _no_constant(name: str) -> Any:
     raise ValueError(name)
 
 
-def _require_flow(case: Case, asked: Question, known_flows: list[str]) -> None:
-    flow, run_id = case.row.flow, case.row.run_id
+def _require_flow(case: Case, asked: Question, known_flows: list[str], file: str | None) -> None:
+    flow = case.row.flow
     if flow in known_flows:
         return
     given = f" Known flows: {', '.join(map(repr, known_flows))}." if known_flows else ""
+    recorded = case.state.options.get(history.FLOW_FILE) if case.state is not None else None
     raise SettingError(
-        f"skipping node {asked.node!r} needs its flow {flow!r}, which says which node comes next.{given} Name the file of the "
-        f"flow after the answer: {program.name()} answer {run_id} {asked.node} skip FILE.py; or list it in pyproject.toml: "
-        f'[tool.holdfast] flows = ["FILE.py:{flow}"].'
+        f"skipping node {asked.node!r} needs its flow {flow!r}, which says which node comes next.{given} "
+        + typed_with_file(recorded, in_place_of=file)
     )
 
 
@@ -236,6 +237,14 @@ class _Open(msgspec.Struct, frozen=True):
     partial: OpenVisit | None = None
 
 
+class _ToCome(msgspec.Struct, frozen=True):
+    """A question that is asked when its run is resumed: whether a crashed node had its effect."""
+
+    node: str
+    found: Diagnosis
+    partial: OpenVisit | None = None
+
+
 @command(LOOK)
 def questions(
     run_id: Annotated[
@@ -250,25 +259,32 @@ def questions(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """List open questions, with the commands that answer them.
+    """List open questions, and those that a resume will ask.
 
     For a crashed node it also shows what is known: the steps it kept, its streamed output and files, and the git checkout.
     """
     commands = command_line(store=store)
 
-    def use(reader: Reader) -> tuple[list[_Open], float]:
+    def use(reader: Reader) -> tuple[list[_Open], list[_ToCome], float]:
         found = reader.questions(run_id)
-        return [_open(reader, one, found, commands) for one in found], reader.store.now()
+        to_come = [
+            one for found in reader.questions_to_come(run_id, commands) for one in _to_come(reader, found)
+        ]
+        return [_open(reader, one, found, commands) for one in found], to_come, reader.store.now()
 
-    found, now = stores.read(store, use)
+    found, to_come, now = stores.read(store, use)
     if as_json:
-        screen.say_json([_as_json(one) for one in found])
+        screen.say_json([*map(_as_json, found), *map(_to_come_as_json, to_come)])
         return
-    if not found:
-        screen.say(
-            f"Run {run_id} has no open question." if run_id is not None else "No run has an open question."
-        )
-        return
+    if found:
+        _say_open(found, now, store)
+    else:
+        whose = f"Run {run_id} has no open question" if run_id is not None else "No run has an open question"
+        screen.say(f"{whose}{' yet' if to_come else ''}.")
+    _say_to_come(to_come)
+
+
+def _say_open(found: list[_Open], now: float, store: str | None) -> None:
     columns = ["RUN", "QUESTION", "ABOUT", "ASKS", "OPTIONS", "SINCE", "UNTIL"]
     screen.say_table(columns, [_cells(one.asked, now) for one in found], flexible=3)
     for one in found:
@@ -285,6 +301,27 @@ def questions(
                 "dim",
             )
         )
+
+
+def _say_to_come(to_come: list[_ToCome]) -> None:
+    for one in to_come:
+        screen.say("")
+        screen.say(f"To come: node {one.node} of {one.found.run_id} crashed, and may have had its effect.")
+        say_remedies(remedy for remedy in one.found.remedies if remedy.verb == "resume")
+        if one.partial is not None:
+            say_visit(one.partial, f"What is known about {one.node}:")
+
+
+def _to_come(reader: Reader, found: Diagnosis) -> list[_ToCome]:
+    assert found.run_id is not None
+    visits = {visit.node: visit for visit in open_visits(reader, reader.get(found.run_id))}
+    return [_ToCome(node, found, visits.get(node)) for node in found.asks_before]
+
+
+def _to_come_as_json(one: _ToCome) -> dict[str, Any]:
+    whose = {"run_id": one.found.run_id, "flow": one.found.flow, "node": one.node, "about": "interrupt"}
+    resumes = [remedy for remedy in one.found.remedies if remedy.verb == "resume"]
+    return whose | {"to_come": True, "known": one.partial, "remedies": resumes}
 
 
 def _open(reader: Reader, one: AskedQuestion, among: list[AskedQuestion], commands: CommandLine) -> _Open:

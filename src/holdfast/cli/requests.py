@@ -14,9 +14,9 @@ import typer
 from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import OPERATE, command
 from holdfast.cli.execution import name_the_file
-from holdfast.cli.suggestions import line, resume_line
+from holdfast.cli.suggestions import command_line, line, resume_line_of
 from holdfast.core.run_state import ENDED
-from holdfast.errors import FlowNotFound, SettingError
+from holdfast.errors import FlowNotFound, HoldfastError, SettingError
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run, held_by
 from holdfast.runtime.engine import Engine
@@ -34,7 +34,6 @@ def cancel(
 ) -> None:
     """Cancel a run for good, and stop its running nodes."""
     _ask(
-        "cancel",
         run_id,
         file,
         store,
@@ -59,7 +58,6 @@ def pause(
     Nodes that are running may finish.
     """
     _ask(
-        "pause",
         run_id,
         file,
         store,
@@ -70,7 +68,6 @@ def pause(
 
 
 def _ask(
-    verb: str,
     run_id: str,
     file: str | None,
     store: str | None,
@@ -85,9 +82,14 @@ def _ask(
         if before.status not in ENDED and not before.held and reader.diagnose(run_id).crashed:
             crashed_in.extend(before.active)
 
-    run, holder = _recorded(
-        verb, run_id, file, store, ask, look=look, after=lambda reader: held_by(reader.store.run(run_id))
-    )
+    commands = command_line(file=file, store=store)
+
+    def after(reader: Reader, asked: Run[Any]) -> tuple[str | None, str]:
+        row = reader.store.run(run_id)
+        resumes = resume_line_of(reader, run_id, commands) if row.status == "paused" else ""
+        return held_by(row), resumes
+
+    run, (holder, resumes) = _recorded(run_id, file, store, ask, look=look, after=after)
     if as_json:
         screen.say_json({"id": run.id, "status": run.status, "requested": wanted, "held_by": holder})
     elif run.status == wanted:
@@ -97,7 +99,7 @@ def _ask(
                 f"  the process of the run had crashed in node {' and '.join(crashed_in)}; this is now in the log"
             )
         if wanted == "paused":
-            screen.say(f"  resume it with: {resume_line(run_id, file=file, store=store)}")
+            screen.say(f"  resume it with: {resumes}")
     elif holder is not None:
         screen.say("asked  ", f"{holder}, which executes {run_id}: the run will be {wanted} within a second")
         screen.say(f"  check with: {line('show', run_id, store=store)}")
@@ -132,8 +134,8 @@ def fork(
     """
     fields, labels = options.read_fields(edit, "--edit"), options.read_pairs(label or [], "--label")
 
-    made, _ = _recorded(
-        "fork",
+    commands = command_line(file=file, store=store)
+    made, resumes = _recorded(
         target.partition("@")[0],
         file,
         store,
@@ -146,8 +148,8 @@ def fork(
             reason=reason,
         ),
         needs_flow=fields is not None,
+        after=lambda reader, forked: resume_line_of(reader, forked, commands),
     )
-    resumes = resume_line(made, file=file, store=store)
     if as_json:
         screen.say_json({"id": made, "parent": target, "resumes": resumes})
         return
@@ -156,7 +158,6 @@ def fork(
 
 
 def _recorded(
-    verb: str,
     run_id: str,
     file: str | None,
     store: str | None,
@@ -164,19 +165,24 @@ def _recorded(
     *,
     needs_flow: bool = True,
     look: Callable[[Reader], None] | None = None,
-    after: Callable[[Reader], Any] | None = None,
+    after: Callable[[Reader, Any], Any],
 ) -> tuple[Any, Any]:
-    """Record a request with an engine. `look` is called with a reader before the request, `after` with a reader after it.
-
-    Returns the results of the request and of `after`.
+    """Record a request with an engine. `look` is called with a reader before the request, `after` with a reader and the result of
+    the request. Returns both results.
     """
     with stores.reading(store) as reader:
-        wanted = needs_flow or file is not None
-        flows = flow_files.flows_for(file, reader.store.run(run_id).flow) if wanted else []
+        flow_name = reader.store.run(run_id).flow
+        try:
+            flows = flow_files.flows_for(file, flow_name)
+        except HoldfastError:
+            if needs_flow or file is not None:
+                raise
+            flows = []  # only the suggested commands would be better with the flow
         if look is not None:
             look(reader)
         try:
             recorded = stores.execute(reader.store, use, {"flows": flows})
         except FlowNotFound as missing:
-            raise SettingError(name_the_file(missing, verb)) from missing
-        return recorded, after(reader) if after is not None else None
+            raise SettingError(name_the_file(missing, file, store)) from missing
+        reader.flows = {flow.name: flow for flow in flows}
+        return recorded, after(reader, recorded)

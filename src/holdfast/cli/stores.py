@@ -125,13 +125,13 @@ def require(store: str | None) -> None:
     path = os.path.expanduser(urls.sqlite_path(url) or "")
     if not path:
         raise StoreUnusable(
-            f"there is no store at {urls.shown(url)}. `holdfast run` creates one. If your store is elsewhere, name its database "
-            "(and its schema, with ?schema=…) in --store or HOLDFAST_STORE."
+            f"there is no store at {urls.shown(url)}. `holdfast run FILE.py` creates one. If your store is elsewhere, name its "
+            "database (and its schema, with ?schema=…) in --store or HOLDFAST_STORE."
         )
     empty = ": the file is empty" if os.path.exists(path) else ""
     raise StoreUnusable(
-        f"there is no store at {os.path.abspath(path)}{empty}. `holdfast run` creates one. If your store is elsewhere, name "
-        "it with --store or HOLDFAST_STORE, or change to its folder."
+        f"there is no store at {os.path.abspath(path)}{empty}. `holdfast run FILE.py` creates one. If your store is elsewhere, "
+        "name it with --store or HOLDFAST_STORE, or change to its folder."
     )
 
 
@@ -141,5 +141,5 @@ def require_shared(store: str | None, verb: str) -> None:
         raise SettingError(
             f"{verb} cannot use a memory:// store: only this process can see it, so no worker would find the runs "
             "that `start` records. Name a store that all processes can open: --store runs.db, or postgresql://…; "
-            "`holdfast run` starts and executes a run in one process, also in memory."
+            "`holdfast run FILE.py` starts and executes a run in one process, also in memory."
         )

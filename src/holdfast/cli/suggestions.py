@@ -6,13 +6,16 @@ file of the flow, the store and the run base.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import shlex
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.cli import flow_files, program, screen
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Diagnosis
-from holdfast.reading.remedies import CommandLine, Remedy
+from holdfast.reading.reader import Reader
+from holdfast.reading.remedies import PLACEHOLDER, CommandLine, Remedy
 from holdfast.reading.visits import OpenVisit
 from holdfast.runtime import settings
 from holdfast.storage import urls
@@ -24,9 +27,13 @@ def command_line(
     *, file: str | None = None, store: str | None = None, run_base: str | None = None
 ) -> CommandLine:
     """Return how suggested commands are typed here: with the file, store and run base that this command was called with."""
+    listed = tuple(flow_files.project_files())
     return CommandLine(
         program=program.name(),
-        file=file if file is not None else None if flow_files.has_project_flows() else "FILE.py",
+        file=file if file is not None else None if listed else PLACEHOLDER,
+        is_file_given=file is not None,
+        listed=listed,
+        folder=os.getcwd(),
         store=urls.shown(store) if store is not None else None,
         run_base=run_base,
         has_run_base=bool(settings.resolve({}).run_base),
@@ -41,9 +48,42 @@ def line(verb: str, *words: str, store: str | None = None) -> str:
 def resume_line(
     run_id: str, *, file: str | None = None, store: str | None = None, run_base: str | None = None
 ) -> str:
-    """Return the command that resumes a run."""
+    """Return the command that resumes a run of which nothing could be read."""
     commands = command_line(file=file, store=store, run_base=run_base)
     return commands.line("resume", run_id, *commands.file_words(), run_base=run_base)
+
+
+def resume_line_of(reader: Reader, run_id: str, commands: CommandLine) -> str:
+    """Return the command that resumes a run as it is now, with the options that it needs."""
+    found = reader.diagnose(run_id, commands)
+    return next(remedy.command for remedy in found.remedies if remedy.verb == "resume")
+
+
+def typed_again(*more: str, without: str = "", replace: Mapping[str, str] | None = None) -> str:
+    """Return this very command as it can be pasted, with `more` words at its end, `without` an option and its value, and with
+    some words replaced. The password of the store is left out.
+    """
+    typed = program.typed()
+    words: list[str] = []
+    for before, word in zip(["", *typed], typed, strict=False):
+        option, equals, value = word.partition("=")
+        if without and without in (option, before):
+            continue
+        if "--store" in (option, before) and word != "--store":
+            words.append(
+                f"{option}={urls.shown(value)}" if equals and option == "--store" else urls.shown(word)
+            )
+        else:
+            words.append((replace or {}).get(word, word))
+    return f"{program.name()} {shlex.join([*words, *more])}"
+
+
+def typed_with_file(recorded: str | None, *, in_place_of: str | None) -> str:
+    """Return how to name the file of a flow that this command needs: the `recorded` file if it is here."""
+    named = command_line().without_file().for_flow_of(recorded).file or PLACEHOLDER
+    again = typed_again(named) if in_place_of is None else typed_again(replace={in_place_of: named})
+    listed = f"[tool.holdfast] flows = [{screen.json_text(named)}]"
+    return f"Name the file that defines it: `{again}`; or list that file in pyproject.toml: {listed}."
 
 
 def say_remedies(remedies: Iterable[Remedy], *, err: bool = False) -> None:

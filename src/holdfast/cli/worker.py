@@ -17,8 +17,10 @@ from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import CHECK, EXECUTE, OPERATE, command
 from holdfast.cli.execution import require_fit
 from holdfast.cli.exits import Exit
+from holdfast.cli.faults import say_where, where
 from holdfast.cli.suggestions import command_line, line, say_remedies
 from holdfast.core.graph import Flow
+from holdfast.core.run_state import ENDED
 from holdfast.errors import SettingError, describe_failure
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
@@ -91,7 +93,7 @@ def worker(
     drained = False
 
     with screen.shielded(json_only=as_json) as out:
-        voice = _Voice(out, as_json=as_json)
+        voice = _Voice(out, as_json=as_json, debug=debug)
 
         async def use(engine: Engine) -> None:
             nonlocal drained
@@ -133,10 +135,13 @@ def _flows_of(given: list[str]) -> list[Flow[Any]]:
 class _Voice:
     """Prints what a worker reports: lines of text, or one JSON document per line."""
 
-    def __init__(self, out: TextIO, *, as_json: bool) -> None:
+    def __init__(self, out: TextIO, *, as_json: bool, debug: bool) -> None:
         self._out = out
         self._as_json = as_json
+        self._debug = debug
         self._count = 0
+        self._open: set[str] = set()
+        """The runs that were counted and have not ended: a run that waits and is claimed again counts once."""
 
     def began(self, engine: Engine, queues: list[str], concurrency: int) -> None:
         names = sorted(engine.flows)
@@ -150,11 +155,18 @@ class _Voice:
         self._say(("worker  ", "bold"), f"{', '.join(names)}  ({of}, {at_a_time})  {engine.store.url}")
 
     def ended(self, run: Run[Any]) -> None:
-        self._count += 1
+        self._count += run.id not in self._open
+        (self._open.discard if run.status in ENDED else self._open.add)(run.id)
         error = describe_failure(run.error.type, run.error.message) if run.error is not None else None
         if self._as_json:
             self._say_json(
-                "run", id=run.id, flow=run.flow, status=run.status, active_s=run.active_s, error=error
+                "run",
+                id=run.id,
+                flow=run.flow,
+                status=run.status,
+                active_s=run.active_s,
+                error=error,
+                where=where(run.error),
             )
             return
         tries = screen.count(sum(node.tries for node in run.nodes.values()), "attempt")
@@ -162,6 +174,9 @@ class _Voice:
         asked = f"; asks question {run.questions[0].key}" if run.questions else ""
         status = (run.status, screen.STYLES.get(run.status, ""))
         self._say(status, f"  {run.id}  {run.flow}, {tries}, {screen.duration(run.active_s)}{why}{asked}")
+        if run.status == "failed":
+            say_where(run.error, debug=self._debug)
+            self._out.flush()
 
     def trouble(self, trouble: Trouble) -> None:
         if self._as_json:
@@ -237,6 +252,7 @@ def start(
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
 
     async def use(engine: Engine) -> RunRow:
+        engine.flow_files[flow.name] = flow_files.absolute(file)
         await engine.start(
             flow,
             value,

@@ -324,13 +324,33 @@ def _parts(shape: shapes.Type) -> Iterator[shapes.Type]:
         todo.extend(part for part in inner if isinstance(part, shapes.Type))
 
 
+_PLAIN_FORMS = {
+    "pathlib.PurePath": "str",
+    "re.Pattern": "str",
+    "builtins.BaseException": "str",
+    "builtins.range": "list[int]",
+    "builtins.complex": "tuple[float, float]",
+    "numpy.ndarray": "list[float]",
+    "pandas.DataFrame": "list[dict[str, Any]]",
+}
+"""Package and name of a class whose values are often put into a state -> the type that holds the same data."""
+
+
+def _plain_form_of(cls: type) -> str | None:
+    """The type to declare in place of a class that cannot be kept as JSON, where that is known."""
+    names = (f"{str(kind.__module__).partition('.')[0]}.{kind.__name__}" for kind in cls.__mro__)
+    return next((_PLAIN_FORMS[name] for name in names if name in _PLAIN_FORMS), None)
+
+
 def _refuse_unknown(part: shapes.Type, name: str) -> None:
     if isinstance(part, shapes.CustomType) and part.cls is not object and not is_pydantic(part.cls):
-        raise CodecError(
-            f"{type_name(part.cls)} cannot be kept as JSON; declare a dataclass, TypedDict, msgspec.Struct or "
-            "pydantic model that holds its data",
-            path=name,
+        instead = _plain_form_of(part.cls)
+        way_out = (
+            f"declare {instead} in its place"
+            if instead
+            else "declare a dataclass, TypedDict, msgspec.Struct or pydantic model that holds its data"
         )
+        raise CodecError(f"{type_name(part.cls)} cannot be kept as JSON; {way_out}", path=name)
     if isinstance(part, (shapes.RawType, shapes.ExtType)):
         raise CodecError("msgspec's Raw and Ext cannot be kept as JSON; use bytes", path=name)
     if isinstance(part, shapes.DictType) and isinstance(
@@ -540,6 +560,8 @@ def _explain_undeclared(value: Any) -> str:
         case set() | frozenset() | tuple():
             kind = next(kind.__name__ for kind in (set, frozenset, tuple) if isinstance(value, kind))
             return f"{what} cannot be kept as JSON here; declare the field as {kind}[…] or use a list"
+        case _ if (instead := _plain_form_of(type(value))) is not None:
+            return f"{what} cannot be kept as JSON; keep it as {instead}"
         case _ if not _is_declarable(value):
             return f"{what} cannot be kept as JSON; keep its data (str, numbers, lists, dicts, a dataclass) instead"
         case _ if _field_names(value) is not None:

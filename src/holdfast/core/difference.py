@@ -238,10 +238,20 @@ def _upstream_refusals(
     leads_to = _find_reached(new, completed, backwards=True)
     for name in new.nodes:
         if name not in known and name in leads_to:
-            yield (
-                f"node {name!r} is new and comes before {leads_to[name]!r}, which the run completed; put it after "
-                f"that node, fork the run from before {leads_to[name]!r}, or resume with the old code"
-            )
+            reached = leads_to[name]
+            fork = f"fork the run from before {reached!r}, or resume with the old code"
+            if reached in _find_reached(new, [name], backwards=False) and name in _find_reached(
+                new, [reached], backwards=False
+            ):
+                yield (
+                    f"node {name!r} is new and in a loop with {reached!r}, which the run completed: it comes after "
+                    f"{reached!r}, and through the loop also before it; {fork}"
+                )
+            else:
+                yield (
+                    f"node {name!r} is new and comes before {reached!r}, which the run completed; put it after that node, "
+                    f"{fork}"
+                )
 
 
 def _overtaken_refusals(

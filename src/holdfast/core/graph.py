@@ -94,6 +94,19 @@ class Branch(msgspec.Struct, frozen=True):
     targets: tuple[str, ...]
 
 
+_OF_OTHERS = {
+    "add_node": "decorate the function: @graph.node, or call graph.node(fn), graph.node(name='…')(fn)",
+    "add_edge": "use graph.edge(source, target), or graph.chain(START, first, second, END)",
+    "add_conditional_edges": "use graph.branch(source, router, to=[…]), whose router returns the name of the next node",
+    "set_entry_point": "use graph.edge(START, node)",
+    "set_finish_point": "use graph.edge(node, END)",
+}
+"""Methods of the graphs of other libraries -> what to write here."""
+_CELL_AGAIN = (
+    "a notebook cell that adds nodes was run again; begin that cell with a new graph: graph = Graph(…)"
+)
+
+
 class Graph(Generic[S]):
     """The builder of a flow. Every method that adds something returns the graph, or the function if it is used as a decorator."""
 
@@ -117,6 +130,17 @@ class Graph(Generic[S]):
         self._edges: dict[Edge, None] = {}
         self._branches: list[Branch] = []
         self._problems: list[str] = []
+        self._repeats: list[str] = []
+        """Edges and branches that were added twice."""
+        self._is_repeated = False
+        """A notebook cell that adds nodes was run again, and with it all that it adds."""
+
+    if not typing.TYPE_CHECKING:  # a type checker reports unknown methods by itself
+
+        def __getattr__(self, name: str) -> Any:
+            ours = _OF_OTHERS.get(name)
+            told = f"Graph has no {name}; {ours}" if ours else f"'Graph' object has no attribute {name!r}"
+            raise AttributeError(told, name=None if ours else name, obj=self)
 
     @overload
     def node(self, fn: F, /) -> F: ...
@@ -223,7 +247,10 @@ class Graph(Generic[S]):
         built_in = BUILT_IN_EXECUTORS.get(str(options.executor))
         if built_in is not None:
             self._problems.extend(_call_problems(node, self.state.type, built_in))
-        self._problems.extend(validate.node_problems(name, options, taken=name in self._nodes))
+        if name in self._nodes and _is_typed_in(fn) and _is_typed_in(self._nodes[name].fn):
+            self._is_repeated = True
+        else:
+            self._problems.extend(validate.node_problems(name, options, taken=name in self._nodes))
         self._nodes.setdefault(name, node)
 
     def ask(
@@ -291,7 +318,7 @@ class Graph(Generic[S]):
         """Add an edge: when `source` completes, the run continues with `target`."""
         edge = Edge(_name(source), _name(target))
         if edge in self._edges:
-            self._problems.append(
+            self._repeats.append(
                 f"the edge from {edge.source!r} to {edge.target!r} was added twice; remove one"
             )
         else:
@@ -318,7 +345,7 @@ class Graph(Generic[S]):
         """
         added = Branch(_name(source), router, tuple(_name(target) for target in to))
         if any(branch.source == added.source for branch in self._branches):
-            self._problems.append(f"{added.source!r} has two branches; put both choices into one router")
+            self._repeats.append(f"{added.source!r} has two branches; put both choices into one router")
         else:
             self._branches.append(added)
         return self
@@ -347,6 +374,7 @@ class Graph(Generic[S]):
         )
         problems = [
             *self._problems,
+            *([_CELL_AGAIN] if self._is_repeated else self._repeats),
             *validate.problems(definition),
             *validate.upgrade_problems(self.version, self.upgrades),
         ]

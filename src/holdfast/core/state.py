@@ -622,7 +622,11 @@ def _declarations(declared: Any) -> Iterator[_Declared]:
         raise StateError(
             "the state must be a dataclass, a pydantic model, a TypedDict, a msgspec.Struct, or dict"
         )
-    Codec.of(declared)  # raises if a type cannot be stored, before the fields are looked at
+    try:
+        Codec.of(declared)  # before the fields are looked at: a type may be recursive
+    except CodecError as fault:
+        _name_the_field(declared, fault)
+        raise
     info = msgspec.inspect.type_info(declared)
     if getattr(info, "array_like", False):
         raise StateError("array_like=True stores the fields without names; remove it")
@@ -631,6 +635,20 @@ def _declarations(declared: Any) -> Iterator[_Declared]:
     for field in sorted(cast("Any", info).fields, key=lambda field: order(field.name)):
         hint, metadata = _unwrap(hints[field.name])
         yield _Declared(field.name, field.encode_name, hint, metadata, field.required, Codec.of)
+
+
+def _name_the_field(declared: Any, fault: CodecError) -> None:
+    """Raise what is wrong with a state type as the fault of the field that it is in, where it is in one."""
+    try:
+        hints = typing.get_type_hints(declared, include_extras=True)
+    except (NameError, TypeError):
+        return
+    for name, hint in hints.items():
+        try:
+            Codec.of(_unwrap(hint)[0])
+        except CodecError as misfit:
+            told = str(misfit).removeprefix(f"{misfit.path}: ")
+            raise StateError(f"field {name!r}: {told}", field=name) from fault
 
 
 def _pydantic_declarations(model: Any) -> Iterator[_Declared]:

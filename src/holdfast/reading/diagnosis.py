@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core.definition import NodeOptions
 from holdfast.core.kinds import FROM_OUTSIDE
-from holdfast.core.run_state import ENDED, GOING, NodeState, Question, RunState, Wait
+from holdfast.core.run_state import ENDED, GOING, VISIT_STUCK, NodeState, Question, RunState, Wait
 from holdfast.errors import describe_failure
 from holdfast.reading import history, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
@@ -175,6 +175,8 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     once: tuple[str, ...] = ()
     """Failed nodes that are not idempotent."""
     wants_base: bool = False
+    flow_file: str | None = None
+    """The file that the flow was loaded from when the run was created, if the command line created it."""
 
 
 def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Diagnosis:
@@ -233,6 +235,7 @@ def _look(case: Case, now: float) -> _Seen:
             and not case.nodes[name].idempotent
         ),
         wants_base=bool(state.options.get(history.RUN_BASE_WANTED)),
+        flow_file=state.options.get(history.FLOW_FILE),
     )
 
 
@@ -393,7 +396,9 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
         case "paused":
             return f"paused{by} until it is resumed{why}{expects}"
         case "interrupted":
-            return f"its process was asked to stop{why}{_unclaimed(case, kind)}{expects}"
+            cut = " and ".join(seen.asked_about)
+            doubt = f"; {cut} was stopped before it ended, and may have had its effect" if cut else ""
+            return f"its process was asked to stop{why}{doubt}{_unclaimed(case, kind)}{expects}"
         case _:
             assert_never(case.row.status)
 
@@ -484,8 +489,9 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     run_id = case.row.run_id
     if kind == "unreadable":
         return [remedies.look(commands, "verify", run_id, "see what is wrong with its log")]
+    commands = commands.for_flow_of(seen.flow_file)
     if case.takes is None:
-        commands = msgspec.structs.replace(commands, file="FILE.py")
+        commands = commands.without_file()
     found = _usual_remedies(case, seen, commands)
     if kind == "queue full":
         line = commands.line("queue")
@@ -548,12 +554,13 @@ def _after_failure(case: Case, seen: _Seen) -> tuple[str, bool]:
 
 
 def _skip(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
-    node = case.state.failure_node if case.state is not None else None
-    if node is None:
-        return []
+    state = case.state
+    node = state.failure_node if state is not None else None
+    if state is None or node is None or state.nodes[node].status not in VISIT_STUCK:
+        return []  # a node whose router failed has completed: only its router is called again
     happened = "; choose it if its effect did happen" if node in seen.once else ""
     words = f"continue without {node}{happened}"
-    made_with = "FILE.py" if case.takes else None  # `skip` refuses a flow whose shape has changed
+    made_with = remedies.PLACEHOLDER if case.takes else None  # `skip` refuses a flow whose shape has changed
     return [remedies.skip(commands, case.row.run_id, node, words, file=made_with, wants_base=seen.wants_base)]
 
 
@@ -586,7 +593,7 @@ def diagnose_nodes(
     commands: CommandLine | None = None,
 ) -> Iterator[Diagnosis]:
     """Yield the nodes of a run that should move but do not, each with what resuming the run does about it."""
-    commands = commands or CommandLine()
+    commands = (commands or CommandLine()).for_flow_of(state.options.get(history.FLOW_FILE))
     for name, node in state.nodes.items():
         found = _node_case(state, name, node, nodes.get(name, NodeOptions()), now)
         if found is not None:

@@ -33,6 +33,8 @@ from holdfast.storage.upkeep import Trimmed
 
 RUN_BASE_WANTED = "receipts"
 """The option of a run that was created with a run base: its receipts are to be written."""
+FLOW_FILE = "flow_file"
+"""The option of a run that the command line created: the file that it loaded the flow from, as text for suggested commands."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,6 +121,12 @@ def load(
             f"`holdfast verify {run_id}` says more; restore the store from a backup."
         )
     return state
+
+
+def flow_file(store: Store, run_id: str) -> str | None:
+    """Return the file that the flow of a run was loaded from when the run was created, if that is recorded."""
+    found: str | None = load(store, run_id).options.get(FLOW_FILE)
+    return found
 
 
 def extend(store: Store, state: RunState, row: RunRow) -> bool:

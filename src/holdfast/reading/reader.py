@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -18,9 +19,10 @@ import msgspec
 
 from holdfast.core.definition import Definition
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import FINAL, OPEN, RunState
+from holdfast.core.run_state import ENDED, FINAL, OPEN, RunState
 from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
 from holdfast.reading import history
+from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.remedies import CommandLine
@@ -97,7 +99,8 @@ class Reader:
     def diagnose(self, run_id: str, commands: CommandLine | None = None) -> Diagnosis:
         """Find out why a run is in its current status, and what can be done about it."""
         row = self.store.run(run_id)
-        return diagnose(case_of(self.store, row), self.store.now(), commands)
+        case = compare(self.store, case_of(self.store, row), self.flows.get(row.flow))
+        return diagnose(case, self.store.now(), commands)
 
     def verify(self, run_id: str) -> Verdict:
         """Check whether a run is exactly what was written."""
@@ -137,6 +140,28 @@ class Reader:
         )
         while page := list(islice(rows, _LOGS_PER_PAGE)):
             yield self._asked_by_all(page)
+
+    def questions_to_come(
+        self, run_id: str | None = None, commands: CommandLine | None = None
+    ) -> list[Diagnosis]:
+        """Return the runs that crashed in a node that may have had its effect, so that a resume asks about it (`asks_before`)."""
+        rows = (
+            [self.store.run(run_id)]
+            if run_id is not None
+            else islice(
+                rows_of(self.store, Query(status=in_order(OPEN), limit=_ROWS_PER_PAGE)), _ASKING_RUNS_MAX
+            )
+        )
+        now, found = self.store.now(), list[Diagnosis]()
+        for row in rows:
+            if row.held or row.status in ENDED:
+                continue
+            with suppress(
+                RunNotFound, StoreError
+            ):  # deleted meanwhile, or reported as unreadable with its questions
+                diagnosis = diagnose(case_of(self.store, row), now, commands)
+                found += [diagnosis] if diagnosis.asks_before else []
+        return found
 
     def _asked_by_all(self, rows: Sequence[RunRow]) -> list[AskedQuestion]:
         asked: list[AskedQuestion] = []

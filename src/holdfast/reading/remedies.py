@@ -7,6 +7,7 @@ placeholder in capital letters in the command.
 
 from __future__ import annotations
 
+import os
 import shlex
 from typing import Any
 
@@ -29,12 +30,22 @@ class Remedy(msgspec.Struct, frozen=True):
     command: str
 
 
+PLACEHOLDER = "FILE.py"
+"""The file of a flow in a command, if it is not known."""
+
+
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     """How suggested commands are typed: the program, and the options that every command needs."""
 
     program: str = "holdfast"
-    file: str | None = "FILE.py"
-    """The file that defines the flow; None if pyproject.toml lists it, so that no command needs it."""
+    file: str | None = PLACEHOLDER
+    """The file that defines the flow; None if pyproject.toml lists flows, so that commands need none."""
+    is_file_given: bool = False
+    """Whether the user named the file."""
+    listed: tuple[str, ...] = ()
+    """The files that pyproject.toml lists, as absolute paths."""
+    folder: str = "."
+    """The folder in which the commands are typed."""
     store: str | None = None
     """The value of `--store`, without its password; None for the default store."""
     run_base: str | None = None
@@ -50,6 +61,24 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
         if self.store is not None:
             typed += ["--store", self.store]
         return f"{self.program} {shlex.join(typed)}"
+
+    def without_file(self) -> CommandLine:
+        """Return the same for a flow that is neither in the given file nor among those of the project."""
+        return msgspec.structs.replace(self, file=PLACEHOLDER, is_file_given=False, listed=())
+
+    def for_flow_of(self, recorded: str | None) -> CommandLine:
+        """Return the same for a run whose flow was loaded from the `recorded` file, or `file:flow`, when it was created. A file
+        that the user named, or that the project lists, is used in its place; so is the placeholder if the file is not here.
+        """
+        if recorded is None or self.is_file_given:
+            return self
+        file, colon, name = recorded.rpartition(":") if not os.path.exists(recorded) else (recorded, "", "")
+        if not os.path.isfile(file) or (self.file is None and file in self.listed):
+            return self
+        inside = os.path.relpath(file, self.folder)
+        return msgspec.structs.replace(
+            self, file=(file if inside.startswith(os.pardir) else inside) + colon + name
+        )
 
     def file_words(self) -> tuple[str, ...]:
         """Return the argument that names the flow's file, or nothing if commands need none."""
@@ -103,11 +132,8 @@ def skip(
 
 def fork(commands: CommandLine, run_id: str) -> Remedy:
     """Return the remedy that forks a run: a new run continues from one of its checkpoints."""
-    places = commands.line("checkpoints", run_id)
-    line = commands.line("fork", f"{run_id}@SEQ")
-    return Remedy(
-        "fork", {"run": run_id}, f"continue from a checkpoint in a new run (listed by: {places})", line
-    )
+    words = "make a new run from its latest checkpoint, or with RUN@SEQ from an earlier one"
+    return Remedy("fork", {"run": run_id}, words, commands.line("fork", run_id))
 
 
 def look(commands: CommandLine, verb: str, run_id: str, words: str, *options: str) -> Remedy:
@@ -179,13 +205,18 @@ def choices(question: Question) -> list[tuple[str, str]]:
             ("abort", "cancel the run"),
         ]
     if question.options and question.approving:
-        refuses = f"refuse: the run fails, and {node} never runs"
+        several = len(question.options) > 2
         return [
-            (option, f"continue with {node}" if option in question.approving else refuses)
+            (
+                option,
+                f"continue with {node}"
+                if option in question.approving
+                else f"refuse{f' ({option})' if several else ''}: the run fails, and {node} never runs",
+            )
             for option in question.options
         ]
     if question.options:
-        return [(option, f"answer {node}") for option in question.options]
+        return [(option, f"answer {node} with {option!r}") for option in question.options]
     typed, words = form(question.answer_schema)
     return [(typed, f"answer {node} with {words}")]
 

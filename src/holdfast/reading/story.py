@@ -179,7 +179,11 @@ class Story:
             case "NodeCompleted":
                 self._end(seen, "completed", event.at)
                 branches = self._definition is not None and name in self._definition.branches
-                routed = f", next: {' and '.join(event.body.get('routes') or [])}" if branches else ""
+                routed = (
+                    f", next: {' and '.join(routes)}"
+                    if branches and (routes := event.body.get("routes"))
+                    else ""
+                )
                 return Line("completed", name, f"{text.duration(seen.seconds)}{_iteration(event)}{routed}")
             case "NodeFailed":
                 return self._tell_failed(name, seen, event)
@@ -196,7 +200,8 @@ class Story:
                     return Line("skipped", name, f"failed, which is ignored (safe_to_fail): {fault}")
                 return Line("skipped", name, f"skipped{_by(event)}")
             case "NodeRouted":
-                return Line("completed", name, f"next: {' and '.join(event.body.get('routes') or [])}")
+                routes = event.body.get("routes")
+                return Line("completed", name, f"next: {' and '.join(routes)}" if routes else "leads nowhere")
             case "NodeScheduled":
                 seen.status, seen.note = "pending", str(event.body.get("why", ""))
                 return Line("pending", name, f"due, waits ({seen.note})")

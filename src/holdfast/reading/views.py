@@ -9,9 +9,22 @@ import msgspec
 
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import GOING, NODE_LEVEL, NodeState, Question, RunState, SetAside, Warned
+from holdfast.core.run_state import (
+    ENDED,
+    GOING,
+    NODE_LEVEL,
+    VISIT_OPEN,
+    VISIT_STUCK,
+    NodeState,
+    Question,
+    RunState,
+    SetAside,
+    Warned,
+)
 from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.errors import RunCancelled, RunFailed, StateError, describe_failure, end_sentence
+from holdfast.reading import text
+from holdfast.reading.places import place_of
 from holdfast.storage.contract import RunRow, RunStatus
 
 S = TypeVar("S")
@@ -91,6 +104,9 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     repeated: bool = False
     """True in the result of `signal` if a signal with the same id was sent before, so that nothing changed."""
 
+    def __repr__(self) -> str:
+        return f"<Run {self.id!r} of {self.flow!r}: {self.status}{_of_node(self)}, {self.seq} events>"
+
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A run in a list: the fields of `Run` that can be read without its log."""
@@ -133,6 +149,15 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     by: str | None
     body: dict[str, Any]
+
+
+def _of_node(run: Run[Any]) -> str:
+    """Where a run is or has failed, as far as that fits into a line."""
+    if run.status == "failed":
+        return f" in {run.failed_node!r}" if run.failed_node else ""
+    active = [name for name, node in run.nodes.items() if node.status in VISIT_OPEN]
+    more = f" and {len(active) - 1} more" if len(active) > 1 else ""
+    return f" in {active[0]!r}{more}" if active and run.status not in ENDED else ""
 
 
 def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S]:
@@ -250,17 +275,44 @@ def event_view(stored: Stored) -> EventView:
     )
 
 
-def result_of(run: Run[S]) -> Run[S]:
-    """Return the run, or raise `RunFailed` or `RunCancelled` if it failed or was cancelled."""
+def result_of(run: Run[S], *, fault: BaseException | None = None, earlier: bool = False) -> Run[S]:
+    """Return the run, or raise `RunFailed` or `RunCancelled` if it failed or was cancelled. `fault`: the exception for which it
+    failed, if that was raised in this process. `earlier`: it had ended before this call, which therefore executed nothing.
+    """
     if run.status == "failed":
-        error = run.error
-        where = f" in node {run.failed_node!r}" if run.failed_node else ""
-        what = describe_failure(error.type, error.message) if error is not None else "unknown"
-        raise RunFailed(
-            run,
-            f"run {run.id!r} failed{where}: {end_sentence(what)} Completed work is kept: fix the cause and resume "
-            f"{run.id!r}, or skip the node.",
-        )
+        raise RunFailed(run, _failed_before(run) if earlier else _failed(run)) from fault
     if run.status == "cancelled":
         raise RunCancelled(run, f"run {run.id!r} was cancelled")
     return run
+
+
+def _failed(run: Run[Any]) -> str:
+    node = run.nodes.get(run.failed_node or "")
+    skip = ", or skip the node" if node is not None and node.status in VISIT_STUCK else ""
+    return (
+        f"run {run.id!r} failed{_fault(run)} Completed work is kept: fix the cause and resume {run.id!r}{skip}."
+        f"{_place(run)}"
+    )
+
+
+def _failed_before(run: Run[Any]) -> str:
+    """The text for a caller that asked for a run which had failed before."""
+    force = ", force=True" if run.error is not None and run.error.kind == "fatal" else ""
+    node = f", {run.failed_node!r}" if run.failed_node else ""
+    return (
+        f"run {run.id!r} failed before, at {text.when(run.updated_at)}{_fault(run)} Nothing was executed now. Fix the cause, "
+        f"then continue it with hf.resume({run.id!r}{force}, flows=[…]) or hf.retry({run.id!r}{node}, flows=[…]); another run_id "
+        f"starts a new run."
+        f"{_place(run)}"
+    )
+
+
+def _fault(run: Run[Any]) -> str:
+    error = run.error
+    where = f" in node {run.failed_node!r}" if run.failed_node else ""
+    return f"{where}: {end_sentence(describe_failure(error.type, error.message) if error is not None else 'unknown')}"
+
+
+def _place(run: Run[Any]) -> str:
+    place = place_of(run.error)
+    return f"\n  {place}" if place is not None else ""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,7 +19,8 @@ from holdfast.core.run_state import ENDED
 from holdfast.errors import FenceLost, FlowNotFound, ResumeRefused, RunHeld, RunNotFound, StoreError
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
-from holdfast.reading.views import Run, run_view
+from holdfast.reading.views import Run, result_of, run_view
+from holdfast.runtime import failures
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.holdings import Asleep, Halt, HeldRun
@@ -29,6 +30,8 @@ from holdfast.runtime.resume import Invalid, TakeUp, prepare, recall_streams, re
 from holdfast.runtime.runner import LongWait, Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow
+
+S = TypeVar("S")
 
 _NAP_S = 1.0
 """A run that waits for less than this stays in memory: loading it again costs milliseconds."""
@@ -172,7 +175,16 @@ class Driver:
             self.services.listeners.saved(run_id)  # followers look again: no more events come from here
             if not last.done.done():
                 last.done.set_result(None)
+        if journal.fault is not None:
+            self.services.faults[run_id] = journal.fault
         return run_view(journal.state, None, journal.flow)
+
+    def result(self, run: Run[S]) -> Run[S]:
+        """Return a run that was driven and has completed or waits. Raises `RunFailed`, from the exception of its node where that
+        was raised here, or `RunCancelled`.
+        """
+        fault = self.services.faults.pop(run.id, None)
+        return result_of(run, fault=failures.without_our_frames(fault) if fault is not None else None)
 
     def _runner(self, journal: Journal) -> Runner:
         runner = Runner(journal)

@@ -32,7 +32,7 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.graph import START, Flow, Graph
-from holdfast.core.run_state import GOING
+from holdfast.core.run_state import ENDED, GOING
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
 from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, RunHeld, RunNotFound, SettingError
@@ -148,6 +148,9 @@ class Engine:
         self._inline = inline
         self._executors = check_given(executors or {})
         self.flows: dict[str, Flow[Any]] = {}
+        self.flow_files: dict[str, str] = {}
+        """Flow -> the file that the command line loaded it from. It is recorded with the runs that are created here, as text for
+        the commands that are suggested; it is never imported because of that."""
         for flow in flows if isinstance(flows, Iterable) else (flows,):
             self.add(flow)
         self._given_store = given_store
@@ -209,6 +212,7 @@ class Engine:
             executors=executors,
             elsewhere=names_elsewhere(executors),
             haunted={},
+            faults={},
             aside=aside,
             park_after=self.settings.park_after,
             park_soon=min(self.settings.park_after, SOON_S if self._caller_blocks else math.inf),
@@ -312,7 +316,7 @@ class Engine:
         run_id, create, drive = journal.state.run_id, journal.create, self._driver.drive(journal)
         del journal  # while the run is asleep, nothing here keeps it in memory
         try:
-            return result_of(await drive)
+            return self._driver.result(await drive)
         except RunExists:
             self._require_same(run_id, create)
             return await self._run_again(flow, run_id)
@@ -374,6 +378,8 @@ class Engine:
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
             options[history.RUN_BASE_WANTED] = True
+        if flow.name in self.flow_files:
+            options[history.FLOW_FILE] = self.flow_files[flow.name]
         if timeout is not None:
             options["timeout_s"] = check_seconds(timeout, "timeout")
         zero = checkpoint_zero(flow, values, options=options, **said)
@@ -397,11 +403,12 @@ class Engine:
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         """The run exists: wait for it if it is executed, resume it if it is not, or return it as it is."""
+        ended_before = self.store.run(run_id).status in ENDED
         with nesting.waiting_for(self.store.generation, run_id):
             while await self._driver.join(run_id):
                 with suppress(RunHeld):  # another engine was faster
                     return await self.resume(run_id)
-            return result_of(self._view(run_id, flow))
+            return result_of(self._view(run_id, flow), earlier=ended_before)
 
     # --- verbs that execute runs ----------------------------------------------------------------------
 
@@ -449,7 +456,7 @@ class Engine:
             ):  # it has completed since the first look
                 return self._view(run_id)
             raise
-        return result_of(await self._driver.drive(journal))
+        return self._driver.result(await self._driver.drive(journal))
 
     async def retry(
         self,

@@ -22,13 +22,16 @@ import os
 import random
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
 from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.events import Failure, FailureClass
 from holdfast.core.graph import Retry
 from holdfast.errors import Fatal, FenceLost, HoldfastError, ProcessEnded, Recoverable, RunHeld, StoreBusy
+from holdfast.reading.places import is_foreign
 
 _TRACEBACK_CHARS_MAX = 8_000
+_FRAMES_MAX = 20
 _CHAIN_MAX = 20
 _OURS = os.path.dirname(os.path.dirname(__file__))
 
@@ -198,6 +201,15 @@ def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failu
     if isinstance(error, RemoteError):
         return Failure(kind, error.failure.type, error.failure.message, error.failure.traceback)
     return Failure(kind, type(error).__name__, message(error), _trace(error))
+
+
+class NodeFaults(dict[str, BaseException]):
+    """Node -> the exception for which it failed for good in this process. The log has only its record."""
+
+    def describe(self, node: str, error: BaseException) -> Failure:
+        """Keep an exception that fails a node for good, and return its record."""
+        self[node] = error
+        return describe(error, kind="partial")
 
 
 def message(error: BaseException) -> str:
@@ -427,17 +439,33 @@ def _item(holder: object, name: str) -> object:
         return None
 
 
+def without_our_frames(error: BaseException) -> BaseException:
+    """Return the exception with a traceback that begins in user code. It then keeps nothing of the engine in memory."""
+    return error.with_traceback(_first_of_user(error))
+
+
+def _first_of_user(error: BaseException) -> TracebackType | None:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
+        trace = trace.tb_next
+    return trace
+
+
 def _trace(error: BaseException) -> str:
     """The traceback from the first frame of user code; empty for an exception that Holdfast itself raised."""
     if isinstance(error, ProcessEnded):
         return error.trace
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OURS):
-        trace = trace.tb_next
+    trace = _first_of_user(error)
     if trace is None:
         return ""
     frames = traceback.TracebackException(type(error), error, trace)
     theirs = [frame for frame in frames.stack if not frame.filename.startswith(_OURS)]
-    frames.stack = traceback.StackSummary.from_list(theirs[-20:])
+    own = [frame for frame in theirs[:-_FRAMES_MAX] if not is_foreign(frame.filename)]
+    kept = theirs[-_FRAMES_MAX:]
+    if all(
+        is_foreign(frame.filename) for frame in kept
+    ):  # deep inside a client library: where it was called from matters most
+        kept = own[-1:] + kept
+    frames.stack = traceback.StackSummary.from_list(kept)
     text = "".join(frames.format()).encode("utf-8", "replace").decode().replace("\0", "\\0")
     return text if len(text) <= _TRACEBACK_CHARS_MAX else "…" + text[-_TRACEBACK_CHARS_MAX:]

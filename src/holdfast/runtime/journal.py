@@ -41,6 +41,7 @@ from holdfast.errors import (
 )
 from holdfast.reading.chunks import Streamer
 from holdfast.reading.history import view_of
+from holdfast.runtime.failures import NodeFaults
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot
@@ -119,10 +120,17 @@ class Journal:
         self._tail_from = state.seq
         self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self.faults = NodeFaults()
         self.spills: list[str] = []
         """Keys of spills whose chunks are in the log after the next save; then these spills are deleted."""
         self.streamed: dict[Streamer, int] = {}
         """Attempts that have unwound -> how many chunks they had streamed by then."""
+
+    @property
+    def fault(self) -> BaseException | None:
+        """The exception for which the run has failed, if that was raised in this process."""
+        failed = self.state.status == "failed"
+        return self.faults.get(self.state.failure_node or "") if failed else None
 
     @property
     def awaited(self) -> bool:

@@ -17,6 +17,7 @@ from holdfast.core.state import always, apply, item_conflict
 from holdfast.core.writers import Writers
 from holdfast.errors import HoldfastError, Recoverable, ResumeRefused, RouterError, StateError, did_you_mean
 from holdfast.runtime import failures
+from holdfast.runtime.failures import NodeFaults
 
 
 class LayerError(HoldfastError):
@@ -47,17 +48,20 @@ def complete_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
+    faults: NodeFaults,
     name: str,
     given: Any,
     returned: Any,
     artifacts: dict[str, Any],
 ) -> list[events.Event]:
-    """The events for a node that returned. Raises `StateError` if its result does not fit the state; nothing is recorded."""
+    """The events for a node that returned. Raises `StateError` if its result does not fit the state; nothing is recorded.
+    What a router raises goes into `faults`.
+    """
     node = state.nodes[name]
     changes = (
         returned if type(returned) is Changes else find_changes(flow, name, node.input or {}, given, returned)
     )
-    return _finish_node(flow, state, writers, name, changes, [], artifacts)
+    return _finish_node(flow, state, writers, faults, name, changes, [], artifacts)
 
 
 def find_changes(flow: Flow[Any], name: str, values: Values, given: Any, returned: Any) -> Changes:
@@ -69,13 +73,20 @@ def find_changes(flow: Flow[Any], name: str, values: Values, given: Any, returne
 
 
 def answer_node(
-    flow: Flow[Any], state: RunState, writers: Writers, name: str, update: dict[str, Any]
+    flow: Flow[Any],
+    state: RunState,
+    writers: Writers,
+    faults: NodeFaults,
+    name: str,
+    update: dict[str, Any],
 ) -> list[events.Event]:
     """The events for a question node that was answered: its result is this update, as plain data."""
-    return _finish_node(flow, state, writers, name, flow.state.by_hand(update, node=name), [])
+    return _finish_node(flow, state, writers, faults, name, flow.state.by_hand(update, node=name), [])
 
 
-def complete_items(flow: Flow[Any], state: RunState, writers: Writers, name: str) -> list[events.Event]:
+def complete_items(
+    flow: Flow[Any], state: RunState, writers: Writers, faults: NodeFaults, name: str
+) -> list[events.Event]:
     """The events for a fan-out whose items have all completed. Raises `StateError` if two items set the same field."""
     items = state.nodes[name].items
     assert items is not None
@@ -89,13 +100,14 @@ def complete_items(flow: Flow[Any], state: RunState, writers: Writers, name: str
             node=name,
             field=field,
         )
-    return _finish_node(flow, state, writers, name, Changes(), results)
+    return _finish_node(flow, state, writers, faults, name, Changes(), results)
 
 
 def _finish_node(
     flow: Flow[Any],
     state: RunState,
     writers: Writers,
+    faults: NodeFaults,
     name: str,
     changes: Changes,
     items: Sequence[Changes],
@@ -113,7 +125,7 @@ def _finish_node(
         try:
             routes = route(flow, name, state.values, parts).to
         except RouterError as fault:
-            unroutable = failures.describe(fault.__cause__ or fault, kind="partial")
+            unroutable = faults.describe(name, fault.__cause__ or fault)
     completion = events.NodeCompleted(
         node=name,
         iteration=node.iteration,

@@ -9,7 +9,7 @@ import msgspec
 from holdfast.core import commands, events
 from holdfast.core.events import Failure
 from holdfast.errors import ResumeRefused, RouterError
-from holdfast.runtime import failures, outcomes, questions
+from holdfast.runtime import outcomes, questions
 from holdfast.runtime.journal import Journal
 
 _OnVisit: TypeAlias = (
@@ -99,9 +99,11 @@ def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
     match command:
         case commands.CompleteItems():
             try:
-                produced = outcomes.complete_items(journal.flow, journal.state, journal.writers, name)
+                produced = outcomes.complete_items(
+                    journal.flow, journal.state, journal.writers, journal.faults, name
+                )
             except Exception as raised:  # noqa: BLE001 - two items set one field, or a reducer raised
-                produced = [events.NodeFailed(**header, failure=failures.describe(raised, kind="partial"))]
+                produced = [events.NodeFailed(**header, failure=journal.faults.describe(name, raised))]
             for event in produced:
                 record(event)
         case commands.FailItems():
@@ -137,6 +139,7 @@ def _list_items(journal: Journal, name: str) -> None:
         items = [codec.encode(item, path=f"item {number}", node=name) for number, item in enumerate(listed)]
     except Exception as raised:  # noqa: BLE001 - user code
         now, luck = journal.at, journal.services.luck
+        journal.faults[name] = raised
         journal.record(outcomes.fail_node(node, visit, raised, now=now, luck=luck, timed_out=False))
     else:
         journal.record(events.ItemsListed(**header, items=items))
@@ -146,9 +149,7 @@ def _route(journal: Journal, name: str, header: dict[str, Any]) -> events.Event:
     try:
         return events.NodeRouted(**header, routes=outcomes.route(journal.flow, name, journal.state.values).to)
     except RouterError as fault:
-        return events.RoutingFailed(
-            **header, failure=failures.describe(fault.__cause__ or fault, kind="partial")
-        )
+        return events.RoutingFailed(**header, failure=journal.faults.describe(name, fault.__cause__ or fault))
 
 
 def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
@@ -156,8 +157,8 @@ def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
         changes, routes = outcomes.merge_layer(journal.flow, journal.state, command.nodes)
     except outcomes.LayerError as fault:
         header = outcomes.visit_of(fault.node, journal.state.nodes[fault.node])
-        cause = fault.__cause__ or fault
-        journal.record(events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial")))
+        failure = journal.faults.describe(fault.node, fault.__cause__ or fault)
+        journal.record(events.RoutingFailed(**header, failure=failure))
     else:
         journal.record(
             events.LayerCompleted(
@@ -180,9 +181,9 @@ def _skip_cut(journal: Journal, name: str, header: dict[str, Any]) -> None:
             outcomes.skipped(journal.flow, journal.state, name, header, reason=reason, warning=warning)
         )
     except ResumeRefused as fault:
-        cause = fault.__cause__ or fault
         journal.record(events.NodeSkipped(**header, reason=reason, warning=warning))
-        journal.record(events.RoutingFailed(**header, failure=failures.describe(cause, kind="partial")))
+        failure = journal.faults.describe(name, fault.__cause__ or fault)
+        journal.record(events.RoutingFailed(**header, failure=failure))
 
 
 def _quarantined(journal: Journal, name: str) -> Failure:
@@ -219,9 +220,11 @@ def _take_answer(journal: Journal, name: str) -> None:
     assert asked is not None
     update = {asked.into: visit.answer} if asked.into is not None else {}
     try:
-        produced = outcomes.answer_node(journal.flow, journal.state, journal.writers, name, update)
+        produced = outcomes.answer_node(
+            journal.flow, journal.state, journal.writers, journal.faults, name, update
+        )
     except Exception as raised:  # noqa: BLE001 - a reducer or a validation of the user's raised
-        failure = failures.describe(raised, kind="partial")
+        failure = journal.faults.describe(name, raised)
         produced = [events.NodeFailed(**outcomes.visit_of(name, visit), failure=failure)]
     for event in produced:
         journal.record(event)

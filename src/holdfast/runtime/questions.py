@@ -21,7 +21,7 @@ from holdfast.core.run_state import NODE_LEVEL, Question
 from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.documents.checkout import checkout
 from holdfast.errors import AnswerRefused, FlowNotFound, ResumeRefused, StateError, did_you_mean
-from holdfast.runtime import failures, outcomes
+from holdfast.runtime import outcomes
 from holdfast.runtime.journal import Journal
 from holdfast.storage.rows import open_row
 
@@ -47,7 +47,7 @@ def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> No
     except Exception as raised:  # noqa: BLE001 - user code
         took = journal.state.arrivals.get(name, 0) if name in journal.flow.topology.joins else 1
         journal.record(events.NodeStarted(**header, took=took if name in journal.state.arrivals else 0))
-        journal.record(events.NodeFailed(**header, failure=failures.describe(raised, kind="partial")))
+        journal.record(events.NodeFailed(**header, failure=journal.faults.describe(name, raised)))
         return
     journal.record(
         events.QuestionAsked(

@@ -23,7 +23,7 @@ from holdfast.core.run_state import RunState
 from holdfast.errors import AnswerRefused, ResumeRefused, RunHeld, SettingError, SignalRefused, end_sentence
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
-from holdfast.reading.views import Run, result_of, run_view
+from holdfast.reading.views import Run, run_view
 from holdfast.runtime import operator, questions
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import UNKNOWN, check_by_and_reason
@@ -90,7 +90,7 @@ class Requests:
             if lease is None:
                 return self.view(run_id), False
         run = await self.carry_out(run_id, request, lease, known)
-        return result_of(run) if executes else run, True
+        return self._driver.result(run) if executes else run, True
 
     async def answer(self, run_id: str, request: inbox.Answer) -> Run[Any]:
         """Answer a question, by its key or by the name of its node, and wait until the answer is in the log."""

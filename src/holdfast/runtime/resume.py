@@ -142,7 +142,7 @@ def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
         raise RunOver(
             run_id,
             f"it is {status}, which is final. Fork it to continue from one of its checkpoints: "
-            f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}@SEQ`.",
+            f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}`.",
             asked=asked,
         )
 

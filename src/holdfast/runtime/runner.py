@@ -497,6 +497,7 @@ class Runner:
                         self.flow,
                         self.state,
                         self.journal.writers,
+                        self.journal.faults,
                         name,
                         body.given,
                         body.value,
@@ -520,12 +521,17 @@ class Runner:
         if item is None and outcomes.is_uncertain(node, visit, error, now, luck):
             told = f"{type(error).__name__}: {failures.message(error)}"[:500]
             return events.NodeInterrupted(**header, reason=told)
+        failed: events.NodeFailed | events.ItemFailed
         if item is None:
-            return outcomes.fail_node(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)
-        header["attempt"] = body.attempt
-        return outcomes.fail_item(
-            node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out
-        )
+            failed = outcomes.fail_node(node, visit, error, now=now, luck=luck, timed_out=body.timed_out)
+        else:
+            header["attempt"] = body.attempt
+            failed = outcomes.fail_item(
+                node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out
+            )
+        if failed.retry_at is None and not body.timed_out and not isinstance(error, failures.RemoteError):
+            self.journal.faults[name] = error
+        return failed
 
     # --- what is next ---------------------------------------------------------------------------------
 

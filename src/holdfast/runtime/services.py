@@ -126,6 +126,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Run -> abandoned calls whose threads still run: no new attempt starts beside one, not even after a resume."""
     warned: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Flow and node of each warning that is given once."""
+    faults: dict[str, BaseException]
+    """Run -> the exception for which it has failed here. `Driver.result` takes it out."""
     holdings: Holdings
     """The runs that this engine holds."""
     listeners: Listeners

@@ -274,6 +274,7 @@ class Worker:
             self._passed_over.pop(run_id, None)
             self._on_end(run)
         finally:
+            self._services.faults.pop(run_id, None)
             del self._going[run_id]
             self._ends += 1
             self._empty = 0

@@ -56,6 +56,7 @@ class History:
         self.state = RunState(run_id)
         self.ready = Readiness(flow.topology, self.state)
         self.writers = Writers(flow.topology, self.state)
+        self.faults = failures.NodeFaults()
         self.at = starts_at
         self.log: list[tuple[float, Encoded]] = []
         """The time and the encoded form of every event. Events are encoded before they are folded, because the fold may
@@ -132,7 +133,9 @@ class History:
                 events.NodeCompleted(**outcomes.visit_of(node, visit), changes=changes, routes=routes)
             )
         given = self.flow.state.load(visit.input or {})
-        for event in outcomes.complete_node(self.flow, self.state, self.writers, node, given, update, {}):
+        for event in outcomes.complete_node(
+            self.flow, self.state, self.writers, self.faults, node, given, update, {}
+        ):
             self.record(event)
         return self
 
@@ -681,6 +684,7 @@ def _services(store: Store, holder: Holder | None) -> Services:
         threads=None,
         reading=ReadingThread(inline=True),
         haunted={},
+        faults={},
         holdings=holdings,
         listeners=Listeners(),
     )

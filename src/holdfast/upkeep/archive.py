@@ -357,7 +357,9 @@ def read(file: str | os.PathLike[str]) -> Iterator[Part]:
                 f"{file} is not an archive of Holdfast: line {number + 1} cannot be read ({fault}). Use another copy of it."
             ) from None
         if (number == 0) != isinstance(last, Head):
-            raise StoreCorrupt(f"{file} is not the archive of one run. `holdfast archive` makes one.")
+            raise StoreCorrupt(
+                f"{file} is not the archive of one run. `holdfast archive RUN --to FILE` makes one."
+            )
         if isinstance(last, Head) and last.version > VERSION:
             raise StoreCorrupt(
                 f"{file} is an archive of version {last.version}, but this Holdfast reads only version {VERSION}. Use a newer "
@@ -421,7 +423,9 @@ def _whole(file: str) -> _Content:
     parts = read(file)
     head, run = next(parts, None), next(parts, None)
     if not isinstance(head, Head) or not isinstance(run, RunPart):
-        raise StoreCorrupt(f"{file} is not the archive of one run. `holdfast archive` makes one.")
+        raise StoreCorrupt(
+            f"{file} is not the archive of one run. `holdfast archive RUN --to FILE` makes one."
+        )
     found = _Content(run_id=head.run_id, run=run)
     seq, digest = 0, b""
     for part in parts:

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.definition import Definition, NodeOptions
-from holdfast.core.difference import compatible, difference
+from holdfast.core.definition import NodeOptions
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import OPEN, RunState
+from holdfast.core.run_state import OPEN
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
+from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Case, Diagnosis, Kind, case_of, diagnose
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine
@@ -36,6 +36,8 @@ _ON_OFFER: frozenset[Kind] = frozenset(
 
 PATIENCE_S = 60.0
 """How long a run may wait for a worker, or be overdue, before it is reported."""
+IDLE_S = 2.0
+"""The same while no live process holds any run: an idle worker claims a run that is on offer within a second."""
 SKEW_S = 5.0
 LOG_BYTES = 256 * 1024 * 1024
 SLOT_BYTES = 8 * 1024 * 1024 * 1024
@@ -49,12 +51,17 @@ _PAGE = 500
 # --- judging -----------------------------------------------------------------------------------------
 
 
-def judge(case: Case, now: float, commands: CommandLine | None = None) -> Diagnosis | None:
-    """Return what keeps a run from moving; None if the run moves by itself, or if it is too early to report it."""
+def judge(
+    case: Case, now: float, commands: CommandLine | None = None, *, has_live_holder: bool = True
+) -> Diagnosis | None:
+    """Return what keeps a run from moving; None if the run moves by itself, or if it is too early to report it.
+    `has_live_holder`: some live process executes runs of the store, and may be a worker that claims this run when it has room.
+    """
     found = diagnose(case, now, commands)
     if found.kind in _WELL:
         return None
-    is_early = found.since is not None and now - found.since < PATIENCE_S
+    patience_s = PATIENCE_S if has_live_holder else min(PATIENCE_S, IDLE_S)
+    is_early = found.since is not None and now - found.since < patience_s
     return None if found.kind in _ON_OFFER and is_early else found
 
 
@@ -139,7 +146,9 @@ def examine(
                 "examined. Resolve the problems of those runs, then run doctor again"
             )
         )
-    examination = _Examination(store, flows, commands or CommandLine())
+    examination = _Examination(
+        store, flows, commands or CommandLine(), has_live_holder=any(row.held for row in rows)
+    )
     of_runs: list[Diagnosis] = []
     for row in rows:
         with suppress(RunNotFound):  # deleted meanwhile
@@ -165,8 +174,16 @@ def _rows(store: Store) -> tuple[list[RunRow], int]:
 class _Examination:
     """One examination of the runs of a store."""
 
-    def __init__(self, store: Store, flows: Mapping[str, Flow[Any]] | None, commands: CommandLine) -> None:
+    def __init__(
+        self,
+        store: Store,
+        flows: Mapping[str, Flow[Any]] | None,
+        commands: CommandLine,
+        *,
+        has_live_holder: bool = True,
+    ) -> None:
         self._store = store
+        self._has_live_holder = has_live_holder
         self._flows = flows
         self._commands = commands
         self._queues: dict[str, Queue] = {queue.name: queue for queue in store.queues.queues()}
@@ -175,14 +192,12 @@ class _Examination:
     def judge(self, row: RunRow, now: float) -> Diagnosis | None:
         flow = self._flows.get(row.flow) if self._flows is not None else None
         lacks_flow = self._flows is not None and flow is None
-        commands = msgspec.structs.replace(self._commands, file="FILE.py") if lacks_flow else self._commands
-        return judge(self._case(row, flow), now, commands)
+        commands = self._commands.without_file() if lacks_flow else self._commands
+        return judge(self._case(row, flow), now, commands, has_live_holder=self._has_live_holder)
 
     def _case(self, row: RunRow, flow: Flow[Any] | None) -> Case:
         try:
-            case = case_of(self._store, row, definitions=self._definitions)
-            assert case.state is not None
-            changes, takes = _changes(self._store, row, flow, case.state)
+            case = compare(self._store, case_of(self._store, row, definitions=self._definitions), flow)
         except RunNotFound:
             raise
         except (HoldfastError, msgspec.MsgspecError) as fault:
@@ -190,54 +205,8 @@ class _Examination:
         return msgspec.structs.replace(
             case,
             flow_known=self._flows is None or flow is not None,
-            changes=changes,
-            takes=takes,
             queue=self._queues.get(row.queue),
         )
-
-
-def _changes(
-    store: Store, row: RunRow, flow: Flow[Any] | None, state: RunState
-) -> tuple[tuple[str, ...], tuple[str, ...] | None]:
-    """Return how the shape of the flow has changed, and the options with which `resume` accepts it (None: no options do)."""
-    if flow is None or flow.fingerprint == row.fingerprint:
-        return (), ()
-    stored = store.definition(row.fingerprint)
-    if stored is None:
-        return ("the definition that the run was created with is not in the store",), None
-    old = msgspec.json.decode(stored, type=Definition)
-    found = difference(old, flow.definition)
-    return ((), ()) if found.only_options else (tuple(found.lines()), _takes(old, flow.definition, state))
-
-
-def _takes(old: Definition, new: Definition, state: RunState) -> tuple[str, ...] | None:
-    """Return the options of `resume` with which a run continues with a flow of another shape; None if no options allow it. If
-    several nodes are new, only the user knows which of them replaces a removed node: the placeholder NEW stands for it.
-    """
-    completed = {name for name, node in state.nodes.items() if node.completed_seq}
-    pending = {*state.open, *state.arrivals, *state.held}
-    found = difference(old, new)
-    paired = len(found.nodes_added) == len(found.nodes_removed)
-    rename = dict(zip(found.nodes_removed, found.nodes_added, strict=True)) if paired else {}
-    again = difference(old, new, rename=rename)
-    if rename and msgspec.structs.replace(again, renamed=[]).only_options:
-        return _renames(rename)
-    reasons = compatible(old, new, completed=completed, pending=pending)
-    if not reasons:
-        return _COMPATIBLE
-    if rename and not compatible(old, new, completed=completed, pending=pending, rename=rename):
-        return (*_renames(rename), *_COMPATIBLE)
-    gone = [name for name in found.nodes_removed if name in completed | pending]
-    if len(found.nodes_added) > len(gone) == len(reasons):  # the removed nodes are the only reasons
-        return (*_renames(dict.fromkeys(gone, "NEW")), *_COMPATIBLE)
-    return None
-
-
-_COMPATIBLE = ("--on-change", "compatible")
-
-
-def _renames(rename: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(word for pair in rename.items() for word in ("--rename", "=".join(pair)))
 
 
 def _blobs(store: Store) -> Iterator[Diagnosis]:

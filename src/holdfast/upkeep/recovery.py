@@ -11,12 +11,12 @@ from the beginning. A run that cannot be read (damaged, deleted meanwhile, or of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from holdfast.core.definition import Definition
-from holdfast.core.run_state import TAKEABLE
+from holdfast.core.definition import Definition, NodeOptions
+from holdfast.core.run_state import TAKEABLE, RunState
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.reading import history
 from holdfast.reading.diagnosis import Case, Diagnosis, diagnose, diagnose_nodes
@@ -159,16 +159,19 @@ class _Sweep:
         if row.held:
             return
         is_known = self._flows is None or row.flow in self._flows
-        found = diagnose(Case(row=row, flow_known=is_known), self._now, self._commands)
+        goes = row.status != "waiting" or row.due_at is not None
+        loaded = self._load(row) if self._inside and goes else None
+        commands = self._commands.for_flow_of(loaded[0].options.get(history.FLOW_FILE) if loaded else None)
+        found = diagnose(Case(row=row, flow_known=is_known), self._now, commands)
         if row.holder is not None:
             self._gone[row.holder.id] = row.holder
-            self._report(row, found, is_known=True)
+            self._report(row, found, commands, is_known=True)
         elif found.kind != "waiting" and self._now - (found.since or 0.0) > self._patience_s:
-            self._report(row, found, is_known=is_known)
-        if self._inside and (row.status != "waiting" or row.due_at is not None):
-            self._look_inside(row)
+            self._report(row, found, commands, is_known=is_known)
+        if loaded is not None:
+            self._findings += diagnose_nodes(row, *loaded, self._now, commands)
 
-    def _report(self, row: RunRow, found: Diagnosis, *, is_known: bool) -> None:
+    def _report(self, row: RunRow, found: Diagnosis, commands: CommandLine, *, is_known: bool) -> None:
         """Report a run that waits for a worker. The first remedy is to start a worker, the second to resume the run."""
         if not is_known:
             self._unknown[row.flow] = self._unknown.get(row.flow, 0) + 1
@@ -177,27 +180,25 @@ class _Sweep:
             if is_known
             else f"start a worker that knows flow {row.flow!r}: it claims the run"
         )
-        work = Remedy("work", {}, words, self._commands.line("worker", *self._commands.file_words()))
+        work = Remedy("work", {}, words, commands.line("worker", *commands.file_words()))
         self._findings.append(msgspec.structs.replace(found, remedies=(work, *found.remedies)))
 
-    # --- nodes ----------------------------------------------------------------------------------------
-
-    def _look_inside(self, row: RunRow) -> None:
+    def _load(self, row: RunRow) -> tuple[RunState, Mapping[str, NodeOptions]] | None:
+        """Load a run, and the options of its nodes. A run that cannot be read is reported."""
         if self._loads <= 0:
             self._complete = False
-            return
+            return None
         self._loads -= 1
         try:
             state = history.load(self._store, row.run_id, row=row)
             stored = self._store.definition(row.fingerprint)
-            nodes = msgspec.json.decode(stored, type=Definition).nodes if stored is not None else {}
+            return state, msgspec.json.decode(stored, type=Definition).nodes if stored is not None else {}
         except RunNotFound:  # deleted meanwhile
-            return
+            return None
         except (HoldfastError, msgspec.MsgspecError) as fault:
             newer = "; a newer version of Holdfast may have written it" if _is_unknown(fault) else ""
             self._findings.append(diagnose(Case(row=row, fault=f"{fault}{newer}"), self._now, self._commands))
-            return
-        self._findings += diagnose_nodes(row, state, nodes, self._now, self._commands)
+            return None
 
 
 def _is_unknown(fault: Exception) -> bool:

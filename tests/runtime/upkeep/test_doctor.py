@@ -16,11 +16,12 @@ from holdfast import END, START, Graph
 from holdfast.reading import history, text
 from holdfast.reading.diagnosis import Case
 from holdfast.storage.contract import Holder, Store
+from holdfast.storage.leases import this_process
 from holdfast.storage.upkeep import Facts
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import doctor
-from holdfast.upkeep.doctor import FREE_BYTES, LOG_BYTES, PATIENCE_S
+from holdfast.upkeep.doctor import FREE_BYTES, IDLE_S, LOG_BYTES, PATIENCE_S
 
 
 def made(*extra: str) -> hf.Flow[Any]:
@@ -109,7 +110,18 @@ def test_a_run_that_asks_or_waits_for_a_signal_is_told_as_waiting(ward: Ward) ->
     assert all(one.waits for one in doctor.examine(ward.store, None, ward.clock.now()))
 
 
+def test_a_run_on_offer_is_named_within_seconds_if_no_live_process_holds_any_run(ward: Ward) -> None:
+    ward.start("r")
+    assert ward.found() == []
+    ward.clock.advance(IDLE_S)
+    assert [(run, kind) for run, kind, _ in ward.found()] == [("r", "no worker")]
+
+
 def test_a_run_that_nobody_takes_is_told_after_a_while(ward: Ward) -> None:
+    ward.start("held")
+    holder = this_process(ttl_s=2 * PATIENCE_S)
+    ward.store.renew(holder)
+    ward.store.claim("held", holder)
     ward.start("r")
     ward.clock.advance(PATIENCE_S - 1)
     assert ward.found() == []

@@ -1,0 +1,62 @@
+"""How the flow that is known here differs from the one that a run was created with, and the options with which it is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.core.definition import Definition
+from holdfast.core.difference import compatible, difference
+from holdfast.core.graph import Flow
+from holdfast.core.run_state import RunState
+from holdfast.reading.diagnosis import Case
+from holdfast.storage.contract import Store
+
+_COMPATIBLE = ("--on-change", "compatible")
+
+
+def compare(store: Store, case: Case, flow: Flow[Any] | None) -> Case:
+    """Return the case with how the shape of its flow has changed. None: the flow is not known here."""
+    row, state = case.row, case.state
+    if flow is None or state is None or flow.fingerprint == row.fingerprint:
+        return case
+    stored = store.definition(row.fingerprint)
+    if stored is None:
+        missing = ("the definition that the run was created with is not in the store",)
+        return msgspec.structs.replace(case, changes=missing, takes=None)
+    old = msgspec.json.decode(stored, type=Definition)
+    found = difference(old, flow.definition)
+    if found.only_options:
+        return case
+    return msgspec.structs.replace(
+        case, changes=tuple(found.lines()), takes=_takes(old, flow.definition, state)
+    )
+
+
+def _takes(old: Definition, new: Definition, state: RunState) -> tuple[str, ...] | None:
+    """Return the options of `resume` with which a run continues with a flow of another shape; None if no options allow it. If
+    several nodes are new, only the user knows which of them replaces a removed node: the placeholder NEW stands for it.
+    """
+    completed = {name for name, node in state.nodes.items() if node.completed_seq}
+    pending = {*state.open, *state.arrivals, *state.held}
+    found = difference(old, new)
+    paired = len(found.nodes_added) == len(found.nodes_removed)
+    rename = dict(zip(found.nodes_removed, found.nodes_added, strict=True)) if paired else {}
+    again = difference(old, new, rename=rename)
+    if rename and msgspec.structs.replace(again, renamed=[]).only_options:
+        return _renames(rename)
+    reasons = compatible(old, new, completed=completed, pending=pending)
+    if not reasons:
+        return _COMPATIBLE
+    if rename and not compatible(old, new, completed=completed, pending=pending, rename=rename):
+        return (*_renames(rename), *_COMPATIBLE)
+    gone = [name for name in found.nodes_removed if name in completed | pending]
+    if len(found.nodes_added) > len(gone) == len(reasons):  # the removed nodes are the only reasons
+        return (*_renames(dict.fromkeys(gone, "NEW")), *_COMPATIBLE)
+    return None
+
+
+def _renames(rename: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(word for pair in rename.items() for word in ("--rename", "=".join(pair)))

@@ -1,0 +1,85 @@
+"""Where a failure happened in the user's own code: read from the traceback that is recorded with it.
+
+The traceback of a failure is text, because it outlives the process that raised it. Frames of Holdfast are not in it. The user's
+own code is what is neither in the standard library nor installed as a package; a flow that is itself installed as a package has
+no such frame, and then the last frame of all counts.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from holdfast.core.events import Failure
+from holdfast.reading import text
+
+_FRAME = re.compile(r'^[ |+]*File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_MARKS = re.compile(r"^[ |+]*")
+_FOREIGN = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\]|[/\\][Ll]ib(?:64)?[/\\]python3\.\d+t?[/\\]|^<frozen "
+)
+_LIBRARY = os.path.dirname(os.__file__) + os.sep
+_LINKS = (
+    "The above exception was the direct cause of the following exception:",
+    "During handling of the above exception, another exception occurred:",
+)
+_SOURCE_MAX = 200
+
+
+class CodePlace(msgspec.Struct, frozen=True):
+    """A line of code."""
+
+    file: str
+    line: int
+    function: str = ""
+    source: str = ""
+    """The line itself; empty where the file could not be read."""
+
+    def __str__(self) -> str:
+        return self._described(self.file)
+
+    def seen_from(self, folder: str) -> str:
+        """The place in one line, with a path relative to this folder where the file is inside of it."""
+        inside = self.file.startswith(folder.rstrip(os.sep) + os.sep)
+        return self._described(os.path.relpath(self.file, folder) if inside else self.file)
+
+    def _described(self, file: str) -> str:
+        function = f", in {self.function}" if self.function else ""
+        source = f": {self.source}" if self.source else ""
+        return text.one_line(f"{file}:{self.line}{function}{source}")
+
+
+def place_of(failure: Failure | None) -> CodePlace | None:
+    """The last line of the user's own code that the exception came through; None: no frame is recorded."""
+    if failure is None or not failure.traceback:
+        return None
+    whole = failure.traceback
+    last = whole[max(whole.rfind(link) for link in _LINKS) + 1 :]  # the exception itself, not its causes
+    for part in (last, whole):
+        frames = list(_frames(part))
+        own = [frame for frame in frames if not is_foreign(frame.file)]
+        if own:
+            return own[-1]
+    return frames[-1] if frames else None
+
+
+def is_foreign(file: str) -> bool:
+    """Whether a file belongs to Python or to an installed package."""
+    return bool(_FOREIGN.search(file)) or file.startswith(_LIBRARY)
+
+
+def _frames(trace: str) -> Iterator[CodePlace]:
+    lines = trace.splitlines()
+    for number, line in enumerate(lines):
+        found = _FRAME.match(line)
+        if found is None:
+            continue
+        after = lines[number + 1] if number + 1 < len(lines) else ""
+        is_source = after.startswith(line[: line.index("File")] + "  ") and _FRAME.match(after) is None
+        source = _MARKS.sub("", after).strip() if is_source else ""
+        yield CodePlace(
+            found["file"], int(found["line"]), found["function"] or "", text.one_line(source, _SOURCE_MAX)
+        )
