@@ -532,7 +532,8 @@ class Holdings:
             held.lose(
                 kind(
                     f"run {run_id!r}: its lease could not be renewed{why}, so its nodes were stopped before another process may "
-                    "claim it. All acknowledged events are safe; resume the run when the store works again."
+                    "claim it, and nothing more is started. All acknowledged events are safe; resume the run when the store "
+                    "works again."
                 )
             )
 
