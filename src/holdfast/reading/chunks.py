@@ -13,7 +13,7 @@ A crash may come before the last value is known to be a chunk or a result; then 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -158,13 +158,15 @@ def read_spill(data: bytes) -> Spill:
     return found
 
 
-def read_spills(store: Store, run_id: str) -> list[tuple[str, Streamer, int, Spill]]:
-    """Key, stream, number of the first chunk, and content of every spill of a run; of each stream in the order of its chunks."""
-    found = [(key, *read_key(key), read_spill(data)) for key, data in store.blobs.spilled(run_id).items()]
+def read_spills(spilled: Mapping[str, bytes]) -> list[tuple[str, Streamer, int, Spill]]:
+    """Return the key, stream, number of the first chunk, and content of every spill of a run, as `Blobs.spilled` returns them; the
+    spills of one stream are in the order of its chunks.
+    """
+    found = [(key, *read_key(key), read_spill(data)) for key, data in spilled.items()]
     return sorted(found, key=lambda spill: spill[2])
 
 
 def spilled_chunks(store: Store, run_id: str) -> Iterator[Chunk]:
     """What attempts that run, or crashed, have spilled so far, without a value that may be the result of its node."""
-    for _, streamer, first, spill in read_spills(store, run_id):
+    for _, streamer, first, spill in read_spills(store.blobs.spilled(run_id)):
         yield from make_chunks(run_id, streamer, first, spill.values, spill.steps)
