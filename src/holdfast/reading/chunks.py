@@ -159,8 +159,8 @@ def read_spill(data: bytes) -> Spill:
 
 
 def read_spills(spilled: Mapping[str, bytes]) -> list[tuple[str, Streamer, int, Spill]]:
-    """Return the key, stream, number of the first chunk, and content of every spill of a run, as `Blobs.spilled` returns them; the
-    spills of one stream are in the order of its chunks.
+    """Return key, stream, number of the first chunk, and content of every spill of a run (`Blobs.spilled`). The spills of one
+    stream are in the order of its chunks.
     """
     found = [(key, *read_key(key), read_spill(data)) for key, data in spilled.items()]
     return sorted(found, key=lambda spill: spill[2])
