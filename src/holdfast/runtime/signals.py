@@ -13,6 +13,7 @@ blocking function waits for nothing else. For the same reason such a function le
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 import weakref
@@ -26,6 +27,9 @@ from typing import Any, Protocol
 from holdfast.errors import ContextError
 from holdfast.runtime import nesting
 from holdfast.runtime.holdings import Holdings
+from holdfast.runtime.settings import Settings
+
+_log = logging.getLogger("holdfast")
 
 
 class Stopping:
@@ -52,6 +56,8 @@ class Stoppable(Protocol):
     @property
     def is_executing(self) -> bool: ...
 
+    settings: Settings
+
     def stop(self, reason: str = "stopped", *, grace: float | None = None) -> Stopping: ...
 
 
@@ -60,6 +66,8 @@ class Signals:
 
     always = False
     """Whether it also replaces handlers that are not those of the system, Python or asyncio."""
+    announces = True
+    """Whether the first signal is logged, with what is waited for. False if the program says that itself, as the commands do."""
     received: int | None = None
     """The first signal that was not left alone."""
     is_closing = False
@@ -153,6 +161,12 @@ class Signals:
     # --- on the event loop ----------------------------------------------------------------------------
 
     def _stop(self) -> None:
+        if self.announces:
+            _log.warning(
+                "%s: no node starts any more, and running nodes have %g s to end. A second signal stops them at once.",
+                signal.Signals(self.received or signal.SIGTERM).name,
+                self.engine.settings.grace,
+            )
         stops = self._stop_all()
         if not self.always:  # a blocking function returns by itself
             self._draining = asyncio.get_running_loop().create_task(self._drain(stops))
