@@ -182,7 +182,7 @@ def check_by_and_reason(by: Any, reason: Any) -> None:
 def check_on_exists(on_exists: Any, run_id: str | None) -> None:
     """Refuse an `on_exists` that has no meaning, or none without a run id. Raises `SettingError`."""
     if on_exists not in get_args(OnExists):
-        raise SettingError(f"on_exists={on_exists!r} does not exist: give 'refuse' or 'use'")
+        raise SettingError(f"on_exists={on_exists!r} is not valid: give 'refuse' or 'use'")
     if on_exists == "use" and run_id is None:
         raise SettingError(
             "on_exists='use' needs a run_id: without one, every start records a new run. Give run_id=…, such as the id of "

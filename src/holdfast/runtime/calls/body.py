@@ -172,7 +172,7 @@ class Body:
 
     def current_context(self) -> Any:
         if self._is_over and not self.has_gone:
-            raise Stopped("this attempt was given up; nothing of it is recorded any more")
+            raise Stopped("the engine has abandoned this attempt, and records nothing more of it")
         return self._owner.context_of(self) if self._owner is not None and not self.has_gone else None
 
     def collect(self) -> None:

@@ -459,7 +459,7 @@ class BlockingContext(_AnyContext):
             coroutine.close()
             raise ContextError(
                 f"node {self.node!r} is an async def, and this code waits in one of its threads, which cannot be unwound. Wait "
-                "in the node itself, outside of steps, and pass what came to the code in the thread."
+                "in the node itself, outside of steps, and pass the outcome to the code in the thread."
             )
         return self._wait(coroutine)
 
@@ -467,7 +467,7 @@ class BlockingContext(_AnyContext):
         if running_loop() is self._loop:
             coroutine.close()
             raise ContextError(
-                f"node {self.node!r} is a plain function that runs on the event loop itself (inline=True), where a call of its "
+                f"node {self.node!r} is a plain function that runs on the event loop itself (inline=True), where a call to its "
                 "context would block forever. Make the node an async def, or use an engine with threads (inline=False); in "
                 "pytest: holdfast_engine(flow, inline=False)."
             )
