@@ -410,7 +410,7 @@ def test_a_child_neither_writes_with_nor_closes_what_is_its_parents(monkeypatch)
     append = Log("r").create()
     with monkeypatch.context() as child:
         child.setattr(process, "count", process.count + 1)
-        with pytest.raises(StoreUnusable, match="before the process was forked"):
+        with pytest.raises(StoreUnusable, match="before this process was forked"):
             writer.try_commit((append,))
         writer.close()
     assert store.runs(Query()) == []

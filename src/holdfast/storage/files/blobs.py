@@ -261,7 +261,7 @@ class FileBlobs:
         except OSError as fault:
             if fault.errno not in NO_SPACE:
                 self._poison = (
-                    f"{self.folder}: writing to disk failed ({fault.strerror}). Whether the last step was saved "
+                    f"{self.folder}: writing to disk failed ({fault.strerror}). Whether the last write was saved "
                     "is unknown, so this process writes nothing more. Check the disk, restart the process and "
                     "resume the run."
                 )
@@ -277,7 +277,7 @@ class FileBlobs:
         except OSError as fault:
             if fault.errno in NO_SPACE:
                 raise StoreFull(
-                    f"no space left for {self.folder}. Nothing was written this time; everything acknowledged "
+                    f"no space left for {self.folder}. Nothing was recorded this time; everything acknowledged "
                     "before is kept. Free some space and resume the run."
                 ) from fault
             raise self._unusable(fault) from fault

@@ -180,7 +180,7 @@ def _translate_errors(where: str) -> Iterator[None]:
         if isinstance(fault, OSError) and fault.errno in NO_SPACE:
             raise StoreFull(f"no space left at {where}. Free some space and resume the run.") from fault
         raise StoreBusy(
-            f"{where} cannot be reached ({_short(fault)}). Nothing was written; try again."
+            f"{where} cannot be reached ({_short(fault)}). Nothing was recorded; try again."
         ) from fault
 
 

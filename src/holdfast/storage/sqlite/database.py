@@ -390,7 +390,7 @@ class SqliteDatabase:
         )
         if committing and isinstance(fault, apsw.IOError) and not full:
             self.poison = (
-                f"{self.path}: writing to disk failed ({fault}). Whether the last step was saved is unknown, so "
+                f"{self.path}: writing to disk failed ({fault}). Whether the last write was saved is unknown, so "
                 "this process writes nothing more. Check the disk, restart the process and resume."
             )
             return StorePoisoned(self.poison)
