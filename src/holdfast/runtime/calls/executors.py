@@ -28,16 +28,20 @@ from holdfast.storage import failpoints
 
 ExecutorTraits: TypeAlias = definition.ExecutorTraits
 Left: TypeAlias = Callable[[Any, BaseException | None], None]
-"""Reports how a call ended: its result (from another process, as `Changes`) or its exception. Called from any thread."""
+"""The type of the function to which an executor reports how a call ended: the result (from another process, as `Changes`), or
+the exception. May be called from any thread.
+"""
 
 _IDLE_S = 10.0
-"""How long a thread waits for the next call before it ends."""
+"""Seconds for which an idle thread waits for the next call before it ends."""
 loading = threading.Event()
 """Set while the process of a node imports the file that defines the node."""
 
 
 class Killed(BaseException):
-    """The error of a call that its executor has killed. A signal of the engine, which `except Exception` does not catch."""
+    """The error that an executor reports for a call that it has killed. It is a `BaseException`, so that `except Exception`
+    does not catch it.
+    """
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,9 +51,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     item: int | None
     plain: Any
-    """The node's input, as plain data. It belongs to the fold: an executor must read it before `submit` returns."""
+    """The node's input, as plain data. It is part of the run's state, which changes later: an executor must read it before
+    `submit` returns.
+    """
     given: Any
-    """The same input, typed: the node's own copy, for an executor that calls the function in this process."""
+    """The node's input with its declared type: the node's own copy, for an executor that calls the function in this process."""
     context: Any = None
     """The `BlockingContext` of the call, if the function takes one."""
     work: Any = None
@@ -77,7 +83,7 @@ class Executor(Protocol):
         """The properties of the executor that the engine must know. They never change."""
 
     def submit(self, call: Call, left: Left) -> Handle:
-        """Begin a call. It never raises: an error while the call begins is reported as its end, through `left`."""
+        """Begin a call. Must not raise: an error at the beginning is reported through `left`, as the end of the call."""
 
     def close(self) -> None:
         """Kill the calls that still run, as far as that is possible, and release all resources."""
@@ -138,7 +144,7 @@ class Threads:
             error: BaseException | None = None
             try:
                 value = context.run(fn)
-            except StopIteration as raised:  # a future does not accept one
+            except StopIteration as raised:  # a future does not accept this exception
                 error = RuntimeError(f"a step raised {raised!r}")
             except BaseException as raised:  # noqa: BLE001 - raised where the future is awaited
                 error = raised
@@ -181,7 +187,7 @@ class ThreadExecutor:
         return self
 
     def kill(self) -> bool:
-        """A thread cannot be killed."""
+        """Return False: a thread cannot be killed."""
         return False
 
     def close(self) -> None:
@@ -235,7 +241,7 @@ def refuse_uncallable(flow: Flow[Any], given: Mapping[str, Executor]) -> None:
 
 
 def names_elsewhere(executors: Mapping[str, Executor]) -> frozenset[str]:
-    """The names of the executors that call functions outside of this process."""
+    """Return the names of the executors that call functions outside of this process."""
     return frozenset(name for name, executor in executors.items() if not executor.traits.here)
 
 

@@ -32,7 +32,7 @@ from holdfast.runtime.calls.streams import encode_chunk
 
 
 def told(call: Call) -> Told:
-    """The facts about the attempt that the other process needs."""
+    """Return the facts about the attempt that the other process needs."""
     work = call.work
     context = work.body.context
     return Told(
@@ -48,7 +48,7 @@ def told(call: Call) -> Told:
 
 
 class Answering:
-    """The engine's half. Created on the event loop; answers in a thread."""
+    """The engine's half: serves the requests of the node's context. It is created on the event loop, and called in a thread."""
 
     def __init__(self, work: Attempt, node: str) -> None:
         self._work = work
@@ -154,7 +154,7 @@ class DistantAttempt(Attempt):
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a thread of a step still runs."""
+        """True if a thread of a step still runs."""
         return self._threads > 0
 
     def _require_current(self) -> None:
