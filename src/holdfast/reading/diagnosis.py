@@ -592,7 +592,9 @@ def diagnose_nodes(
     now: float,
     commands: CommandLine | None = None,
 ) -> Iterator[Diagnosis]:
-    """Yield the nodes of a run that should move but do not, each with what resuming the run does about it."""
+    """Yield a diagnosis for each node of a stopped run that crashed, waits for a retry, or is due but was not started. It says
+    what resuming the run does to that node.
+    """
     commands = (commands or CommandLine()).for_flow_of(state.options.get(history.FLOW_FILE))
     for name, node in state.nodes.items():
         found = _node_case(state, name, node, nodes.get(name, NodeOptions()), now)

@@ -210,7 +210,7 @@ def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failu
 
 
 class NodeFaults(dict[str, BaseException]):
-    """Maps a node to the exception for which it failed for good in this process. The log has only the record of that exception."""
+    """Maps a node to the exception for which it failed for good in this process. The log has only its record."""
 
     def describe(self, node: str, error: BaseException) -> Failure:
         """Keep an exception that fails a node for good, and return its record."""

@@ -123,7 +123,7 @@ def _taken_up(holder: str, head: RunState, take_up: TakeUp) -> events.Event:
 
 def _tried_again(head: RunState, take_up: TakeUp) -> list[str] | None:
     """Return the failed nodes to run again; None for all of them. A node with a fatal failure, such as a refused approval,
-    stays failed: if the run was stopped before this failed the run, the run fails now.
+    stays failed. If the run was stopped before such a failure ended it, the run fails now.
     """
     fatal = {name for name in head.failed if (told := head.nodes[name].failure) and told.kind == "fatal"}
     if take_up.nodes is not None or take_up.force or not fatal:

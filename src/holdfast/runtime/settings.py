@@ -41,7 +41,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     log_budget: int = LOG_BUDGET
     """Bytes of log for one checkpoint above which the engine refuses a result; from 500 KB on it logs a warning."""
     concurrency: int = 10
-    """Runs that a worker drives at the same time."""
+    """How many runs a worker executes at the same time."""
     keep_checkpoints: int = 0
     """How many of its latest checkpoints a run keeps while it continues; 0: all of them."""
     run_base: str = ""
@@ -51,7 +51,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def resolve(
     given: Mapping[str, Any], *, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Settings:
-    """The settings in force. An option that is None was not given in the call. Raises `SettingError`."""
+    """Return the settings in force. An option that is None was not given in the call. Raises `SettingError`."""
     environment = os.environ if environment is None else environment
     chosen: dict[str, Any] = {}
     project = project_table(folder)
@@ -67,7 +67,7 @@ def resolve(
 
 
 def project_table(folder: Path | None = None) -> dict[str, Any]:
-    """The table `[tool.holdfast]` of the nearest pyproject.toml: in this folder (default: the current one) or a parent."""
+    """Return the table `[tool.holdfast]` of the nearest pyproject.toml: in this folder (default: the current one) or a parent."""
     folder = (folder or Path.cwd()).resolve()
     for place in (folder, *folder.parents):
         file = place / "pyproject.toml"
@@ -91,8 +91,8 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _table_of(text: str) -> dict[str, Any]:
-    """The table `[tool.holdfast]` in the text of a pyproject.toml. Cached, because parsing takes longer than opening a store in
-    memory.
+    """Return the table `[tool.holdfast]` in the text of a pyproject.toml. Cached, because parsing takes longer than opening a
+    store in memory.
     """
     table: dict[str, Any] = tomllib.loads(text).get("tool", {}).get("holdfast", {})
     return table
@@ -117,7 +117,7 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
 
 
 def read_seconds(value: Any, where: str, *, at_least: float = 0) -> float:
-    """A number of seconds, as it was given at this place. Raises `SettingError`."""
+    """Return a number of seconds that was given as an option. `where` names the option in the `SettingError` for a wrong value."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):
