@@ -117,7 +117,7 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
 
 
 def read_seconds(value: Any, where: str, *, at_least: float = 0) -> float:
-    """Return a number of seconds that was given as an option. `where` names the option in the `SettingError` for a wrong value."""
+    """Return a number of seconds that was given as an option. `where` names the option in the error for a wrong value."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):
