@@ -150,8 +150,7 @@ class Engine:
         self.flows: dict[str, Flow[Any]] = {}
         self.flow_files: dict[str, str] = {}
         """Name of a flow -> the file that the command line loaded the flow from. Runs that this engine creates record the path,
-        so that suggested commands can name the file. Holdfast never imports a file because its path is recorded.
-        """
+        so that suggested commands can name the file. Holdfast never imports a file because its path is recorded."""
         for flow in flows if isinstance(flows, Iterable) else (flows,):
             self.add(flow)
         self._given_store = given_store
