@@ -1,4 +1,5 @@
-"""Chunks: the pieces of output that attempts stream. They are in the log (`NodeStreamed`), and before that in spills beside it.
+"""Chunks: the pieces of output that attempts stream. They are in the log (`NodeStreamed`), and before that in spills, which are
+temporary buffers beside the log.
 
 A chunk is identified by its stream (the attempt of a node or of an item) and its number in that stream. The log does not store
 numbers: they follow from the order of the chunks. A spill holds the chunks of a stream since its last `NodeStreamed`, in lines:

@@ -183,7 +183,7 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
     """Find out why a run is in its current status, and what can be done about it. `now` is the store's time."""
     row, commands = case.row, commands or CommandLine()
     if row.status not in STATUSES:  # a damaged run is diagnosed too
-        case = Case(row=row, fault=f"its row has the unknown status {row.status!r}")
+        case = Case(row=row, fault=f"the row of the run has the unknown status {row.status!r}")
     seen = _look(case, now)
     kind, since = _kind(case, seen, now)
     reason = _reason(case, seen, kind)

@@ -143,7 +143,7 @@ def _run_here(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
 def _blocking(
     verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Connection, P], T]:
-    """A verb of the engine as a method that blocks, with the signature and the docstring of that verb."""
+    """Return a verb of the engine as a method that blocks, with the signature and the docstring of that verb."""
 
     @wraps(verb)
     def call(self: Connection, /, *args: P.args, **named: P.kwargs) -> T:

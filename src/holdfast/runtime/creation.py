@@ -42,7 +42,7 @@ UNKNOWN: Flow[Any] = Flow(
 def create_journal(
     services: Services, flow: Flow[Any], run_id: str, created_as: events.RunCreated, *, held: bool
 ) -> Journal:
-    """Create the journal of a new run. With `held`, its first append claims the lease."""
+    """Create the journal of a new run. If `held` is true, the first append of the run also claims its lease."""
     journal = Journal(services, flow, RunState(run_id), row=None, fence=1 if held else 0)
     at = journal.tick()
     digest = input_digest(flow, created_as.input)

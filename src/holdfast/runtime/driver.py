@@ -34,7 +34,7 @@ from holdfast.storage.contract import Lease, RunRow
 S = TypeVar("S")
 
 _NAP_S = 1.0
-"""A run that waits for less than this stays in memory: loading it again costs milliseconds."""
+"""A run that waits for fewer seconds than this stays in memory, because loading it again costs milliseconds."""
 _SOON_OVER = 10
 """How many times the inbox is polled before a thread listens for news of it."""
 _UNHEARD_S = 5.0

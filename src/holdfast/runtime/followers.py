@@ -105,7 +105,7 @@ class Following(AsyncIterator[T_co]):
 
 
 class _Follower:
-    """One caller that follows a run: the chunks it has been given, and those that it still waits for."""
+    """One caller that follows a run: the chunks that it has got, and those that wait to be yielded."""
 
     def __init__(self, run_id: str, cursor: Cursor) -> None:
         self.run_id = run_id
@@ -236,7 +236,7 @@ def _spilled(store: Store, run_id: str) -> list[Chunk]:
 
 
 class Followers:
-    """The followers of runs in this engine's store. They listen to the engine only while there are any."""
+    """Gives events and chunks to the followers of this engine. It listens to the engine only while there are followers."""
 
     def __init__(self, services: Services) -> None:
         self._services = services

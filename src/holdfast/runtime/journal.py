@@ -113,7 +113,7 @@ class Journal:
         self.fence = fence
         self.saved_seq = row.seq if row is not None else 0
         self.digest = row.digest if row is not None else b""
-        """The hash chain up to the last recorded event."""
+        """The digest of the hash chain up to the last recorded event."""
         self.unsaved: list[Row] = []
         """Recorded events that are not in an append yet."""
         self.rewinds = row.rewinds if row is not None else ()

@@ -38,19 +38,20 @@ class Listener(Protocol):
     """The methods that an engine calls on its listeners. A class that derives from this one needs only the methods it uses."""
 
     def saved(self, run_id: str) -> None:
-        """New events of a run are durable, or the engine has stopped executing the run."""
+        """Called when new events of a run are durable, or the engine has stopped executing the run."""
 
     def streamed(self, chunk: Chunk) -> None:
-        """A node has emitted a chunk."""
+        """Called when a node has streamed a chunk."""
 
     def called(self, call: NodeCall) -> None:
-        """A node's function is about to be called. The start of the node is durable, unless the run has another durability than
-        "sync".
+        """Called before a node's function is called. The start of the node is durable, unless the run has another durability
+        than "sync".
         """
 
     def returned(self, call: NodeCall, error: BaseException | None) -> None:
-        """A call of a node's function has ended: `error` is None if it returned, or the exception that ended it. If the node
-        was unwound for a wait, or stopped, that is a `BaseException` of the engine and not an `Exception`.
+        """Called when a call of a node's function has ended. `error` is None if the function returned, or the exception that
+        ended it. If the node was unwound for a wait, or stopped, that is a `BaseException` of the engine and not an
+        `Exception`.
         """
 
 
@@ -88,7 +89,7 @@ class Listeners:
         """True if any listener has the method `called` or `returned`. Check this before making a `NodeCall`."""
 
     def saved(self, run_id: str) -> None:
-        """New events of a run are durable, or the engine has stopped executing the run."""
+        """Called when new events of a run are durable, or the engine has stopped executing the run."""
         for listener, notify in self._saved:
             try:
                 notify(run_id)
@@ -96,15 +97,15 @@ class Listeners:
                 self._report(listener, "saved")
 
     def streamed(self, chunk: Chunk) -> None:
-        """A node has emitted a chunk."""
+        """Called when a node has streamed a chunk."""
         self._notify("streamed", self._streamed, chunk)
 
     def called(self, call: NodeCall) -> None:
-        """A node's function is about to be called."""
+        """Called before a node's function is called."""
         self._notify("called", self._called, call)
 
     def returned(self, call: NodeCall, error: BaseException | None) -> None:
-        """The call of a node's function has ended."""
+        """Called when a call of a node's function has ended."""
         self._notify("returned", self._returned, call, error)
 
     def _notify(self, method: str, notified: _Notified, *about: Any) -> None:

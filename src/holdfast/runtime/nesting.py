@@ -28,7 +28,7 @@ class RunKey(NamedTuple):
 
 
 class _Outer(NamedTuple):
-    """A run around the executing code, and the engine that executes it."""
+    """A run that the executing code is part of, and the engine that executes that run."""
 
     engine: object
     run: RunKey

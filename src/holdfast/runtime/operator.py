@@ -29,7 +29,7 @@ class Verb(msgspec.Struct, frozen=True, kw_only=True):
     Returns True if the run is to be cancelled. Raises `ResumeRefused` or `AnswerRefused` if the run does not allow the request.
     """
     asked: str
-    """The verb in a refusal: "run 'r' cannot be …"."""
+    """The participle of the verb, for the message of a refusal: "run 'r' cannot be …"."""
     executes: bool = False
     """True if the verb resumes a run that no engine executes; False if the request is then only recorded, which needs no flow."""
     parks: bool = False
@@ -130,7 +130,7 @@ def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = 
     """
     status = journal.state.status
     if status in HALTED:
-        why = f"it is {status}, so there is nothing to pause"
+        why = f"the run is {status}, so there is nothing to pause"
         raise ResumeRefused(journal.state.run_id, why, asked="paused")
     if lost:
         cut_all(journal, "its process died", lost=True)

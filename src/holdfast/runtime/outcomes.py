@@ -158,7 +158,7 @@ def _refuse_conflict(
     if clash is not None:
         field, other = clash
         raise StateError(
-            f"it sets {field!r}, which the parallel node {other!r} has set too, and the graph does not say which comes last. "
+            f"the node sets {field!r}, as the parallel node {other!r} has done, and the graph does not say which comes last. "
             "Give the field a reducer (Annotated[…, append | merge | add | your own]), let only one of the nodes set it, "
             "or put an edge between them.",
             node=name,
@@ -182,7 +182,7 @@ def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[C
         for field in summed:
             flow.state.decode_field(field, after[field])
     except StateError as misfit:
-        raise StateError(f"its result makes the state invalid: {misfit}", node=name) from misfit
+        raise StateError(f"the result of the node makes the state invalid: {misfit}", node=name) from misfit
 
 
 def _find_held_conflict(
@@ -204,7 +204,7 @@ def _refuse_silent_mutation(flow: Flow[Any], name: str, given: Any, values: Valu
     changed = flow.state.untouched(given, values)
     if changed:
         raise StateError(
-            f"it changed {', '.join(map(repr, changed))} of the state it was given and returned None, so the change "
+            f"the node changed {', '.join(map(repr, changed))} of the state it was given and returned None, so the change "
             "would be lost. Return the state, or a dict with the changed fields.",
             node=name,
             field=changed[0],

@@ -133,7 +133,7 @@ def check(journal: Journal, key: str, value: Any, *, update: Any = None) -> str:
     question = find(journal, key)
     run_id = journal.state.run_id
     if question.until is not None and question.until <= journal.services.store.now():
-        why = "it was not answered in time. Resume the run: it continues as the question says for this case"
+        why = "the question was not answered in time. Resume the run: it continues as the question says for this case"
         raise AnswerRefused(run_id, question.key, why)
     fitting = _fitting(journal, question, value)
     wrong = answers.misfit(fitting, question.options, question.answer_schema or None)
@@ -163,7 +163,7 @@ def plain(value: Any, path: str) -> Any:
 def said_already(answered: events.QuestionAnswered) -> str:
     """Return the reason for which a second answer is refused: what the first answer was, and who gave it."""
     by = f" by {answered.by}" if answered.by else ""
-    return f"it was answered {answered.answer!r}{by} already"
+    return f"the question was answered {answered.answer!r}{by} already"
 
 
 def answer(

@@ -132,7 +132,7 @@ def _tried_again(head: RunState, take_up: TakeUp) -> list[str] | None:
 
 
 def _fatal(failure: events.Failure) -> str:
-    told = f"its failure is fatal. {end_sentence(describe_failure(failure.type, failure.message))}"
+    told = f"the failure of the run is fatal. {end_sentence(describe_failure(failure.type, failure.message))}"
     if "--force" in failure.message:  # the message says what `force` does
         return told
     return f"{told} Trying again is pointless unless the cause is gone; then use force=True (--force)."
@@ -192,7 +192,7 @@ def _within(services: Services, row: RunRow, to: int) -> int:
         gone = history.beginning(services.store, row) if to < trimmed.base else history.retirement(trimmed)
         raise ResumeRefused(
             row.run_id,
-            f"it cannot go back to event {to}. {gone} `holdfast checkpoints {row.run_id}` lists the checkpoints that are left.",
+            f"the run cannot go back to event {to}. {gone} `holdfast checkpoints {row.run_id}` lists the remaining checkpoints.",
         )
     began_after = history.began_after(services.store, row)
     if to < began_after:
@@ -211,13 +211,13 @@ def _checkpoint(services: Services, row: RunRow, seq: int) -> int:
         gone = history.beginning(services.store, row) if seq <= trimmed.base else history.retirement(trimmed)
         raise ResumeRefused(
             row.run_id,
-            f"it cannot go back to event {seq}. {gone} `holdfast checkpoints {row.run_id}` lists the checkpoints that are left.",
+            f"the run cannot go back to event {seq}. {gone} `holdfast checkpoints {row.run_id}` lists the remaining checkpoints.",
         )
     if not found or found[0].kind not in CHECKPOINTS:
         what = (
             f"event {seq} is {found[0].kind}, which is not a checkpoint"
             if found
-            else f"its log has no event {seq}"
+            else f"the log of the run has no event {seq}"
         )
         raise ResumeRefused(row.run_id, f"{what}; `holdfast checkpoints {row.run_id}` lists the checkpoints")
     return seq
@@ -378,7 +378,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
     if state.state_version > version:
         raise ResumeRefused(
             state.run_id,
-            f"its state has version {state.state_version}, but the flow has version {version}: use the newer code",
+            f"the state of the run has version {state.state_version}, but the flow has version {version}: use the newer code",
         )
 
     kept = [
@@ -388,7 +388,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
     if kept:
         raise ResumeRefused(
             state.run_id,
-            f"its state has version {state.state_version}, and results of that version wait to be merged in {kept[0]!r}. "
+            f"the run's state has version {state.state_version}, and results of that version wait to be merged in {kept[0]!r}. "
             "Let the old code finish that layer or fan-out, then resume with the new code.",
         )
 
@@ -408,7 +408,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
     except Exception as fault:
         raise ResumeRefused(
             state.run_id,
-            f"its state could not be upgraded from version {state.state_version} to {version}: "
+            f"the state of the run could not be upgraded from version {state.state_version} to {version}: "
             f"{type(fault).__name__}: {fault}",
         ) from fault
     journal.record(upgraded)
@@ -442,7 +442,7 @@ def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:
     except StateError as misfit:
         raise ResumeRefused(
             state.run_id,
-            f"its state does not fit {flow.state.name} any more: {misfit}. Give the type a new version with an upgrade "
+            f"the run's state does not fit {flow.state.name} any more: {misfit}. Give the type a new version with an upgrade "
             f"(Graph(…, version={state.state_version + 1}, upgrades={{{state.state_version}: …}})), or change it with edit=…",
         ) from misfit
 

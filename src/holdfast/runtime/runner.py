@@ -115,7 +115,7 @@ class Runner:
     _again = False
     """True if `_advance` must look at the run again."""
     _look_is_scheduled = False
-    """Whether a call of `_advance` is scheduled on the event loop."""
+    """True if a call of `_advance` is scheduled on the event loop."""
     _owes = False
     """True if a node that is not idempotent has ended since the last save: its end must be durable before another node starts."""
     _halt: Halt | None = None
@@ -147,7 +147,7 @@ class Runner:
         self._known_requests: set[str] = set()
         self._durability = self.state.options.get("durability", "sync")
         self._calls: list[Body] | None = []
-        """The nodes to call when the append under way is durable. None: it is the last append of this runner."""
+        """The nodes to call when the append under way is durable; None if that is the last append of this runner."""
         self.park_after_s = self.services.park_soon
         """Seconds for which a waiting coroutine stays in memory before it is unwound."""
 
@@ -159,7 +159,7 @@ class Runner:
 
     @property
     def has_requests(self) -> bool:
-        """Whether this runner has requests that it has not carried out yet."""
+        """True if this runner has requests that it has not carried out yet."""
         return bool(self._requests)
 
     def request(self, request: AnyRequest) -> None:
@@ -309,7 +309,7 @@ class Runner:
         return bool(self._requests)
 
     def _must_save(self, calls: list[Body]) -> bool:
-        """Whether a run with `durability="exit"` must save now and cannot wait until it stops."""
+        """Return whether a run with `durability="exit"` must save its events now, although it has not stopped."""
         # Checkpoint 0 is durable before anything runs, whatever the durability.
         first = not self.journal.saved_seq
         if first or self.journal.awaited or self.journal.urgent:

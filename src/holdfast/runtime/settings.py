@@ -34,8 +34,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     durability: Durability = "sync"
     """When a step is durable: before the next node starts (sync), while the next node runs (async), when the run stops (exit)."""
     blobs: str = ""
-    """Where values too large for the log are kept: a folder, file:///path, memory://name or an fsspec URL; empty: next to
-    the store."""
+    """Where values too large for the log are kept: a folder, file:///path, memory://name or an fsspec URL. If empty, next to
+    the store.
+    """
     blob_over: int = BLOB_OVER
     """Bytes of JSON above which a value is stored as a blob instead of in the log."""
     log_budget: int = LOG_BUDGET
@@ -43,9 +44,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int = 10
     """How many runs a worker executes at the same time."""
     keep_checkpoints: int = 0
-    """How many of its latest checkpoints a run keeps while it continues; 0: all of them."""
+    """How many of its latest checkpoints a run keeps while it continues; 0 keeps all."""
     run_base: str = ""
-    """The folder for receipts, handoffs and artifacts; empty: the engine writes none."""
+    """The folder for receipts, handoffs and artifacts. If empty, the engine writes none."""
 
 
 def resolve(

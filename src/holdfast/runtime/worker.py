@@ -81,7 +81,7 @@ _log = logging.getLogger("holdfast")
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem that an operator should know about. The worker continues."""
+    """A problem that a worker reports to its operator. The worker continues after it."""
 
     run_id: str | None = None
     flow: str | None = None

@@ -59,15 +59,18 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     context: Any = None
     """The `BlockingContext` of the call, if the function takes one."""
     work: Any = None
-    """The `Attempt` that the function belongs to, for an executor that calls it in another process. In this process, it may be
-    made later: an executor runs the function in a copy of the context variables of `submit`, where `hf.current` finds the call.
+    """The `Attempt` that the function belongs to, for an executor that calls it in another process. For a call in this process,
+    the attempt may be made later, by `hf.current`: the executor must run the function in a copy of the context variables that
+    `submit` was called with, where `hf.current` finds the call.
     """
     returned: Callable[[], None] | None = None
-    """The executor calls this after the function has returned, in a thread that may block: it makes the node's files durable."""
+    """A function that makes the node's files durable. The executor calls it after the node's function has returned, in a thread
+    that may block.
+    """
 
 
 class Handle(Protocol):
-    """A call that was submitted."""
+    """A call that was submitted to an executor."""
 
     def kill(self) -> bool:
         """Kill the call, whatever it is doing; `left` reports `Killed` soon. Returns False if the call cannot be killed, only
@@ -195,7 +198,7 @@ class ThreadExecutor:
 
 
 def check_given(given: Mapping[str, Executor]) -> dict[str, Executor]:
-    """Check the executors that a caller gives to an engine, by their names. Raises `SettingError`."""
+    """Check the executors, by name, that a caller gives to an engine. Raises `SettingError`."""
     if not isinstance(given, Mapping):
         raise SettingError(
             f"executors={given!r} is not a mapping: give names and executors, such as executors={{'ray': …}}"

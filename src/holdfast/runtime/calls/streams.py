@@ -77,7 +77,7 @@ class Segment:
         return list(make_chunks(self._run_id, self._streamer, self._first, self.chunks, self.steps))
 
     def add(self, line: bytes, step: Step | None) -> None:
-        """Add a chunk, and write it to the spill soon."""
+        """Add a chunk, and write it to the spill (the buffer beside the log) soon."""
         self.chunks.append(_decode(line))
         self.steps.append(step)
         self.has_steps = self.has_steps or step is not None
@@ -157,7 +157,7 @@ class Segment:
 
 
 class Stream:
-    """The chunks of one attempt, on the event loop. `count` is the number of the latest one."""
+    """The chunks that one attempt streams. It is used only on the event loop. `count` is the number of the latest chunk."""
 
     def __init__(self, services: Services, run_id: str, streamer: Streamer, count: int) -> None:
         """`count` is the number of chunks that the attempt had streamed before it was unwound and woken."""

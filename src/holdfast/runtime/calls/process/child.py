@@ -198,7 +198,7 @@ class _NodeCall:
         )
 
     def _name(self, kind: type) -> str:
-        """The full name that a class has in the engine's process."""
+        """Return the full name that a class has in the engine's process."""
         places = (self._order.function, self._order.state)
         mains = {place.loaded_as or _MAIN for place in places if place.module == "__main__"}
         return f"__main__.{kind.__qualname__}" if kind.__module__ in mains else failures.name_of(kind)

@@ -44,7 +44,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True, tag="order"):
-    """The engine orders the process to call this function."""
+    """The message with which the engine asks the process to call a function."""
 
     node: str
     function: Place
@@ -73,7 +73,7 @@ class Asked(msgspec.Struct, frozen=True, tag="asked"):
 
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
-    """The function returned."""
+    """The message that the function has returned."""
 
     changes: Changes
     spent: bool
@@ -81,7 +81,7 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
 
 
 class Raised(msgspec.Struct, frozen=True, tag="raised"):
-    """The function raised, or could not be found."""
+    """The message that the function has raised an exception, or could not be found."""
 
     failure: Failure
     names: list[str]

@@ -48,7 +48,9 @@ def told(call: Call) -> Told:
 
 
 class Answering:
-    """The engine's half: serves the requests of the node's context. It is created on the event loop, and called in a thread."""
+    """Serves, in the engine, the requests of a node's context in another process. It is created on the event loop, and called
+    in a thread.
+    """
 
     def __init__(self, work: Attempt, node: str) -> None:
         self._work = work
@@ -88,7 +90,7 @@ class Answering:
 
 
 class DistantAttempt(Attempt):
-    """The node's half: one attempt, in the process in which the node's function runs."""
+    """An attempt in the process in which the node's function runs. It sends requests to the engine."""
 
     def __init__(
         self, order: Order, told: Told, ask: Callable[[str, dict[str, Any]], Any], threads: Threads
