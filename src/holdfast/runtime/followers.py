@@ -1,12 +1,13 @@
-"""Following runs: events as they become durable and chunks as nodes stream them, each once, also across several calls.
+"""Lets callers follow runs: they get events as these become durable and chunks as nodes stream them, each once, even if a
+follower is interrupted and continues with its cursor.
 
 A follower gets the news of its own engine at once. For runs in another process it polls a few times a second: events in the
 store, chunks in the spill of that process. A chunk is yielded after the start of its attempt, as soon as that start is durable,
 and before the attempt's end. If the start takes long to become durable (`durability="exit"`), the chunk does not wait for it.
 
-A chunk is known by its attempt and its number. The chunks of an attempt are yielded in the order of their numbers, without a
-gap: a chunk that arrives before an earlier one, which is still on its way into the log, waits for it. A number is skipped only
-if the log shows that its chunk is lost, because the process that had streamed it died.
+A chunk is identified by its attempt and its number. The chunks of an attempt are yielded in the order of their numbers, without
+a gap: a chunk that arrives before an earlier one, which is still on its way into the log, waits for it. A number is skipped
+only if the log shows that its chunk is lost, because the process that had streamed it died.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ def _refuse_unapproved(journal: Journal, names: Iterable[str]) -> None:
         if visit is not None and visit.asked and name in journal.state.arrivals:
             raise ResumeRefused(
                 journal.state.run_id,
-                f"node {name!r} has asked a question and has not begun. Answer the question; if it was refused, resume with "
-                "force=True (--force) to ask again.",
+                f"node {name!r} has asked a question and has not begun. Answer the question; if the answer was a refusal, resume "
+                "with force=True (--force) to ask again.",
                 asked="tried again",
             )

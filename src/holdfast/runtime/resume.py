@@ -167,7 +167,8 @@ def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> 
         done = {node.completed_seq: name for name, node in head.nodes.items() if node.completed_seq}
         if not done:
             raise ResumeRefused(
-                row.run_id, "no node has completed yet, so there is none to replay. Resume it without replay."
+                row.run_id,
+                "no node has completed yet, so there is none to replay. Resume the run without replay.",
             )
         return max(done) - 1
     name = take_up.after or take_up.restart_at

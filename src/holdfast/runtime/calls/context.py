@@ -465,7 +465,7 @@ class BlockingContext(_AnyContext):
             coroutine.close()
             raise ContextError(
                 f"node {self.node!r} is an async def, and this code waits in one of its threads, which cannot be unwound. Wait "
-                "in the node itself, outside of steps, and pass what came to the code in the thread."
+                "in the node itself, outside of steps, and pass the outcome to the code in the thread."
             )
         return self._wait(coroutine)
 

@@ -1,10 +1,11 @@
-"""The context of a node whose function runs in another process: the requests of that process, and the engine's answers.
+"""The context of a node whose function runs in another process: the requests that this process sends, and the engine's replies.
 
-Both halves are in this module because they must know the same verbs. `DistantAttempt` is the attempt in the other process: kept
-values come with the order, and it asks the engine to record events and to wait. `Answering` serves these requests on the event
-loop, as for a plain function in a thread: a wait unwinds the node at once.
+Both halves are in this module because they must know the same verbs. `DistantAttempt` is the attempt in the other process. It
+gets the kept values with the order to call the function, and sends a request to the engine to record an event or to wait.
+`Answering` serves these requests on the event loop, as for a plain function in a thread: a wait unwinds the node at once.
 
-Invariant: only the holder of the lease records. The process of an abandoned attempt is dead, or the engine refuses it.
+Invariant: only the engine, which holds the lease, records events. Requests from the process of an abandoned attempt are
+refused.
 """
 
 from __future__ import annotations
@@ -171,8 +172,8 @@ class NoResources(Mapping[str, Any]):
 
     def _refuse(self) -> NoReturn:
         raise ContextError(
-            f"node {self._node!r} has executor='process', and the engine's resources stay in the engine's process. Make what "
-            "it needs in its own module, or leave executor= out."
+            f"node {self._node!r} has executor='process', and the engine's resources stay in the engine's process. Create "
+            "what the node needs in the node's own module, or leave executor= out."
         )
 
     def __getitem__(self, name: str) -> Any:
