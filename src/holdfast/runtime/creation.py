@@ -135,7 +135,9 @@ def fork_journal(
     by: str | None,
     reason: str | None,
 ) -> Journal:
-    """Create the journal of a fork: its base is the parent's state folded up to `seq`, its first event has the next seq."""
+    """Create the journal of a fork. Its base is the state of the parent at event `seq`, and its first event has the next
+    number.
+    """
     state = history.load(services.store, row.run_id, seq, row=row, check=True)
     body, blobs = take_out(run_state.dump(state), services.blob_over)
     base = pack(body)

@@ -241,7 +241,7 @@ class Runner:
                     timer.cancel()
 
     def _advance(self) -> None:
-        """Make rounds until nothing more is due, or until an append must become durable first."""
+        """Repeat `_round` until nothing more is due in the run, or until an append must become durable first."""
         self._again = True
         if self._phase is not _RESTING:
             return

@@ -52,7 +52,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 def resolve(
     given: Mapping[str, Any], *, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Settings:
-    """Return the settings in force. An option that is None was not given in the call. Raises `SettingError`."""
+    """Return the settings in force: `given` has the options of the call, in which None means that an option was not given.
+    Raises `SettingError`.
+    """
     environment = os.environ if environment is None else environment
     chosen: dict[str, Any] = {}
     project = project_table(folder)

@@ -347,8 +347,8 @@ class Attempt:
         )
 
     def warn_of_unused_answers(self, slot: Slot) -> None:
-        """Warn if this question is new although the node has not used an earlier answer: a question whose text changes from
-        attempt to attempt is asked forever.
+        """Warn if the node asks a new question although it has not used the answer to an earlier one: a question whose text
+        changes from attempt to attempt would be asked again and again.
         """
         unused = labels("ask", (kept for kept in self.kept() if kept not in self._used))
         if unused:
@@ -377,7 +377,7 @@ class Attempt:
                 )
 
     async def until_kept(self, slot: str) -> list[Any]:
-        """Wait until a wait that is in the log is over. Returns `[value]`, or `[]` if it timed out."""
+        """Wait until the wait of this slot, which is in the log, is over. Returns `[value]`, or `[]` if the wait timed out."""
         while slot not in self.kept():
             self._refuse_inside_step(slot)
             if self.blocks:

@@ -59,9 +59,9 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     context: Any = None
     """The `BlockingContext` of the call, if the function takes one."""
     work: Any = None
-    """The `Attempt` that the function belongs to, for an executor that calls it in another process. For a call in this process,
-    the attempt may be made later, by `hf.current`: the executor must run the function in a copy of the context variables that
-    `submit` was called with, where `hf.current` finds the call.
+    """The `Attempt` of the call, for an executor that calls the function in another process. An executor in this process does
+    not need it, but must run the function in a copy of the context variables that `submit` was called with, so that
+    `hf.current` finds the call.
     """
     returned: Callable[[], None] | None = None
     """A function that makes the node's files durable. The executor calls it after the node's function has returned, in a thread
