@@ -215,6 +215,8 @@ RECIPES = (
     "an event",
     "a command of `decide`",
     "a store",
+    "a new form of a stored event",
+    "a column, a table or another part of an append",
     "an option of a node",
     "a CLI command",
     "an executor",

@@ -158,7 +158,9 @@ def test_an_engine_that_executes_drains_and_then_interrupts_a_main_task_that_wai
     service.signal(number)
     service.until("stopping")
     service.let_first_end()
-    assert service.ended()[:2] == (code, ["main leaves"])
+    *ended, complaints = service.ended()
+    assert ended == [code, ["main leaves"]]
+    assert "A second signal stops them at once." in complaints
     assert service.kinds() == ["RunCreated", "RunClaimed", *IN_TIME[1:]]
 
 

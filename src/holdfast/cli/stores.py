@@ -83,6 +83,7 @@ def execute(
         require(store)
 
     async def main(engine: Engine) -> T:
+        engine.os_signals.announces = False  # the display does
         with _guided(lambda: engine.store):
             return await use(engine)
 

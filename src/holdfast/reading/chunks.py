@@ -14,7 +14,7 @@ After a crash, it is not known whether the last value was a chunk or the result;
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple, TypeAlias
 
@@ -162,11 +162,11 @@ def read_spill(data: bytes) -> Spill:
     return found
 
 
-def read_spills(store: Store, run_id: str) -> list[tuple[str, Streamer, int, Spill]]:
-    """Return key, stream, number of the first chunk, and content of every spill of a run. The spills of a stream are in the
-    order of their chunks.
+def read_spills(spilled: Mapping[str, bytes]) -> list[tuple[str, Streamer, int, Spill]]:
+    """Return key, stream, number of the first chunk, and content of every spill of a run (`Blobs.spilled`). The spills of one
+    stream are in the order of its chunks.
     """
-    found = [(key, *read_key(key), read_spill(data)) for key, data in store.blobs.spilled(run_id).items()]
+    found = [(key, *read_key(key), read_spill(data)) for key, data in spilled.items()]
     return sorted(found, key=lambda spill: spill[2])
 
 
@@ -174,5 +174,5 @@ def spilled_chunks(store: Store, run_id: str) -> Iterator[Chunk]:
     """Yield the chunks in the spills of a run, from attempts that are running or crashed, without a last value that may be the
     result of its node.
     """
-    for _, streamer, first, spill in read_spills(store, run_id):
+    for _, streamer, first, spill in read_spills(store.blobs.spilled(run_id)):
         yield from make_chunks(run_id, streamer, first, spill.values, spill.steps)

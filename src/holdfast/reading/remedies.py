@@ -234,9 +234,7 @@ _FORMS = {
 
 
 def form(schema: dict[str, Any]) -> tuple[str, str]:
-    """Return how to type a value that fits a schema (of a question without options, or of a wait): a placeholder, and a
-    description.
-    """
+    """Return what kind of value a question without options, or a wait, takes: a placeholder to type, and a description."""
     reference = schema.get("$ref", "").rpartition("/")[2]
     schema = schema.get("$defs", {}).get(reference, schema)
     if schema.get("enum"):

@@ -65,7 +65,11 @@ class Story:
         self.cost = before.cost if before is not None else Cost()
         for name, node in before.nodes.items() if before is not None else ():
             seen = self._node(name)
-            seen.status = "interrupted" if node.status == "running" else node.status
+            seen.status = node.status
+            if node.status == "running" and before is not None and before.held_by is not None:
+                seen.started_at = node.started_at  # another process executes it
+            elif node.status == "running":
+                seen.status = "interrupted"
             seen.iteration, seen.attempt, seen.seconds = node.iteration, node.attempt, node.seconds
             if node.items is not None:
                 seen.items_done, seen.items_all = node.items

@@ -293,8 +293,8 @@ def _failed(run: Run[Any]) -> str:
     node = run.nodes.get(run.failed_node or "")
     skip = ", or skip the node" if node is not None and node.status in VISIT_STUCK else ""
     return (
-        f"run {run.id!r} failed{_fault(run)} Completed work is kept: fix the cause and resume {run.id!r}{skip}."
-        f"{_place(run)}"
+        f"run {run.id!r} failed{_fault(run)} Completed work is kept: fix the cause and resume the run, "
+        f"hf.resume({run.id!r}, flows=[…]){skip}.{_place(run)}"
     )
 
 

@@ -238,15 +238,11 @@ class Requests:
 
 
 def _misfit(state: RunState, request: inbox.Signal) -> str | None:
-    """Return why the payload of a signal does not fit the wait that would receive it; None if it fits, or if no node waits for
-    the signal.
-    """
+    """Why a signal does not fit the wait that would receive it; None if it does, or if nothing waits for it."""
     for wait in state.waits.values():
         if wait.signal == request.name:
             wrong = answers.misfit(request.payload, (), wait.payload_schema, what="payload")
             return (
-                f"{end_sentence(wrong)} Node {wait.node!r} waits for this signal; send a payload that fits."
-                if wrong
-                else None
+                f"{end_sentence(wrong)} Node {wait.node!r} waits for it; send what fits." if wrong else None
             )
     return None

@@ -471,7 +471,8 @@ def recover_streams(journal: Journal) -> Journal:
     the attempts that wait have streamed.
     """
     state = journal.state
-    for key, streamer, first, spill in read_spills(journal.services.store, state.run_id):
+    spilled = journal.services.store.blobs.spilled(state.run_id)
+    for key, streamer, first, spill in read_spills(spilled) if spilled else ():
         journal.spills.append(key)
         visit = state.nodes.get(streamer.node)
         if visit is None or visit.status != "interrupted":

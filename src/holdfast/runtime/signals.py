@@ -14,6 +14,7 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import threading
 import weakref
@@ -27,6 +28,9 @@ from typing import Any, Protocol
 from holdfast.errors import ContextError
 from holdfast.runtime import nesting
 from holdfast.runtime.holdings import Holdings
+from holdfast.runtime.settings import Settings
+
+_log = logging.getLogger("holdfast")
 
 
 class Stopping:
@@ -54,6 +58,8 @@ class Stoppable(Protocol):
     @property
     def is_executing(self) -> bool: ...
 
+    settings: Settings
+
     def stop(self, reason: str = "stopped", *, grace: float | None = None) -> Stopping: ...
 
 
@@ -62,6 +68,8 @@ class Signals:
 
     always = False
     """True if handlers that another part of the program has installed are replaced, too."""
+    announces = True
+    """True if the first signal is logged, with the nodes that the engine waits for; False if the program reports that itself."""
     received: int | None = None
     """The number of the first signal that this object has handled; None if there was none."""
     is_closing = False
@@ -157,6 +165,12 @@ class Signals:
     # --- on the event loop ----------------------------------------------------------------------------
 
     def _stop(self) -> None:
+        if self.announces:
+            _log.warning(
+                "%s: no node starts any more, and running nodes have %g s to end. A second signal stops them at once.",
+                signal.Signals(self.received or signal.SIGTERM).name,
+                self.engine.settings.grace,
+            )
         stops = self._stop_all()
         if not self.always:  # a blocking function returns by itself
             self._draining = asyncio.get_running_loop().create_task(self._drain(stops))
