@@ -69,7 +69,7 @@ class Signals:
     always = False
     """True if handlers that another part of the program has installed are replaced, too."""
     announces = True
-    """True if the first signal is logged, with the nodes that the engine waits for; False if the program reports that itself."""
+    """True if the first signal is logged, with the grace period; False if the program reports the signal itself."""
     received: int | None = None
     """The number of the first signal that this object has handled; None if there was none."""
     is_closing = False
