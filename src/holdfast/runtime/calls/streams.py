@@ -91,7 +91,7 @@ class Segment:
             self._spill_later()
 
     def hold(self, line: bytes) -> None:
-        """Write a value to the spill soon that may be a chunk or the result of the node."""
+        """Write a value, which may be a chunk or the result of the node, to the spill soon."""
         self._pend(HELD + line)
         self._spill_later()
 
