@@ -499,7 +499,8 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
         say_where(run.error, debug=errand.debug, raised=outcome.raised, err=True)
     if run.held_by is not None:
         screen.say(
-            "  The request is in the inbox of the run; that process reads it within a second.", err=True
+            "  The request is in the inbox of the run; the process that executes the run reads it within a second.",
+            err=True,
         )
     say_remedies(found.remedies, err=True)
     if errand.verb == "run" and outcome.status_before == "failed":

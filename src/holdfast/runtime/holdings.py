@@ -390,7 +390,7 @@ class Holdings:
             self.moving += 1
 
     def wake(self, run_id: str) -> None:
-        """Let the runner of a run look again, if the run is executed here."""
+        """Make the runner of a run look at the run again, if the run is executed here."""
         held = self._held.get(run_id)
         if held is not None:
             held.wake()

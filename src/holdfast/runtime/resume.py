@@ -1,9 +1,9 @@
-"""Resuming a run: from which event, with which state, with which flow, and whether it is allowed.
+"""Decides how a run is resumed: from which event, with which state and flow, and whether that is allowed.
 
 `prepare` turns a request into a journal whose first events are recorded but not saved yet: `RunResumed`, `RunClaimed` or
 `RunRewound`, then `FlowChanged`, `StateUpgraded`, `StateEdited`. If the request is refused, it raises `ResumeRefused` and
-nothing is saved. Validations are called last, with the state that the run would continue with; their refusal (`Invalid`) is
-the only one that the engine records.
+nothing is saved. Validations are called last, with the state that the run would continue with. A refusal by a validation
+(`Invalid`) is the only refusal that the engine records.
 """
 
 from __future__ import annotations
@@ -334,7 +334,7 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: T
     stored = services.store.definition(state.fingerprint)
     if stored is None:
         raise ResumeRefused(
-            state.run_id, f"the definition of its flow ({state.fingerprint[:12]}) is not in the store"
+            state.run_id, f"the definition of the run's flow ({state.fingerprint[:12]}) is not in the store"
         )
     old = history.defined(stored, state.run_id)
     found = difference(old, flow.definition, rename=take_up.rename)

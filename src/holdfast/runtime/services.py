@@ -112,7 +112,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     holder: Holder
     resources: Mapping[str, Any]
     stage: Stage
-    """Runs the coroutines of nodes without a context."""
+    """The queue that runs the coroutines of nodes which take no context."""
     threads: Threads | None
     """The threads for functions that may block; None if they are called on the event loop."""
     reading: ReadingThread

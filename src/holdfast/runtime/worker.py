@@ -95,7 +95,7 @@ class _PassedOver(msgspec.Struct):
 
 
 class Worker:
-    """Takes runs and drives them until it is stopped."""
+    """Claims runs from queues and executes them until it is stopped."""
 
     def __init__(
         self,

@@ -267,9 +267,7 @@ class Attempt:
             _calling.set(before)
 
     def called_step(self) -> Step | None:
-        """The step of this attempt whose function calls the code that is executing, in any task or thread; None outside of
-        steps.
-        """
+        """The step of this attempt that the executing code belongs to, in any task or thread; None outside of steps."""
         found = _calling.get()
         return found[1:] if found is not None and found[0] is self else None
 

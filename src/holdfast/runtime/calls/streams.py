@@ -148,7 +148,7 @@ class Segment:
         self._pending, self._pending_bytes = [], 0
 
     def drop(self) -> None:
-        """Delete the spill, because the log holds the chunks: now, or when the write that is under way has ended."""
+        """Delete the spill, because the log has its chunks: now, or when the write to the spill that is under way has ended."""
         self._drop_due = self._spilling
         if self.spilled and not self._spilling:
             blobs, run_id = self._services.store.blobs, self._run_id

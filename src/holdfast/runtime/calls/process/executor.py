@@ -337,7 +337,7 @@ class _Child:
 
 
 def _reuse(child: _Child | None) -> _Child | None:
-    """Return a warm process, or None if it has died in the meantime."""
+    """Return an idle process that may serve another call, or None if it has died in the meantime."""
     if child is not None and child.is_dead():
         child.end()
         return None
