@@ -129,7 +129,9 @@ def test_a_run_that_was_made_with_a_run_base_is_carried_on_with_one(
     assert "holdfast resume r1 flows.py:reporting --run-base base" in cli(*words, "--run-base", "base").err
     assert "holdfast resume r1 flows.py:reporting --run-base DIR" in cli("show", "r1").out
     bare = cli("resume", "r1", "flows.py")
-    assert bare.err.startswith("note: the run was created with a run base, but none is set now")
+    assert bare.err.startswith(
+        "note: the run was created with a run base (a folder for receipts and artifacts), but none"
+    )
     assert "note:" not in cli("resume", "r1", "flows.py", "--run-base", "base").err
     monkeypatch.setenv("HOLDFAST_RUN_BASE", "base")
     assert "--run-base" not in cli("show", "r1").out
@@ -317,7 +319,10 @@ def test_a_crashed_node_that_is_not_idempotent_is_a_question_to_come(cli: Cli) -
     for words in (("questions",), ("questions", "r1")):
         told = cli(*words).out
         assert told.splitlines()[0].endswith(" open question yet.")
-        assert "To come: node pay of r1 crashed, and may have had its effect." in told
+        assert (
+            "A resume will ask what to do about node pay of r1, which crashed and may have had its effect."
+            in told
+        )
         assert "$ holdfast resume r1 flows.py:paying" in told
         assert ASKS.removeprefix("# ") in told
     (to_come,) = cli("questions", "--json").json

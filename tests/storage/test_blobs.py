@@ -351,7 +351,7 @@ def test_a_store_keeps_its_blobs_where_it_is_told(tmp_path):
             "gss://me:geheim@bucket/x?token=geheim",
             "fsspec does not know the scheme 'gss'; did you mean 'gs'?",
         ),
-        ("hdfs://me:geheim@host/x", "need one more package"),
+        ("hdfs://me:geheim@host/x", "need a package that is not installed"),
         ("file://", "three slashes"),
         ("file:/x", "three slashes"),
         ("memory://a/b", "memory://name"),

@@ -393,7 +393,7 @@ def doctor(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Report which runs cannot continue and why, and problems of the store.
+    """Report why runs cannot continue, and problems with the store.
 
     Each run is listed with the commands that resume or answer it. If many runs have the same reason, the first three are listed;
     --json lists all. With flows (FILE, or those of the project) it also finds runs whose flow has changed. A run that waits for a

@@ -27,7 +27,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(EXECUTE, "resume", "execution", "Resume a run where it stopped, or from an earlier checkpoint."),
     Entry(EXECUTE, "retry", "execution", "Run failed, crashed or waiting nodes again, and continue the run."),
     Entry(EXECUTE, "skip", "execution", "Continue a run without a failed, crashed or waiting node."),
-    Entry(EXECUTE, "worker", "worker", "Execute the runs that wait for a worker, until it is stopped."),
+    Entry(EXECUTE, "worker", "worker", "Execute the runs that wait for a worker, until stopped."),
     Entry(EXECUTE, "start", "worker", "Record a new run, for a worker to execute."),
     Entry(OPERATE, "answer", "questions", "Answer a question that a run asks."),
     Entry(OPERATE, "signal", "questions", "Send a signal to a run."),
@@ -53,7 +53,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(CARE, "unarchive", "care", "Put an archived run back into a store, unchanged."),
     Entry(CARE, "backup", "care", "Copy the whole store into a file while runs continue."),
     Entry(CARE, "restore", "care", "Make a new store from a backup."),
-    Entry(CARE, "doctor", "care", "Report which runs cannot continue and why, and problems of the store."),
+    Entry(CARE, "doctor", "care", "Report why runs cannot continue, and problems with the store."),
 )
 """Every command, in the order in which `holdfast --help` lists them."""
 

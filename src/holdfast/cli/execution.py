@@ -433,8 +433,8 @@ def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:
     if bare and not engine.settings.run_base and _wants_base(engine, row):
         screen.say(
             ("note: ", "yellow"),
-            "the run was created with a run base, but none is set now, so no receipts and artifacts are written; "
-            "set it with --run-base DIR",
+            "the run was created with a run base (a folder for receipts and artifacts), but none is set now, so no such files "
+            "are written; name the folder with --run-base DIR",
             err=True,
         )
 
@@ -465,7 +465,11 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
     """Print how the run ended or why it stopped: the result on stdout, remedies on stderr."""
     run, found = outcome.run, outcome.found
     if outcome.left_with is not None:
-        screen.say(("stopped waiting. ", "yellow"), f"{outcome.left_with} still executes the run:", err=True)
+        screen.say(
+            ("stopped waiting. ", "yellow"),
+            f"{outcome.left_with} still executes the run. See its progress with:",
+            err=True,
+        )
         screen.say(f"  {line('show', errand.run_id, store=errand.store)}", err=True)
         return
     if run is None or found is None:  # a second signal ended the command before the run could be read

@@ -221,7 +221,8 @@ def _style(kind: str) -> str:
 def state(
     target: options.RunAt,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Print only what changed in the state since the checkpoint before.")
+        bool,
+        typer.Option("--diff", help="Print only what changed in the state since the previous checkpoint."),
     ] = False,
     against: Annotated[
         int | None,

@@ -306,7 +306,10 @@ def _say_open(found: list[_Open], now: float, store: str | None) -> None:
 def _say_to_come(to_come: list[_ToCome]) -> None:
     for one in to_come:
         screen.say("")
-        screen.say(f"To come: node {one.node} of {one.found.run_id} crashed, and may have had its effect.")
+        screen.say(
+            f"A resume will ask what to do about node {one.node} of {one.found.run_id}, which crashed and may have had its "
+            "effect."
+        )
         say_remedies(remedy for remedy in one.found.remedies if remedy.verb == "resume")
         if one.partial is not None:
             say_visit(one.partial, f"What is known about {one.node}:")

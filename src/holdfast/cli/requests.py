@@ -104,7 +104,9 @@ def _ask(
         screen.say("asked  ", f"{holder}, which executes {run_id}: the run will be {wanted} within a second")
         screen.say(f"  check with: {line('show', run_id, store=store)}")
     else:
-        screen.say(run.status, f"  {run_id}: the run will be {wanted} when it is resumed")
+        screen.say(
+            run.status, f"  {run_id}: the request is stored; the run will be {wanted} when it is resumed"
+        )
 
 
 @command(OPERATE)

@@ -142,5 +142,5 @@ def require_shared(store: str | None, verb: str) -> None:
         raise SettingError(
             f"{verb} cannot use a memory:// store: only this process can see it, so no worker would find the runs "
             "that `start` records. Name a store that all processes can open: --store runs.db, or postgresql://…; "
-            "`holdfast run FILE.py` starts and executes a run in one process, also in memory."
+            "`holdfast run FILE.py` starts and executes a run in one process, even with memory://."
         )

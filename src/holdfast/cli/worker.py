@@ -78,7 +78,7 @@ def worker(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Execute the runs that wait for a worker, until it is stopped.
+    """Execute the runs that wait for a worker, until stopped.
 
     Claims runs of the given flows that were started, are due, or whose process crashed. Many workers may share a store. SIGTERM
     or Ctrl-C makes it drain: it claims no new run, and exits when its running nodes have ended, or after the grace period
@@ -354,7 +354,9 @@ def _say_report(report: RecoveryReport) -> None:
     if more > 0:
         screen.say(f"… and {more} more; --json lists them all")
     if not report.complete:
-        screen.say("not all runs were examined: there are more than one sweep examines")
+        screen.say(
+            "not all runs were examined, because there are too many for one call; run this command again when some have ended"
+        )
     if report.error is not None:
         screen.say(("error: ", "bold red"), report.error, err=True)
     elif not report.findings:

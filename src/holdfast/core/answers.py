@@ -114,14 +114,21 @@ def _refuse_unknown_keywords(schema: Any, name: str) -> None:
         for keyword in part:
             if keyword not in _CHECKS and keyword not in _NOTES:
                 raise CodecError(
-                    f"the schema of this type uses {keyword!r}, which Holdfast does not check", path=name
+                    f"the schema of this type uses {keyword!r}, which Holdfast does not check; use a type without it",
+                    path=name,
                 )
         re.compile(part.get("pattern", ""))
         if part.get("type", "null") not in _WORDS:
-            raise CodecError(f"the schema of this type has the unknown type {part['type']!r}", path=name)
+            raise CodecError(
+                f"the schema of this type has the type {part['type']!r}, which Holdfast does not check; use another type",
+                path=name,
+            )
         form = part.get("format", "date")
         if form not in _FORMATS:
-            raise CodecError(f"the schema of this type has the unknown format {form!r}", path=name)
+            raise CodecError(
+                f"the schema of this type has the format {form!r}, which Holdfast does not check; use another type",
+                path=name,
+            )
 
 
 def _subschemas(schema: Any) -> Iterator[Schema]:

@@ -368,7 +368,7 @@ def _refuse_unknown(part: shapes.Type, name: str) -> None:
         ),
     ):
         raise CodecError(
-            "JSON's keys are strings: a dict may only have str, int, float, Enum, UUID, Decimal or date keys; "
+            "JSON keys are strings: a dict may only have str, int, float, Enum, UUID, Decimal or date keys; "
             "use a list of pairs",
             path=name,
         )
@@ -536,7 +536,7 @@ def _key_problem(key: Any, *, declared: bool) -> str | None:
     if declared and not isinstance(key, bool) and isinstance(key, (int, float, bytes, enum.Enum, *_STR_LIKE)):
         return None
     return (
-        f"the key {key!r:.40} is {article(type_name(type(key)))}, and JSON's keys are strings; "
+        f"the key {key!r:.40} is {article(type_name(type(key)))}, and JSON keys are strings; "
         f"declare the field as dict[{type_name(type(key))}, …], or use str keys"
     )
 

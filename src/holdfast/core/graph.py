@@ -56,7 +56,7 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         if self.attempts is not None and (type(self.attempts) is not int or self.attempts < 1):
             raise ValueError(
-                f"Retry(attempts={self.attempts!r}): must be at least 1, which means no retry, or None for no limit"
+                f"Retry(attempts={self.attempts!r}): must be a whole number, at least 1 (no retry), or None (no limit)"
             )
         for name in ("backoff", "factor", "max_delay", "jitter"):
             given = getattr(self, name)

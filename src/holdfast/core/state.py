@@ -172,7 +172,7 @@ class StateType(Generic[S]):
         given = {name: self._require_field(name, node).accept(inner, node) for name, inner in value.items()}
         missing = [name for name, field in self.fields.items() if field.required and name not in given]
         if missing:
-            raise StateError(f"the state lacks {', '.join(map(repr, missing))}; {self.name} has no default for it",
+            raise StateError(f"the state lacks {', '.join(map(repr, missing))}, and {self.name} has no default; give a value",
                              node=node, field=missing[0])  # fmt: skip
         if self.is_dict:
             return given

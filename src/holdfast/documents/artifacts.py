@@ -195,7 +195,8 @@ def _take(folder: Path, user: str, node: str) -> None:
     """Make a folder for this user (an attempt or an execution). If it belongs to another user, it is moved aside first."""
     if folder.is_symlink():
         raise ContextError(
-            f"node {node!r}: its folder for artifacts, {folder}, is a symbolic link. Remove the link; a folder is then made."
+            f"node {node!r}: its folder for artifacts, {folder}, is a symbolic link. Remove the link; "
+            "Holdfast then creates the folder."
         )
     before = _user_of(folder)[0]
     if before == user:
@@ -241,7 +242,9 @@ def _describe_file(file: Path) -> dict[str, Any]:
     handle = os.open(file, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
-            raise ContextError(f"artifact {file} is no longer a file")
+            raise ContextError(
+                f"artifact {file} was replaced by something that is not a file. Write artifacts as regular files."
+            )
         while piece := os.read(handle, 1 << 20):
             digest.update(piece)
             size += len(piece)

@@ -154,8 +154,9 @@ def _refuse_damage(store: Store, row: RunRow, rows: list[Row]) -> None:
     broken = broken_at(row.run_id, rows, after=after, digest=digest_at(store, row, after) if after else b"")
     if broken is not None:
         raise StoreCorrupt(
-            f"run {row.run_id!r} is not resumed from a damaged log: {broken[1]}. `holdfast verify {row.run_id}` says more; "
-            "restore the store from a backup, or fork the run from a checkpoint before that event."
+            f"run {row.run_id!r} was not resumed, because its log is damaged: {broken[1]}. "
+            f"`holdfast verify {row.run_id}` says more; restore the store from a backup, or fork the run from a "
+            "checkpoint before that event."
         )
 
 
@@ -224,7 +225,7 @@ def _fold(state: RunState, rows: list[Row], store: Store) -> None:
     except IllegalEvent as fault:
         raise StoreCorrupt(
             f"the log of run {state.run_id!r} contains an event that is not possible there: {fault}. "
-            f"`holdfast verify {state.run_id}` says more."
+            f"`holdfast verify {state.run_id}` says more; if the log is damaged, restore the store from a backup."
         ) from fault
 
 

@@ -86,7 +86,7 @@ def _refuse_unknown(options: Options) -> None:
                 did_you_mean(name, Options.__annotations__)
                 or f"; the options of the engine are {', '.join(Options.__annotations__)}"
             )
-            raise SettingError(f"neither this verb nor the engine has an option {name!r}{known}")
+            raise SettingError(f"neither this function nor the engine has an option {name!r}{known}")
 
 
 def _inside_a_loop() -> bool:

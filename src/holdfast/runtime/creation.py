@@ -188,7 +188,7 @@ def check_by_and_reason(by: Any, reason: Any) -> None:
 def check_on_exists(on_exists: Any, run_id: str | None) -> None:
     """Raise `SettingError` for an unknown value of `on_exists`, or for `use` without a run id."""
     if on_exists not in get_args(OnExists):
-        raise SettingError(f"on_exists={on_exists!r} is not a known value: give 'refuse' or 'use'")
+        raise SettingError(f"on_exists={on_exists!r} is not valid: give 'refuse' or 'use'")
     if on_exists == "use" and run_id is None:
         raise SettingError(
             "on_exists='use' needs a run_id: without one, every start records a new run. Give run_id=…, such as the id of "

@@ -64,8 +64,7 @@ class Driver:
             raise FlowNotFound(row.flow, self.flows, run_id=run_id)
         if holdings.stopping is not None:
             raise ResumeRefused(
-                run_id,
-                f"this engine is stopping ({holdings.stopping}) and claims no more runs. Resume the run in another engine.",
+                run_id, f"this engine is stopping ({holdings.stopping}). Resume the run with another engine."
             )
         holdings.hold()
         was_claimed = lease is not None  # then the row was read after the claim

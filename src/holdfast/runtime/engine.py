@@ -513,12 +513,12 @@ class Engine:
         """
         if self._worker is not None:
             raise SettingError(
-                "work() already runs in this engine; give it a higher concurrency, or open another engine"
+                "work() is already running on this engine; give it a higher concurrency, or open another engine"
             )
         if self._has_drained:
             raise SettingError(
-                f"this engine is stopping ({self._holdings.stopping}) and claims no more runs. An earlier call of work() "
-                "has returned that reason: when it returns one, do not call it again."
+                f"this engine is stopping ({self._holdings.stopping}) and claims no more runs. work() has already "
+                "returned that reason: end the loop around work() when it returns one."
             )
         self._open()
         self._worker = self._holdings.taker = Worker(
@@ -773,7 +773,10 @@ class Engine:
                 if runner is None and stopped:
                     return result_of(await self.get(run_id))
                 if deadline is not None and services.clock.now() >= deadline:
-                    raise TimeoutError(f"run {run_id!r} is still {row.status} after {timeout:g} s")
+                    raise TimeoutError(
+                        f"run {run_id!r} is still {row.status} after {timeout:g} s. The run is not affected; "
+                        "you can wait for it again."
+                    )
                 left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
                 await sleep(services.clock, left)
 

@@ -558,5 +558,7 @@ class Holdings:
 
     def _opened(self) -> Store:
         if self._store is None:
-            raise StoreError("the engine that held this run is closed")
+            raise StoreError(
+                "the engine that held this run is closed. Open another engine, and resume the run there."
+            )
         return self._store

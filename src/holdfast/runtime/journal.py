@@ -202,7 +202,8 @@ class Journal:
             )
         if self._since_checkpoint <= WARN_BYTES < weight:
             _log.warning(
-                "%s: %s bytes of log for one checkpoint; keep large values outside of the log (ctx.artifacts, hf.Asset)",
+                "%s: wrote %s bytes of log for one checkpoint, which is a lot. Keep large values outside of the log "
+                "(ctx.artifacts, hf.Asset).",
                 where,
                 f"{weight:,}",
             )

@@ -119,7 +119,7 @@ class Listeners:
         if id(listener) not in self._reported:
             self._reported.add(id(listener))
             _log.warning(
-                "the listener %r raised in %s(). No run is affected; further errors of this listener are not logged.",
+                "the listener %r raised an error in %s(). No run is affected; further errors of this listener are not logged.",
                 listener,
                 method,
                 exc_info=True,

@@ -80,7 +80,9 @@ def _skip(journal: Journal, request: inbox.Skip, executed: bool) -> bool:
 
 def _refuse_unknown(journal: Journal, request: inbox.Unknown, executed: bool) -> bool:
     raise ResumeRefused(
-        journal.state.run_id, f"this version of Holdfast does not know the request {request.stored_verb!r}"
+        journal.state.run_id,
+        f"this version of Holdfast does not know the request {request.stored_verb!r}. "
+        "Use the version that sent the request, or a newer one.",
     )
 
 
@@ -194,7 +196,7 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
         _refuse_unapproved(journal, journal.state.arrivals)
         raise ResumeRefused(
             journal.state.run_id,
-            f"none of its nodes has failed, was interrupted or waits, so there is nothing to {verb}",
+            f"it has no failed, interrupted or waiting node, so there is nothing to {verb}",
             asked=asked,
         )
     return names

@@ -118,9 +118,7 @@ class Requests:
                         raise AnswerRefused(run_id, key, questions.said_already(answered))
                     return
             if key not in history.load(store, run_id).questions:
-                raise AnswerRefused(
-                    run_id, key, "the question was closed before the answer could be recorded"
-                )
+                raise AnswerRefused(run_id, key, "the question was closed before the answer was recorded")
             await sleep(self._services.clock, POLL_S / 4)
 
     async def signal(self, run_id: str, request: inbox.Signal, *, has_id: bool) -> Run[Any]:

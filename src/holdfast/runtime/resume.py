@@ -159,7 +159,7 @@ def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> 
     ] + ["replay"] * take_up.replay
     if len(chosen) > 1:
         raise ResumeRefused(
-            row.run_id, f"choose one of {' and '.join(chosen)}: each names another place to resume from"
+            row.run_id, f"choose one of {' and '.join(chosen)}: each names a different place to resume from"
         )
     if take_up.checkpoint is not None:
         return _checkpoint(services, row, take_up.checkpoint)
@@ -334,7 +334,8 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: T
     stored = services.store.definition(state.fingerprint)
     if stored is None:
         raise ResumeRefused(
-            state.run_id, f"the definition of the run's flow ({state.fingerprint[:12]}) is not in the store"
+            state.run_id,
+            f"the definition of its flow ({state.fingerprint[:12]}) is not in the store. Restore the store from a backup.",
         )
     old = history.defined(stored, state.run_id)
     found = difference(old, flow.definition, rename=take_up.rename)

@@ -46,8 +46,8 @@ class Stopping:
     def __await__(self) -> Generator[Any, None, None]:
         if (run_id := nesting.run_of(self._holdings)) is not None:
             raise ContextError(
-                f"a node of run {run_id!r} waits until its own engine has stopped, which waits for that node. "
-                "Call engine.stop() there without `await`."
+                f"a node of run {run_id!r} waits until its own engine has stopped, but the engine waits until that node has "
+                "ended. Inside a node, call engine.stop() without `await`."
             )
         return self._holdings.stopped().__await__()
 

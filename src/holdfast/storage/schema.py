@@ -39,7 +39,7 @@ def newer_schema_error(where: str, version: int, known: int) -> SchemaTooNew:
     """Return the error for a process whose open store was migrated by a newer Holdfast: the process must write nothing more."""
     return SchemaTooNew(
         f"{where} was migrated to schema version {version} while this process used it; this process knows versions up "
-        f"to {known}. This step was not written. Restart this process with the newer version of Holdfast."
+        f"to {known}. Nothing was written this time. Restart this process with the newer version of Holdfast."
     )
 
 

@@ -126,7 +126,7 @@ def _open(
     text = os.fspath(url)
     if not text:
         raise SettingError(
-            "the store URL is empty. Give a path, e.g. runs.db, or memory:// for a store that ends with the process."
+            "the store URL is empty. Give a path, e.g. runs.db, or memory:// for a store that is lost when the process ends."
         )
     match = _SCHEME.match(text)
     if match is None:
@@ -183,7 +183,7 @@ def _memory_name(rest: str) -> str:
     name = rest.removeprefix("/")
     if not rest.startswith("/") or not _NAME.fullmatch(name):
         raise SettingError(
-            "a memory store is memory://name, where the name has letters, digits, '.', '_' and '-' only."
+            "this memory:// URL is not valid. Write memory://name, with only letters, digits, '.', '_' and '-' in the name."
         )
     return name
 
@@ -191,7 +191,7 @@ def _memory_name(rest: str) -> str:
 def _file_path(rest: str) -> str:
     if not rest.startswith("//") or not rest.strip("/"):
         raise SettingError(
-            "a folder for blobs is a path or file:///path, with three slashes before an absolute path."
+            "this file: URL of a folder for blobs is not valid. Write a path, or file:///path, with three slashes."
         )
     return unquote(rest[1:])
 
@@ -200,7 +200,7 @@ def _sqlite_path(rest: str) -> str:
     path = rest.removeprefix("//")
     if not rest.startswith("//") or not path:
         raise SettingError(
-            "a SQLite store is sqlite:///path, with three slashes before a relative path and four before "
+            "this SQLite URL is not valid. Write sqlite:///path, with three slashes before a relative path and four before "
             "an absolute one: sqlite:///runs.db, sqlite:////var/lib/runs.db."
         )
     return path

@@ -154,12 +154,14 @@ class Writer:
     def _require_own(self) -> None:
         if self._forks != process.count:
             raise StoreUnusable(
-                "this writer was created before the process was forked. Open the store in the child."
+                "the store was opened before this process was forked. Open it again in this process."
             )
 
     def _require_open(self) -> None:
         if self._closing:
-            raise StoreUnusable("this writer was closed; nothing was written. Open the store again.")
+            raise StoreUnusable(
+                "the store is closed for writing; nothing was written. Open the engine or the store again."
+            )
 
 
 class InlineWriter:
@@ -188,7 +190,9 @@ class InlineWriter:
 
     def _require_open(self) -> None:
         if self._closing:
-            raise StoreUnusable("this writer was closed; nothing was written. Open the store again.")
+            raise StoreUnusable(
+                "the store is closed for writing; nothing was written. Open the engine or the store again."
+            )
 
 
 def _commit(store: Store, appends: Sequence[Append]) -> list[BaseException | None]:

@@ -476,7 +476,7 @@ class Schedule:
         self.world.go_on(self._over.done, STARTS_AT + PATIENCE_S)
         for attended in self.attending:
             if not attended.done():
-                raise Stuck(f"not over after {PATIENCE_S:.0f} s of virtual time")
+                raise Stuck(f"the runs are not over after {PATIENCE_S:.0f} s of virtual time")
             attended.result()
 
     def attend(self, subject: Subject) -> None:

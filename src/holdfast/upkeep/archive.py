@@ -362,8 +362,8 @@ def read(file: str | os.PathLike[str]) -> Iterator[Part]:
             )
         if isinstance(last, Head) and last.version > VERSION:
             raise StoreCorrupt(
-                f"{file} is an archive of version {last.version}, but this Holdfast reads only version {VERSION}. Use a newer "
-                "Holdfast."
+                f"{file} is an archive of version {last.version}, but this Holdfast knows versions up to {VERSION}. Use "
+                "the version of Holdfast that wrote the archive, or a newer one."
             )
         if isinstance(last, End) and (last.events, last.digest) != (events, digest.hexdigest()):
             raise StoreCorrupt(f"the archive {file} is damaged. Use another copy of it.")

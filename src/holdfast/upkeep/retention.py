@@ -344,7 +344,7 @@ def check_policy(policy: Policy) -> Policy:
             "say which runs may be deleted: by age (older_than, e.g. 30d), by how many to keep (keep), or both"
         )
     if policy.keep is not None and policy.keep < 0:
-        raise SettingError(f"keep={policy.keep}: give a number of runs, or 0")
+        raise SettingError(f"keep={policy.keep}: give a whole number of runs, 0 or more")
     return policy
 
 

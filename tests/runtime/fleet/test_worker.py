@@ -442,7 +442,7 @@ def test_an_engine_works_once_at_a_time(stage: Stage) -> None:
     async def use(engine: hf.Engine) -> None:
         working = asyncio.create_task(engine.work())
         await turns(5)
-        with pytest.raises(SettingError, match="already runs in this engine"):
+        with pytest.raises(SettingError, match="already running on this engine"):
             await engine.work()
         engine.stop()
         await working

@@ -158,8 +158,8 @@ class Attempt:
         self._require_current()
         if slot in self._used:
             raise ContextError(
-                f"node {self._header['node']!r} uses {told} twice in one execution: the second call would get the result of "
-                "the first. Give each call its own key=…."
+                f"node {self._header['node']!r} uses {told} twice in one execution, so the second would get the result of "
+                "the first. Give each its own key=…."
             )
         self._used.add(slot)
 
@@ -351,8 +351,8 @@ class Attempt:
         unused = labels("ask", (kept for kept in self.kept() if kept not in self._used))
         if unused:
             _log.warning(
-                "run %r, node %r: it asks %r, but has not used the answer to %r. If that is the same question in other words, "
-                "give it a key=…, or build its text in a step.",
+                "run %r, node %r: the node asks %r, but has not used the answer to %r. If both are the same question in "
+                "different words, give it a key=…, or build its text in a step.",
                 self._run_id,
                 self._header["node"],
                 slot.label,
@@ -462,8 +462,9 @@ class Attempt:
         if node not in self._services.warned:
             self._services.warned.add(node)
             _log.warning(
-                "run %r, node %r: the node has waited for %g s, and is unwound now. Its asyncio timer or task is lost with that, "
-                "and may never cancel the wait: give the wait a timeout=…, which is durable.",
+                "run %r, node %r: the node has waited for %g s and is now unwound: its call ends, and it runs again from its top "
+                "when the wait is over. If an asyncio timer or task was meant to cancel the wait, it ends with the call and may "
+                "never do so. Give the wait its own timeout=…, which is durable.",
                 self._run_id,
                 self._header["node"],
                 self._services.park_after,

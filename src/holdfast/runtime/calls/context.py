@@ -473,7 +473,7 @@ class BlockingContext(_AnyContext):
         if running_loop() is self._loop:
             coroutine.close()
             raise ContextError(
-                f"node {self.node!r} is a plain function that runs on the event loop itself (inline=True), where a call of its "
+                f"node {self.node!r} is a plain function that runs on the event loop itself (inline=True), where a call to its "
                 "context would block forever. Make the node an async def, or use an engine with threads (inline=False); in "
                 "pytest: holdfast_engine(flow, inline=False)."
             )

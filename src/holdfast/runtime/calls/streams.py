@@ -46,8 +46,8 @@ def encode_chunk(value: Any, node: str) -> bytes:
         if size <= CHUNK_BYTES_MAX:
             return line
     raise ContextError(
-        f"node {node!r} emits a chunk of {size:,} bytes, but a chunk has at most {CHUNK_BYTES_MAX:,}. Emit smaller chunks, or "
-        "write the output as an artifact (ctx.artifacts)."
+        f"node {node!r} emits a chunk of {size:,} bytes, but a chunk may have at most {CHUNK_BYTES_MAX:,}. Emit smaller "
+        "chunks, or write the output as an artifact (ctx.artifacts)."
     )
 
 

@@ -277,8 +277,8 @@ class FileBlobs:
         except OSError as fault:
             if fault.errno in NO_SPACE:
                 raise StoreFull(
-                    f"no space left for {self.folder}. This step was not written; everything acknowledged before "
-                    "it is kept. Free some space and resume the run."
+                    f"no space left for {self.folder}. Nothing was written this time; everything acknowledged "
+                    "before is kept. Free some space and resume the run."
                 ) from fault
             raise self._unusable(fault) from fault
 

@@ -180,7 +180,7 @@ def _translate_errors(where: str) -> Iterator[None]:
         if isinstance(fault, OSError) and fault.errno in NO_SPACE:
             raise StoreFull(f"no space left at {where}. Free some space and resume the run.") from fault
         raise StoreBusy(
-            f"{where} cannot be reached ({_short(fault)}). This step was not written; try again."
+            f"{where} cannot be reached ({_short(fault)}). Nothing was written; try again."
         ) from fault
 
 
@@ -221,7 +221,7 @@ def _open(url: str, where: str) -> tuple[Any, str]:
         files, root = fsspec.core.url_to_fs(url)
     except ImportError as fault:
         raise SettingError(
-            f"blobs at {where} need one more package, which must be installed ({_short(fault)})"
+            f"blobs at {where} need a package that is not installed: {_short(fault)}"
         ) from None
     except ValueError:
         scheme = urlsplit(url).scheme

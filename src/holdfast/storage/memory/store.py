@@ -254,7 +254,7 @@ class MemoryStore:
                 body = _copied(_encode(request.body))
                 _encode((request.id, request.verb, request.by, request.reason))
             except UnicodeEncodeError as fault:
-                raise CodecError(f"cannot be stored: {fault}", path="post") from fault
+                raise CodecError(f"a value cannot be stored: {fault}", path="post") from fault
             key = (run_id, request.id)
             new = key not in data.waiting and key not in data.taken
             if new and not only_look:
@@ -307,7 +307,7 @@ def _unfit(append: Append) -> CodecError | None:
     try:
         _encode((append.run_id, append.rows, append.view, append.create))
     except (UnicodeEncodeError, OverflowError) as fault:
-        return CodecError(f"cannot be stored: {fault}", path=f"run {append.run_id!r}")
+        return CodecError(f"a value cannot be stored: {fault}", path=f"run {append.run_id!r}")
     return None
 
 

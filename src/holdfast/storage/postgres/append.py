@@ -66,7 +66,9 @@ def append(
     try:
         return _together(database, session, batch, refused)
     except Unfit as fault:
-        verdict = CodecError(f"cannot be stored: {message_of(fault)}", path=f"run {batch[0].run_id!r}")
+        verdict = CodecError(
+            f"a value cannot be stored: {message_of(fault)}", path=f"run {batch[0].run_id!r}"
+        )
     except Disagree as fault:
         verdict = StoreCorrupt(
             f"{database.address.url}: run {batch[0].run_id!r} and its log disagree ({message_of(fault)}). Nothing was "

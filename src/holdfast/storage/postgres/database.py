@@ -152,7 +152,7 @@ class PostgresDatabase:
         try:
             return self._ask(query, values)
         except Unfit as fault:
-            raise CodecError(f"cannot be stored: {message_of(fault)}", path=query) from fault
+            raise CodecError(f"a value cannot be stored: {message_of(fault)}", path=query) from fault
         except psycopg.Error as fault:
             raise self.fault(fault) from fault
 
@@ -208,9 +208,9 @@ class PostgresDatabase:
             try:
                 result = self._try_steps(line, steps)
             except UnicodeEncodeError as fault:
-                raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
+                raise CodecError(f"a value cannot be stored: {fault}", path=verb) from fault
             except (psycopg.DataError, pg.ProgramLimitExceeded) as fault:
-                raise CodecError(f"cannot be stored: {message_of(fault)}", path=verb) from fault
+                raise CodecError(f"a value cannot be stored: {message_of(fault)}", path=verb) from fault
             except psycopg.Error as fault:
                 if isinstance(fault, pg.LockNotAvailable):
                     self._end_stuck()

@@ -73,7 +73,7 @@ class Appends:
         except Unfit as fault:
             raise UnfitAppend(
                 index,
-                CodecError(f"cannot be stored: {fault}", path=f"run {batch[index].run_id!r}"),
+                CodecError(f"a value cannot be stored: {fault}", path=f"run {batch[index].run_id!r}"),
             ) from fault
         except Disagree as fault:
             raise UnfitAppend(

@@ -208,7 +208,7 @@ class SqliteDatabase:
             except apsw.Error as fault:
                 raise self._fault(fault, committing=committing) from fault
             except UnicodeEncodeError as fault:
-                raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
+                raise CodecError(f"a value cannot be stored: {fault}", path=verb) from fault
             if failpoints.hook is not None:
                 failpoints.reach(verb + ".committed")
             return result
@@ -231,7 +231,7 @@ class SqliteDatabase:
             except apsw.Error as fault:
                 raise self._fault(fault, committing=True) from fault
             except UnicodeEncodeError as fault:
-                raise CodecError(f"cannot be stored: {fault}", path=verb) from fault
+                raise CodecError(f"a value cannot be stored: {fault}", path=verb) from fault
             if failpoints.hook is not None:
                 failpoints.reach(verb + ".committed")
 
@@ -396,7 +396,7 @@ class SqliteDatabase:
             return StorePoisoned(self.poison)
         if full:
             return StoreFull(
-                f"no space left for {self.path}. This step was not written; everything acknowledged before it is "
+                f"no space left for {self.path}. Nothing was written this time; everything acknowledged before is "
                 "kept. Free some space and resume the run."
             )
         for kinds, error, message in _FAULTS:
@@ -427,5 +427,5 @@ _FAULTS: tuple[tuple[tuple[type[apsw.Error], ...], type[StoreError], str], ...] 
     ((apsw.ReadOnlyError, apsw.PermissionsError, apsw.AuthError, apsw.CantOpenError), StoreUnusable,
      "{path} cannot be opened for writing ({fault}). Check the permissions of the file and its folder, or choose another path."),
     ((apsw.IOError,), StoreUnusable,
-     "{path} cannot be read or written ({fault}). This step was not saved; check the disk and try again."),
+     "{path} cannot be read or written ({fault}). Nothing was written; check the disk and try again."),
 )  # fmt: skip

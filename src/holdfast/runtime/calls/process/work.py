@@ -84,7 +84,10 @@ class Answering:
                 os.fspath(folder)  # the engine creates the folder, so that processes do not race to create it
                 return folder.made_of
             case _:
-                raise ContextError(f"node {self._node!r}: a context cannot be asked to {asked.verb!r}")
+                raise ContextError(
+                    f"node {self._node!r}: its process sent the unknown request {asked.verb!r}. "
+                    "This is a defect in Holdfast; please report it."
+                )
 
     def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
@@ -172,8 +175,8 @@ class NoResources(Mapping[str, Any]):
 
     def _refuse(self) -> NoReturn:
         raise ContextError(
-            f"node {self._node!r} has executor='process', and the engine's resources stay in the engine's process. Create "
-            "what the node needs in the node's own module, or leave executor= out."
+            f"node {self._node!r} has executor='process', but the engine's resources stay in the engine's process. Create "
+            "what the node needs in its own module, or leave executor= out."
         )
 
     def __getitem__(self, name: str) -> Any:
