@@ -152,7 +152,7 @@ class ResumeRefused(HoldfastError):
 
 
 class RunOver(ResumeRefused):
-    """The run is completed or cancelled, so nothing can be asked of it or sent to it any more."""
+    """The run is completed or cancelled, so it accepts no request, answer or signal any more."""
 
 
 class AnswerRefused(HoldfastError):
@@ -166,7 +166,9 @@ class AnswerRefused(HoldfastError):
 
 
 class SignalRefused(HoldfastError):
-    """A signal whose payload does not fit the wait that would receive it. Nothing was recorded, and its id is not used up."""
+    """The payload of a signal does not fit the wait that would receive it. Nothing was recorded, and the id of the signal may
+    be used again.
+    """
 
     def __init__(self, run_id: str, name: str, reason: str) -> None:
         self.run_id = run_id

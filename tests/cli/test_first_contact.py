@@ -241,8 +241,8 @@ def test_a_refusal_names_force_once(cli: Cli) -> None:
     cli("run", "flows.py:reporting", "--run-id", "r1", "--input", '{"mode": "fatal"}')
     refused = cli("resume", "r1", "flows.py").err
     assert (
-        "run 'r1' was not resumed: its failure is fatal. Fatal: the account is closed. Trying again is pointless unless the "
-        "cause is gone; then use force=True (--force).\n" in refused
+        "run 'r1' was not resumed: the failure of the run is fatal. Fatal: the account is closed. Trying again is pointless "
+        "unless the cause is gone; then use force=True (--force).\n" in refused
     )
 
 

@@ -246,7 +246,10 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
     assert "Why:  answered by agent:x, and no worker has claimed the run" in cli("show", "r1").out
     assert "pending, answered" in cli("runs").out
     twice = cli("answer", "r1", "publish", "reject")
-    assert (twice.code, "it was answered 'approve' by agent:x already" in twice.err) == (Exit.REFUSED, True)
+    assert (twice.code, "the question was answered 'approve' by agent:x already" in twice.err) == (
+        Exit.REFUSED,
+        True,
+    )
 
     assert cli("resume", "r1", "post.py:gate").code == Exit.WAITS
     assert witnessed(place) == ["published"]

@@ -231,7 +231,7 @@ async def _tell_news(made: _Demo, engine: Engine, story: Story) -> None:
 
 
 def _environment(made: _Demo) -> dict[str, str]:
-    """Return the environment of a child process: with it the child imports this copy of Holdfast and finds the witness file."""
+    """Return the environment variables with which a child process imports this copy of Holdfast and finds the witness file."""
     package = str(Path(holdfast.__file__).parent.parent)
     known = os.environ.get("PYTHONPATH")
     path = f"{package}{os.pathsep}{known}" if known else package

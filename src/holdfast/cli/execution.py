@@ -453,7 +453,7 @@ def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
 
 
 def name_the_file(missing: FlowNotFound, file: str | None, store: str | None) -> str:
-    """Return the message for a run whose flow this command was not given, neither by `file` nor by the project."""
+    """Return the message for a run whose flow is neither in `file` nor in the files of the project."""
     known = f" Known flows: {', '.join(map(repr, missing.known))}." if missing.known else ""
     run_id = missing.run_id or ""
     recorded = stores.read(store, lambda reader: history.flow_file(reader.store, run_id))
@@ -503,7 +503,8 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
         say_where(run.error, debug=errand.debug, raised=outcome.raised, err=True)
     if run.held_by is not None:
         screen.say(
-            "  The request is in the inbox of the run; that process reads it within a second.", err=True
+            "  The request is in the inbox of the run; the process that executes the run reads it within a second.",
+            err=True,
         )
     say_remedies(found.remedies, err=True)
     if errand.verb == "run" and outcome.status_before == "failed":
@@ -511,7 +512,9 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
 
 
 def _of_earlier(errand: Errand, outcome: _Outcome, run: Run[Any]) -> str:
-    """Return what to add about a run that had ended before this command began, or that completed although it was to stop."""
+    """Return the words to add if the run had ended before this command began, or if it completed after the command was told to
+    stop; otherwise an empty text.
+    """
     if run.status == "completed" and outcome.status_before == "completed":
         return "; the run was completed already, so nothing was executed"
     if errand.verb == "run" and outcome.status_before == "failed":
@@ -523,7 +526,7 @@ def _of_earlier(errand: Errand, outcome: _Outcome, run: Run[Any]) -> str:
 
 
 def _after_an_earlier_failure(errand: Errand, run: Run[Any]) -> list[tuple[str, str]]:
-    """Return the commands, beside the remedies, for a user who ran a flow again whose run had failed before."""
+    """Return more commands to suggest to a user who called `run` for a run that had failed before."""
     commands = command_line(file=errand.file, store=errand.store, run_base=errand.run_base)
     node = (run.failed_node,) if run.failed_node is not None else ()
     retry = commands.line("retry", run.id, *node, *commands.file_words(), run_base=errand.run_base)

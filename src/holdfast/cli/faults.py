@@ -1,4 +1,4 @@
-"""Prints where a run failed: the line of the user's code in one line, and with `--debug` the whole traceback."""
+"""Prints where a run failed: the last line of the user's code in the traceback and, with `--debug`, the whole traceback."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _WIDTH_MAX = 300
 
 
 def where(failure: Failure | None) -> str | None:
-    """Return the last line of the user's code that a failure came through, with a path as it is seen from this folder."""
+    """Return the last line of the user's code in the traceback of a failure, with a path relative to the current folder if
+    possible.
+    """
     place = place_of(failure)
     return screen.one_line(place.seen_from(os.getcwd()), _WIDTH_MAX) if place is not None else None
 
@@ -21,8 +23,8 @@ def where(failure: Failure | None) -> str | None:
 def say_where(
     failure: Failure | None, *, debug: bool = False, raised: BaseException | None = None, err: bool = False
 ) -> None:
-    """Print where a run failed. With `debug`, also print the traceback: of the exception that was `raised` in this process, or
-    else as it is recorded.
+    """Print where a run failed. With `debug`, also print the traceback: that of the exception `raised` in this process, or else
+    the recorded one.
     """
     found = where(failure)
     if found is not None:

@@ -113,7 +113,7 @@ def project_file() -> Path:
 
 
 def project_files() -> list[str]:
-    """The files of `[tool.holdfast] flows` as absolute paths; none if that setting is wrong."""
+    """Return the files of `[tool.holdfast] flows` as absolute paths; empty if that setting is not valid."""
     try:
         listed = project_table().get("flows", [])
     except SettingError:

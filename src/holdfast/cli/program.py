@@ -69,8 +69,8 @@ def _from(folder: str, path: str) -> str:
 
 
 def spell(message: str) -> str:
-    """Replace `holdfast` in every command that a message suggests with the words that call this installation, and name the store
-    that this command was called with.
+    """Replace `holdfast` in every command that a message suggests with the words that call this installation, and add the
+    `--store` that the user typed.
     """
     store = _typed_store()
     if store is not None:
@@ -79,8 +79,8 @@ def spell(message: str) -> str:
 
 
 def _typed_store() -> str | None:
-    """Return the value of `--store` of the command that is being executed, without its password; None for a command that fills a
-    new store from another place.
+    """Return the `--store` that the user typed, without its password. None if there was none, and for `restore` and
+    `unarchive`, which fill a store from another place.
     """
     if _typed[:1] in (["restore"], ["unarchive"]):
         return None

@@ -114,7 +114,9 @@ class Display:
                     return
 
     def _take(self) -> bool:
-        """Pass all queued events to the story, waiting up to one frame for the first. Returns False after the last event."""
+        """Pass all queued events to the story; wait for the first one until the next redraw is due. Returns False after the
+        last event.
+        """
         with suppress(queue.Empty):
             event = self._events.get(timeout=_FRAME_S)
             while event is not None:

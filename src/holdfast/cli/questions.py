@@ -238,7 +238,7 @@ class _Open(msgspec.Struct, frozen=True):
 
 
 class _ToCome(msgspec.Struct, frozen=True):
-    """A question that is asked when its run is resumed: whether a crashed node had its effect."""
+    """A question that will be asked when a run is resumed: whether a crashed node had its effect."""
 
     node: str
     found: Diagnosis

@@ -169,8 +169,8 @@ def _recorded(
     look: Callable[[Reader], None] | None = None,
     after: Callable[[Reader, Any], Any],
 ) -> tuple[Any, Any]:
-    """Record a request with an engine. `look` is called with a reader before the request, `after` with a reader and the result of
-    the request. Returns both results.
+    """Record a request with an engine. `look` is called with a reader before the request, `after` with a reader and the result
+    of the request. Returns the result of the request and that of `after`.
     """
     with stores.reading(store) as reader:
         flow_name = reader.store.run(run_id).flow

@@ -83,7 +83,7 @@ def execute(
         require(store)
 
     async def main(engine: Engine) -> T:
-        engine.os_signals.announces = False  # the display does
+        engine.os_signals.announces = False  # the display reports signals
         with _guided(lambda: engine.store):
             return await use(engine)
 

@@ -48,7 +48,7 @@ def line(verb: str, *words: str, store: str | None = None) -> str:
 def resume_line(
     run_id: str, *, file: str | None = None, store: str | None = None, run_base: str | None = None
 ) -> str:
-    """Return the command that resumes a run of which nothing could be read."""
+    """Return the command that resumes a run if the run itself could not be read."""
     commands = command_line(file=file, store=store, run_base=run_base)
     return commands.line("resume", run_id, *commands.file_words(), run_base=run_base)
 
@@ -60,8 +60,8 @@ def resume_line_of(reader: Reader, run_id: str, commands: CommandLine) -> str:
 
 
 def typed_again(*more: str, without: str = "", replace: Mapping[str, str] | None = None) -> str:
-    """Return this very command as it can be pasted, with `more` words at its end, `without` an option and its value, and with
-    some words replaced. The password of the store is left out.
+    """Return the command that the user typed, so that it can be pasted again, with `more` words at its end. The option
+    `without` and its value are left out, and the words in `replace` replaced. The password of the store is left out, too.
     """
     typed = program.typed()
     words: list[str] = []
@@ -79,7 +79,9 @@ def typed_again(*more: str, without: str = "", replace: Mapping[str, str] | None
 
 
 def typed_with_file(recorded: str | None, *, in_place_of: str | None) -> str:
-    """Return how to name the file of a flow that this command needs: the `recorded` file if it is here."""
+    """Return a sentence that says how to type this command with the file of the flow, which it needs: the `recorded` file if it
+    exists here, in place of the file `in_place_of` if that was typed.
+    """
     named = command_line().without_file().for_flow_of(recorded).file or PLACEHOLDER
     again = typed_again(named) if in_place_of is None else typed_again(replace={in_place_of: named})
     listed = f"[tool.holdfast] flows = [{screen.json_text(named)}]"

@@ -141,7 +141,7 @@ class _Voice:
         self._debug = debug
         self._count = 0
         self._open: set[str] = set()
-        """The runs that were counted and have not ended: a run that waits and is claimed again counts once."""
+        """The runs that were counted and have not ended, so that a run which waits and is claimed again counts once."""
 
     def began(self, engine: Engine, queues: list[str], concurrency: int) -> None:
         names = sorted(engine.flows)

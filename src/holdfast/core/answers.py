@@ -65,8 +65,8 @@ def schema_of(declared: Any, *, graph: str = "?") -> dict[str, Any]:
 
 
 def payload_schema_of(declared: Any) -> dict[str, Any]:
-    """The JSON Schema of the payload that a node waits for. Of a type that a schema cannot express in full, only the title: any
-    payload fits that, and the node finds out.
+    """Return the JSON Schema of the payload that a node waits for. For a type that a schema cannot express, it has only a
+    title: every payload fits it, and only the node's own decoding rejects a wrong one.
     """
     try:
         return schema_of(declared)

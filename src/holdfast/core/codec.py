@@ -333,11 +333,11 @@ _PLAIN_FORMS = {
     "numpy.ndarray": "list[float]",
     "pandas.DataFrame": "list[dict[str, Any]]",
 }
-"""Package and name of a class whose values are often put into a state -> the type that holds the same data."""
+"""Class that cannot be stored but is often put into a state, as `package.name` -> the type to use in its place."""
 
 
 def _plain_form_of(cls: type) -> str | None:
-    """The type to declare in place of a class that cannot be kept as JSON, where that is known."""
+    """Return the type to declare in place of a class that cannot be stored as JSON; None if no such type is known."""
     names = (f"{str(kind.__module__).partition('.')[0]}.{kind.__name__}" for kind in cls.__mro__)
     return next((_PLAIN_FORMS[name] for name in names if name in _PLAIN_FORMS), None)
 

@@ -441,11 +441,13 @@ class SignalAwaited(NodeEvent, frozen=True, kw_only=True):
     until: float | None = None
     item: int | None = None
     payload_schema: dict[str, Any] = {}
-    """The JSON Schema of the payload that the node wants; empty: it takes any. A type that a schema cannot express has only
-    its title here.
+    """The JSON Schema that the payload must fit; empty if any payload fits. For a type that a schema cannot express, it has
+    only a title.
     """
     takes: int | None = None
-    """The position, from 0, of the set-aside signal that it takes. None: it takes the oldest signal that was not set aside."""
+    """The position, from 0, of the signal that the wait receives among those that were set aside; None if the wait receives the
+    oldest signal that was not set aside.
+    """
 
 
 class SignalReceived(Event, frozen=True, kw_only=True):
@@ -460,8 +462,8 @@ class SignalReceived(Event, frozen=True, kw_only=True):
 
 
 class SignalSetAside(NodeEvent, frozen=True, kw_only=True):
-    """A node could not use the signal that it received: the signal is kept for a later wait that it fits, and the node waits
-    for the next one.
+    """A node could not use a signal that it received. The signal is kept for a later wait that it fits, and the node waits for
+    the next signal.
     """
 
     slot: str
@@ -471,12 +473,14 @@ class SignalSetAside(NodeEvent, frozen=True, kw_only=True):
 
 
 class WaitWithdrawn(NodeEvent, frozen=True, kw_only=True):
-    """A node gave up a wait: its own code cancelled it. No signal, time or answer ends the wait any more."""
+    """The node's own code has cancelled a wait. No signal, timer or answer ends the wait any more."""
 
     slot: str
     item: int | None = None
     returned: str | None = None
-    """The name of the signal that the wait had received and the node had not: the signal goes to the next wait."""
+    """The name of a signal that had ended the wait before the node received it: the signal goes to the next wait. None if there
+    was none.
+    """
 
 
 AnyEvent: TypeAlias = (

@@ -101,7 +101,7 @@ _OF_OTHERS = {
     "set_entry_point": "use graph.edge(START, node)",
     "set_finish_point": "use graph.edge(node, END)",
 }
-"""Methods of the graphs of other libraries -> what to write here."""
+"""Name of a graph method in another library -> what to write with Holdfast instead."""
 _CELL_AGAIN = (
     "a notebook cell that adds nodes was run again; begin that cell with a new graph: graph = Graph(…)"
 )
@@ -131,9 +131,9 @@ class Graph(Generic[S]):
         self._branches: list[Branch] = []
         self._problems: list[str] = []
         self._repeats: list[str] = []
-        """Edges and branches that were added twice."""
+        """Messages about edges and branches that were added twice."""
         self._is_repeated = False
-        """A notebook cell that adds nodes was run again, and with it all that it adds."""
+        """True if a node was added again, as by a notebook cell that was run twice."""
 
     if not typing.TYPE_CHECKING:  # a type checker reports unknown methods by itself
 

@@ -124,10 +124,10 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     parked: dict[int, list[str]] = {}
     """Item (or `NODE_LEVEL`) whose attempt has unwound -> the slots that the attempt waits for."""
     withdrawn: dict[int, list[str]] = {}
-    """Item (or `NODE_LEVEL`) -> the slots of the waits that this execution has given up."""
+    """Item (or `NODE_LEVEL`) -> the slots of the waits that this execution has withdrawn."""
     filled: dict[int, dict[str, Wait]] = {}
-    """Item (or `NODE_LEVEL`) -> slot -> the wait for a payload of a certain form that a signal has ended: it goes on if the
-    node cannot use that signal.
+    """Item (or `NODE_LEVEL`) -> slot -> a wait that a signal has ended, if the payload must fit a type: the wait continues if
+    the node cannot use that signal.
     """
     approved: bool = False
     """True if an answer has allowed the next visit to begin."""
@@ -175,7 +175,7 @@ class Wait(msgspec.Struct, omit_defaults=True, gc=False):
     """The name of the signal; None if the wait is only for a time."""
     until: float | None = None
     payload_schema: dict[str, Any] = {}
-    """What the payload of the signal must fit; empty: any payload does."""
+    """The JSON Schema that the payload of the signal must fit; empty if any payload fits."""
 
     @property
     def kind(self) -> WaitKind:
@@ -189,7 +189,7 @@ class SetAside(msgspec.Struct, omit_defaults=True, gc=False):
     name: str
     payload: Any
     node: NodeName
-    """The node that could not use it."""
+    """The node that could not use the signal."""
     reason: str
 
 
@@ -250,7 +250,7 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     signals: dict[str, list[Any]] = {}
     """Signal name -> payloads that no visit has taken yet, oldest first."""
     aside: list[SetAside] = []
-    """Signals that a visit could not use, oldest first."""
+    """The signals that were set aside because a visit could not use them, oldest first."""
     warnings: list[Warned] = []
     usd: float = 0.0
     tokens: int = 0
@@ -285,8 +285,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         return done.get(iteration, 0) + 1 if done else 1
 
     def place(self, name: NodeName) -> tuple[int, int, int]:
-        """Iteration, execution and attempt of the visit that the status of a node is about. A visit that asks before it begins,
-        or has no free slot yet, is the next one of its node, and its attempt is 0.
+        """Return iteration, execution and attempt of the visit that the status of a node refers to. A visit that has not begun,
+        because it asks first or may not start yet, has attempt 0.
         """
         node, is_open = self.nodes[name], name in self.open
         question = self.questions.get(node.question or "")
@@ -297,7 +297,7 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         return iteration, self.next_execution(name, iteration), 0
 
     def waiting_in_memory(self) -> list[NodeName]:
-        """The running nodes that wait and have not been unwound yet; a fan-out waits if all of its running items do."""
+        """Return the running nodes that wait and have not been unwound yet. A fan-out waits if all of its running items wait."""
         levels: dict[NodeName, set[int | None]] = {}
         for wait in self._awaited():
             if wait.slot:
@@ -311,7 +311,7 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         return found
 
     def due_at(self) -> float | None:
-        """The earliest time at which the run continues although nothing has come for it: a timer, a retry or a timeout."""
+        """Return the earliest time at which the run continues by itself: a timer ends, a node is retried, or a wait times out."""
         if self.status not in GOING:
             return None
         times = [wait.until for wait in self._awaited()]

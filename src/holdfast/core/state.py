@@ -638,7 +638,7 @@ def _declarations(declared: Any) -> Iterator[_Declared]:
 
 
 def _name_the_field(declared: Any, fault: CodecError) -> None:
-    """Raise what is wrong with a state type as the fault of the field that it is in, where it is in one."""
+    """Raise the error about a state type, naming the field that causes it if there is one."""
     try:
         hints = typing.get_type_hints(declared, include_extras=True)
     except (NameError, TypeError):

@@ -1,4 +1,6 @@
-"""How the flow that is known here differs from the one that a run was created with, and the options with which it is accepted."""
+"""Compares the flow that is known here with the flow that a run was created with, and finds the options with which `resume`
+accepts the new one.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _COMPATIBLE = ("--on-change", "compatible")
 
 
 def compare(store: Store, case: Case, flow: Flow[Any] | None) -> Case:
-    """Return the case with how the shape of its flow has changed. None: the flow is not known here."""
+    """Return the case with the fields `changes` and `takes` set, if the shape of the run's flow has changed. `flow` is None if
+    the flow is not known here; then the case is returned unchanged.
+    """
     row, state = case.row, case.state
     if flow is None or state is None or flow.fingerprint == row.fingerprint:
         return case
@@ -37,7 +41,8 @@ def compare(store: Store, case: Case, flow: Flow[Any] | None) -> Case:
 
 def _takes(old: Definition, new: Definition, state: RunState) -> tuple[str, ...] | None:
     """Return the options of `resume` with which a run continues with a flow of another shape; None if no options allow it. If
-    several nodes are new, only the user knows which of them replaces a removed node: the placeholder NEW stands for it.
+    several nodes are new, only the user knows which of them replaces a removed node: then the options contain the placeholder
+    NEW.
     """
     completed = {name for name, node in state.nodes.items() if node.completed_seq}
     pending = {*state.open, *state.arrivals, *state.held}

@@ -1,4 +1,5 @@
-"""Chunks: the pieces of output that attempts stream. They are in the log (`NodeStreamed`), and before that in spills beside it.
+"""Chunks: the pieces of output that attempts stream. They are in the log (`NodeStreamed`), and before that in spills, which are
+temporary buffers beside the log.
 
 A chunk is identified by its stream (the attempt of a node or of an item) and its number in that stream. The log does not store
 numbers: they follow from the order of the chunks. A spill holds the chunks of a stream since its last `NodeStreamed`, in lines:
@@ -8,7 +9,7 @@ numbers: they follow from the order of the chunks. A spill holds the chunks of a
     ?{"title":"A tale"}         a value that an async generator has yielded last: its result, or a chunk
     !                           that value is a chunk
 
-A crash may come before the last value is known to be a chunk or a result; then it is a chunk, as far as anyone can know.
+After a crash, it is not known whether the last value was a chunk or the result; then it counts as a chunk.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from holdfast.reading.views import EventView
 from holdfast.storage.contract import Store
 
 Step: TypeAlias = tuple[str, int]
-"""A step that streams: its name, as in `StepCompleted`, and which call of it this is in its attempt."""
+"""A step that streams: its name, as in `StepCompleted`, and the number of this call of the step in its attempt, counted from 1.
+"""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -36,7 +38,7 @@ _STEP = b">"
 
 
 class Streamer(NamedTuple):
-    """The attempt of a node, or of an item of it, whose chunks form one stream."""
+    """Identifies a stream: the attempt of a node, or of an item of a fan-out, that streams the chunks."""
 
     node: str
     iteration: int
@@ -46,7 +48,7 @@ class Streamer(NamedTuple):
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of what a running attempt streams, as followers see it."""
+    """A piece of the output that a running attempt streams, as followers get it."""
 
     run_id: str
     node: str
@@ -55,23 +57,25 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
     item: int | None
     number: int
-    """Counted from 1 within the attempt."""
+    """The number of the chunk in its attempt, counted from 1."""
     value: Any
     step: str | None = None
-    """The step that streamed it, as in `StepCompleted`; None: the node did, outside of steps."""
+    """The name of the step that streamed the chunk, as in `StepCompleted`; None if the node streamed it outside of steps."""
     step_try: int | None = None
-    """Which call of the step in this attempt streamed it, counted from 1: a step that raised may be called again."""
+    """The number of the step's call, in this attempt, that streamed the chunk, counted from 1: a step that raised may be called
+    again.
+    """
 
     @property
     def streamer(self) -> Streamer:
-        """The attempt that streamed it."""
+        """The attempt that streamed the chunk."""
         return Streamer(self.node, self.iteration, self.execution, self.attempt, self.item)
 
 
 def make_chunks(
     run_id: str, streamer: Streamer, first: int, values: Sequence[Any], steps: Iterable[Step | None]
 ) -> Iterator[Chunk]:
-    """The chunks of a part of a stream that begins with number `first`."""
+    """Yield the chunks of a part of a stream that begins with number `first`."""
     node, iteration, execution, attempt, item = streamer
     for number, (value, step) in enumerate(zip(values, steps, strict=True), first):
         name, call = step or (None, None)
@@ -85,7 +89,7 @@ def make_chunks(
 
 
 def make_spans(steps: Sequence[Step | None]) -> list[Span]:
-    """What `NodeStreamed` stores about the steps of its chunks: nothing where no step streamed."""
+    """Return what `NodeStreamed` stores about the steps that streamed its chunks: nothing for chunks from outside of steps."""
     if not any(steps):
         return []
     spans = [(step or ("", 1), len(list(same))) for step, same in groupby(steps)]
@@ -93,7 +97,7 @@ def make_spans(steps: Sequence[Step | None]) -> list[Span]:
 
 
 def recorded_chunks(run_id: str, event: EventView, first: int) -> Iterator[Chunk]:
-    """The chunks of a `NodeStreamed`; `first` is the number of the first of them."""
+    """Yield the chunks of a `NodeStreamed` event; `first` is the number of its first chunk."""
     values = event.body.get("chunks", [])
     spans = msgspec.convert(event.body.get("spans", []), list[Span])
     steps: list[Step | None] = []
@@ -103,7 +107,7 @@ def recorded_chunks(run_id: str, event: EventView, first: int) -> Iterator[Chunk
 
 
 def streamer_of(event: EventView) -> Streamer:
-    """The attempt that an event is about."""
+    """Return the attempt that an event is about."""
     return Streamer(event.node or "", event.iteration, event.execution, event.attempt, event.body.get("item"))
 
 
@@ -111,31 +115,31 @@ def streamer_of(event: EventView) -> Streamer:
 
 
 def spill_key(streamer: Streamer, first: int) -> str:
-    """The key of the spill with the chunks of a stream from number `first` on."""
+    """Return the key of the spill that has the chunks of a stream from number `first` on."""
     return _encode([*streamer, first] if first > 1 else streamer).decode()
 
 
 def read_key(key: str) -> tuple[Streamer, int]:
-    """Whose chunks a spill holds, and the number of the first of them."""
+    """Return, from the key of a spill, the stream whose chunks the spill has, and the number of its first chunk."""
     parts: list[Any] = _decode_key(key)
     return Streamer(*parts[:5]), parts[5] if len(parts) > 5 else 1
 
 
 def step_line(step: Step | None) -> bytes:
-    """The line of a spill that names the step of the next chunks."""
+    """Return the line of a spill that names the step which streams the next chunks."""
     return _STEP + _encode(step) if step else _STEP
 
 
 class Spill(msgspec.Struct):
-    """The content of a spill."""
+    """The content of a spill: the values of its chunks, and for each chunk the step that streamed it."""
 
     values: list[Any] = msgspec.field(default_factory=list)
     steps: list[Step | None] = msgspec.field(default_factory=list)
     held: list[Any] = msgspec.field(default_factory=list)
-    """`[value]` if the last value may be the result of the node, or a chunk."""
+    """`[value]` if it is not known whether the last value is a chunk or the result of the node; otherwise empty."""
 
     def release(self) -> None:
-        """The value that was held is a chunk."""
+        """Add the held value to the chunks."""
         self.values += self.held
         self.steps += [None] * len(self.held)
         self.held = []
@@ -167,6 +171,8 @@ def read_spills(spilled: Mapping[str, bytes]) -> list[tuple[str, Streamer, int, 
 
 
 def spilled_chunks(store: Store, run_id: str) -> Iterator[Chunk]:
-    """What attempts that run, or crashed, have spilled so far, without a value that may be the result of its node."""
+    """Yield the chunks in the spills of a run, from attempts that are running or crashed, without a last value that may be the
+    result of its node.
+    """
     for _, streamer, first, spill in read_spills(store.blobs.spilled(run_id)):
         yield from make_chunks(run_id, streamer, first, spill.values, spill.steps)

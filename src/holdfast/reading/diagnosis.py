@@ -183,7 +183,7 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
     """Find out why a run is in its current status, and what can be done about it. `now` is the store's time."""
     row, commands = case.row, commands or CommandLine()
     if row.status not in STATUSES:  # a damaged run is diagnosed too
-        case = Case(row=row, fault=f"its row has the unknown status {row.status!r}")
+        case = Case(row=row, fault=f"the row of the run has the unknown status {row.status!r}")
     seen = _look(case, now)
     kind, since = _kind(case, seen, now)
     reason = _reason(case, seen, kind)
@@ -592,7 +592,9 @@ def diagnose_nodes(
     now: float,
     commands: CommandLine | None = None,
 ) -> Iterator[Diagnosis]:
-    """Yield the nodes of a run that should move but do not, each with what resuming the run does about it."""
+    """Yield a diagnosis for each node of a stopped run that crashed, waits for a retry, or is due but was not started. It says
+    what resuming the run does to that node.
+    """
     commands = (commands or CommandLine()).for_flow_of(state.options.get(history.FLOW_FILE))
     for name, node in state.nodes.items():
         found = _node_case(state, name, node, nodes.get(name, NodeOptions()), now)

@@ -32,9 +32,13 @@ from holdfast.storage.rows import broken_at, open_body, open_row
 from holdfast.storage.upkeep import Trimmed
 
 RUN_BASE_WANTED = "receipts"
-"""The option of a run that was created with a run base: its receipts are to be written."""
+"""Name of the option, in the log of a run, that is true if the run was created with a run base, so that its receipts are to be
+written.
+"""
 FLOW_FILE = "flow_file"
-"""The option of a run that the command line created: the file that it loaded the flow from, as text for suggested commands."""
+"""Name of the option, in the log of a run that the command line created, that has the path of the flow's file, for suggested
+commands.
+"""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):

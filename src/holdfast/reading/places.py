@@ -1,8 +1,8 @@
-"""Where a failure happened in the user's own code: read from the traceback that is recorded with it.
+"""Finds the line of the user's own code in which a failure happened, in the recorded traceback.
 
-The traceback of a failure is text, because it outlives the process that raised it. Frames of Holdfast are not in it. The user's
-own code is what is neither in the standard library nor installed as a package; a flow that is itself installed as a package has
-no such frame, and then the last frame of all counts.
+The traceback of a failure is stored as text, without the frames of Holdfast. The user's own code is every file that is neither
+in the standard library nor in an installed package. If a traceback has no frame of such a file, because the flow itself is an
+installed package, its last frame counts.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _SOURCE_MAX = 200
 
 
 class CodePlace(msgspec.Struct, frozen=True):
-    """A line of code."""
+    """A line of code: file, line number, function, and the text of the line."""
 
     file: str
     line: int
     function: str = ""
     source: str = ""
-    """The line itself; empty where the file could not be read."""
+    """The text of the line; empty if the file could not be read."""
 
     def __str__(self) -> str:
         return self._described(self.file)
 
     def seen_from(self, folder: str) -> str:
-        """The place in one line, with a path relative to this folder where the file is inside of it."""
+        """Describe the place in one line. The path is relative to this folder if the file is inside the folder."""
         inside = self.file.startswith(folder.rstrip(os.sep) + os.sep)
         return self._described(os.path.relpath(self.file, folder) if inside else self.file)
 
@@ -53,7 +53,7 @@ class CodePlace(msgspec.Struct, frozen=True):
 
 
 def place_of(failure: Failure | None) -> CodePlace | None:
-    """The last line of the user's own code that the exception came through; None: no frame is recorded."""
+    """Return the last line of the user's own code in the traceback of a failure; None if no frame is recorded."""
     if failure is None or not failure.traceback:
         return None
     whole = failure.traceback
@@ -67,7 +67,7 @@ def place_of(failure: Failure | None) -> CodePlace | None:
 
 
 def is_foreign(file: str) -> bool:
-    """Whether a file belongs to Python or to an installed package."""
+    """Return whether a file belongs to Python or to an installed package."""
     return bool(_FOREIGN.search(file)) or file.startswith(_LIBRARY)
 
 

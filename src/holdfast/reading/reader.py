@@ -144,7 +144,9 @@ class Reader:
     def questions_to_come(
         self, run_id: str | None = None, commands: CommandLine | None = None
     ) -> list[Diagnosis]:
-        """Return the runs that crashed in a node that may have had its effect, so that a resume asks about it (`asks_before`)."""
+        """Return the diagnoses of runs that crashed in a node which may have had its effect: a resume of such a run asks a
+        question first (`asks_before`).
+        """
         rows = (
             [self.store.run(run_id)]
             if run_id is not None

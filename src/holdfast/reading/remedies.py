@@ -31,7 +31,7 @@ class Remedy(msgspec.Struct, frozen=True):
 
 
 PLACEHOLDER = "FILE.py"
-"""The file of a flow in a command, if it is not known."""
+"""Stands for the file of a flow in a suggested command if the file is not known."""
 
 
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,9 +39,9 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
 
     program: str = "holdfast"
     file: str | None = PLACEHOLDER
-    """The file that defines the flow; None if pyproject.toml lists flows, so that commands need none."""
+    """The file that defines the flow; None if pyproject.toml lists flows, so that commands need not name a file."""
     is_file_given: bool = False
-    """Whether the user named the file."""
+    """True if the user named the file."""
     listed: tuple[str, ...] = ()
     """The files that pyproject.toml lists, as absolute paths."""
     folder: str = "."
@@ -63,12 +63,15 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.program} {shlex.join(typed)}"
 
     def without_file(self) -> CommandLine:
-        """Return the same for a flow that is neither in the given file nor among those of the project."""
+        """Return a copy for a flow that is neither in the given file nor in the files of the project: its commands contain the
+        placeholder for a file.
+        """
         return msgspec.structs.replace(self, file=PLACEHOLDER, is_file_given=False, listed=())
 
     def for_flow_of(self, recorded: str | None) -> CommandLine:
-        """Return the same for a run whose flow was loaded from the `recorded` file, or `file:flow`, when it was created. A file
-        that the user named, or that the project lists, is used in its place; so is the placeholder if the file is not here.
+        """Return a copy whose commands name the file of a run's flow: `recorded`, the file (or `file:flow`) that the flow was
+        loaded from when the run was created. A file that the user named, or that the project lists, takes precedence. If the
+        recorded file does not exist here, the placeholder is used.
         """
         if recorded is None or self.is_file_given:
             return self

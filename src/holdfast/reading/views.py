@@ -47,7 +47,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     iteration: int
     execution: int
     attempt: int
-    """0: the visit has not begun, because it asks first or waits for a free slot."""
+    """The number of the attempt, counted from 1; 0 if the visit has not begun, because it asks first or may not start yet."""
     tries: int
     seconds: float
     started_at: float
@@ -93,11 +93,13 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     waits: tuple[str, ...]
     """The timers and signals that the run waits for."""
     due_at: float | None
-    """Until when it waits: the earliest time at which the run continues by itself. None: it does not wait, or only for others."""
+    """The earliest time at which the run continues by itself, if it waits; None if it does not wait, or only for answers or
+    signals.
+    """
     signals: dict[str, int]
     """Signals that were sent but that no node has received yet -> how many of each."""
     set_aside: tuple[SetAside, ...]
-    """Signals that a node received and could not use, oldest first: each waits for a `ctx.wait_for` that it fits."""
+    """Signals that a node received and could not use, oldest first. Each is kept for a `ctx.wait_for` that it fits."""
     layer: int
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
@@ -124,7 +126,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     updated_at: float
     due_at: float | None
-    """The earliest time at which it continues by itself, if it waits."""
+    """The earliest time at which the run continues by itself, if it waits; otherwise None."""
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
 
@@ -152,7 +154,7 @@ class EventView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _of_node(run: Run[Any]) -> str:
-    """Where a run is or has failed, as far as that fits into a line."""
+    """Return words for the node in which the run is or has failed, for one line."""
     if run.status == "failed":
         return f" in {run.failed_node!r}" if run.failed_node else ""
     active = [name for name, node in run.nodes.items() if node.status in VISIT_OPEN]
@@ -276,8 +278,9 @@ def event_view(stored: Stored) -> EventView:
 
 
 def result_of(run: Run[S], *, fault: BaseException | None = None, earlier: bool = False) -> Run[S]:
-    """Return the run, or raise `RunFailed` or `RunCancelled` if it failed or was cancelled. `fault`: the exception for which it
-    failed, if that was raised in this process. `earlier`: it had ended before this call, which therefore executed nothing.
+    """Return the run, or raise `RunFailed` or `RunCancelled` if it failed or was cancelled. `fault` is the exception for which
+    the run failed, if it was raised in this process. `earlier` is True if the run had ended before this call, so that nothing
+    was executed.
     """
     if run.status == "failed":
         raise RunFailed(run, _failed_before(run) if earlier else _failed(run)) from fault
@@ -296,7 +299,7 @@ def _failed(run: Run[Any]) -> str:
 
 
 def _failed_before(run: Run[Any]) -> str:
-    """The text for a caller that asked for a run which had failed before."""
+    """Return the message for a caller of `run` whose run had failed before this call."""
     force = ", force=True" if run.error is not None and run.error.kind == "fatal" else ""
     node = f", {run.failed_node!r}" if run.failed_node else ""
     return (

@@ -2,11 +2,11 @@
 
 The functions open an engine for one verb; `connect` returns an object with the same verbs, which keeps the store open.
 
-`with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a
-notebook) it does so in a thread. In the main thread SIGINT and SIGTERM stop the engine in order: nothing new
-starts, running nodes get `grace` seconds, the interruption is recorded. A second signal leaves at once, and so
-does the first where nothing is executed (`wait`, or `run` for a run that another process executes). Afterwards
-the signal is passed on as `KeyboardInterrupt` or `SystemExit(143)`: a library never swallows one.
+`with_engine` opens an engine, uses it and closes it, on an event loop of its own; inside a running loop (a notebook) it does so
+in a thread. In the main thread SIGINT and SIGTERM stop the engine in order: nothing new starts, running nodes get `grace`
+seconds, the interruption is recorded. A second signal ends the call at once, and so does the first if the call executes nothing
+(`wait`, or `run` for a run that another process executes). Then the signal is passed on as `KeyboardInterrupt` or
+`SystemExit(143)`, because a library must not swallow it.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class BlockingEngine(Engine):
 
 
 def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
-    """Open an engine, use it, close it."""
+    """Open an engine, await `use(engine)`, close the engine, and return the result."""
     _refuse_unknown(options)
     engine = BlockingEngine(**options)
     engine.os_signals.always = True
@@ -98,7 +98,9 @@ def _inside_a_loop() -> bool:
 
 
 def _run_in_thread(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
-    """In a thread of its own. An interrupt of the waiting caller (a notebook's stop button) stops the engine in order, too."""
+    """Use the engine in a new thread, and wait for it. If the wait is interrupted (a notebook's stop button), the engine stops
+    in order.
+    """
     outcome: list[T] = []
     raised: list[BaseException] = []
 
@@ -141,7 +143,7 @@ def _run_here(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
 def _blocking(
     verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate[Connection, P], T]:
-    """A verb of the engine as a method that blocks, with the signature and the docstring of that verb."""
+    """Return a verb of the engine as a method that blocks, with the signature and the docstring of that verb."""
 
     @wraps(verb)
     def call(self: Connection, /, *args: P.args, **named: P.kwargs) -> T:
@@ -177,7 +179,7 @@ class Connection:
     def __init__(self, options: Options) -> None:
         _refuse_unknown(options)
         options = {**options, "listeners": tuple(options.get("listeners", ()))}
-        engine = Engine(**options)  # refuses wrong options now, and not at the first verb
+        engine = Engine(**options)  # raises for a wrong option now, not at the first verb
         given = options.get("store")
         self._opened: Store | None = None
         if given is None or isinstance(given, (str, os.PathLike)):

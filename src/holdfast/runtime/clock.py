@@ -1,6 +1,4 @@
-"""Time, as the engine sees it. Every wait goes through a clock, so that tests can control time
-(`holdfast.testing.ManualClock`).
-"""
+"""The clock of an engine. Every wait goes through it, so that tests can control time (`holdfast.testing.ManualClock`)."""
 
 from __future__ import annotations
 

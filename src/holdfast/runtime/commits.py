@@ -1,4 +1,4 @@
-"""Where an append is committed: on the event loop, or by the writer thread together with others.
+"""Decides where an append is committed: on the event loop, or by the writer thread together with others.
 
 As long as commits are quick, appends are committed on the event loop: a hop to a thread and back costs about as much as a commit,
 and two threads that both want the interpreter cost more. While several runs move, the appends of one pass of the event loop
@@ -16,7 +16,7 @@ from holdfast.storage.writer import Done, InlineWriter, Writer
 FEW = 32
 """At most this many appends share a commit on the event loop: about two milliseconds of work."""
 MANY = 128
-"""From this many moving runs on, the writer thread commits: it needs the interpreter only a few times per batch."""
+"""If at least this many runs may append soon, the writer thread commits: it needs the interpreter only a few times per batch."""
 
 
 class Commits:
@@ -28,8 +28,8 @@ class Commits:
         self._moving = 0
 
     def commit(self, append: Append, done: Done, moving: int) -> None:
-        """Make an append durable, then call `done(None)`, or `done(error)` if that failed. `moving`: how many runs of this
-        engine may append soon.
+        """Make an append durable, then call `done(None)`, or `done(error)` if that failed. `moving` is the number of runs of
+        this engine that may append soon.
         """
         self._moving = moving
         if self._gathered:

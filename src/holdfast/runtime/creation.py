@@ -36,13 +36,13 @@ UNKNOWN: Flow[Any] = Flow(
     upgrades={},
     validate_resume=None,
 )
-"""Takes the place of a flow that the engine does not have, in a journal that only records and calls no node."""
+"""Stands for a flow that the engine does not have, in a journal that only records events and calls no node."""
 
 
 def create_journal(
     services: Services, flow: Flow[Any], run_id: str, created_as: events.RunCreated, *, held: bool
 ) -> Journal:
-    """Create the journal of a new run. With `held`, its first append claims the lease."""
+    """Create the journal of a new run. If `held` is true, the first append of the run also claims its lease."""
     journal = Journal(services, flow, RunState(run_id), row=None, fence=1 if held else 0)
     at = journal.tick()
     digest = input_digest(flow, created_as.input)
@@ -67,7 +67,9 @@ def checkpoint_zero(
     labels: Mapping[str, str] | None,
     by: str | None,
 ) -> events.RunCreated:
-    """The first event of a run, before any node runs. Raises `RouterError` if START has a router that cannot choose."""
+    """Return the first event of a run, before any node runs. Raises `RouterError` if START has a router that cannot choose a
+    node.
+    """
     try:
         starts = route(flow, START, values).to
     except RouterError as fault:
@@ -99,7 +101,9 @@ def refuse_another(
 
 
 def fork_place(services: Services, run_id: str, seq: int | None) -> int:
-    """The checkpoint to fork at: `seq`, or by default the run's latest current checkpoint. Raises `ResumeRefused`."""
+    """Return the checkpoint to fork from: `seq`, or by default the latest checkpoint that no rewind has undone. Raises
+    `ResumeRefused`.
+    """
     listed = history.checkpoints(services.store, run_id)
     if seq is None:
         latest = max((point.seq for point in listed if point.current), default=None)
@@ -131,7 +135,9 @@ def fork_journal(
     by: str | None,
     reason: str | None,
 ) -> Journal:
-    """Create the journal of a fork: its base is the parent's state folded up to `seq`, its first event has the next seq."""
+    """Create the journal of a fork. Its base is the state of the parent at event `seq`, and its first event has the next
+    number.
+    """
     state = history.load(services.store, row.run_id, seq, row=row, check=True)
     body, blobs = take_out(run_state.dump(state), services.blob_over)
     base = pack(body)
@@ -142,7 +148,7 @@ def fork_journal(
     journal.digest = digest
     journal.bases = (Snapshot(seq, base, base=True, digest=digest),)
     journal.base_blobs = blobs
-    # Stored again: if the parent is deleted at this moment, a definition that no run refers to is swept.
+    # Stored again: if the parent is deleted at this moment, its definition is deleted too, because no run refers to it.
     journal.definition = services.store.definition(state.fingerprint)
     checked = check_labels(labels) if labels is not None else None
     journal.create = NewRun(
@@ -180,7 +186,7 @@ def check_by_and_reason(by: Any, reason: Any) -> None:
 
 
 def check_on_exists(on_exists: Any, run_id: str | None) -> None:
-    """Refuse an `on_exists` that has no meaning, or none without a run id. Raises `SettingError`."""
+    """Raise `SettingError` for an unknown value of `on_exists`, or for `use` without a run id."""
     if on_exists not in get_args(OnExists):
         raise SettingError(f"on_exists={on_exists!r} is not valid: give 'refuse' or 'use'")
     if on_exists == "use" and run_id is None:
@@ -208,7 +214,7 @@ def check_queue(name: Any) -> str:
 
 
 def make_queue_options(queue: Any, priority: Any) -> dict[str, Any]:
-    """The options of a run for the queue in which it waits for a worker, and its priority there; defaults are left out."""
+    """Return the options of a run that name its queue and its priority there; defaults are left out."""
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
         raise SettingError(
             f"priority={priority!r} is not a valid priority: give a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}. Workers "
@@ -232,5 +238,5 @@ def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def input_digest(flow: Flow[Any], values: Mapping[str, Any]) -> bytes:
-    """A digest of flow and input: two starts with one run id are the same run if their digests are equal."""
+    """Return a digest of flow and input: two starts with the same run id are the same run if their digests are equal."""
     return sha256(msgspec.json.encode([flow.name, values], order="sorted")).digest()

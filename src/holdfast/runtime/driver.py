@@ -34,7 +34,7 @@ from holdfast.storage.contract import Lease, RunRow
 S = TypeVar("S")
 
 _NAP_S = 1.0
-"""A run that waits for less than this stays in memory: loading it again costs milliseconds."""
+"""A run that waits for fewer seconds than this stays in memory, because loading it again costs milliseconds."""
 _SOON_OVER = 10
 """How many times the inbox is polled before a thread listens for news of it."""
 _UNHEARD_S = 5.0
@@ -125,10 +125,10 @@ class Driver:
         except RunNotFound:
             if not is_here:
                 raise
-            return None  # its first append is under way here
+            return None  # the first append of the run is under way here
 
     async def _hear(self, news: asyncio.Event, held: HeldRun | None) -> None:
-        """Wait until it is time to look again, or until a run that is executed here has stopped."""
+        """Wait until it is time to look at the run again, or until it has stopped if it is executed here."""
         clock = self.services.clock
         news.clear()
         timer = clock.call_at(clock.now() + POLL_S, news.set)
@@ -216,7 +216,7 @@ class Driver:
     # --- requests to the runs that are driven here ----------------------------------------------------
 
     def _waiting_requests(self, journal: Journal) -> list[AnyRequest]:
-        """The requests that are in the inbox of a run before it is driven. A run that is not stored yet has none."""
+        """Return the requests that are in the inbox of a run before it is driven. A run that is not stored yet has none."""
         services = self.services
         stored = services.store.inbox(services.holder.id) if journal.saved_seq else []
         return inbox.requests_to(journal.state.run_id, stored) if stored else []
@@ -243,7 +243,7 @@ class Driver:
 
     @property
     def ear(self) -> Ear | None:
-        """Listens for news of the store; created at its first use. None for an engine without threads."""
+        """The object that listens for news of the store, created at its first use; None in an engine without threads."""
         if self._ear is None and self.services.threads is not None:
             self._ear = Ear(self.services.store.queues)
         return self._ear
@@ -257,5 +257,5 @@ class Driver:
 
 
 def _waits_for_an_operator(row: RunRow) -> bool:
-    """Whether a run that no engine executes moves only if it gets an answer, a signal or a resume."""
+    """Return whether a run that no engine executes continues only after an answer, a signal or a resume."""
     return row.status == "paused" or (row.status == "waiting" and row.due_at is None)

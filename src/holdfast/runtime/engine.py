@@ -94,7 +94,7 @@ class Engine:
 
     _driver_type: type[Driver] = Driver
     _caller_blocks = False
-    """Whether a caller blocks until a run returns, and so does not wait for long until a coroutine that waits is unwound."""
+    """True if the caller blocks until the run returns: a waiting coroutine is then unwound sooner."""
     _driver: Driver
     _requests: Requests
 
@@ -120,8 +120,8 @@ class Engine:
         inline: bool = False,
     ) -> None:
         """`executors` call the nodes that name them (`@graph.node(executor="ray")`); the engine does not close them.
-        `listeners` are notified about the runs that this engine executes (`hf.Listener`). `inline` makes all calls and
-        commits on the event loop itself; a test that also gives `clock` and `luck` then controls everything.
+        `listeners` are notified about the runs that this engine executes (`hf.Listener`). `inline` makes all calls and commits
+        on the event loop itself; a test that also gives `clock` and `luck` then controls time and random numbers.
         """
         if store is not None and not isinstance(store, (str, os.PathLike)) and not hasattr(store, "append"):
             raise SettingError(f"store={store!r} is not a store: give a path, a URL, or an open store")
@@ -149,8 +149,8 @@ class Engine:
         self._executors = check_given(executors or {})
         self.flows: dict[str, Flow[Any]] = {}
         self.flow_files: dict[str, str] = {}
-        """Flow -> the file that the command line loaded it from. It is recorded with the runs that are created here, as text for
-        the commands that are suggested; it is never imported because of that."""
+        """Name of a flow -> the file that the command line loaded the flow from. Runs that this engine creates record the path,
+        so that suggested commands can name the file. Holdfast never imports a file because its path is recorded."""
         for flow in flows if isinstance(flows, Iterable) else (flows,):
             self.add(flow)
         self._given_store = given_store
@@ -166,7 +166,7 @@ class Engine:
         self._scribe: Scribe | None = None
         self._worker: Worker | None = None
         self._has_drained = False
-        """Whether a worker has returned because the engine stops."""
+        """True if `work()` has returned because the engine was stopped."""
         self.os_signals = Signals(self)
 
     # --- life -----------------------------------------------------------------------------------------
@@ -227,7 +227,9 @@ class Engine:
         return self
 
     def _files(self, store: Store) -> dict[str, Any]:
-        """The services that write files of nodes, if `run_base` is set. Also creates the scribe, which writes receipts there."""
+        """Return the services that give nodes a folder for their files; empty if `run_base` is not set. Also creates the
+        scribe, which writes receipts to `run_base`.
+        """
         if not self.settings.run_base:
             return {}
         run_base = os.path.abspath(os.path.expanduser(self.settings.run_base))
@@ -246,7 +248,7 @@ class Engine:
             self.os_signals.pass_on()
 
     async def close(self) -> None:
-        """Stop the runs that are still executed, give the leases back, and close the store if it was opened here."""
+        """Stop the runs that this engine executes, release its leases, and close the store if this engine opened it."""
         if self._services is None:
             return
         services, holdings = self._services, self._holdings
@@ -268,9 +270,9 @@ class Engine:
             services.store.close()
 
     def stop(self, reason: str = "stopped", *, grace: float | None = None) -> Stopping:
-        """Begin to stop: nothing new starts; running nodes get `grace` seconds, then are cancelled and recorded as interrupted.
-        Await what it returns to wait until everything has stopped. A second call changes nothing, except that `grace=0`
-        ends the time that nodes have left.
+        """Begin to stop the engine: it claims no run and starts no node any more. Running nodes get `grace` seconds to end;
+        then they are cancelled and recorded as interrupted. Await the result of this method to wait until everything has
+        stopped. A second call changes nothing, except that `grace=0` cancels the running nodes at once.
         """
         grace_s = self.settings.grace if grace is None else settings.read_seconds(grace, "option 'grace'")
         self._holdings.stop(reason, grace_s, at_once=grace is not None and grace_s == 0)
@@ -280,7 +282,7 @@ class Engine:
 
     @property
     def is_executing(self) -> bool:
-        """Whether this engine holds a run, or works."""
+        """True if this engine holds a run, or if `work()` is in progress."""
         return len(self._holdings) > 0 or self._worker is not None
 
     def _open(self) -> Services:
@@ -302,8 +304,9 @@ class Engine:
         priority: int = 0,
         by: str | None = None,
     ) -> Run[S]:
-        """Start a run and execute it. The same id with the same flow and input is the same run: it is resumed, or returned if it
-        has ended. Where another call or engine executes it, this call waits for it, and takes it over if its holder disappears.
+        """Start a run and execute it. If a run with this id, flow and input exists already, it is resumed; if it has ended,
+        nothing is executed. If another call or engine executes it, this call waits for it, and takes the run over if the
+        process that executes it disappears.
         """
         self.add(flow)
         place = make_queue_options(queue, priority)
@@ -369,7 +372,7 @@ class Engine:
         services = self._open()
         values = flow.state.dump({} if given is None else given)
         if run_id is not None and (on_exists == "use" or START in flow.branches):
-            # The first append would find it too, but after the router of START was called.
+            # The first append would also find that the run exists, but only after the router of START was called.
             with suppress(RunNotFound):
                 known = services.store.run(check_id(run_id))
                 refuse_another(run_id, known, flow.name, input_digest(flow, values), on_exists)
@@ -397,16 +400,18 @@ class Engine:
         return journal
 
     def _require_same(self, run_id: str, create: NewRun | None, on_exists: OnExists = "refuse") -> None:
-        """The run exists already: raises `RunExists` where it is another one."""
+        """Raise `RunExists` if the run that has this id was started with another flow or input."""
         assert create is not None
         refuse_another(run_id, self.store.run(run_id), create.flow, create.input_digest, on_exists)
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
-        """The run exists: wait for it if it is executed, resume it if it is not, or return it as it is."""
+        """Do what `run` does for a run that exists: wait for it if it is executed, resume it if it is not, return it if it has
+        ended.
+        """
         ended_before = self.store.run(run_id).status in ENDED
         with nesting.waiting_for(self.store.generation, run_id):
             while await self._driver.join(run_id):
-                with suppress(RunHeld):  # another engine was faster
+                with suppress(RunHeld):  # another engine claimed the run first
                     return await self.resume(run_id)
             return result_of(self._view(run_id, flow), earlier=ended_before)
 
@@ -453,7 +458,7 @@ class Engine:
         except ResumeRefused:
             if (
                 only_on and self.store.run(run_id).status == "completed"
-            ):  # it has completed since the first look
+            ):  # the run has completed since it was first read
                 return self._view(run_id)
             raise
         return self._driver.result(await self._driver.drive(journal))
@@ -475,7 +480,7 @@ class Engine:
     async def skip(
         self, run_id: str, node: str, update: Any = None, *, by: str | None = None, reason: str | None = None
     ) -> Run[Any]:
-        """Put an update in place of the result of a node that failed, was interrupted or waits, and continue after it."""
+        """Skip a node that failed, was interrupted or waits: `update` takes the place of its result, and the run continues."""
         flow = self.flows.get(self.store.run(run_id).flow)
         if flow is not None and update is not None:
             given = msgspec.structs.asdict(flow.state.by_hand(update, node=node))
@@ -496,13 +501,15 @@ class Engine:
         on_report: Callable[[Trouble], None] | None = None,
         on_drain: Callable[[int], None] | None = None,
     ) -> str | None:
-        """Be a worker: execute the runs that are on offer of the flows that this engine knows, at most `concurrency` runs at a
-        time, of these `queues` or of all. Returns when the engine is stopped, or when `until` says so: a function that
-        returns true, or "idle" for when no run is left to execute now. Runs that are still executed then are waited for.
-        Returns why the engine was stopped, or None. On an engine that is stopping this works once; after that it raises.
+        """Work as a worker: claim runs of this engine's flows that wait for a worker, and execute up to `concurrency` of them
+        at a time. With `queues`, only runs in these queues are claimed. Ends when the engine is stopped or when `until` is met:
+        a function that returns true, or "idle" to end when no run is left to execute now. Before it returns, it waits for the
+        runs that it still executes. Returns the reason that was given to `stop`, or None. After it has returned such a reason,
+        another call raises `SettingError`.
 
-        `on_end` is called with every run that has stopped here (default: those that failed are logged), `on_report` with every
-        trouble (default: it is logged), and `on_drain` with the number of runs that are still executed when no more are taken.
+        `on_end` is called with every run that this worker executed and that has stopped (default: failed runs are logged),
+        `on_report` with every problem (default: it is logged), and `on_drain` with the number of runs that are still executed
+        when the worker claims no more.
         """
         if self._worker is not None:
             raise SettingError(
@@ -538,7 +545,7 @@ class Engine:
         return await self._ask(run_id, inbox.Cancel(by=by, reason=reason))
 
     async def pause(self, run_id: str, reason: str | None = None, *, by: str | None = None) -> Run[Any]:
-        """Let running nodes end and start nothing new, until the run is resumed."""
+        """Pause a run: running nodes may end, but no node starts until the run is resumed."""
         return await self._ask(run_id, inbox.Pause(by=by, reason=reason))
 
     async def answer(
@@ -648,9 +655,10 @@ class Engine:
         compact: bool = False,
         archive: str | os.PathLike[str] | None = None,
     ) -> Pruned:
-        """Retire every checkpoint of a run but the last few, with the snapshots that only they needed. With `compact`, a base
-        then replaces the events before them, unless another process holds the run (`RunHeld`); `archive` is the file or URL to
-        which the whole log is written first. Running nodes never wait for this.
+        """Retire all checkpoints of a run except the last `keep_last`, and delete snapshots that only the retired ones needed.
+        With `compact`, one stored state (a base) then replaces the events before the kept checkpoints; that raises `RunHeld` if
+        another process holds the run. With `archive`, the whole log is first written to that file or URL. Running nodes never
+        wait for this.
         """
         services = self._open()
         if not compact:
@@ -683,7 +691,7 @@ class Engine:
 
     @property
     def reader(self) -> Reader:
-        """Reads the open store, without an event loop."""
+        """The reader of the open store. It needs no event loop."""
         return Reader(self._open().store, self.flows)
 
     async def get(self, run_id: str) -> Run[Any]:
@@ -748,13 +756,13 @@ class Engine:
         """List the open questions of one run, or of all runs, oldest first."""
         rest = self.reader.question_pages(run_id)
         pages: list[list[AskedQuestion]] = []
-        # One page at a time: between two of them the event loop and shorter reads get their turn.
+        # Read page by page: between two pages, the event loop and shorter reads get their turn.
         while (page := await self._open().reading.call(next, rest, None)) is not None:
             pages.append(page)
         return in_asking_order(pages)
 
     async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
-        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` when that takes too long."""
+        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` after `timeout` seconds."""
         services = self._open()
         deadline = None if timeout is None else services.clock.now() + timeout
         with nesting.waiting_for(services.store.generation, run_id, refuse=False):
@@ -782,7 +790,7 @@ class Engine:
 
 
 def open_store_for(options: settings.Settings, clock: Clock | None) -> Store:
-    """Open the store that the options name. A clock of the caller is also the clock of the store."""
+    """Open the store that the options name. A clock that the caller gives is also the clock of the store."""
     own_clock = None if clock is None or type(clock) is SystemClock else clock.now
     return open_store(options.store, clock=own_clock, blobs=options.blobs)
 

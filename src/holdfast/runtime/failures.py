@@ -38,8 +38,8 @@ _OURS = os.path.dirname(os.path.dirname(__file__))
 # --- the table ---------------------------------------------------------------------------------------
 
 Verdict: TypeAlias = Literal["passing", "lasting", "inside"]
-"""passing: the cause may go away by itself. lasting: it does not, even if a parent class is passing. inside: the exception
-wraps another one, which decides.
+"""What the table below says about an exception. passing: the cause may go away by itself. lasting: it does not, even if a
+parent class is passing. inside: the exception wraps another one, which decides.
 """
 
 _KNOWN: tuple[tuple[str, Verdict, str], ...] = (
@@ -93,7 +93,7 @@ _VERDICTS: dict[str, Verdict] = {
 _SPOILING = frozenset(
     {"ssl.SSLCertVerificationError", "httpx.UnsupportedProtocol", "httpx2.UnsupportedProtocol"}
 )
-"""Causes that clients report as a broken connection, although a new connection fails in the same way."""
+"""Exceptions that, as the cause of a connection error, make it lasting: a new connection would fail in the same way."""
 
 _PASSING_OURS = (Recoverable, ProcessEnded, RunHeld, StoreBusy, FenceLost)
 _PASSING_HTTP = frozenset({408, 425, 429}) | frozenset(range(500, 600))
@@ -111,7 +111,9 @@ class _Codes(NamedTuple):
 
 
 def _model_codes(error: BaseException) -> Iterator[object]:
-    """The codes of an openai or anthropic error. Inside a stream an error has no HTTP status, or that of the stream: 200."""
+    """Yield the codes of an openai or anthropic error. (An error inside a stream has no HTTP status, or that of the stream:
+    200.)
+    """
     yield from (_attribute(error, name) for name in ("code", "type", "error_code"))
     body = _attribute(error, "body")
     for holder in (body, _item(body, "error")):
@@ -131,7 +133,9 @@ def _cloud_codes(error: BaseException) -> Iterator[object]:
 
 
 def _sql_states(error: BaseException) -> Iterator[object]:
-    """The SQLSTATE and its class (the first two characters). An error without one never reached the server: it counts as 08."""
+    """Yield the SQLSTATE of a database error and its class (the first two characters). An error without a SQLSTATE never
+    reached the server: it counts as class 08 (connection).
+    """
     state = _attribute(error, "sqlstate") or _attribute(error, "pgcode") or "08"
     yield state
     if isinstance(state, str):
@@ -182,7 +186,9 @@ _FAMILIES: dict[str, _Codes] = {
 
 
 def classify(error: BaseException) -> FailureClass:
-    """The class of an exception that a node raised. An exception group has the class of the worst exception in it."""
+    """Return the failure class of an exception that a node raised. An exception group has the class of the worst exception in
+    it.
+    """
     if isinstance(error, BaseExceptionGroup):
         kinds = {classify(inner) for inner in error.exceptions}
         return "fatal" if "fatal" in kinds else "partial" if "partial" in kinds else "recoverable"
@@ -196,7 +202,7 @@ def classify(error: BaseException) -> FailureClass:
 
 
 def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failure:
-    """The record of an exception: class, type, message, and the traceback without the frames of Holdfast."""
+    """Return the record of an exception: failure class, type, message, and the traceback without the frames of Holdfast."""
     kind = kind or classify(error)
     if isinstance(error, RemoteError):
         return Failure(kind, error.failure.type, error.failure.message, error.failure.traceback)
@@ -204,7 +210,7 @@ def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failu
 
 
 class NodeFaults(dict[str, BaseException]):
-    """Node -> the exception for which it failed for good in this process. The log has only its record."""
+    """Maps a node to the exception for which it failed for good in this process. The log has only its record."""
 
     def describe(self, node: str, error: BaseException) -> Failure:
         """Keep an exception that fails a node for good, and return its record."""
@@ -213,7 +219,7 @@ class NodeFaults(dict[str, BaseException]):
 
 
 def message(error: BaseException) -> str:
-    """The message of an exception: never empty, and at most 4,000 characters."""
+    """Return the message of an exception: never empty, and at most 4,000 characters."""
     if isinstance(error, SystemExit):
         return (
             f"the node called sys.exit({error.code!r}). Return from the node, or raise an exception, instead."
@@ -227,7 +233,7 @@ def message(error: BaseException) -> str:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether the call that raised this exception may succeed later."""
+    """Return whether the call that raised this exception may succeed later."""
     chain = list(_chain(error))
     if any(not _SPOILING.isdisjoint(_names(inner)) for inner in chain):
         return False
@@ -238,7 +244,7 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _verdict(error: BaseException) -> Verdict:
-    """The verdict on one exception: by its class and its codes, else by its HTTP status, else by its errno."""
+    """Return the verdict on one exception: by its class and its error codes, else by its HTTP status, else by its errno."""
     if not isinstance(error, Exception):
         return "lasting"  # the code of a SystemExit is not an HTTP status
     names = _names(error)
@@ -257,12 +263,14 @@ def _verdict(error: BaseException) -> Verdict:
 
 
 def _names(error: BaseException) -> list[str]:
-    """Package and name of the exception's class and of every parent class, the nearest first."""
+    """Return `package.name` of the exception's class and of every parent class, the nearest first."""
     return [f"{str(kind.__module__).partition('.')[0]}.{kind.__name__}" for kind in type(error).__mro__]
 
 
 def _code_verdict(error: BaseException, names: list[str]) -> Verdict | None:
-    """The verdict by the exception's error codes; None: its family has no codes, or these codes decide nothing."""
+    """Return the verdict by the exception's error codes; None if exceptions of this family have no codes, or if these codes
+    decide nothing.
+    """
     family = next((_FAMILIES[name] for name in names if name in _FAMILIES), None)
     if family is None:
         return None
@@ -273,7 +281,9 @@ def _code_verdict(error: BaseException, names: list[str]) -> Verdict | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """The exception and those inside it: its cause, and the exceptions that clients keep in arguments and attributes."""
+    """Yield the exception and those inside it: its cause, and the exceptions that client libraries keep in arguments and
+    attributes.
+    """
     todo, seen = [error], set[int]()
     while todo and len(seen) < _CHAIN_MAX:
         found = todo.pop(0)
@@ -288,7 +298,9 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def _http_status(error: BaseException) -> int | None:
-    """The HTTP status in an exception of any client library, read from its attributes without importing the library."""
+    """Return the HTTP status in an exception of any client library, read from its attributes without importing the library;
+    None if there is none.
+    """
     response = _attribute(error, "response")
     statuses = [
         _attribute(holder, name) for holder in (error, response) for name in ("status_code", "status", "code")
@@ -323,7 +335,7 @@ def rebuild_error(failure: Failure, names: Iterable[str], retry_after: float | N
 
 
 def name_of(kind: type) -> str:
-    """The full name of a class: its module and qualified name."""
+    """Return the full name of a class: its module and qualified name."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -333,7 +345,8 @@ def name_of(kind: type) -> str:
 def retry_delay(
     retry: Retry, error: BaseException, kind: FailureClass, failures: int, luck: random.Random, *, now: float
 ) -> float | None:
-    """Seconds until the next attempt, after `failures` failures including this one; None: the engine does not retry.
+    """Return the seconds until the next attempt, after `failures` failures including this one; None if the engine does not
+    retry.
 
     The delay is at least what the server asked for (`retry_after`), up to `max_delay`.
     """
@@ -360,7 +373,8 @@ def _backoff(retry: Retry, failures: int) -> float:
 
 
 def retry_after(error: BaseException, *, now: float) -> float | None:
-    """Seconds that the server asks the client to wait: the `Retry-After` header, or an attribute of that name; None: neither.
+    """Return the seconds that the server asks the client to wait, from the `Retry-After` header or an attribute of that name;
+    None if there is neither.
 
     `raise Recoverable(…) from error` keeps the wait that `error` asks for. An exception group asks for the longest of its waits.
     """
@@ -376,7 +390,7 @@ def retry_after(error: BaseException, *, now: float) -> float | None:
 
 
 def _find_delays(error: BaseException) -> Iterator[tuple[object, float]]:
-    """The values of an exception that may say how long to wait, each with its unit in seconds, the most exact first."""
+    """Yield the values of an exception that may say how long to wait, each with its unit in seconds, the most exact first."""
     yield _attribute(error, "retry_after"), 1.0
     holders = [_attribute(error, "headers")]
     response = _attribute(error, "response")
@@ -390,7 +404,7 @@ def _find_delays(error: BaseException) -> Iterator[tuple[object, float]]:
 
 
 def _headers(headers: object) -> dict[str, object]:
-    """The headers by their names in lower case, from whichever kind of mapping the client library uses."""
+    """Return the headers by their names in lower case, from whichever kind of mapping the client library uses."""
     try:
         return {str(name).lower(): value for name, value in headers.items()}  # type: ignore[attr-defined]
     except Exception:  # noqa: BLE001 - see _attribute
@@ -398,7 +412,7 @@ def _headers(headers: object) -> dict[str, object]:
 
 
 def _seconds(value: object, now: float) -> float | None:
-    """Convert a number, a number as text, or an HTTP date to seconds from now. None: the value is none of these."""
+    """Convert a number, a number as text, or an HTTP date to seconds from now. None if the value is none of these."""
     if isinstance(value, dt.timedelta):
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
@@ -452,7 +466,7 @@ def _first_of_user(error: BaseException) -> TracebackType | None:
 
 
 def _trace(error: BaseException) -> str:
-    """The traceback from the first frame of user code; empty for an exception that Holdfast itself raised."""
+    """Return the traceback from the first frame of user code; empty for an exception that Holdfast itself raised."""
     if isinstance(error, ProcessEnded):
         return error.trace
     trace = _first_of_user(error)
@@ -464,7 +478,7 @@ def _trace(error: BaseException) -> str:
     kept = theirs[-_FRAMES_MAX:]
     if all(
         is_foreign(frame.filename) for frame in kept
-    ):  # deep inside a client library: where it was called from matters most
+    ):  # deep inside a client library: the frames of the caller matter most
         kept = own[-1:] + kept
     frames.stack = traceback.StackSummary.from_list(kept)
     text = "".join(frames.format()).encode("utf-8", "replace").decode().replace("\0", "\\0")

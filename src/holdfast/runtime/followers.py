@@ -1,12 +1,13 @@
-"""Following runs: events as they become durable and chunks as nodes stream them, each once, also across several calls.
+"""Lets callers follow runs: they get events as these become durable and chunks as nodes stream them, each once, even if a
+follower is interrupted and continues with its cursor.
 
 A follower gets the news of its own engine at once. For runs in another process it polls a few times a second: events in the
 store, chunks in the spill of that process. A chunk is yielded after the start of its attempt, as soon as that start is durable,
 and before the attempt's end. If the start takes long to become durable (`durability="exit"`), the chunk does not wait for it.
 
-A chunk is known by its attempt and its number. The chunks of an attempt are yielded in the order of their numbers, without a gap:
-a chunk that arrives before an earlier one, which is still on its way into the log, waits for it. Only the log says that a number
-is missing, because the process died that had streamed it.
+A chunk is identified by its attempt and its number. The chunks of an attempt are yielded in the order of their numbers, without
+a gap: a chunk that arrives before an earlier one, which is still on its way into the log, waits for it. A number is skipped
+only if the log shows that its chunk is lost, because the process that had streamed it died.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Cursor(msgspec.Struct):
-    """Where a follower continues: after this event, and in every stream that the log does not hold by then, after this chunk."""
+    """Where a follower continues: after this event and, in each stream that the log does not have by then, after this chunk."""
 
     seq: int = 0
     chunks: dict[Streamer, int] = {}
@@ -61,7 +62,7 @@ class Cursor(msgspec.Struct):
         return f"{self.seq}.{urlsafe_b64encode(packed).decode().rstrip('=')}"
 
     def move(self, news: EventView | Chunk, recorded: dict[Streamer, int]) -> None:
-        """Move past an event or a chunk. `recorded`: how many chunks of each stream the events so far hold."""
+        """Move past an event or a chunk. `recorded` says how many chunks of each stream the events so far contain."""
         if isinstance(news, Chunk):
             self.chunks[news.streamer] = news.number
             return
@@ -75,7 +76,7 @@ class Cursor(msgspec.Struct):
 
 
 def _is_past(streamer: Streamer, start: EventView) -> bool:
-    """Whether an attempt is over because a later one of its visit, or a later visit, has started."""
+    """Return whether an attempt is over because a later attempt of its visit, or a later visit, has started."""
     if streamer.node != start.node:
         return False
     started = (start.iteration, start.execution, start.attempt)
@@ -83,8 +84,9 @@ def _is_past(streamer: Streamer, start: EventView) -> bool:
 
 
 class Following(AsyncIterator[T_co]):
-    """What `Engine.follow` returns: the events of a run, and its chunks if they were asked for. `cursor` is the place after the
-    one that was returned last: pass it as `after` to continue there, also in another process.
+    """The async iterator that `Engine.follow` returns: the events of a run, and its chunks if the caller asked for them.
+    `cursor` is the place after the last event or chunk that was yielded: pass it as `after` to continue there, also in another
+    process.
     """
 
     def __init__(self, news: AsyncGenerator[T_co, None], cursor: Cursor) -> None:
@@ -104,26 +106,32 @@ class Following(AsyncIterator[T_co]):
 
 
 class _Follower:
-    """One caller that follows a run: the chunks it has been given, and those that it still waits for."""
+    """One caller that follows a run: the chunks that it has got, and those that wait to be yielded."""
 
     def __init__(self, run_id: str, cursor: Cursor) -> None:
         self.run_id = run_id
         self.cursor = cursor
         self.news = asyncio.Event()
         self.chunks: list[Chunk] = []
-        """Chunks of this engine that have not been looked at."""
+        """Chunks that nodes of this engine have streamed and that the follower has not processed yet."""
         self.seen: dict[Streamer, int] = dict(cursor.chunks)
-        """Number of the latest chunk of each stream that is pending or was yielded."""
+        """Stream -> the number of its latest chunk that is pending or was yielded."""
         self.recorded: dict[Streamer, int] = {}
-        """How many chunks of each stream are in the events so far, with those before the place where this follower began."""
+        """Stream -> how many of its chunks are in the events so far, including events before the place where this follower
+        began.
+        """
         self.early: dict[Streamer, dict[int, Chunk]] = {}
-        """Chunks that have arrived before an earlier one of their stream."""
+        """Chunks that have arrived before an earlier chunk of their stream."""
         self.pending: list[Chunk] = []
         """Chunks that have arrived and have not been yielded."""
         self.begun: set[tuple[str | None, int, int, int]] = set()
-        """Attempts of nodes whose start was yielded; attempt 0 is any attempt of an item."""
+        """Node, iteration, execution and attempt of each attempt whose start was yielded; attempt 0 stands for all attempts of
+        items.
+        """
         self.patient_until: float | None = None
-        """From this time on, pending chunks are yielded even if the start of their attempt is not durable."""
+        """The time from which pending chunks are yielded even if the start of their attempt is not durable; None if none is
+        pending.
+        """
 
     def recall(self, event: EventView) -> None:
         """Note a start or a stream that is before the place where this follower began."""
@@ -144,7 +152,7 @@ class _Follower:
                 self._settle(streamer)
 
     def _settle(self, streamer: Streamer) -> None:
-        """Let the chunks of a stream that arrived early follow those that have been seen."""
+        """Make early chunks of a stream pending if no chunk before them is missing any more."""
         early, number = self.early.get(streamer, {}), self.seen.get(streamer, 0)
         while (chunk := early.pop(number + 1, None)) is not None:
             number += 1
@@ -166,7 +174,9 @@ class _Follower:
         self._settle(streamer)
 
     def before(self, event: EventView) -> list[Chunk]:
-        """The pending chunks to yield before this event. `NodeStreamed` also adds the chunks that a poll has missed."""
+        """Return the pending chunks to yield before this event. For a `NodeStreamed`, these include chunks that a poll has
+        missed.
+        """
         if event.kind == _STREAMED:
             self._take_recorded(event)
         elif event.kind == _START:
@@ -179,7 +189,9 @@ class _Follower:
         self.begun.update((start.node, start.iteration, start.execution, at) for at in (0, start.attempt))
 
     def rest(self, now: float, *, over: bool) -> list[Chunk]:
-        """The pending chunks of attempts whose start was yielded; all of them if the run is over or the wait was too long."""
+        """Return the pending chunks of attempts whose start was yielded; all pending chunks if the run is over or the wait for
+        the start was too long.
+        """
         if over:
             self.pending += [early[number] for early in self.early.values() for number in sorted(early)]
             self.early = {}
@@ -197,7 +209,7 @@ class _Follower:
         return due
 
     def give(self, news: EventView | Chunk) -> EventView | Chunk:
-        """Move the cursor past what is yielded now."""
+        """Move the cursor past this event or chunk, which is yielded now, and return it."""
         self.cursor.move(news, self.recorded)
         return news
 
@@ -225,7 +237,7 @@ def _spilled(store: Store, run_id: str) -> list[Chunk]:
 
 
 class Followers:
-    """The followers of runs in this engine's store. They listen to the engine only while there are any."""
+    """Gives events and chunks to the followers of this engine. It listens to the engine only while there are followers."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -258,7 +270,7 @@ class Followers:
         try:
             if (
                 chunks and after
-            ):  # the caller does not get these events again, but its chunks may belong to them
+            ):  # the caller does not get these events again, but chunks that it gets may belong to them
                 for event in await read(_views, store, run_id, 0, after, (_START, _STREAMED)):
                     follower.recall(event)
             while True:

@@ -36,16 +36,20 @@ from holdfast.reading.inbox import AnyRequest
 from holdfast.storage.contract import Holder, Lease, Store
 
 Aside: TypeAlias = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
-"""Calls the first function, which may block, off the event loop; then the second on the event loop, with the error or None."""
+"""The type of a function that takes two functions. It calls the first, which may block, off the event loop, and then the second
+on the event loop, with the error of the first or None.
+"""
 
 _GIVEN_UP_MAX = 10_000
-"""How many lost runs to remember, in case this engine claims one again before another engine does."""
+"""How many runs to remember whose lease was lost, in case this engine claims one again before another engine does."""
 MARGIN = 1 / 6
-"""The last part of the TTL of a lease, in which nodes are stopped."""
+"""The part of a lease's TTL, at its end, in which nodes are stopped."""
 _OFTEN = 1 / 3
 _AGAIN_S = 1.0
 DOUBT_S = 900.0
-"""How long a claim without a reply may still be granted: a commit may wait for a disk, or for a replica that is away."""
+"""Seconds for which a claim that got no reply may still be granted: its commit may wait for a disk, or for an unreachable
+replica.
+"""
 
 
 elapsed: Callable[[], float] = (
@@ -83,22 +87,24 @@ class HeldRun(Protocol):
         """Stop without recording anything: the lease is lost, or soon will be."""
 
     def unsaved_chunks(self) -> list[Chunk]:
-        """The chunks that nodes have streamed, as far as they are not durable in the log."""
+        """Return the chunks that nodes have streamed and that are not durable in the log yet."""
 
 
 class Taker(Protocol):
     """A worker, which takes runs from queues: a run that it has taken is held before it is executed."""
 
     left: asyncio.Event
-    """Set when it has ended, and every run that it drove has stopped."""
+    """Set when the worker has ended, and every run that it drove has stopped."""
 
     def has(self, run_id: str) -> bool | None:
-        """Whether the worker has taken this run; None: it is taking runs now, perhaps this one. May be called from any thread."""
+        """Return whether the worker has taken this run; None if it is taking runs now, perhaps this one. May be called from any
+        thread.
+        """
 
 
 class Asleep:
-    """Takes the place of the runner while a run waits for a long time. The run is in the store, and is loaded when it is due or
-    when a request arrives.
+    """Takes the place of the runner while a run waits for a long time: the run is only in the store then, and is loaded when it
+    is due or when a request arrives.
     """
 
     def __init__(self, fence: int) -> None:
@@ -120,12 +126,12 @@ class Asleep:
         self.wake()
 
     def lose(self, error: BaseException) -> None:
-        """The lease is lost, or soon will be."""
+        """End the wait with this error, because the lease is lost or soon will be."""
         self.error = error
         self.wake()
 
     def unsaved_chunks(self) -> list[Chunk]:
-        """None: the log has everything that a sleeping run has streamed."""
+        """Return an empty list: the log has everything that a sleeping run has streamed."""
         return []
 
 
@@ -142,8 +148,9 @@ class Renewal:
         now: Callable[[], float] = elapsed,
         quiet: bool = False,
     ) -> None:
-        """`lost` is called on the event loop when the leases cannot be kept; `executes` says whether this engine executes a run
-        (None: that is not known now). `quiet`: use no thread and no timer; the owner calls `keep` often enough.
+        """`lost` is called on the event loop when the leases cannot be kept; `executes` returns whether this engine executes a
+        run (None if that is not known now). If `quiet` is true, no thread and no timer is used: the owner must call `keep`
+        often enough.
         """
         self._store = store
         self._holder = holder
@@ -158,7 +165,7 @@ class Renewal:
         self._suspects: set[tuple[str, int]] = set()
         self._told = False
         self.fault: StoreError | None = None
-        """Why the leases could not be renewed the last time."""
+        """The error of the last renewal; None if it succeeded."""
         self._sure_until = 0.0
         self._renewed_at = 0.0
         self.renew()
@@ -168,17 +175,19 @@ class Renewal:
 
     @property
     def sure(self) -> bool:
-        """Whether the leases are certain: no other engine can have claimed them."""
+        """True if the leases are certain: no other engine can have claimed their runs."""
         return self._now() < self._sure_until
 
     @property
     def stood_still(self) -> bool:
-        """Whether this process was suspended, or the machine asleep, until the leases ran out: then only the store knows more."""
+        """True if the leases have run out, because this process was suspended or the machine was asleep: only the store knows
+        then whether another engine has claimed a run.
+        """
         return self._now() >= self._sure_until + self._holder.ttl_s * MARGIN
 
     def stands(self, run_id: str, fence: int) -> bool:
-        """Whether a run is still held with this fence, so that its nodes may start. Asks the store only if that is no
-        longer certain, and then raises what the store raises.
+        """Return whether this engine still holds a run with this fence, so that nodes of the run may start. The store is asked
+        only if that is no longer certain; then its errors are raised.
         """
         if self._now() < self._sure_until:
             return True
@@ -187,7 +196,7 @@ class Renewal:
         return row.fence == fence and row.holder is not None and row.holder.id == self._holder.id
 
     def renew(self) -> None:
-        """Renew the leases once. Raises what the store raises."""
+        """Renew the leases once. Errors of the store are raised."""
         before = self._now()
         try:
             self._store.renew(self._holder)
@@ -212,7 +221,9 @@ class Renewal:
         self._owed[run_id, fence] = None
 
     def doubt(self) -> None:
-        """Note that a claim got no reply: its lease may have been granted, or may still be. Renewals look for it."""
+        """Note that a claim got no reply: its lease may have been granted, or may be granted later. Renewals look for that
+        lease.
+        """
         self._doubts = True
         self._doubts_until = self._now() + DOUBT_S
 
@@ -223,7 +234,9 @@ class Renewal:
             self._timer.cancel()
 
     def _find_strays(self) -> None:
-        """Find leases of this engine whose runs it did not execute at two looks in a row, and mark them for release."""
+        """Find leases of this engine whose runs it did not execute at this check and at the one before, and mark them for
+        release.
+        """
         suspects: set[tuple[str, int]] = set()
         untold = False
         for lease in self._store.queues.held_by(self._holder.id):
@@ -271,14 +284,16 @@ class Holdings:
     """The runs that this engine holds."""
 
     stopping: str | None = None
-    """Why the engine is stopping: it then claims no more runs. None: it is not stopping."""
+    """Why the engine is stopping, so that it claims no more runs; None if it is not stopping."""
     renewal: Renewal | None = None
     """Renews the leases; None until a lease is claimed that must be kept."""
     taker: Taker | None = None
     """The worker of this engine, if it has one."""
 
     def __init__(self, *, now: Callable[[], float] = elapsed, quiet: bool = False) -> None:
-        """`now`: a clock that is never set, for leases. `quiet`: use no thread and no timer; `hold` is called often enough."""
+        """`now` is the clock for leases, which is never set back or forward. If `quiet` is true, no thread and no timer is
+        used: the owner must call `hold` often enough.
+        """
         self.now = now
         self._quiet = quiet
         self._held: dict[str, HeldRun] = {}
@@ -286,18 +301,18 @@ class Holdings:
         self.moving = 0
         """How many runs are executed here and do not sleep."""
         self._given_up: dict[str, int] = {}
-        """Runs that were given up because the store did not answer -> the fence they were held with."""
+        """Run that was given up because the store did not answer -> the fence with which this engine held it."""
         self._store: Store | None = None
         self._holder = Holder(id="")
         self._is_known = False
-        """Whether the store may know this holder."""
+        """True if this engine may be registered with the store as a holder."""
         self._owed: list[tuple[str, int]] = []
-        """Leases that could not be released, from a time when `renewal` was None."""
+        """Run and fence of each lease that could not be released before this engine had a `renewal`, which then releases it."""
         self._unanswered = False
-        """Whether a claim got no reply at a time when `renewal` was None."""
+        """True if a claim got no reply before this engine had a `renewal`, which then looks for the lease."""
         self._aside: Aside | None = None
         self._joins: set[asyncio.Event] = set()
-        """News for the calls that wait for a run which another call or engine executes."""
+        """One event for each call that waits for a run which another call or engine executes; set when this engine stops."""
         self.idle = asyncio.Event()
         self.idle.set()
 
@@ -323,7 +338,7 @@ class Holdings:
         return len(self._held)
 
     def get(self, run_id: str) -> HeldRun | None:
-        """The runner of a run, or the `Asleep` in its place; None if this engine does not execute the run."""
+        """Return the runner of a run, or the `Asleep` in its place; None if this engine does not execute the run."""
         return self._held.get(run_id)
 
     def add(self, run_id: str, held: HeldRun) -> None:
@@ -341,7 +356,9 @@ class Holdings:
 
     @contextmanager
     def joining(self) -> Iterator[asyncio.Event]:
-        """A call waits for a run that it does not execute, as long as this lasts. The event is set when the engine stops."""
+        """Mark a call, inside this context, as waiting for a run that it does not execute. Yields an event that is set when the
+        engine stops.
+        """
         news = asyncio.Event()
         self._joins.add(news)
         self.idle.clear()
@@ -353,7 +370,7 @@ class Holdings:
 
     @property
     def has_joins(self) -> bool:
-        """Whether a call of this engine waits for a run that it does not execute."""
+        """True if a call of this engine waits for a run that it does not execute."""
         return bool(self._joins)
 
     def _set_idle(self) -> None:
@@ -362,7 +379,7 @@ class Holdings:
 
     @contextmanager
     def sleeping(self, run_id: str, asleep: Asleep) -> Iterator[None]:
-        """Within this context, a run is held but not in memory."""
+        """Inside this context, the run is held but is not in memory."""
         self._held[run_id] = asleep
         self._asleep += 1
         self.moving -= 1
@@ -373,14 +390,14 @@ class Holdings:
             self.moving += 1
 
     def wake(self, run_id: str) -> None:
-        """Let the runner of a run look again, if the run is executed here."""
+        """Make the runner of a run look at the run again, if the run is executed here."""
         held = self._held.get(run_id)
         if held is not None:
             held.wake()
 
     def stop(self, reason: str, grace_s: float, *, at_once: bool = False) -> None:
-        """Claim nothing more, and give nodes `grace_s` seconds to end. A second call changes nothing, unless `at_once` ends that
-        time.
+        """Claim nothing more, and give nodes `grace_s` seconds to end. A second call changes nothing, unless `at_once` is true:
+        then the nodes are stopped at once.
         """
         if self.stopping is not None and not at_once:
             return
@@ -426,8 +443,8 @@ class Holdings:
     def claim(self, run_id: str, *, briefly: bool = False) -> Lease:
         """Claim the lease of a run. If the store does not reply, the lease may have been granted nevertheless.
 
-        `briefly`: for one append that also releases the lease. No node is executed that must be stopped when the lease runs
-        out, and the fence of the append is protection enough, so no renewal is started.
+        Set `briefly` if the lease is for one append that also releases it. The lease is then not renewed: no node has to be
+        stopped when it runs out, and the fence is enough to protect the append.
         """
         store = self._opened()
         if self.renewal is not None or not briefly:
@@ -478,7 +495,7 @@ class Holdings:
             self.renewal.doubt()
 
     def stands(self, run_id: str, fence: int) -> bool:
-        """Whether this engine still holds a run with this fence; must be checked before a node of the run starts."""
+        """Return whether this engine still holds a run with this fence. This must be checked before a node of the run starts."""
         return self.renewal is None or self.renewal.stands(run_id, fence)
 
     def _executes(self, run_id: str) -> bool | None:
@@ -489,11 +506,13 @@ class Holdings:
     def give_up(self, run_id: str, fence: int) -> None:
         """Note that a run was stopped here because the store did not answer."""
         self._given_up[run_id] = fence
-        if len(self._given_up) > _GIVEN_UP_MAX:  # another engine has claimed the oldest by now
+        if len(self._given_up) > _GIVEN_UP_MAX:  # another engine has claimed the oldest of these runs by now
             del self._given_up[next(iter(self._given_up))]
 
     def has_outlived(self, lease: Lease) -> bool:
-        """Whether this engine gave the run up and no other has claimed it since: then no crash has interrupted its nodes."""
+        """Return whether this engine gave the run up and no other engine has claimed it since: then no crash has interrupted
+        its nodes.
+        """
         return self._given_up.pop(lease.run_id, -1) == lease.fence - 1
 
     def lose(self) -> None:

@@ -51,17 +51,19 @@ from holdfast.storage.writer import Done
 
 SNAPSHOT_BYTES_MIN = 2 * 1024 * 1024
 SNAPSHOT_EVENTS_MAX = 4000
-"""A tail of 3,200 events of 700 bytes was read and folded in 30 to 45 ms. With a state that grows with its log, more frequent
-snapshots would double the storage.
+"""How many events after the last snapshot lead to a new one. (3,200 events of 700 bytes were read and folded in 30 to 45 ms. If
+the state grows with the log, more frequent snapshots would double the storage.)
 """
 SNAPSHOT_EVENTS_LIGHT = 250
-"""Folding a tail of this many events takes longer than loading a light state: 15 µs per event, 1 µs per 200 bytes of state."""
+"""How many events after the last snapshot lead to a new one if the state is light: folding them takes longer than loading the
+state (15 µs per event, 1 µs per 200 bytes of state).
+"""
 _SMALL_BYTES = 128 * 1024
 _LIGHT_FOR_EVENT = 200
-"""A state is light if it has at most this many bytes per event of the tail."""
+"""A state is light if it has at most this many bytes per event since the last snapshot."""
 _LIGHT_FOR_EVENT_SMALL = 400
-"""The same limit for a small state, such as that of a thousand nodes. For ten thousand nodes, the many snapshots that follow
-from this limit took a sixth of the time.
+"""Bytes per event up to which a small state, such as that of a thousand nodes, counts as light. (With this limit for ten
+thousand nodes, snapshots took a sixth of the time.)
 """
 WARN_BYTES = 500_000
 """Bytes of log for one checkpoint above which a warning is logged."""
@@ -82,7 +84,7 @@ class Journal:
     base_blobs: tuple[Blob, ...] = ()
     """The blobs that `bases` refer to."""
     urgent = False
-    """Whether an event was recorded that must be saved at once, whatever the durability, because other processes wait for it."""
+    """True if an event was recorded that must be saved at once, whatever the durability, because other processes wait for it."""
     at = 0.0
     _stamp = "0.0"
     _tail_bytes = 0
@@ -91,7 +93,7 @@ class Journal:
     _blobs: tuple[Blob, ...] = ()
     """The blobs that unsaved events refer to."""
     _state_bytes = 16 * 1024
-    """Bytes of the last snapshot; before the first one, the size that a small state may have."""
+    """Bytes of the last snapshot; before the first snapshot, an assumed size."""
     _given_up: BaseException | None = None
     _sent: Append | None = None
     """The append that is under way; there is never more than one."""
@@ -111,7 +113,7 @@ class Journal:
         self.fence = fence
         self.saved_seq = row.seq if row is not None else 0
         self.digest = row.digest if row is not None else b""
-        """The hash chain up to the last recorded event."""
+        """The digest of the hash chain up to the last recorded event."""
         self.unsaved: list[Row] = []
         """Recorded events that are not in an append yet."""
         self.rewinds = row.rewinds if row is not None else ()
@@ -122,19 +124,19 @@ class Journal:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.faults = NodeFaults()
         self.spills: list[str] = []
-        """Keys of spills whose chunks are in the log after the next save; then these spills are deleted."""
+        """Keys of the spills to delete after the next save, because the log has their chunks then."""
         self.streamed: dict[Streamer, int] = {}
-        """Attempts that have unwound -> how many chunks they had streamed by then."""
+        """Attempt that has unwound -> how many chunks it had streamed by then."""
 
     @property
     def fault(self) -> BaseException | None:
-        """The exception for which the run has failed, if that was raised in this process."""
+        """The exception for which the run has failed, if it was raised in this process."""
         failed = self.state.status == "failed"
         return self.faults.get(self.state.failure_node or "") if failed else None
 
     @property
     def awaited(self) -> bool:
-        """Whether an attempt waits until an event is durable."""
+        """True if an attempt waits until an event is durable."""
         return bool(self._waiters)
 
     def tick(self, at: float | None = None) -> float:
@@ -150,7 +152,9 @@ class Journal:
         encoded, state, at = encode(event), self.state, self.at
         if seq is None:
             seq = state.seq + 1
-        if type(event) is _NodeStarted:  # half of all events, and without a body
+        if (
+            type(event) is _NodeStarted
+        ):  # half of all events are of this kind, and have no fields of their own
             fold(state, Stored(seq, at, event))
             self.ready.observe(state, event)
         else:
@@ -229,7 +233,7 @@ class Journal:
         await acknowledged
 
     def until_saved(self, seq: int) -> asyncio.Future[None]:
-        """A future that is done when the log is durable up to `seq`."""
+        """Return a future that is done when the log is durable up to `seq`."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters.append((seq, waiter))
         return waiter
@@ -254,9 +258,9 @@ class Journal:
         self._over(error)
 
     def _refuses_itself(self, error: BaseException) -> bool:
-        """Whether an append that was sent again may have been refused only because it is already stored: a database may commit
-        an append after its connection was lost, and after a lookup did not find it. `FenceLost` counts only for an append that
-        releases the lease; otherwise the lease is really lost.
+        """Return whether an append that was sent again may have been refused only because it is already stored: a database may
+        commit an append after its connection was lost, and after a lookup did not find the append. `FenceLost` counts only for
+        an append that releases the lease; otherwise the lease is really lost.
         """
         if not self._waited or self._sent is None:
             return False
@@ -274,8 +278,8 @@ class Journal:
         done(error)
 
     def _again(self, fault: HoldfastError) -> BaseException | None:
-        """Handle an append that failed or whose outcome is unknown. Returns None if it is stored, `_LATER` if it will be sent
-        again, and the error otherwise.
+        """Handle an append that failed or whose outcome is unknown. Returns None if the append is stored, `_LATER` if it will
+        be sent again, and otherwise the error.
         """
         services, append = self.services, self._sent
         assert append is not None
@@ -284,7 +288,7 @@ class Journal:
             if services.store.appended(append.run_id, append.rows[0].seq, append.rows[0].salt):
                 return None
         except (StoreBusy, StoreReadOnly):
-            known = False  # without a lookup it is not sent again: if it is stored, it would be refused
+            known = False  # without a lookup, the append is not sent again: if it is stored already, it would be refused
         except StoreError as lost:
             return lost
         if known and self._refuses_itself(fault):
@@ -360,7 +364,7 @@ class Journal:
         )
 
     def _snapshots(self) -> tuple[tuple[Snapshot, ...], tuple[Blob, ...]]:
-        """The snapshot for this append, if it is time for one, and the blobs it refers to."""
+        """Return the snapshot for this append, if it is time for one, and the blobs that it refers to."""
         tail_events = self.state.seq - self._tail_from
         tail_bytes = self._tail_bytes + _ROW_BYTES * tail_events
         heavy = max(SNAPSHOT_BYTES_MIN, 4 * self._state_bytes)

@@ -38,17 +38,20 @@ class Listener(Protocol):
     """The methods that an engine calls on its listeners. A class that derives from this one needs only the methods it uses."""
 
     def saved(self, run_id: str) -> None:
-        """New events of a run are durable, or the engine has stopped executing it."""
+        """Called when new events of a run are durable, or the engine has stopped executing the run."""
 
     def streamed(self, chunk: Chunk) -> None:
-        """A node has emitted a chunk."""
+        """Called when a node has streamed a chunk."""
 
     def called(self, call: NodeCall) -> None:
-        """A node's function is about to be called. Its start is durable, unless the run has another durability than "sync"."""
+        """Called before a node's function is called. The start of the node is durable, unless the run has another durability
+        than "sync".
+        """
 
     def returned(self, call: NodeCall, error: BaseException | None) -> None:
-        """A call of a node's function has ended: `error` is None if it returned, or the exception that ended it. A node that
-        unwinds to wait, or is stopped, ends with a signal of the engine, which is not an `Exception`.
+        """Called when a call of a node's function has ended. `error` is None if the function returned, or the exception that
+        ended it. If the node was unwound for a wait, or stopped, that is a `BaseException` of the engine and not an
+        `Exception`.
         """
 
 
@@ -57,7 +60,7 @@ _METHODS = ("saved", "streamed", "called", "returned")
 
 
 class Listeners:
-    """The listeners of one engine, by method."""
+    """The listeners of one engine, sorted by the methods that they have."""
 
     def __init__(self, listeners: Iterable[object] = ()) -> None:
         """Notify these listeners. A listener may have only some of the methods of `Listener`."""
@@ -71,7 +74,7 @@ class Listeners:
         self._sort()
 
     def remove(self, listener: object) -> None:
-        """Notify a listener no longer."""
+        """Stop notifying a listener."""
         self._listeners.remove(listener)
         self._sort()
 
@@ -81,12 +84,12 @@ class Listeners:
         self._called = _having(self._listeners, "called")
         self._returned = _having(self._listeners, "returned")
         self.hear_saves = bool(self._saved)
-        """Whether any listener is notified about durable events: every step asks before it calls `saved`."""
+        """True if any listener has the method `saved`. Checked before `saved` is called, because that happens at every step."""
         self.hear_calls = bool(self._called or self._returned)
-        """Whether any listener is notified about calls; ask before making a `NodeCall`."""
+        """True if any listener has the method `called` or `returned`. Check this before making a `NodeCall`."""
 
     def saved(self, run_id: str) -> None:
-        """New events of a run are durable, or the engine has stopped executing it."""
+        """Called when new events of a run are durable, or the engine has stopped executing the run."""
         for listener, notify in self._saved:
             try:
                 notify(run_id)
@@ -94,15 +97,15 @@ class Listeners:
                 self._report(listener, "saved")
 
     def streamed(self, chunk: Chunk) -> None:
-        """A node has emitted a chunk."""
+        """Called when a node has streamed a chunk."""
         self._notify("streamed", self._streamed, chunk)
 
     def called(self, call: NodeCall) -> None:
-        """A node's function is about to be called."""
+        """Called before a node's function is called."""
         self._notify("called", self._called, call)
 
     def returned(self, call: NodeCall, error: BaseException | None) -> None:
-        """The call of a node's function has ended."""
+        """Called when a call of a node's function has ended."""
         self._notify("returned", self._returned, call, error)
 
     def _notify(self, method: str, notified: _Notified, *about: Any) -> None:
@@ -124,7 +127,7 @@ class Listeners:
 
 
 def check_listeners(given: Iterable[Listener]) -> tuple[Listener, ...]:
-    """The listeners that a caller gives to an engine. Raises `SettingError` for an object that is not a listener."""
+    """Return the listeners that a caller gives to an engine. Raises `SettingError` for an object that is not a listener."""
     if not isinstance(given, Iterable):
         raise SettingError(f"listeners={given!r}: give a list of listeners")
     found = tuple(given)
@@ -137,7 +140,9 @@ def check_listeners(given: Iterable[Listener]) -> tuple[Listener, ...]:
 
 
 def _having(listeners: Iterable[object], method: str) -> _Notified:
-    """The listeners that define this method (and do not only inherit the empty one of `Listener`), each with its method."""
+    """Return the listeners that define this method (and do not only inherit the empty method of `Listener`), each with its
+    method.
+    """
     found = []
     for listener in listeners:
         own = getattr(listener, method, None)

@@ -1,11 +1,11 @@
-"""Which runs the executing code is part of, and which runs wait for others. No run waits for its own end.
+"""Knows which runs the executing code is part of, and which runs wait for others, so that no run waits for its own end.
 
 A node may call an engine. A context variable holds the runs around the code that is executing, the outermost first: a node of
 run `a` that executes run `b` on any engine of this process is inside `a`, and the nodes of `b` are inside `a` and `b`. Tasks and
 threads that a node starts are inside it as well, because they get a copy of its context. A call inside a run that waits for
 another run is noted as long as it waits.
 
-Invariant: of runs that would wait for each other in this process, the last call to do so is refused.
+Invariant: a call that would make runs of this process wait for each other in a circle is refused.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from holdfast.errors import RunHeld
 
 
 class RunKey(NamedTuple):
-    """A run of any store that this process uses."""
+    """Identifies a run among those of all stores that this process uses."""
 
     store: str
-    """The generation of the store: run ids are unique within one."""
+    """The generation id of the store: run ids are unique within a store."""
     run_id: str
 
 
 class _Outer(NamedTuple):
-    """A run around the executing code, and the engine that executes it."""
+    """A run that the executing code is part of, and the engine that executes that run."""
 
     engine: object
     run: RunKey
 
 
 class _Wait:
-    """A call inside runs that waits for another run."""
+    """A call, made inside one or more runs, that waits for another run."""
 
     def __init__(self, waiting: frozenset[RunKey], target: RunKey) -> None:
         self.waiting = waiting
@@ -48,19 +48,19 @@ _lock = threading.Lock()
 
 
 def enter(engine: object, store: str, run_id: str) -> None:
-    """The code of this context is part of a run from now on. `engine`: what identifies the engine that executes it."""
+    """Note that the code of this context is part of a run from now on. `engine` identifies the engine that executes the run."""
     _outer.set((*_outer.get(), _Outer(engine, RunKey(store, run_id))))
 
 
 def run_of(engine: object) -> str | None:
-    """The run of this engine that the executing code is part of; None: there is none."""
+    """Return the id of the run of this engine that the executing code is part of; None if there is none."""
     return next((outer.run.run_id for outer in _outer.get() if outer.engine is engine), None)
 
 
 @contextmanager
 def waiting_for(store: str, run_id: str, *, refuse: bool = True) -> Iterator[None]:
-    """While inside, the executing code waits for a run. Raises `RunHeld` where that run waits for this code, unless told not to
-    refuse that.
+    """Mark the executing code as waiting for a run inside this context. Raises `RunHeld` if that run itself waits for this
+    code, unless `refuse` is false.
     """
     wait = _Wait(frozenset(outer.run for outer in _outer.get()), RunKey(store, run_id))
     with _lock:
@@ -80,7 +80,7 @@ def waiting_for(store: str, run_id: str, *, refuse: bool = True) -> Iterator[Non
 
 
 def _awaited_by(run: RunKey) -> set[RunKey]:
-    """A run, and the runs that its nodes wait for, directly or through others."""
+    """Return a run and the runs that its nodes wait for, directly or through others."""
     found, more = {run}, True
     while more:
         reached = {wait.target for wait in _waits if not wait.waiting.isdisjoint(found)}

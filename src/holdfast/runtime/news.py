@@ -1,7 +1,8 @@
 """One thread that listens to the store, for every part of an engine that waits for due runs or for requests.
 
 An idle engine does not poll the database: the thread blocks until the store has news (`Queues.hear`), and then wakes the
-listeners on the event loop. News only means that it is worthwhile to look at the store. The thread ends when it has no listeners.
+listeners on the event loop. News does not say what has changed, only that reading the store is worthwhile. The thread ends when
+it has no listeners.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from holdfast.storage.queues import Queues
 
 _HEAR_S = 30.0
 _BREATH_S = 0.01
-"""Pause between two wake-ups: a busy store has news all the time, and one look at it finds all of them."""
+"""Seconds between two wake-ups: a busy store has news all the time, and a listener that reads the store once finds all of it."""
 
 
 class Ear:
@@ -62,7 +63,7 @@ class Ear:
             self._queues.hush()
 
     def _hear(self) -> None:
-        """Runs in the thread. While the store fails, it wakes the listeners each second and tries again: no news is lost."""
+        """Listen, in the thread. While the store fails, wake the listeners each second and try again, so that no news is lost."""
         quiet = 0
         while not self._closed.is_set():
             try:
@@ -75,7 +76,7 @@ class Ear:
                     self._loop.call_soon_threadsafe(self._ring)
             quiet = 0 if heard or self._listeners else quiet + 1
             with self._lock:
-                # Asked under the lock: a listener that came meanwhile saw the thread, and started none.
+                # Checked under the lock: a listener that came meanwhile saw this thread, and started no other.
                 if quiet > 1 and not self._listeners:
                     self._thread = None
                     return

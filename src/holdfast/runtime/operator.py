@@ -25,15 +25,15 @@ class Verb(msgspec.Struct, frozen=True, kw_only=True):
 
     request: type[inbox.AnyRequest]
     record: Callable[[Journal, Any, bool], bool]
-    """Records what was requested: `record(journal, request, executed)`, where `executed` says whether an engine executes the run.
-    Returns whether the run is to be cancelled. Raises `ResumeRefused` or `AnswerRefused` if the run does not allow it.
+    """Records what was requested: `record(journal, request, executed)`, where `executed` is True if an engine executes the run.
+    Returns True if the run is to be cancelled. Raises `ResumeRefused` or `AnswerRefused` if the run does not allow the request.
     """
     asked: str
-    """The verb in a refusal: "run 'r' cannot be …"."""
+    """The participle of the verb, for the message of a refusal: "run 'r' cannot be …"."""
     executes: bool = False
-    """Whether the verb resumes a run that no engine executes. Otherwise the request is only recorded, which needs no flow."""
+    """True if the verb resumes a run that no engine executes; False if the request is then only recorded, which needs no flow."""
     parks: bool = False
-    """Whether nodes that are waiting unwind at once."""
+    """True if nodes that are waiting unwind at once."""
     cancels_because: str | None = None
     """The reason for cancelling the run, if the request itself gives none."""
 
@@ -118,7 +118,7 @@ def cancel(journal: Journal, *, by: str | None, reason: str | None) -> None:
 
 
 def cut_all(journal: Journal, reason: str, *, lost: bool = False) -> None:
-    """Record that every node which counts as running was interrupted. `lost`: its process died."""
+    """Record that every node which counts as running was interrupted. `lost` is True if their process died."""
     state = journal.state
     for name in [name for name in state.open if state.nodes[name].status == "running"]:
         journal.record(
@@ -127,12 +127,12 @@ def cut_all(journal: Journal, reason: str, *, lost: bool = False) -> None:
 
 
 def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = False) -> None:
-    """Start nothing new until the run is resumed. A run that has stopped cannot be paused; a paused one stays as it is.
-    `lost`: no engine executes it.
+    """Start nothing new until the run is resumed. A run that has stopped cannot be paused; a paused one stays as it is. `lost`
+    is True if no engine executes the run.
     """
     status = journal.state.status
     if status in HALTED:
-        why = f"it is {status}, so there is nothing to pause"
+        why = f"the run is {status}, so there is nothing to pause"
         raise ResumeRefused(journal.state.run_id, why, asked="paused")
     if lost:
         cut_all(journal, "its process died", lost=True)
@@ -164,11 +164,11 @@ def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: st
 
 
 def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
-    """The visits that can be retried or skipped: failed, interrupted, waiting, or due and not begun."""
+    """Return the visits that can be retried or skipped: failed, interrupted, waiting, or due and not begun."""
     nodes = journal.state.nodes
     asked = "tried again" if verb == "retry" else "skipped"
     names = [name for name in journal.state.open if nodes[name].status in VISIT_STUCK]
-    # A visit that asks first, or was refused, has not begun: it can be skipped, but needs an approval to be tried.
+    # A visit that waits for an approval, or did not get it, has not begun: it can be skipped, but not retried.
     unbegun = VISIT_STUCK - {"interrupted"} if verb == "skip" else {"pending"}
     if node in journal.state.arrivals and node in nodes and nodes[node].status in unbegun:
         names.append(node)
@@ -209,7 +209,7 @@ def _refuse_unapproved(journal: Journal, names: Iterable[str]) -> None:
         if visit is not None and visit.asked and name in journal.state.arrivals:
             raise ResumeRefused(
                 journal.state.run_id,
-                f"node {name!r} has asked a question and has not begun. Answer the question; if it was refused, resume with "
-                "force=True (--force) to ask again.",
+                f"node {name!r} has asked a question and has not begun. Answer the question; if the answer was a refusal, resume "
+                "with force=True (--force) to ask again.",
                 asked="tried again",
             )

@@ -21,7 +21,7 @@ from holdfast.runtime.failures import NodeFaults
 
 
 class LayerError(HoldfastError):
-    """The changes of a completed layer could not be merged, or its routes not be chosen, because of this node."""
+    """Raised if, because of this node, the changes of a layer cannot be merged or its next nodes not be chosen."""
 
     def __init__(self, node: str, message: str) -> None:
         self.node = node
@@ -29,7 +29,7 @@ class LayerError(HoldfastError):
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """The nodes that a node leads to. Events store `to`; `why` is not stored yet."""
+    """The nodes that follow a node. Events store `to`; `why` is not stored yet."""
 
     to: list[str]
     why: dict[str, str] = {}
@@ -37,7 +37,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
 
 
 def visit_of(name: str, node: NodeState) -> dict[str, Any]:
-    """The fields by which an event names the open visit of a node."""
+    """Return the fields by which an event names the open visit of a node."""
     return {"node": name, "iteration": node.iteration, "execution": node.execution, "attempt": node.attempt}
 
 
@@ -54,8 +54,8 @@ def complete_node(
     returned: Any,
     artifacts: dict[str, Any],
 ) -> list[events.Event]:
-    """The events for a node that returned. Raises `StateError` if its result does not fit the state; nothing is recorded.
-    What a router raises goes into `faults`.
+    """Return the events for a node that returned. Raises `StateError` if its result does not fit the state; then nothing is
+    recorded. An exception of the node's router is kept in `faults`.
     """
     node = state.nodes[name]
     changes = (
@@ -65,7 +65,9 @@ def complete_node(
 
 
 def find_changes(flow: Flow[Any], name: str, values: Values, given: Any, returned: Any) -> Changes:
-    """The changes that a node's result makes to its input. Raises `StateError`. For a node in another process this runs there."""
+    """Return the changes that a node's result makes to its input. Raises `StateError`. For a node in another process, this
+    function is called in that process.
+    """
     changes = flow.state.changes(returned, values, node=name, given=given)
     if returned is None:
         _refuse_silent_mutation(flow, name, given, values)
@@ -80,14 +82,14 @@ def answer_node(
     name: str,
     update: dict[str, Any],
 ) -> list[events.Event]:
-    """The events for a question node that was answered: its result is this update, as plain data."""
+    """Return the events for a question node that was answered: its result is this update, as plain data."""
     return _finish_node(flow, state, writers, faults, name, flow.state.by_hand(update, node=name), [])
 
 
 def complete_items(
     flow: Flow[Any], state: RunState, writers: Writers, faults: NodeFaults, name: str
 ) -> list[events.Event]:
-    """The events for a fan-out whose items have all completed. Raises `StateError` if two items set the same field."""
+    """Return the events for a fan-out whose items have all completed. Raises `StateError` if two items set the same field."""
     items = state.nodes[name].items
     assert items is not None
     results = items.results()
@@ -156,7 +158,7 @@ def _refuse_conflict(
     if clash is not None:
         field, other = clash
         raise StateError(
-            f"it sets {field!r}, which the parallel node {other!r} has set too, and the graph does not say which comes last. "
+            f"the node sets {field!r}, as the parallel node {other!r} has done, and the graph does not say which comes last. "
             "Give the field a reducer (Annotated[…, append | merge | add | your own]), let only one of the nodes set it, "
             "or put an edge between them.",
             node=name,
@@ -180,13 +182,15 @@ def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[C
         for field in summed:
             flow.state.decode_field(field, after[field])
     except StateError as misfit:
-        raise StateError(f"its result makes the state invalid: {misfit}", node=name) from misfit
+        raise StateError(f"the result of the node makes the state invalid: {misfit}", node=name) from misfit
 
 
 def _find_held_conflict(
     flow: Flow[Any], state: RunState, name: str, fields: Iterable[str]
 ) -> tuple[str, str] | None:
-    """A field that another node of the same layer has set, and that node. A layer holds its changes until it is complete."""
+    """Return one of these fields that another node of the same layer has set, and the name of that node; None if there is none.
+    (The changes of a layer are applied when it is complete.)
+    """
     for other, held in state.held.items():
         if any(flow.topology.parallel(name, 1 << flow.topology.index[other])):
             taken = {field for part in (*held.items, held.changes) for field in (*part.set, *part.unset)}
@@ -200,7 +204,7 @@ def _refuse_silent_mutation(flow: Flow[Any], name: str, given: Any, values: Valu
     changed = flow.state.untouched(given, values)
     if changed:
         raise StateError(
-            f"it changed {', '.join(map(repr, changed))} of the state it was given and returned None, so the change "
+            f"the node changed {', '.join(map(repr, changed))} of the state it was given and returned None, so the change "
             "would be lost. Return the state, or a dict with the changed fields.",
             node=name,
             field=changed[0],
@@ -215,7 +219,7 @@ def complete_item(
     returned: Any,
     artifacts: dict[str, Any] | None = None,
 ) -> events.ItemCompleted:
-    """The event for an item of a fan-out that returned. Raises `StateError` if its result does not fit the state."""
+    """Return the event for an item of a fan-out that returned. Raises `StateError` if its result does not fit the state."""
     changes = returned if type(returned) is Changes else flow.state.changes(returned, {}, node=name)
     return events.ItemCompleted(**header, item=item, changes=changes, artifacts=artifacts or {})
 
@@ -226,7 +230,9 @@ def complete_item(
 def apply_reducers(
     flow: Flow[Any], values: Values, name: str, changes: Changes, items: Iterable[Changes] = ()
 ) -> Changes:
-    """The changes with the operands of custom reducers replaced by their results. Operands of items come first, in order."""
+    """Return the changes with each value for a custom reducer replaced by the reducer's result. Values from items are reduced
+    first, in the order of the items.
+    """
     if not changes.reduce and not items:
         return changes
     operands: dict[str, list[Any]] = {}
@@ -253,7 +259,7 @@ def _reduce(flow: Flow[Any], name: str, field: str, value: Any, operands: list[A
 
 
 def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes] = ()) -> Route:
-    """The nodes that this node leads to, given the state with these changes applied. Raises `RouterError`."""
+    """Return the nodes that follow this node, given the state with these changes applied. Raises `RouterError`."""
     routes = list(flow.plain_routes[name])
     branch = flow.branches.get(name)
     if branch is None:
@@ -288,8 +294,8 @@ def _list_targets(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
 def skipped(
     flow: Flow[Any], state: RunState, name: str, header: dict[str, Any], *, update: Any = None, **said: Any
 ) -> events.NodeSkipped:
-    """The event for a visit that is skipped, with `update` in place of its result. `said`: more fields of the event, such as
-    `by` and `reason`. Raises `ResumeRefused` if the node's router cannot choose a route.
+    """Return the event for a visit that is skipped, with `update` in place of its result. `said` are more fields of the event,
+    such as `by` and `reason`. Raises `ResumeRefused` if the node's router cannot choose a route.
     """
     changes = flow.state.by_hand(update, node=name)
     if state.schedule == "layered":
@@ -306,8 +312,8 @@ def skipped(
 
 
 def merge_layer(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple[Changes, dict[str, Route]]:
-    """Merge the changes of a completed layer. Returns the results of custom reducers, which the nodes have not recorded, and the
-    route of each node. Raises `LayerError`.
+    """Merge the changes of a completed layer. Returns the results of custom reducers, which no node has recorded, and the nodes
+    that follow each node. Raises `LayerError`.
     """
     after = dict(state.values)
     results: dict[str, Any] = {}
@@ -339,7 +345,7 @@ def merge_layer(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple
 def fail_node(
     node: Node, state: NodeState, error: BaseException, *, now: float, luck: random.Random, timed_out: bool
 ) -> events.NodeFailed:
-    """The event for a node that raised or timed out."""
+    """Return the event for a node that raised or timed out."""
     failure, delay = _judge(node, error, state.failures + 1, now, luck, timed_out)
     return events.NodeFailed(
         **visit_of(node.name, state), failure=failure, retry_at=None if delay is None else now + delay
@@ -357,7 +363,7 @@ def fail_item(
     luck: random.Random,
     timed_out: bool,
 ) -> events.ItemFailed:
-    """The event for an item of a fan-out that raised or timed out."""
+    """Return the event for an item of a fan-out that raised or timed out."""
     before = state.items.failures.get(item, 0) if state.items is not None else 0
     failure, delay = _judge(node, error, before + 1, now, luck, timed_out)
     uncertain = timed_out or (
@@ -371,8 +377,9 @@ def fail_item(
 
 
 def is_uncertain(node: Node, state: NodeState, error: BaseException, now: float, luck: random.Random) -> bool:
-    """Whether it is unknown if a node that is not idempotent had its effect: its connection broke, or no answer arrived.
-    False if the node's `Retry` covers the failure, or if the node raised `Recoverable`, which says that a retry is safe.
+    """Return whether it is unknown if a node that is not idempotent had its effect, because its connection broke or no reply
+    arrived. False if the node's `Retry` covers the failure, or if the node raised `Recoverable`, which says that a retry is
+    safe.
     """
     options = node.options
     if options.idempotent or options.on_interrupt != "ask" or isinstance(error, Recoverable):

@@ -16,7 +16,7 @@ _OnVisit: TypeAlias = (
     commands.CompleteItems | commands.FailItems | commands.RouteNode | commands.SkipNode | commands.AskAboutNode
     | commands.QuarantineNode
 )  # fmt: skip
-"""The commands that are about a visit that is open."""
+"""The commands that concern an open visit."""
 
 
 def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.NodeEvent]) -> bool:

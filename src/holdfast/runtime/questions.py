@@ -81,7 +81,7 @@ def ask_about(journal: Journal, name: str) -> None:
 
 
 def known_of(journal: Journal, name: str) -> dict[str, Any]:
-    """The known facts about an interrupted visit: its steps, items, checkpoint, chunks and files, and the git checkout."""
+    """Return the known facts about an interrupted visit: its steps, items, checkpoint, chunks and files, and the git checkout."""
     visit = journal.state.nodes[name]
     kept = {level: labels("step", slots) for level, slots in visit.kept.items()}
     known: dict[str, Any] = {
@@ -102,7 +102,7 @@ def known_of(journal: Journal, name: str) -> dict[str, Any]:
 
 
 def find(journal: Journal, key: str) -> Question:
-    """The open question with this key, or the only open question of the node with this name. Raises `AnswerRefused`."""
+    """Return the open question with this key, or the only open question of the node with this name. Raises `AnswerRefused`."""
     pending = journal.state.questions
     if key in pending:
         return pending[key]
@@ -133,7 +133,7 @@ def check(journal: Journal, key: str, value: Any, *, update: Any = None) -> str:
     question = find(journal, key)
     run_id = journal.state.run_id
     if question.until is not None and question.until <= journal.services.store.now():
-        why = "it was not answered in time. Resume the run: it continues as the question says for this case"
+        why = "the question was not answered in time. Resume the run: it continues as the question says for this case"
         raise AnswerRefused(run_id, question.key, why)
     fitting = _fitting(journal, question, value)
     wrong = answers.misfit(fitting, question.options, question.answer_schema or None)
@@ -161,9 +161,9 @@ def plain(value: Any, path: str) -> Any:
 
 
 def said_already(answered: events.QuestionAnswered) -> str:
-    """The reason to refuse a second answer: the first one."""
+    """Return the reason for which a second answer is refused: what the first answer was, and who gave it."""
     by = f" by {answered.by}" if answered.by else ""
-    return f"it was answered {answered.answer!r}{by} already"
+    return f"the question was answered {answered.answer!r}{by} already"
 
 
 def answer(
@@ -176,8 +176,8 @@ def answer(
     by: str | None = None,
     reason: str | None = None,
 ) -> bool:
-    """Record an answer, and the skip of a node if the answer is `skip`. Returns whether to cancel the run; may refuse the answer
-    (`AnswerRefused`).
+    """Record an answer, and the skip of a node if the answer is `skip`. Returns whether the run is to be cancelled. Raises
+    `AnswerRefused` if the answer cannot be recorded.
     """
     run_id = journal.state.run_id
     question = journal.state.questions[check(journal, key, value, update=update)]
@@ -221,7 +221,9 @@ def expire(journal: Journal, key: str) -> None:
 
 
 def _header(journal: Journal, question: Question) -> dict[str, Any]:
-    """The fields that name the visit a question is about: the open visit, or the next one if it has not begun yet."""
+    """Return the event fields that name the visit which a question is about: the open visit, or the next visit if it has not
+    begun yet.
+    """
     if question.about == "gate":
         iteration, execution, _ = journal.state.place(question.node)
         return {"node": question.node, "iteration": iteration, "execution": execution, "attempt": 1}
@@ -229,12 +231,14 @@ def _header(journal: Journal, question: Question) -> dict[str, Any]:
 
 
 def _refuses(question: Question, value: Any) -> bool:
-    """Whether an answer refuses the approval that a visit needs to begin."""
+    """Return whether an answer refuses the approval that a visit needs to begin."""
     return bool(question.approving) and value not in question.approving
 
 
 def _fitting(journal: Journal, question: Question, value: Any) -> Any:
-    """The answer as plain data. If a state field receives it, it must fit that field. Raises `AnswerRefused`."""
+    """Return the answer as plain data. Raises `AnswerRefused` if a state field receives the answer and it does not fit that
+    field.
+    """
     node = journal.flow.nodes.get(question.node)
     asked = node.options.question if node is not None else None
     try:

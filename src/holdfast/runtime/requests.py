@@ -59,8 +59,9 @@ class Requests:
     async def _ask(
         self, run_id: str, request: AnyRequest, *, posted: bool = False, known: Journal | None = None
     ) -> tuple[Run[Any], bool]:
-        """The run, and whether this engine has carried the request out on a run that no engine executes. `posted`: the request
-        is in the inbox already. `known`: the run as it was a moment ago.
+        """Carry a request out, or leave it in the inbox for the engine that executes the run. Returns the run, and True if the
+        request was carried out here because no engine executes the run. `posted` is True if the request is in the inbox
+        already. `known` is the journal of the run, read a moment ago; it saves reading the log again.
         """
         store, asked = self._services.store, VERBS[request.verb].asked
         if not request.id:
@@ -75,7 +76,7 @@ class Requests:
         store.post(run_id, inbox.stored_form(request))
         if held is not None:
             held.request(request)
-        elif not store.run(run_id).held:  # its holder left before it could find the request
+        elif not store.run(run_id).held:  # its holder has released it before it could find the request
             with suppress(RunHeld):
                 return await self._ask_idle(run_id, request, posted=True, known=known)
         return self.view(run_id), False
@@ -83,7 +84,9 @@ class Requests:
     async def _ask_idle(
         self, run_id: str, request: AnyRequest, *, posted: bool, known: Journal | None
     ) -> tuple[Run[Any], bool]:
-        """Carry out a request to a run that no engine executes. `posted`: another engine may have found it in the inbox first."""
+        """Carry out a request to a run that no engine executes. `posted` is True if the request is in the inbox, where another
+        engine may have found it. Returns what `_ask` returns.
+        """
         lease, executes = None, VERBS[request.verb].executes
         if posted:
             lease = self._holdings.claim_for(run_id, request, briefly=not executes)
@@ -105,7 +108,7 @@ class Requests:
         return run if run.questions == () else self.view(run_id)
 
     async def _until_answered(self, run_id: str, request: inbox.Answer) -> None:
-        """Wait, a few seconds at most, until the answer is in the log. It is refused if another answer came first."""
+        """Wait, a few seconds at most, until the answer is in the log. Raises `AnswerRefused` if another answer came first."""
         store, key = self._services.store, request.key
         for _ in range(_ANSWER_POLLS):
             for row in store.events(run_id, kinds=("QuestionAnswered",)):
@@ -119,8 +122,9 @@ class Requests:
             await sleep(self._services.clock, POLL_S / 4)
 
     async def signal(self, run_id: str, request: inbox.Signal, *, has_id: bool) -> Run[Any]:
-        """Send a signal. `has_id`: its id is the sender's, so that sending it again changes nothing; the inbox knows those that
-        were sent before. Raises `SignalRefused`. A wait that begins after this look sets a payload aside that does not fit it.
+        """Send a signal. `has_id` is True if the sender gave the signal its id: a second signal with that id then changes
+        nothing, because the inbox remembers ids. Raises `SignalRefused` if the payload does not fit the wait that would receive
+        it. A wait that begins after this check sets a payload that does not fit aside.
         """
         store, known = self._services.store, self._look_at(run_id, VERBS["signal"].asked)
         request = msgspec.structs.replace(request, payload=questions.plain(request.payload, "payload"))
@@ -220,7 +224,7 @@ class Requests:
         return run_view(state, row, flow if fits else None)
 
     def _look_at(self, run_id: str, asked: str) -> Journal:
-        """Create a journal of a run that is only for reading: it has no lease."""
+        """Create a journal from which a run is only read: it has no lease."""
         row = self._services.store.run(run_id)
         refuse_final(run_id, row.status, asked)
         return self._journal(row, 0)

@@ -1,9 +1,9 @@
-"""Resuming a run: from which event, with which state, with which flow, and whether it is allowed.
+"""Decides how a run is resumed: from which event, with which state and flow, and whether that is allowed.
 
 `prepare` turns a request into a journal whose first events are recorded but not saved yet: `RunResumed`, `RunClaimed` or
 `RunRewound`, then `FlowChanged`, `StateUpgraded`, `StateEdited`. If the request is refused, it raises `ResumeRefused` and
-nothing is saved. Validations are called last, with the state that the run would continue with; their refusal (`Invalid`) is
-the only one that the engine records.
+nothing is saved. Validations are called last, with the state that the run would continue with. A refusal by a validation
+(`Invalid`) is the only refusal that the engine records.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from holdfast.storage.rows import open_row
 
 
 class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
-    """How to resume or claim a run: from which event, with which state, and which obstacles to ignore."""
+    """How to resume or claim a run: from which event, with which state, and what to permit (`force`, `on_change`)."""
 
     checkpoint: int | None = None
     after: str | None = None
@@ -53,12 +53,14 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     rename: Mapping[str, str] = {}
     nodes: list[str] | None = None
     named: bool = False
-    """The caller said what to do with the failed nodes, so that a fatal failure is not an obstacle."""
+    """True if the caller said what to do with the failed nodes: then a fatal failure does not prevent the resume."""
     fresh: bool = False
     claims: bool = False
-    """A worker claims the run from a queue, without a request of a caller: a failed run stays failed, a paused one paused."""
+    """True if a worker claims the run from a queue and no caller has asked for it: a failed run stays failed, a paused run
+    paused.
+    """
     outlived: bool = False
-    """This engine held the run before, and had to give it up because the store did not answer."""
+    """True if this engine held the run before, and gave it up because the store did not answer."""
     by: str | None = None
     reason: str | None = None
 
@@ -78,7 +80,7 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, take_u
     if head.failure is not None and fatal and not take_up.named and not take_up.force:
         raise ResumeRefused(row.run_id, _fatal(head.failure))
     state = head if to is None else _rewound_to(services, flow, row, head, to, take_up)
-    state.at = head.at  # a rewind goes back in the log, not in time
+    state.at = head.at  # after a rewind, the time of new events is still later than that of all old ones
     journal = Journal(services, flow, state, row=row, fence=fence)
     journal.tick()
     changed = flow_events(services, flow, state, take_up)
@@ -105,7 +107,7 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, take_u
 
 
 def _taken_up(holder: str, head: RunState, take_up: TakeUp) -> events.Event:
-    """The event for a run that continues from the end of its log."""
+    """Return the event for a run that continues from the end of its log."""
     if take_up.claims:
         return events.RunClaimed(holder=holder, outlived=take_up.outlived)
     return events.RunResumed(
@@ -120,8 +122,8 @@ def _taken_up(holder: str, head: RunState, take_up: TakeUp) -> events.Event:
 
 
 def _tried_again(head: RunState, take_up: TakeUp) -> list[str] | None:
-    """The failed nodes to run again; None: all of them. A node with a fatal failure, such as a refused approval, stays failed,
-    even if the run was stopped before it could fail: then it fails now.
+    """Return the failed nodes to run again; None for all of them. A node with a fatal failure, such as a refused approval,
+    stays failed. If the run was stopped before such a failure ended it, the run fails now.
     """
     fatal = {name for name in head.failed if (told := head.nodes[name].failure) and told.kind == "fatal"}
     if take_up.nodes is not None or take_up.force or not fatal:
@@ -130,7 +132,7 @@ def _tried_again(head: RunState, take_up: TakeUp) -> list[str] | None:
 
 
 def _fatal(failure: events.Failure) -> str:
-    told = f"its failure is fatal. {end_sentence(describe_failure(failure.type, failure.message))}"
+    told = f"the failure of the run is fatal. {end_sentence(describe_failure(failure.type, failure.message))}"
     if "--force" in failure.message:  # the message says what `force` does
         return told
     return f"{told} Trying again is pointless unless the cause is gone; then use force=True (--force)."
@@ -151,7 +153,7 @@ def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
 
 
 def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> int | None:
-    """The seq of the event to rewind to; None: continue from the end of the log. Raises `ResumeRefused`."""
+    """Return the seq of the event to rewind to; None to continue from the end of the log. Raises `ResumeRefused`."""
     chosen = [
         name for name in ("checkpoint", "after", "restart_at") if getattr(take_up, name) is not None
     ] + ["replay"] * take_up.replay
@@ -165,7 +167,8 @@ def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> 
         done = {node.completed_seq: name for name, node in head.nodes.items() if node.completed_seq}
         if not done:
             raise ResumeRefused(
-                row.run_id, "no node has completed yet, so there is none to replay. Resume it without replay."
+                row.run_id,
+                "no node has completed yet, so there is none to replay. Resume the run without replay.",
             )
         return max(done) - 1
     name = take_up.after or take_up.restart_at
@@ -182,15 +185,15 @@ def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> 
 
 
 def _within(services: Services, row: RunRow, to: int) -> int:
-    """The seq to rewind to in this run's own log. Raises `ResumeRefused` if the log does not contain that event (any more). In a
-    fork, its first event takes the place of the event at which it was forked.
+    """Return the seq to rewind to in this run's own log. Raises `ResumeRefused` if the log does not contain that event (any
+    more). For a fork, the first event of the fork takes the place of the event from which it was forked.
     """
     trimmed = services.store.upkeep.trimmed(row.run_id)
     if to < trimmed.base or to + 1 < trimmed.retired:  # a node is repeated from the event before it completed
         gone = history.beginning(services.store, row) if to < trimmed.base else history.retirement(trimmed)
         raise ResumeRefused(
             row.run_id,
-            f"it cannot go back to event {to}. {gone} `holdfast checkpoints {row.run_id}` lists the checkpoints that are left.",
+            f"the run cannot go back to event {to}. {gone} `holdfast checkpoints {row.run_id}` lists the remaining checkpoints.",
         )
     began_after = history.began_after(services.store, row)
     if to < began_after:
@@ -209,13 +212,13 @@ def _checkpoint(services: Services, row: RunRow, seq: int) -> int:
         gone = history.beginning(services.store, row) if seq <= trimmed.base else history.retirement(trimmed)
         raise ResumeRefused(
             row.run_id,
-            f"it cannot go back to event {seq}. {gone} `holdfast checkpoints {row.run_id}` lists the checkpoints that are left.",
+            f"the run cannot go back to event {seq}. {gone} `holdfast checkpoints {row.run_id}` lists the remaining checkpoints.",
         )
     if not found or found[0].kind not in CHECKPOINTS:
         what = (
             f"event {seq} is {found[0].kind}, which is not a checkpoint"
             if found
-            else f"its log has no event {seq}"
+            else f"the log of the run has no event {seq}"
         )
         raise ResumeRefused(row.run_id, f"{what}; `holdfast checkpoints {row.run_id}` lists the checkpoints")
     return seq
@@ -224,7 +227,9 @@ def _checkpoint(services: Services, row: RunRow, seq: int) -> int:
 def _rewound_to(
     services: Services, flow: Flow[Any], row: RunRow, head: RunState, to: int, take_up: TakeUp
 ) -> RunState:
-    """The state at that event. Raises `ResumeRefused` if going back would run a node again that is not idempotent."""
+    """Return the state of the run at the event to rewind to. Raises `ResumeRefused` if the rewind would run a node again that
+    is not idempotent.
+    """
     state = history.load(services.store, row.run_id, to, row=row, check=True)
     if not take_up.force:
         for name, node in head.nodes.items():
@@ -243,8 +248,8 @@ def _rewound_to(
 def _signals_since(
     services: Services, row: RunRow, head: RunState, state: RunState, to: int
 ) -> dict[str, list[Any]]:
-    """The signals that are waiting in the run after a rewind, by name: those that a repeated visit had taken, those that were
-    waiting at that event, and those that came later. A rewind never loses a signal.
+    """Return the payloads of the signals that no node has received after a rewind, by name. A rewind never loses a signal:
+    these are the signals that a repeated visit had received, those that were stored at that event, and those that came later.
     """
     told: dict[str, list[Any]] = {}
     for name in state.open:
@@ -260,7 +265,7 @@ def _signals_since(
 
 
 def _taken(services: Services, row: RunRow, state: RunState, name: str, to: int) -> Iterator[tuple[str, Any]]:
-    """Name and payload of the signals that an open visit has taken."""
+    """Yield name and payload of the signals that an open visit has received."""
     node = state.nodes[name]
     slots: set[tuple[int, str]] = set()
     for found in services.store.events(row.run_id, 0, to, kinds=("SignalAwaited",), node=name):
@@ -274,7 +279,9 @@ def _taken(services: Services, row: RunRow, state: RunState, name: str, to: int)
 
 
 def _fresh(head: RunState) -> dict[str, dict[int, int]]:
-    """Node -> iteration -> how often it got new idempotency keys. A rewind keeps this, because receivers know the old keys."""
+    """Return how often each visit got new idempotency keys, as node -> iteration -> count. A rewind keeps this count, because
+    the services that got the old keys remember them.
+    """
     fresh = {name: dict(visits) for name, visits in head.fresh.items()}
     for name, node in head.nodes.items():
         if node.fresh:
@@ -285,7 +292,7 @@ def _fresh(head: RunState) -> dict[str, dict[int, int]]:
 def _rewind(
     head: RunState, state: RunState, to: int, take_up: TakeUp, signals: dict[str, list[Any]]
 ) -> events.RunRewound:
-    """The event for a rewind, with everything that a rewind does not undo: executions, crashes, costs and signals."""
+    """Return the event for a rewind, with everything that a rewind does not undo: executions, crashes, costs and signals."""
     executions: dict[str, dict[int, int]] = {name: dict(visits) for name, visits in head.executions.items()}
     for name, node in head.nodes.items():
         before = state.nodes.get(name)
@@ -296,7 +303,7 @@ def _rewind(
             executions.setdefault(name, {})[iteration] = last
         if node.asked and not (
             name in head.open and node.attempt
-        ):  # asked, but not begun: the next question needs another key
+        ):  # the visit has asked but not begun: its next question needs another key
             visit = node.iteration + (name not in head.open)
             executions.setdefault(name, {})[visit] = head.next_execution(name, visit)
     cut = {name: head.nodes[name].crashes + (head.nodes[name].status == "running") for name in head.open}
@@ -319,7 +326,9 @@ def _rewind(
 
 
 def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: TakeUp) -> list[events.Event]:
-    """The events for a flow that differs from the flow of the run. Raises `ResumeRefused` if the run cannot continue with it."""
+    """Return the events for a flow that differs from the flow of the run. Raises `ResumeRefused` if the run cannot continue
+    with it.
+    """
     if state.fingerprint == flow.fingerprint:
         return []
     stored = services.store.definition(state.fingerprint)
@@ -371,7 +380,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
     if state.state_version > version:
         raise ResumeRefused(
             state.run_id,
-            f"its state has version {state.state_version}, but the flow has version {version}: use the newer code",
+            f"the state of the run has version {state.state_version}, but the flow has version {version}: use the newer code",
         )
 
     kept = [
@@ -381,7 +390,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
     if kept:
         raise ResumeRefused(
             state.run_id,
-            f"its state has version {state.state_version}, and results of that version wait to be merged in {kept[0]!r}. "
+            f"the run's state has version {state.state_version}, and results of that version wait to be merged in {kept[0]!r}. "
             "Let the old code finish that layer or fan-out, then resume with the new code.",
         )
 
@@ -401,7 +410,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
     except Exception as fault:
         raise ResumeRefused(
             state.run_id,
-            f"its state could not be upgraded from version {state.state_version} to {version}: "
+            f"the state of the run could not be upgraded from version {state.state_version} to {version}: "
             f"{type(fault).__name__}: {fault}",
         ) from fault
     journal.record(upgraded)
@@ -410,7 +419,9 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
 def edited(
     flow: Flow[Any], state: RunState, edit: Callable[[Any], Any] | Mapping[str, Any]
 ) -> events.Changes:
-    """The changes of an edit: a mapping of fields, or a function that returns fields or a state, or changes its argument."""
+    """Return the changes that an edit makes to the state. The edit is a mapping of fields, or a function that returns fields or
+    a state, or changes its argument.
+    """
     if isinstance(edit, Mapping):
         result: Any = dict(edit)
     else:
@@ -433,7 +444,7 @@ def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:
     except StateError as misfit:
         raise ResumeRefused(
             state.run_id,
-            f"its state does not fit {flow.state.name} any more: {misfit}. Give the type a new version with an upgrade "
+            f"the run's state does not fit {flow.state.name} any more: {misfit}. Give the type a new version with an upgrade "
             f"(Graph(…, version={state.state_version + 1}, upgrades={{{state.state_version}: …}})), or change it with edit=…",
         ) from misfit
 
@@ -480,7 +491,7 @@ def recover_streams(journal: Journal) -> Journal:
 
 
 def recall_streams(journal: Journal) -> Journal:
-    """Note how many chunks the attempts that wait have streamed: when they are woken, they count on from there."""
+    """Note how many chunks the attempts that wait have streamed: when they are woken, they continue to count from that number."""
     state = journal.state
     for name in state.open:
         if state.nodes[name].parked and state.nodes[name].streamed:
@@ -489,7 +500,7 @@ def recall_streams(journal: Journal) -> Journal:
 
 
 def _count_streamed(journal: Journal, node: str) -> Counter[Streamer]:
-    """How many chunks of each attempt of a node the log holds."""
+    """Return how many chunks of each attempt of a node the log holds."""
     store, counts = journal.services.store, Counter[Streamer]()
     for row in store.events(journal.state.run_id, kinds=("NodeStreamed",), node=node):
         event = open_row(row, store.blobs).event

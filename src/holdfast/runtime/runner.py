@@ -64,10 +64,13 @@ from holdfast.runtime.services import AbandonedCall
 
 T = TypeVar("T")
 SOON_S = 1.0
-"""How long a coroutine that waits is kept, at most, by a worker and by an engine whose caller blocks until the run returns."""
+"""Seconds for which a waiting coroutine stays in memory, at most, in a worker and in an engine whose caller blocks until the
+run returns.
+"""
 _EXIT_EVENTS_MAX = 1000
 _PATIENCE_S = 30.0
-"""How long the thread of an abandoned attempt may still run before the next attempt fails, if the node has no timeout."""
+"""Seconds for which the thread of an abandoned attempt may still run before the next attempt fails, if the node has no timeout.
+"""
 
 
 class Phase(IntEnum):
@@ -107,14 +110,14 @@ class Runner:
     on_long_wait = LongWait.STAY
     patience_s = 0.0
     asleep_until: float | None = None
-    """When to load the run again: it has not ended, but only waits. None: the runner has not put the run to sleep."""
+    """When to load the run again, if the runner has stopped because the run only waits, and for long; otherwise None."""
     _phase = _RESTING
     _again = False
-    """Whether `_advance` must look again."""
+    """True if `_advance` must look at the run again."""
     _look_is_scheduled = False
-    """Whether a call of `_advance` is scheduled on the event loop."""
+    """True if a call of `_advance` is scheduled on the event loop."""
     _owes = False
-    """Whether a node that is not idempotent has ended since the last save: that must be durable before anything else starts."""
+    """True if a node that is not idempotent has ended since the last save: its end must be durable before another node starts."""
     _halt: Halt | None = None
     _grace: Timer | None = None
     _unwinding: Timer | None = None
@@ -128,21 +131,23 @@ class Runner:
         self.state = journal.state
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._around = contextvars.copy_context()
-        """The context variables of the caller. Each node gets a copy, so that the next one never sees what a node has set."""
+        """The context variables of the caller. Each node gets a copy, so that no node sees what another one has set."""
         self._around.run(
             nesting.enter, self.services.holdings, self.services.store.generation, self.state.run_id
         )
         self._bodies: dict[tuple[str, int | None], Body] = {}
         self._haunted = self.services.haunted.get(self.state.run_id, {})
-        """Abandoned calls whose threads still run."""
+        """The abandoned calls of this run whose threads still run, by node and item."""
         self._ended: list[Body] = []
         self._streams: list[tuple[int, Segment]] = []
-        """Recorded segments, each with the seq of its event: their spills are deleted when that event is saved."""
+        """Recorded segments of streams, each with the seq of its event: when that event is saved, the spill of the segment is
+        deleted.
+        """
         self._requests: list[AnyRequest] = []
         self._known_requests: set[str] = set()
         self._durability = self.state.options.get("durability", "sync")
         self._calls: list[Body] | None = []
-        """The nodes to call when the append under way is durable. None: it is the last append of this runner."""
+        """The nodes to call when the append under way is durable; None if that is the last append of this runner."""
         self.park_after_s = self.services.park_soon
         """Seconds for which a waiting coroutine stays in memory before it is unwound."""
 
@@ -154,7 +159,7 @@ class Runner:
 
     @property
     def has_requests(self) -> bool:
-        """Whether this runner has requests that it has not carried out yet."""
+        """True if this runner has requests that it has not carried out yet."""
         return bool(self._requests)
 
     def request(self, request: AnyRequest) -> None:
@@ -165,7 +170,7 @@ class Runner:
             self._advance()
 
     def is_current(self, body: Body) -> bool:
-        """Whether an attempt may still record anything."""
+        """Return whether an attempt may still record events, because it was not abandoned."""
         return self._bodies.get(body.key) is body and not body.cancelled and not self.done.done()
 
     def look_again(self) -> None:
@@ -203,7 +208,9 @@ class Runner:
                 body.work.park()
 
     def _stop_bodies(self) -> None:
-        """Stop the running nodes. A coroutine that does not unwind is abandoned after `UNWIND_S` seconds, or at a second call."""
+        """Stop the running nodes. A coroutine that does not end is abandoned after `UNWIND_S` seconds, or when this method is
+        called again.
+        """
         if self._unwinding is None:
             clock = self.services.clock
             for body in list(self._bodies.values()):
@@ -234,7 +241,7 @@ class Runner:
                     timer.cancel()
 
     def _advance(self) -> None:
-        """Make rounds until no more is due, or until an append must be durable first."""
+        """Repeat `_round` until nothing more is due in the run, or until an append must become durable first."""
         self._again = True
         if self._phase is not _RESTING:
             return
@@ -284,7 +291,7 @@ class Runner:
             self._call_all(calls)
 
     def _stays(self, starts: list[events.NodeEvent]) -> bool:
-        """Whether a waiting run must stay in memory, because a part of it is not in the store."""
+        """Return whether a waiting run must stay in memory, because the store does not have all of it."""
         return bool(starts or self._bodies or self._haunted or self._halt or self.journal.taken)
 
     def _more_requests(self) -> bool:
@@ -302,7 +309,7 @@ class Runner:
         return bool(self._requests)
 
     def _must_save(self, calls: list[Body]) -> bool:
-        """Whether a run with `durability="exit"` must save now and cannot wait until it stops."""
+        """Return whether a run with `durability="exit"` must save its events now, although it has not stopped."""
         # Checkpoint 0 is durable before anything runs, whatever the durability.
         first = not self.journal.saved_seq
         if first or self.journal.awaited or self.journal.urgent:
@@ -404,7 +411,7 @@ class Runner:
         return clock.call_at(clock.now() + left, lambda: self.halt(Halt("timeout", reason=reason)))
 
     def lose(self, error: BaseException) -> None:
-        """The lease is lost, or soon will be: stop the nodes and record nothing more."""
+        """Stop the nodes and record nothing more, because the lease is lost or soon will be."""
         self._finish(error)
 
     def _abandon(self) -> None:
@@ -461,7 +468,7 @@ class Runner:
             self.journal.streamed[stream.streamer] = stream.count
 
     def record_stream(self, body: Body) -> None:
-        """Record the chunks that an attempt has streamed since the last time."""
+        """Record the chunks that an attempt has streamed and that are not recorded yet."""
         stream = body.work.stream
         segment = stream.cut()
         if segment.chunks:
@@ -473,7 +480,7 @@ class Runner:
         self._streams.append((self.state.seq, segment))
 
     def unsaved_chunks(self) -> list[Chunk]:
-        """The chunks that nodes have streamed, as far as they are not durable in the log."""
+        """Return the chunks that nodes have streamed and that are not durable in the log yet."""
         segments = [segment for _, segment in self._streams]
         segments += [
             body.work.stream.segment
@@ -483,7 +490,7 @@ class Runner:
         return [chunk for segment in segments for chunk in segment.as_chunks()]
 
     def _events_of(self, body: Body) -> list[events.Event]:
-        """The events for a call that has ended. A result that arrives after the timeout is not used."""
+        """Return the events for a call that has ended. A result that arrives after the timeout is not used."""
         name, item = body.key
         error = body.error
         if isinstance(error, Parked) and not body.timed_out:
@@ -510,7 +517,7 @@ class Runner:
         return [self._failed(body, error or TimeoutError())]
 
     def _failed(self, body: Body, error: BaseException) -> events.Event:
-        """The event for a call that raised, took too long, or returned a result that does not fit the state."""
+        """Return the event for a call that raised, took too long, or returned a result that does not fit the state."""
         name, item = body.key
         node, visit = self.flow.nodes[name], self.state.nodes[name]
         header = outcomes.visit_of(name, visit)
@@ -536,8 +543,8 @@ class Runner:
     # --- what is next ---------------------------------------------------------------------------------
 
     def _decide(self) -> tuple[list[events.NodeEvent], float | None, float | None]:
-        """Perform the commands of `decide` until there are no more. Returns the start events of the nodes to call, the time to
-        look again, and the time at which the run is due although this runner does not wait for it.
+        """Perform the commands of `decide` until there are no more. Returns the start events of the nodes to call, the time at
+        which this runner must look at the run again, and the time at which the run is due if the runner does not wait for it.
         """
         starts: list[events.NodeEvent] = []
         if self._halt is not None:
@@ -569,7 +576,9 @@ class Runner:
                 return starts, wake_at, due_at
 
     def _ghost(self, command: commands.AnyCommand) -> AbandonedCall | None:
-        """The abandoned call of an older attempt, if its thread still runs: no new attempt starts beside it."""
+        """Return the abandoned call of an older attempt whose thread still runs, if there is one: no new attempt starts beside
+        it.
+        """
         if isinstance(command, commands.StartNode):
             return next((body for (name, _), body in self._haunted.items() if name == command.node), None)
         if isinstance(command, commands.StartItem):
@@ -692,7 +701,7 @@ class Runner:
         )
 
     def _given(self, start: events.NodeEvent, item: int | None) -> Any:
-        """The input of a node or item, typed: a copy that only this call has."""
+        """Return the typed input of a node or item: a copy that only this call has."""
         visit = self.state.nodes[start.node]
         if item is None:
             return self.flow.state.load(visit.input or {})
@@ -704,7 +713,7 @@ class Runner:
     # --- halts and requests ---------------------------------------------------------------------------
 
     def _finish_halt(self, halt: Halt) -> None:
-        """All nodes have ended: record which were interrupted, and the status of the run."""
+        """Record which nodes were interrupted, and the status of the run. Called when all nodes have ended."""
         if self.state.status in STOPPED:
             return
         operator.cut_all(self.journal, halt.reason or halt.kind)
@@ -717,7 +726,7 @@ class Runner:
             self._finish_interrupt(halt)
 
     def _finish_interrupt(self, halt: Halt) -> None:
-        """Record that the run has ended, if its last node ended in time; otherwise, that it was interrupted."""
+        """Record that the run has ended if its last node ended in time; otherwise record that the run was interrupted."""
         for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
             if isinstance(command, (commands.CompleteRun, commands.FailRun)):
                 perform(self.journal, command, [])

@@ -39,7 +39,7 @@ def at_once(call: Callable[[], None], done: Callable[[BaseException | None], Non
 
 
 def in_thread(threads: Threads) -> Aside:
-    """Build the `Aside` that calls functions that may block in a thread."""
+    """Return a function that calls functions which may block in a thread (see `Aside`)."""
 
     def aside(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         future = threads.call(call)
@@ -49,7 +49,7 @@ def in_thread(threads: Threads) -> Aside:
 
 
 def waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
-    """Build the function with which other threads call a function on the event loop."""
+    """Return a function with which other threads can have a function called on the event loop."""
 
     def wake(call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop is closed: no coroutine waits any more
@@ -59,7 +59,7 @@ def waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], Non
 
 
 def no_artifacts(run_id: str, flow: str, node: str, visit: str) -> Artifacts:
-    """Raise `ContextError`: this engine has no folder for the files of nodes."""
+    """Raise `ContextError`, because this engine has no folder for the files of nodes."""
     raise ContextError(
         f"node {node!r} uses a folder for its files, but the engine has none. Give the engine run_base=… "
         "(--run-base, HOLDFAST_RUN_BASE)."
@@ -75,7 +75,8 @@ class AbandonedCall(Protocol):
 
 
 class ReadingThread:
-    """One thread for all reads of an engine for which no step waits. With `inline`, the reads are made on the event loop.
+    """The one thread in which an engine reads its store while its nodes run. With `inline`, the reads are made on the event
+    loop.
 
     It is separate from the threads that call nodes, because those may all be busy for hours. It starts with the first call.
     """
@@ -85,7 +86,7 @@ class ReadingThread:
         self._thread: ThreadPoolExecutor | None = None
 
     async def call(self, read: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Make a call on the thread, and await its result. Calls are made one after the other, in order."""
+        """Call `read` in the thread, and return its result. Calls are made one after the other, in order."""
         if self._inline:
             return read(*args, **options)
         if self._thread is None:
@@ -107,13 +108,13 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     clock: Clock
     luck: random.Random
     salts: Callable[[], bytes]
-    """Returns random bytes for one event."""
+    """A function that returns random bytes for one event."""
     holder: Holder
     resources: Mapping[str, Any]
     stage: Stage
-    """Runs the coroutines of nodes without a context."""
+    """The queue that runs the coroutines of nodes which take no context."""
     threads: Threads | None
-    """The threads for functions that may block. None: they are called on the event loop."""
+    """The threads for functions that may block; None if they are called on the event loop."""
     reading: ReadingThread
     """The thread in which the engine reads its store, so that reading runs or an inbox never delays a running node."""
     executors: Mapping[str, Executor] = {}
@@ -123,25 +124,29 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     elsewhere: frozenset[str] = frozenset()
     """The names of the executors that call functions outside of this process."""
     haunted: dict[str, dict[tuple[str, int | None], AbandonedCall]]
-    """Run -> abandoned calls whose threads still run: no new attempt starts beside one, not even after a resume."""
+    """Run -> node and item -> the abandoned call whose thread still runs: no new attempt of that node or item starts beside it,
+    not even after a resume.
+    """
     warned: set[tuple[str, str]] = msgspec.field(default_factory=set)
-    """Flow and node of each warning that is given once."""
+    """Flow and node for which a warning was logged that is given only once."""
     faults: dict[str, BaseException]
-    """Run -> the exception for which it has failed here. `Driver.result` takes it out."""
+    """Run -> the exception for which it has failed in this process. `Driver.result` removes the entry."""
     holdings: Holdings
     """The runs that this engine holds."""
     listeners: Listeners
-    """Notified when events are durable, and when nodes are called or stream."""
+    """The listeners, which are notified when events are durable, and when nodes are called or stream."""
     aside: Aside = at_once
-    """Calls a function that may block, and then a second function on the event loop."""
+    """A function that calls a function which may block, and then a second function on the event loop."""
     artifacts: Callable[[str, str, str, str], Artifacts] = no_artifacts
-    """(run id, flow, node, visit) -> the folder for the files of that visit."""
+    """A function that takes run id, flow, node and visit, and returns the folder for the files of that visit."""
     artifact_names: Callable[[str, str, str], list[str]] = lambda run_id, flow, node: []
-    """(run id, flow, node) -> the names of the files that the node has written."""
+    """A function that takes run id, flow and node, and returns the names of the files that the node has written."""
     park_after: float = 30.0
     """Seconds that a waiting coroutine stays in memory, at most, before it is unwound."""
     park_soon: float = 30.0
-    """The same for a wait that nothing in the node can cancel: an engine whose caller blocks unwinds such a wait earlier."""
+    """Seconds that a waiting coroutine stays in memory if nothing in the node can cancel its wait. Shorter than `park_after` in
+    an engine whose caller blocks until the run returns.
+    """
     log_budget: int = LOG_BUDGET
     """Bytes of log for one checkpoint above which a result is refused."""
     blob_over: int = BLOB_OVER

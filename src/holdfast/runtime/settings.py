@@ -34,24 +34,27 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     durability: Durability = "sync"
     """When a step is durable: before the next node starts (sync), while the next node runs (async), when the run stops (exit)."""
     blobs: str = ""
-    """Where values too large for the log are kept: a folder, file:///path, memory://name or an fsspec URL; empty: next to
-    the store."""
+    """Where values too large for the log are kept: a folder, file:///path, memory://name or an fsspec URL. If empty, next to
+    the store.
+    """
     blob_over: int = BLOB_OVER
     """Bytes of JSON above which a value is stored as a blob instead of in the log."""
     log_budget: int = LOG_BUDGET
     """Bytes of log for one checkpoint above which the engine refuses a result; from 500 KB on it logs a warning."""
     concurrency: int = 10
-    """Runs that a worker drives at the same time."""
+    """How many runs a worker executes at the same time."""
     keep_checkpoints: int = 0
-    """How many of its latest checkpoints a run keeps while it continues; 0: all of them."""
+    """How many of its latest checkpoints a run keeps while it continues; 0 keeps all."""
     run_base: str = ""
-    """The folder for receipts, handoffs and artifacts; empty: the engine writes none."""
+    """The folder for receipts, handoffs and artifacts. If empty, the engine writes none."""
 
 
 def resolve(
     given: Mapping[str, Any], *, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Settings:
-    """The settings in force. An option that is None was not given in the call. Raises `SettingError`."""
+    """Return the settings in force: `given` has the options of the call, in which None means that an option was not given.
+    Raises `SettingError`.
+    """
     environment = os.environ if environment is None else environment
     chosen: dict[str, Any] = {}
     project = project_table(folder)
@@ -67,7 +70,7 @@ def resolve(
 
 
 def project_table(folder: Path | None = None) -> dict[str, Any]:
-    """The table `[tool.holdfast]` of the nearest pyproject.toml: in this folder (default: the current one) or a parent."""
+    """Return the table `[tool.holdfast]` of the nearest pyproject.toml: in this folder (default: the current one) or a parent."""
     folder = (folder or Path.cwd()).resolve()
     for place in (folder, *folder.parents):
         file = place / "pyproject.toml"
@@ -91,8 +94,8 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def _table_of(text: str) -> dict[str, Any]:
-    """The table `[tool.holdfast]` in the text of a pyproject.toml. Cached, because parsing takes longer than opening a store in
-    memory.
+    """Return the table `[tool.holdfast]` in the text of a pyproject.toml. Cached, because parsing takes longer than opening a
+    store in memory.
     """
     table: dict[str, Any] = tomllib.loads(text).get("tool", {}).get("holdfast", {})
     return table
@@ -117,7 +120,7 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
 
 
 def read_seconds(value: Any, where: str, *, at_least: float = 0) -> float:
-    """A number of seconds, as it was given at this place. Raises `SettingError`."""
+    """Return a number of seconds that was given as an option. `where` names the option in the error for a wrong value."""
     try:
         seconds = float(value)
     except (TypeError, ValueError):

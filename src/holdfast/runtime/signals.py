@@ -1,13 +1,14 @@
 """SIGINT and SIGTERM while an engine is open in the main thread: stop gracefully, then pass the signal on.
 
 An engine that executes nothing (it holds no run, and no `work()` is in progress) leaves signals alone: the handler from before
-gets them. Where an engine executes something, the first signal stops every open engine: no node starts any more, running nodes
-get `grace` seconds, and the engine records which nodes it interrupted. When all have stopped, `KeyboardInterrupt` or
+gets them. If an engine executes something, the first signal stops every open engine: no node starts any more, running nodes get
+`grace` seconds, and the engine records which nodes it interrupted. When all have stopped, `KeyboardInterrupt` or
 `SystemExit(143)` is raised in the task that opened the engine, whatever that task waits for: a library never swallows a signal.
-A second signal ends the grace period, and leaves at once.
+A second signal ends the grace period, and raises that exception at once.
 
-A handler that another part of the program has installed (a web server's) stays in place, unless `always` is set: the caller of a
-blocking function waits for nothing else. For the same reason such a function leaves at the first signal if it executes nothing.
+A handler that another part of the program has installed (a web server's) stays in place, unless `always` is set: the caller of
+a blocking function waits for nothing else. For the same reason such a function returns at the first signal if it executes
+nothing.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ _log = logging.getLogger("holdfast")
 
 
 class Stopping:
-    """What `Engine.stop` returns. The engine stops whether or not it is awaited; awaiting it waits until no run is executed.
+    """The object that `Engine.stop` returns. The engine stops whether or not this object is awaited; `await` waits until the
+    engine executes no run any more.
 
-    Raises `ContextError` if it is awaited inside a node of that engine, which would wait for itself.
+    Raises `ContextError` if it is awaited inside a node of that engine: the node would wait for itself.
     """
 
     def __init__(self, holdings: Holdings) -> None:
@@ -51,7 +53,7 @@ class Stopping:
 
 
 class Stoppable(Protocol):
-    """An engine, as far as a signal needs it."""
+    """The part of an engine that the signal handler uses."""
 
     @property
     def is_executing(self) -> bool: ...
@@ -65,13 +67,13 @@ class Signals:
     """Handles SIGINT and SIGTERM for one engine, from `open` to `close`."""
 
     always = False
-    """Whether it also replaces handlers that are not those of the system, Python or asyncio."""
+    """True if handlers that another part of the program has installed are replaced, too."""
     announces = True
-    """Whether the first signal is logged, with what is waited for. False if the program says that itself, as the commands do."""
+    """True if the first signal is logged, with the grace period; False if the program reports the signal itself."""
     received: int | None = None
-    """The first signal that was not left alone."""
+    """The number of the first signal that this object has handled; None if there was none."""
     is_closing = False
-    """Whether the task that opened the engine closes it now, and will pass the signal on by itself."""
+    """True if the task that opened the engine is closing it now, and will pass the signal on by itself."""
     _has_left = False
 
     def __init__(self, engine: Stoppable) -> None:
@@ -92,7 +94,7 @@ class Signals:
                     self.before[number] = signal.signal(number, self._handle)
 
     def close(self) -> None:
-        """Handle no more signals. A handler that was installed after this one stays."""
+        """Stop handling signals. A handler that was installed after this one stays."""
         _open.discard(self)
         for number in self.before:
             if signal.getsignal(number) == self._handle:
@@ -106,7 +108,7 @@ class Signals:
             raise SystemExit(128 + self.received)
 
     def stop_from_outside(self) -> None:
-        """Stop the engine, or leave it if it executes nothing; callable from any thread."""
+        """Stop the engine; if it executes nothing, end the call that uses it. May be called from any thread."""
         self.soon(lambda: self.engine.stop("interrupted") if self.engine.is_executing else self._cancel())
 
     # --- in the signal handler ------------------------------------------------------------------------
@@ -142,7 +144,9 @@ class Signals:
             signal.raise_signal(number)
 
     def _below(self, number: int, *, engines: bool = False) -> Any:
-        """The handler from before this one: that of an open engine or of the program; with `engines`, that of the program."""
+        """Return the handler that was installed before this one. Handlers of closed engines are passed over; if `engines` is
+        true, those of open engines too.
+        """
         handler = self.before[number]
         while isinstance(other := getattr(handler, "__self__", None), Signals):
             if other in _open and not engines:
@@ -151,11 +155,11 @@ class Signals:
         return handler
 
     def soon(self, call: Callable[[], object]) -> None:
-        """Have something called on the event loop. Not in the context of the code that the signal has interrupted: that may be
-        a node, which must not wait for its engine.
+        """Call a function on the event loop soon, in an empty context: the signal may have interrupted the code of a node,
+        which must not wait for its own engine.
         """
         if self.loop is not None:
-            with suppress(RuntimeError):  # the loop is closed: no engine is left to stop
+            with suppress(RuntimeError):  # the loop is closed: no engine is left that could be stopped
                 self.loop.call_soon_threadsafe(call, context=Context())
 
     # --- on the event loop ----------------------------------------------------------------------------
@@ -172,7 +176,7 @@ class Signals:
             self._draining = asyncio.get_running_loop().create_task(self._drain(stops))
 
     def _stop_all(self, *, grace: float | None = None) -> list[Stopping]:
-        """Stop every open engine. Returns what to await for those of this event loop."""
+        """Stop every open engine. Returns the objects to await for the engines of this event loop."""
         name = signal.Signals(self.received or signal.SIGTERM).name
         stops = []
         for other in list(_open):
@@ -183,7 +187,7 @@ class Signals:
         return stops
 
     async def _drain(self, stops: list[Stopping]) -> None:
-        """Wait until everything has stopped; then end the main task, unless it is leaving already."""
+        """Wait until the engines have stopped; then cancel the task that opened this engine, unless it ends already."""
         for stopping in stops:
             await stopping
         if not self.is_closing and not self._has_left:
@@ -196,8 +200,8 @@ class Signals:
             self._cancel()
 
     def _cancel(self) -> None:
-        """Cancel the task that opened the engine: it closes the engine, and passes the signal on. Where it has ended, the signal
-        is raised in the event loop, which then ends all its tasks.
+        """Cancel the task that opened the engine: it closes the engine, and passes the signal on. If that task has ended, the
+        exception is raised in the event loop, which then ends all its tasks.
         """
         if self._main is None or self._main.done():
             asyncio.get_running_loop().call_soon(self.pass_on)

@@ -57,18 +57,23 @@ Until: TypeAlias = "Callable[[], Any] | Literal['idle']"
 POLL_S = 15.0
 """Seconds without news after which a worker looks for runs anyway."""
 UNHEARD_POLL_S = 1.0
-"""Seconds between two looks for runs in an engine without threads, which gets no news."""
+"""Seconds after which a worker looks for runs again in an engine without threads, which gets no news from the store."""
 SWEEP_S = 60.0
-"""How often an idle worker looks for runs that do not move."""
+"""Seconds after which an idle worker looks again for runs that do not move."""
 _FIRST_S, _LAST_S, _GROWS = 5.0, 3600.0, 4.0
-"""For how many seconds a run that could not be resumed is passed over: the first time, at most, and the factor each time."""
+"""How long a run that could not be resumed is passed over: seconds the first time, seconds at most, and the factor by which the
+time grows.
+"""
 _BREATH_S, _BREATH_MAX_S = 0.02, 0.2
-"""The pause between two looks that found nothing, while news keeps coming."""
+"""Seconds between two searches for runs that found none, while the store keeps sending news: at first, and at most."""
 _LIMITED_S = 1.0
-"""Seconds to wait for a run that is due while its queue is at its limit. The end of another run in that queue is news."""
+"""Seconds until the worker looks again for a due run whose queue is at its limit. It looks earlier if another run in that queue
+ends.
+"""
 _REMEMBERED_MAX = 1000
-"""How many reported troubles a worker remembers. Of the runs that it passes over, it forgets those first that it has not met
-again: a forgotten run that is still due would be taken at once, again and again, before the runs after it."""
+"""How many reported problems a worker remembers. Of the runs that it passes over, it first forgets those that it has not met
+again: if it forgot a run that is still due, it would take that run again and again, before all later runs.
+"""
 _PASSED_OVER_MAX = 50_000
 _HOPELESS = (StorePoisoned, StoreUnusable, SchemaTooNew)
 
@@ -76,7 +81,7 @@ _log = logging.getLogger("holdfast")
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
-    """A problem that an operator should know about. The worker continues."""
+    """A problem that a worker reports to its operator. The worker continues after it."""
 
     run_id: str | None = None
     flow: str | None = None
@@ -90,7 +95,7 @@ class _PassedOver(msgspec.Struct):
 
 
 class Worker:
-    """Takes runs and drives them until it is stopped."""
+    """Claims runs from queues and executes them until it is stopped."""
 
     def __init__(
         self,
@@ -121,14 +126,15 @@ class Worker:
         """Set when this worker has ended, and every run that it drove has stopped."""
         self._going: dict[str, asyncio.Future[None]] = {}
         self._takes = 0
-        """How many takes are under way. A take is over when its runs are in `_going`."""
+        """How many requests for runs to the store are under way. Such a request is over when its runs are in `_going`."""
         self._passed_over: dict[str, _PassedOver] = {}
         self._forgets_at = _REMEMBERED_MAX
         self._reported: dict[str, None] = {}
         self._fault: StoreError | None = None
         self._empty = 0
-        """How many looks in a row have found nothing since a run last ended here: an end may make room in a queue, or leave its
-        run due again."""
+        """How many searches for runs in a row have found none. Set back to 0 when a run ends here, because that may make room
+        in a queue, or leave the run due again.
+        """
         self._ends = 0
         self._troubled = 0
         """How many times in a row the store has not answered."""
@@ -136,13 +142,15 @@ class Worker:
         self._swept_at = self._services.clock.now() - SWEEP_S / 2
 
     def has(self, run_id: str) -> bool | None:
-        """Whether this worker has taken a run; None: it is taking runs now, perhaps this one. May be called from any thread."""
-        if self._takes:  # asked first: a run is in `_going` before its take is over
+        """Return whether this worker has taken a run; None if it is taking runs now, perhaps this one. May be called from any
+        thread.
+        """
+        if self._takes:  # checked first: a run is in `_going` before the request for it is over
             return True if run_id in self._going else None
         return run_id in self._going
 
     def look(self) -> None:
-        """Have the worker look for runs again, because something has changed."""
+        """Make the worker look for runs now, because something has changed."""
         self._news.set()
 
     async def work(self) -> None:
@@ -265,7 +273,7 @@ class Worker:
             if _is_hopeless(refused) and await self._is_lost(refused):
                 self._fault = refused
                 return
-            self._holdings.release(run_id, taken.lease.fence)  # giving it back twice does no harm
+            self._holdings.release(run_id, taken.lease.fence)  # releasing a lease twice does no harm
             if isinstance(refused, StoreReadOnly):  # a fault of the store, not of this run
                 self._tell_trouble(refused)
             elif not self._is_stopping:
@@ -292,8 +300,8 @@ class Worker:
         return await self._driver.drive(journal, runner)
 
     async def _is_lost(self, fault: StoreError) -> bool:
-        """Whether the whole store is unusable. If this worker can still renew its leases, only something of one run cannot be
-        read, such as a blob, or a part of the disk.
+        """Return whether the whole store is unusable. If this worker can still renew its leases, only data of one run cannot be
+        read, such as a blob.
         """
         if not isinstance(fault, StoreUnusable):
             return True
@@ -336,7 +344,9 @@ class Worker:
         self._forgets_at = max(_REMEMBERED_MAX, 2 * len(self._passed_over))
 
     def _tell_trouble(self, fault: StoreError) -> None:
-        """Report that the store cannot be used now; it is asked again later. A take without a reply may have claimed runs."""
+        """Report that the store cannot be used now; the worker tries again later. A request for runs that got no reply may have
+        claimed some.
+        """
         self._troubled += 1
         self._holdings.doubt()
         if isinstance(fault, StoreReadOnly):
@@ -368,7 +378,7 @@ class Worker:
         seconds = await self._patience_s() if free > 0 else POLL_S
         if self._is_stopping:
             return
-        if self._news.is_set() and self._empty > 1:  # there is much news, but none for this worker
+        if self._news.is_set() and self._empty > 1:  # the store has much news, but no run for this worker
             seconds = min(_BREATH_S * 2 ** min(self._empty, 8), _BREATH_MAX_S, seconds)
             await sleep(clock, seconds)
             return
@@ -382,7 +392,7 @@ class Worker:
             self._empty = min(self._empty, 1)
 
     async def _patience_s(self) -> float:
-        """Returns how long to wait before the next look."""
+        """Return how many seconds to wait before the worker looks for runs again."""
         clock = self._services.clock
         if self._troubled:
             return float(min(2.0 ** (self._troubled - 2), POLL_S))
@@ -426,7 +436,7 @@ class Worker:
 
 
 def _is_hopeless(fault: BaseException) -> TypeGuard[StoreError]:
-    """Whether a store will not work again until an operator repairs it."""
+    """Return whether the error means that the store will not work again until an operator repairs it."""
     return isinstance(fault, _HOPELESS) and not isinstance(fault, StoreReadOnly)
 
 
@@ -446,7 +456,7 @@ def _log_failure(run: Run[Any]) -> None:
     except RunFailed as failed:
         _log.warning("%s", failed)
     except RunCancelled:
-        pass  # an operator asked for it
+        pass  # an operator asked for the cancellation
 
 
 def _checked(concurrency: Any) -> int:

@@ -216,8 +216,8 @@ class History:
         item: int | None = None,
         **wanted: Any,
     ) -> History:
-        """Record that the node began to wait for a signal, or received a signal that had arrived before. `wanted`: its schema, or
-        which signal that was set aside it takes.
+        """Record that the node began to wait for a signal, or received a signal that had arrived before. `wanted` may give the
+        `payload_schema`, or in `takes` the position of a signal that was set aside.
         """
         until = None if timeout is None else self.at + timeout
         slot = slot or Slot.signal(signal, 1).text
@@ -226,7 +226,7 @@ class History:
     def set_aside(
         self, node: str, signal: str, *, slot: str | None = None, item: int | None = None
     ) -> History:
-        """The node could not use the signal that it received."""
+        """Record that the node could not use the signal that it received."""
         slot = slot or Slot.signal(signal, 1).text
         return self._inside(events.SignalSetAside, node, item, slot=slot, name=signal, reason="does not fit")
 
@@ -257,7 +257,7 @@ class History:
     def withdrawn(
         self, node: str, slot: str, *, returned: str | None = None, item: int | None = None
     ) -> History:
-        """Record that the node gave up a wait. `returned`: the signal that the wait had received."""
+        """Record that the node withdrew a wait. `returned` is the name of a signal that had ended the wait."""
         return self._inside(events.WaitWithdrawn, node, item, slot=slot, returned=returned)
 
     def parked(self, node: str, *slots: str, item: int | None = None) -> History:

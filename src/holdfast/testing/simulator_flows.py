@@ -220,8 +220,8 @@ class Tale:
         return update
 
     def signals(self) -> list[tuple[str, Any]]:
-        """Return the signals that are sent to a run: every visit waits for a name of its own. A node that is picky is also sent
-        a payload that it cannot use.
+        """Return the signals that are sent to a run: every visit waits for a name of its own. A node that waits for a payload
+        of one type is first sent a payload that does not fit.
         """
         sent: list[tuple[str, Any]] = []
         for node, count in self.visits.items():
@@ -369,7 +369,7 @@ async def _nap(ctx: Context) -> None:
 
 @dataclass
 class Word:
-    """The payload of a signal that some nodes wait for. A schema allows every word, the type does not."""
+    """The payload of a signal that some nodes wait for. Its JSON Schema allows every word, but the type itself rejects one."""
 
     word: str
 
@@ -383,7 +383,9 @@ _PATIENCE_S = 0.1
 
 
 def signal_manner(node: str) -> Literal["plainly", "impatiently", "pickily"]:
-    """How a node waits for its signals: as long as it takes; for a moment, and then again; or for a payload of one type."""
+    """Return how a node waits for its signals: without a limit (plainly), for a moment and then again (impatiently), or for a
+    payload of one type (pickily).
+    """
     manners: tuple[Literal["plainly", "impatiently", "pickily"], ...] = ("plainly", "impatiently", "pickily")
     return manners[sum(map(ord, node)) % len(manners)]
 

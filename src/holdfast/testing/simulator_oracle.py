@@ -112,7 +112,7 @@ class Walk:
         self._signals: Counter[tuple[str, str]] = Counter()
         self._aside: Counter[str] = Counter()
         self._waits: set[tuple[str, int, int, int | None, str]] = set()
-        """The waits that nodes have begun and not given up."""
+        """The waits that nodes have begun and not withdrawn."""
         self._open: dict[str, str] = {}
         """Node with an open visit -> the state that the visit was given. A repeated visit is given the same state."""
         self._places: dict[int, tuple[str, int, dict[str, int], dict[str, str]]] = {}

@@ -44,9 +44,9 @@ class Visit:
         self.kept: dict[int, set[str]] = {}
         self.parked: dict[int, list[str]] = {}
         self.filled: dict[tuple[int, str], Body] = {}
-        """Item and slot -> the wait for a payload of a certain form that a signal has ended."""
+        """Item and slot -> a wait that a signal has ended, if the payload must fit a type."""
         self.withdrawn: set[tuple[int, str]] = set()
-        """Item and slot of each wait that the node has given up."""
+        """Item and slot of each wait that the node has withdrawn."""
 
     def here(self) -> tuple[int, int, int]:
         return self.iteration, self.execution, self.attempt

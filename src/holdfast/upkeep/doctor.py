@@ -32,19 +32,23 @@ _WELL: frozenset[Kind] = frozenset({"executing", "waiting", "completed", "cancel
 _ON_OFFER: frozenset[Kind] = frozenset(
     {"no worker", "interrupted", "answered", "due", "flow unknown", "queue full"}
 )
-"""Kinds of diagnosis where a worker may claim the run at any moment. They are reported only after `PATIENCE_S` seconds."""
+"""Kinds of diagnosis where a worker may claim the run at any moment. They are reported only after `PATIENCE_S` or `IDLE_S`
+seconds.
+"""
 
 PATIENCE_S = 60.0
-"""How long a run may wait for a worker, or be overdue, before it is reported."""
+"""Seconds for which a run may wait for a worker, or be overdue, before the doctor reports it."""
 IDLE_S = 2.0
-"""The same while no live process holds any run: an idle worker claims a run that is on offer within a second."""
+"""Seconds for which a run may wait for a worker, or be overdue, if no live process holds any run of the store: an idle worker
+would claim it within a second.
+"""
 SKEW_S = 5.0
 LOG_BYTES = 256 * 1024 * 1024
 SLOT_BYTES = 8 * 1024 * 1024 * 1024
 FREE_BYTES = 512 * 1024 * 1024
 BLOBS_SAMPLED = 200
 RUNS_MAX = 10_000
-"""The number of runs that are examined at most: those that were updated least recently."""
+"""How many runs are examined at most. If there are more, those that were updated least recently are examined."""
 _PAGE = 500
 
 
@@ -54,8 +58,8 @@ _PAGE = 500
 def judge(
     case: Case, now: float, commands: CommandLine | None = None, *, has_live_holder: bool = True
 ) -> Diagnosis | None:
-    """Return what keeps a run from moving; None if the run moves by itself, or if it is too early to report it.
-    `has_live_holder`: some live process executes runs of the store, and may be a worker that claims this run when it has room.
+    """Return why a run does not continue; None if it continues by itself or has ended, or if it is too early to report it.
+    `has_live_holder` is True if a live process executes runs of the store: it may be a worker that claims this run soon.
     """
     found = diagnose(case, now, commands)
     if found.kind in _WELL:

@@ -524,7 +524,7 @@ def test_a_file_that_the_command_line_has_loaded_finds_its_nodes(tmp_path: Path)
 def test_a_name_that_leads_to_another_function_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     flow = one(nodes.pid)
     monkeypatch.setattr(nodes, "pid", nodes.leave)
-    assert "is not the function" in failure(flow).error.message
+    assert "belongs to another object" in failure(flow).error.message
 
 
 def test_an_executor_that_was_never_used_holds_nothing() -> None:

@@ -73,7 +73,7 @@ def signal_awaited(state: RunState, event: events.SignalAwaited, stored: Stored)
 
 
 def _take_oldest(state: RunState, wait: Wait) -> bool:
-    """Give a wait the oldest signal of its name that no visit has taken, if there is one."""
+    """Give a wait the oldest signal of its name that no visit has received, if there is one."""
     name = wait.signal or ""
     waiting = state.signals.get(name)
     if not waiting:
@@ -86,13 +86,15 @@ def _take_oldest(state: RunState, wait: Wait) -> bool:
 
 
 def _fill(state: RunState, wait: Wait, payload: Any) -> None:
-    """A wait takes a signal that came before it."""
+    """End a wait with a signal that came before the wait began."""
     _keep(state, wait.node, wait.item, wait.slot, [payload])
     _remember(state, wait)
 
 
 def _remember(state: RunState, wait: Wait) -> None:
-    """Only the node can tell whether a payload is of the type that it wants: until it has, the wait may go on."""
+    """Remember a wait that a signal has ended, if it is for a payload of a certain type: only the node can tell whether the
+    payload fits, and if it does not, the wait continues.
+    """
     if wait.payload_schema:
         level = NODE_LEVEL if wait.item is None else wait.item
         state.nodes[wait.node].filled.setdefault(level, {})[wait.slot] = wait
@@ -103,7 +105,9 @@ def _key(wait: Wait) -> str:
 
 
 def signal_set_aside(state: RunState, event: events.SignalSetAside, stored: Stored) -> None:
-    """The wait takes the next signal of its name. If there is none it is open again, where it was among the others."""
+    """Set the signal of a wait aside, and give the wait the next signal of its name. If there is none, the wait is open again,
+    before all other waits.
+    """
     node, level = state.nodes[event.node], NODE_LEVEL if event.item is None else event.item
     kept = node.kept.get(level, {})
     if not kept.get(event.slot):
@@ -127,7 +131,7 @@ def signal_received(state: RunState, event: events.SignalReceived, stored: Store
 
 
 def _give_to_oldest(state: RunState, name: str, payload: Any) -> bool:
-    """Give a signal to the oldest wait for it, if there is one."""
+    """Give a signal to the oldest wait for its name. Returns False if no visit waits for it."""
     for key, wait in state.waits.items():
         if wait.signal == name:
             del state.waits[key]
@@ -138,7 +142,7 @@ def _give_to_oldest(state: RunState, name: str, payload: Any) -> bool:
 
 
 def wait_withdrawn(state: RunState, event: events.WaitWithdrawn, stored: Stored) -> None:
-    """Close a wait. A signal that it had received goes to the next wait for it, before all that came later."""
+    """Close a wait. A signal that it had received goes to the next wait for that name, before all later signals."""
     node, level = state.nodes[event.node], NODE_LEVEL if event.item is None else event.item
     kept = node.kept.get(level, {})
     key = wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
@@ -156,7 +160,7 @@ def wait_withdrawn(state: RunState, event: events.WaitWithdrawn, stored: Stored)
 
 
 def _open_again(state: RunState, name: str, item: int | None, slot: str) -> None:
-    """A wait that was withdrawn begins again."""
+    """Note that a wait is not withdrawn any more, if it begins again."""
     given_up = state.nodes[name].withdrawn.get(NODE_LEVEL if item is None else item, ())
     if slot in given_up:
         state.nodes[name].withdrawn[NODE_LEVEL if item is None else item].remove(slot)

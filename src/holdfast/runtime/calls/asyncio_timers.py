@@ -1,9 +1,11 @@
-"""Whether a node may cancel a wait of its own through asyncio: a timer around the wait, or a task that does something else.
+"""Finds out whether a node may cancel one of its own waits through asyncio: by a timer around the wait, or in another of its
+tasks.
 
-An asyncio timer lives in memory only. An attempt whose waits it may end is kept in memory as long as `park_after` allows, because
-unwinding the attempt would lose the timer. asyncio does not record which timers surround a coroutine, so this module looks at the
-suspended coroutines of a task, without changing them. It recognizes `asyncio.timeout`, `asyncio.wait_for`, `asyncio.wait` and
-`asyncio.TaskGroup`; it was tried with Python 3.11 to 3.14. A timer that it does not recognize is lost when the attempt unwinds.
+An asyncio timer lives in memory only. If a timer may end a wait of an attempt, the attempt is kept in memory as long as
+`park_after` allows, because unwinding it would lose the timer. asyncio does not record which timers surround a coroutine, so
+this module looks at the suspended coroutines of a task, without changing them. It recognizes `asyncio.timeout`,
+`asyncio.wait_for`, `asyncio.wait` and `asyncio.TaskGroup`; it was tried with Python 3.11 to 3.14. A timer that it does not
+recognize is lost when the attempt unwinds.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ _GROUP_END = asyncio.TaskGroup.__aexit__.__code__
 def may_be_cancelled(
     own: asyncio.Task[Any], waiting: Collection[asyncio.Task[Any]], family: Collection[asyncio.Task[Any]]
 ) -> bool:
-    """Whether the node itself may cancel one of its waits. `own` is the task of the node, `waiting` are the tasks that wait
-    through its context, `family` are all tasks that it has started.
+    """Return whether the node itself may cancel one of its waits. `own` is the task of the node, `waiting` are the tasks that
+    wait through its context, `family` are all tasks that it has started.
     """
     if any(_has_timer(task) for task in (own, *waiting)):
         return True
@@ -34,7 +36,7 @@ def may_be_cancelled(
 
 
 def _suspended(task: asyncio.Task[Any]) -> Iterator[Any]:
-    """The coroutines and generators that a task is suspended in, outermost first."""
+    """Yield the coroutines and generators in which a task is suspended, outermost first."""
     part: Any = task.get_coro()
     while part is not None and not asyncio.isfuture(part):
         match part:
@@ -47,14 +49,14 @@ def _suspended(task: asyncio.Task[Any]) -> Iterator[Any]:
             case types.GeneratorType():
                 yield part
                 part = part.gi_yieldfrom
-            case _:  # what awaits the next item of an async generator, or a future
+            case _:  # the object that awaits the next item of an async generator, or a future
                 part = next(
                     (inner for inner in gc.get_referents(part) if isinstance(inner, _SUSPENDED)), None
                 )
 
 
 def _held_by(part: Any) -> Iterator[Any]:
-    """The objects on the stack of a suspended coroutine: an `async with` keeps its context manager there."""
+    """Yield the objects on the stack of a suspended coroutine, where an `async with` keeps its context manager."""
     for found in gc.get_referents(part):
         yield found.__self__ if type(found) is types.MethodType else found
 
@@ -73,7 +75,7 @@ def _is_in_group(task: asyncio.Task[Any]) -> bool:
 
 
 def _only_awaits_others(task: asyncio.Task[Any]) -> bool:
-    """Whether a task does nothing but await other tasks: `gather`, the end of a `TaskGroup`, `asyncio.wait`, or one task."""
+    """Return whether a task only awaits other tasks: by `gather`, at the end of a `TaskGroup`, by `asyncio.wait`, or one task."""
     awaited = getattr(task, "_fut_waiter", None)
     if isinstance(awaited, asyncio.Task) or type(awaited).__name__ == "_GatheringFuture":
         return True

@@ -45,9 +45,9 @@ T = TypeVar("T")
 _ANY: Codec[Any] = Codec.of(Any)
 _PROMISES_MAX = 100
 _calling: ContextVar[tuple[object, str, int] | None] = ContextVar("holdfast_step", default=None)
-"""The step whose function is being called: its attempt, its name, and which call of it this is."""
+"""The step whose function is being called: its attempt, its name, and the number of this call, counted from 1."""
 _LOOK_AGAIN_S = 0.02
-"""How long until the engine looks again whether a cancelled task goes on, which may take time to clean up."""
+"""Seconds until the engine checks again whether a cancelled task has ended, which may take time to clean up."""
 _log = logging.getLogger("holdfast")
 
 
@@ -66,7 +66,7 @@ class _Waiter:
 
 
 class Recorder(Protocol):
-    """The runner of a run, as far as an attempt needs it."""
+    """The methods of a runner that an attempt uses."""
 
     journal: Journal
     park_after_s: float
@@ -116,7 +116,7 @@ class Attempt:
         """Set the attributes that an attempt has wherever its function runs: in this process or in another one."""
         self.body = body
         self.blocks = blocks
-        """Whether a wait unwinds the node at once: it is a plain function, or runs in another process."""
+        """True if a wait unwinds the node at once, because it is a plain function or runs in another process."""
         self._run_id = run_id
         self._item: int | None = body.key[1]
         self._header = header
@@ -125,13 +125,13 @@ class Attempt:
         self._used: set[str] = set()
         self._counts: dict[str, int] = {}
         self._calls: dict[str, int] = {}
-        """Step -> how often this attempt has called it."""
+        """Name of a step -> how often this attempt has called it."""
         self._steps = 0
         self._threads = 0
         self._gone: asyncio.Future[None] | None = None
         self._waiters: dict[str, _Waiter] = {}
         self._begin_again: dict[str, Callable[[], object]] = {}
-        """Slot of a wait that the node is in -> records the wait again, if it was withdrawn."""
+        """Slot of a wait that the node is in -> the function that records the wait again if it was withdrawn."""
         self._cancelled: list[tuple[str, str | None]] = []
         """Slot and signal of each wait that was cancelled, until it is known whether the node or the engine cancelled it."""
         self._is_closing = False
@@ -150,7 +150,7 @@ class Attempt:
         return self._journal.state.nodes[self._header["node"]]
 
     def kept(self) -> dict[str, Any]:
-        """Slot -> the value that this execution has kept for it."""
+        """Return the values that this execution has kept, by slot."""
         return self.visit.kept.get(NODE_LEVEL if self._item is None else self._item, {})
 
     def claim(self, slot: str, told: str) -> None:
@@ -164,7 +164,7 @@ class Attempt:
         self._used.add(slot)
 
     def number(self, what: str) -> int:
-        """Which call of its kind this is, counted from 1."""
+        """Return the number of this call among the attempt's calls of its kind, counted from 1."""
         self._counts[what] = self._counts.get(what, 0) + 1
         return self._counts[what]
 
@@ -183,7 +183,7 @@ class Attempt:
         self._used.discard(slot.text)
 
     def kept_step(self, slot: Slot, codec: Codec[Any]) -> list[Any]:
-        """`[result]` if the step has completed, otherwise `[]`."""
+        """Return `[result]` if the step has completed, otherwise `[]`."""
         kept, text = self.kept(), slot.text
         if text not in kept:
             return []
@@ -231,7 +231,9 @@ class Attempt:
 
     @contextmanager
     def step(self, slot: Slot) -> Iterator[None]:
-        """While a step runs, the attempt does not unwind for a parallel wait. A step that raised may be called again."""
+        """Mark a step as running inside this context: the attempt does not unwind for a parallel wait then. A step that raised
+        may be called again.
+        """
         self._require_current()
         task = asyncio.current_task()
         outer = self._in_step.get(task)
@@ -255,7 +257,7 @@ class Attempt:
 
     @contextmanager
     def calling(self, slot: Slot) -> Iterator[None]:
-        """While the function of a step is called: the chunks that it streams are named after the step."""
+        """Mark the function of a step as being called inside this context: chunks that it streams get the name of the step."""
         before = _calling.get()
         self._calls[slot.label] = self._calls.get(slot.label, 0) + 1
         _calling.set((self, slot.label, self._calls[slot.label]))
@@ -265,7 +267,7 @@ class Attempt:
             _calling.set(before)
 
     def called_step(self) -> Step | None:
-        """The step of this attempt that calls the code that is executing, in whichever task or thread; None: no step does."""
+        """The step of this attempt that the executing code belongs to, in any task or thread; None outside of steps."""
         found = _calling.get()
         return found[1:] if found is not None and found[0] is self else None
 
@@ -289,7 +291,9 @@ class Attempt:
             self._gone.set_result(None)
 
     def threads_left(self) -> asyncio.Future[None] | None:
-        """A future that is done when no thread of a step runs any more; None if none runs now. A thread cannot be killed."""
+        """Return a future that is done when no thread of a step runs any more; None if none runs now. It is needed because a
+        thread cannot be killed.
+        """
         if not self._threads:
             return None
         self._gone = asyncio.get_running_loop().create_future()
@@ -306,26 +310,30 @@ class Attempt:
             )
 
     def now(self) -> float:
-        """The store's time, by which timers run."""
+        """Return the time of the store, which timers use."""
         return self._services.store.now()
 
     def clock_time(self) -> float:
-        """The time of the engine's clock, which a test controls."""
+        """Return the time of the engine's clock, which a test can control."""
         return self._services.clock.now()
 
     def is_waiting(self, slot: str) -> bool:
-        """Whether this wait is in the log already, from before the attempt was unwound."""
+        """Return whether the wait of this slot is open in the log, perhaps since before the node was unwound."""
         visit = (self._header["node"], self._header["iteration"], self._header["execution"])
         key = wait_key(*visit, self._item, slot)
         return key in self._journal.state.waits or key in self._journal.state.questions
 
     def set_aside(self, name: str) -> list[tuple[int, Any]]:
-        """The signals of that name that a visit could not use: each with its position among all of them, oldest first."""
+        """Return the signals of this name that were set aside, oldest first: pairs of a position among all signals set aside,
+        and a payload.
+        """
         aside = self._journal.state.aside
         return [(number, signal.payload) for number, signal in enumerate(aside) if signal.name == name]
 
     def _refuse_inside_step(self, slot: str) -> None:
-        """Refuse a wait inside a step: an attempt does not unwind while a step runs, so it would wait in memory forever."""
+        """Refuse a wait inside a step: an attempt does not unwind while a step runs, so the node would stay in memory for the
+        whole wait.
+        """
         if asyncio.current_task() in self._in_step:
             raise self._waits_inside_step(slot)
 
@@ -337,8 +345,8 @@ class Attempt:
         )
 
     def warn_of_unused_answers(self, slot: Slot) -> None:
-        """Warn if this question is new although the node has not used an earlier answer: a question whose text changes from
-        attempt to attempt is asked forever.
+        """Warn if the node asks a new question although it has not used the answer to an earlier one: a question whose text
+        changes from attempt to attempt would be asked again and again.
         """
         unused = labels("ask", (kept for kept in self.kept() if kept not in self._used))
         if unused:
@@ -352,13 +360,13 @@ class Attempt:
             )
 
     def promised(self, coroutine: Coroutine[Any, Any, Any], told: str) -> None:
-        """Note that a method of the context was called, whose coroutine the node must await."""
+        """Note that the node has called a method of its context, and must await the coroutine that it got."""
         self._promises.append((coroutine, told))
         if len(self._promises) > _PROMISES_MAX:
             self._promises = [promise for promise in self._promises if _is_untouched(promise[0])]
 
     def refuse_forgotten(self) -> None:
-        """Refuse the result of a node that called a method of its context and did not await it: the method has done nothing."""
+        """Raise `ContextError` if the node called a method of its context without awaiting it: the method has done nothing."""
         for coroutine, told in self._promises:
             if _is_untouched(coroutine):
                 coroutine.close()
@@ -367,7 +375,7 @@ class Attempt:
                 )
 
     async def until_kept(self, slot: str) -> list[Any]:
-        """Wait for the outcome of a wait that is in the log: `[value]`, or `[]` if it timed out."""
+        """Wait until the wait of this slot, which is in the log, is over. Returns `[value]`, or `[]` if the wait timed out."""
         while slot not in self.kept():
             self._refuse_inside_step(slot)
             if self.blocks:
@@ -404,8 +412,8 @@ class Attempt:
                 waiter.over.set_result(None)
 
     def _park_in_time(self, waiter: _Waiter) -> None:
-        """Unwind the attempt because this wait takes long. If the node may cancel one of its waits itself, by an asyncio timer
-        which unwinding would lose, the attempt is kept as long as `park_after` allows.
+        """Unwind the attempt because this wait takes long. If the node may cancel one of its waits by an asyncio timer, which
+        unwinding would lose, the attempt is unwound only `park_after` seconds after this wait began.
         """
         clock, latest_at = self._services.clock, waiter.began_at + self._services.park_after
         is_timed = self._may_be_cancelled()
@@ -416,8 +424,8 @@ class Attempt:
             self._warn_of_lost_timer()
 
     def park(self) -> bool:
-        """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now. Returns whether it
-        unwinds.
+        """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now. Returns whether the
+        attempt unwinds.
         """
         waiters = self._waiters
         self._park_due = bool(waiters) and all(not waiter.over.done() for waiter in waiters.values())
@@ -426,14 +434,16 @@ class Attempt:
             return False
         self._begin_withdrawn_again(True)
         kept = self.kept()
-        if any(slot in kept for slot in waiters):  # it goes on when that is durable
+        if any(
+            slot in kept for slot in waiters
+        ):  # the attempt continues when the end of that wait is durable
             return False
         self.body.park([slot for slot in waiters if not self.is_withdrawn(slot)])
         return True
 
     def _is_about_to_give_up(self) -> bool:
-        """Whether the node will cancel a wait that it has given up before, as it did then, and go on from there. Unwound now, it
-        would wait for what it does not need: what it waits for next may have come already.
+        """Return whether the node is about to cancel a wait again that an earlier attempt has withdrawn. It must not be unwound
+        before that: its next wait may be over already, and the withdrawn one would keep it from getting there.
         """
         given_up = [waiter for slot, waiter in self._waiters.items() if self.is_withdrawn(slot)]
         if not given_up or not self._may_be_cancelled():
@@ -464,9 +474,9 @@ class Attempt:
 
     @contextmanager
     def waiting(self, slot: str, begin: T, again: Callable[[], object], signal: str | None) -> Iterator[T]:
-        """Within this, the node is in a wait, which `begin` records. `again` records it if it was withdrawn; `signal` is the name
-        of the signal that it is for. A wait that the node itself cancels is withdrawn; one that the engine cancels goes on when
-        the node runs again.
+        """Mark the node as waiting inside this context. The caller records the wait with `begin`, and the engine with `again`
+        if the wait was withdrawn and must begin again; `signal` is the name of the signal that the node waits for. If the node
+        itself cancels the wait, the wait is withdrawn; if the engine cancels it, it continues when the node runs again.
         """
         self._begin_again[slot] = again
         try:
@@ -480,13 +490,13 @@ class Attempt:
             del self._begin_again[slot]
 
     def _is_unwinding(self) -> bool:
-        """Whether the engine ends this attempt, and its waits with it."""
+        """Return whether the engine is ending this attempt, and its waits with it."""
         return self._is_closing or self.body.parking is not None or not self._runner.is_current(self.body)
 
     def _find_out_who_cancelled(self) -> None:
-        """A wait in another task was cancelled by the node, unless the task of the node was cancelled, too. A wait in that task
-        was cancelled by the node if the task is no longer being cancelled a moment later: `asyncio.timeout` and `TaskGroup`
-        take their cancellation back.
+        """Find out whether the node or the engine has cancelled a wait. If the task of the node is not being cancelled, the
+        node has cancelled a wait in one of its other tasks. If it is, look again a moment later: `asyncio.timeout` and
+        `TaskGroup` take their cancellation back, so if the task is no longer being cancelled then, the node did it.
         """
         own = self.body.task
         if own is not None and own.cancelling():
@@ -504,13 +514,15 @@ class Attempt:
             self._withdraw()
 
     def _withdraw(self) -> None:
-        """Record that the node has given up the waits that it cancelled, before anything else that the node does is recorded. A
-        signal that came in the same moment, which the node has not received, goes to the next wait.
+        """Record that the node has withdrawn the waits that it cancelled, before anything else that the node does is recorded.
+        If a signal came at the same moment and the node did not receive it, the signal goes to the next wait.
         """
         if not self._cancelled and not self._waiters:
             return
         cancelled, self._cancelled = self._cancelled, []
-        if not self._is_unwinding():  # a task that the node has cancelled may not know it yet
+        if (
+            not self._is_unwinding()
+        ):  # the code of a task that the node has cancelled may not have been told yet
             cancelled += [
                 (slot, None) for slot, waiter in self._waiters.items() if self._is_cancelled(waiter)
             ]
@@ -521,20 +533,20 @@ class Attempt:
                 self.note(events.WaitWithdrawn, slot=slot, returned=signal)
 
     def _is_cancelled(self, waiter: _Waiter) -> bool:
-        """Whether the node has cancelled a task of its own that waits."""
+        """Return whether the node has cancelled one of its own tasks, which waits."""
         task = waiter.task
         return task is not None and task is not self.body.task and task.cancelling() > 0
 
     def is_withdrawn(self, slot: str) -> bool:
-        """Whether this execution has given up the wait, so that nothing ends it. A plain function, which unwinds for each wait,
-        could not be woken then: for it, the wait begins again.
+        """Return whether this execution has withdrawn the wait, so that no signal or timer ends it. Always False for a plain
+        function: it unwinds for each wait and could not be woken, so its wait begins again.
         """
         level = NODE_LEVEL if self._item is None else self._item
         return not self.blocks and slot in self.visit.withdrawn.get(level, ())
 
     def _begin_withdrawn_again(self, unwinds: bool) -> None:
-        """Begin withdrawn waits again, if the node awaits nothing else, and so nothing could wake it: when it `unwinds`, or if
-        it cannot cancel them itself.
+        """Begin the withdrawn waits again if the node awaits only these, and nothing else could wake it: because it `unwinds`
+        now, or because none of its tasks or timers can cancel them.
         """
         if not self._runner.is_current(self.body) or not all(map(self.is_withdrawn, self._waiters)):
             return
@@ -577,7 +589,7 @@ class Attempt:
             raise Stopped("the engine has abandoned this attempt, and records nothing more of it")
 
     def artifacts(self) -> Artifacts:
-        """The folder for files of this attempt."""
+        """Return the folder for files of this attempt."""
         self._require_current()
         if self._artifacts is None:
             visit = ".".join(str(self._header[part]) for part in ("iteration", "execution", "attempt"))
@@ -601,17 +613,17 @@ class Attempt:
         self._on_loop(add)
 
     def hold(self, value: Any) -> None:
-        """The node, an async generator, has yielded this value, which may be its result."""
+        """Hold a value that the node, an async generator, has yielded: it may be a chunk or the node's result."""
         self._require_current()
         self.stream.hold(value)
 
     def release(self) -> None:
-        """The value that the node had yielded was a chunk."""
+        """Stream the held value as a chunk, because the node has yielded another one after it."""
         self._require_current()
         self.stream.release()
 
     def _on_loop(self, call: Callable[[], object]) -> None:
-        """Call this on the event loop and wait for it; callable from any thread."""
+        """Call a function on the event loop and wait for it. May be called from any thread."""
         if threading.get_ident() == self._home:
             call()
             return

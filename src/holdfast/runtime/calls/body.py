@@ -1,9 +1,9 @@
 """Calls of user code: coroutines on the loop, plain functions in daemon threads, each with its timeout.
 
-A `Body` is one call. It reports its end to its owner exactly once: the result, the exception, or why it was
-stopped. A thread cannot be killed: one that timed out or was cancelled is abandoned. Its body ends at once, its
-late result is discarded, and `body_gone` reports when the thread has really ended, because no new attempt may
-start while the old one runs.
+A `Body` is one call of a node's function. It reports its end to its owner exactly once: the result, the exception, or why it
+was stopped. A thread cannot be killed, so a call in a thread is abandoned if it times out or is cancelled: the `Body` ends at
+once, a late result is discarded, and `body_gone` reports when the thread has really ended, because no new attempt may start
+while the old one runs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,19 @@ from holdfast.runtime.clock import Clock, Timer
 from holdfast.storage import failpoints
 
 UNWIND_S = 5.0
-"""Seconds that a cancelled coroutine may take to unwind. After that the engine abandons it, like a thread."""
+"""Seconds that a cancelled coroutine may take to end. After that the engine abandons it, as it abandons a thread."""
 
 
 class Stopped(BaseException):
-    """The error of a body that was stopped from outside. A signal of the engine, which `except Exception` does not catch."""
+    """Raised inside a node's call to stop it. It is a `BaseException`, so that `except Exception` in the node does not catch
+    it.
+    """
 
 
 class Parked(BaseException):
-    """The error of a body that was unwound while it waits, so that it uses no thread or memory. Also a signal of the engine."""
+    """Raised inside a node's call to unwind it during a long wait, so that the node uses no thread and no memory. It is a
+    `BaseException`, so that `except Exception` in the node does not catch it.
+    """
 
     def __init__(self, slots: list[str]) -> None:
         self.slots = slots
@@ -39,50 +43,52 @@ class Parked(BaseException):
 
 
 class Executing(Protocol):
-    """A call of a node, as the code inside it finds it."""
+    """What code inside a node's call can ask about that call."""
 
     def current_context(self) -> Any:
-        """The context to use on the thread that asks; None: the call has ended."""
+        """Return the context to use on the calling thread; None if the node's call has ended."""
 
 
 executing: contextvars.ContextVar[Callable[[], Executing | None]] = contextvars.ContextVar("holdfast_node")
-"""Finds the call whose code runs. A weak reference, because tasks that a node leaves running keep its variables for long."""
+"""Returns the call of a node that the executing code belongs to. It is a weak reference, because tasks that a node leaves
+running keep this variable alive.
+"""
 
 
 class Owner(Protocol):
-    """The caller of a node, to which its body reports."""
+    """The caller of a node's function, which is told how the call ends."""
 
     def context_of(self, body: Body) -> Any:
-        """The context of a call, for the thread that asks. Made now if the node's function takes none."""
+        """Return the context of a call, for the calling thread. It is made now if the node's function does not take one."""
 
     def body_ended(self, body: Body) -> None:
-        """The call is over: its `value` or `error` is set. Called once, on the event loop."""
+        """Called once, on the event loop, when the call is over: its `value` or `error` is set."""
 
     def body_gone(self, body: Body) -> None:
-        """The code of an abandoned call, whose end was reported before, has now really ended."""
+        """Called when the code of an abandoned call has really ended. The end of the call was reported before."""
 
 
 class Body:
     """One call of a node's function. It reports its end to its owner."""
 
     cancelled = False
-    """Whether the call was cancelled, timed out, or was stopped with its engine."""
+    """True if the call was cancelled, timed out, or was stopped with its engine."""
     given: Any = None
     value: Any = None
     error: BaseException | None = None
     timed_out = False
     work: Any = None
-    """The `Attempt` inside it, where the node takes a context or its code has asked for one."""
+    """The `Attempt` of this call, if the node takes a context or its code has asked for one."""
     context: Any = None
-    """The `Context` of that attempt."""
+    """The `Context` of the call's attempt."""
     is_inline = False
-    """Whether it is a plain function that runs on the event loop itself."""
+    """True if the call is of a plain function that runs on the event loop itself."""
     parking: list[str] | None = None
     has_gone = False
     given_up_at = 0.0
     _is_over = False
     _queued = False
-    """Whether the coroutine is scheduled, but has not begun to run."""
+    """True if the coroutine of the call is scheduled, but has not begun to run."""
     _task: asyncio.Task[None] | None = None
     _timer: Timer | None = None
     _clock: Clock | None = None
@@ -121,7 +127,7 @@ class Body:
             if self._task is None:
                 self._task = asyncio.current_task()
                 if self.cancelled:
-                    raise asyncio.CancelledError  # it was stopped before it began
+                    raise asyncio.CancelledError  # the call was stopped before it began
             if failpoints.hook is not None:
                 failpoints.reach("node.enter")
             value = await fn(*args)
@@ -137,7 +143,7 @@ class Body:
             except BaseException as raised:  # noqa: BLE001 - the node's files could not be made durable
                 error = error or raised
             if (left := self.work.threads_left()) is not None:
-                # A thread of a step still runs: report the end now, and wait for the thread before the body is gone.
+                # A thread of a step still runs: report the end now, and call `body_gone` when the thread has ended.
                 self._end(value, error)
                 await asyncio.shield(left)
                 value, error = None, None
@@ -204,15 +210,15 @@ class Body:
         self.cancelled = True
         if self._task is not None:
             self._task.cancel()
-            if self._queued:  # asyncio never runs its first step, so it would not report its end
+            if self._queued:  # asyncio never begins such a task, so the call would not report its end
                 asyncio.get_running_loop().call_soon(self._leave, None, asyncio.CancelledError())
         elif self._queued:
-            pass  # it ends as soon as it would begin
+            pass  # the coroutine ends as soon as it would begin
         elif self._handle is None or not self._handle.kill():
             self._end(None, Stopped())
 
     def park(self, slots: list[str]) -> None:
-        """Unwind the call, which waits for these slots: the node runs again from its top when one of them has its value."""
+        """Unwind the call, which waits for these slots: the node runs again from its top when one of the waits is over."""
         if self.parking is None and self._task is not None and not self.cancelled:
             self.parking = slots
             self._task.cancel()
@@ -234,7 +240,7 @@ class Body:
             self._timer = self._clock.call_at(self._clock.now() + UNWIND_S, self.give_up)
 
     def _leave(self, value: Any, error: BaseException | None) -> None:
-        """The code of the call has really ended: report the end or, if that was reported before, that the code is gone."""
+        """Report that the call has ended or, if that was reported before, that its code has really ended."""
         was_over, self.has_gone = self._is_over, True
         self._end(value, error)
         if was_over and self._owner is not None:
@@ -249,7 +255,7 @@ class Body:
         if self.cancelled and isinstance(error, (asyncio.CancelledError, Killed)):
             error = Stopped()
         elif self.parking is not None and not isinstance(error, Stopped):
-            # Even if the node has caught the signal and returned a result: its wait is not over.
+            # Even if the node has caught `Parked` and returned a result: its wait is not over.
             error = Parked(self.parking)
         self.value = value
         self.error = error

@@ -81,12 +81,14 @@ class _AnyContext:
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt was cancelled or timed out. A `def` node with a long loop checks it now and then, and returns."""
+        """True if this attempt was cancelled or timed out. A `def` node with a long loop should check this now and then, and
+        return.
+        """
         return self._work.body.cancelled
 
     @property
     def last_checkpoint(self) -> Any:
-        """The latest value that this attempt, or an earlier one, gave to `checkpoint`; None: there is none."""
+        """The latest value that this or an earlier attempt gave to `checkpoint`; None if there is none."""
         kept = self._work.kept()
         return _ANY.decode(kept[CHECKPOINT]) if CHECKPOINT in kept else None
 
@@ -96,14 +98,14 @@ class _AnyContext:
         return self._work.artifacts()
 
     def now(self) -> datetime:
-        """The time of the engine's clock, in UTC; in tests, the time that the test has set. It is not kept: an attempt that runs
-        again gets a later time, unless the node reads it in a step.
+        """Return the time of the engine's clock, in UTC; in tests, the time that the test has set. The value is not kept: the
+        next attempt gets a later time, unless the node reads the time in a step.
         """
         return datetime.fromtimestamp(self._work.clock_time(), UTC)
 
     def idempotency_key(self, name: str = "") -> str:
-        """A key for a service that ignores duplicate requests. It is the same for every attempt and execution of this visit
-        (and item); only `retry(fresh=True)` makes a new one.
+        """Return a key for a service that ignores duplicate requests. The key is the same in every attempt and execution of
+        this visit (and item); only `retry(fresh=True)` makes a new one.
         """
         fresh = self._work.visit.fresh
         parts = (self.run_id, self.node, self.iteration, self.item, name, fresh)
@@ -247,8 +249,8 @@ class Context(_AnyContext):
         """Wait for a signal and return its payload. A signal that arrived earlier is returned at once; each signal is returned
         only once. Raises `WaitTimeout`.
 
-        With `type`, a signal that does not fit is refused when it is sent. One that arrived before the wait, or that only the
-        type itself can reject, is set aside for a later wait that it fits, and this wait continues.
+        With `type`, a signal that does not fit is refused when it is sent. A signal that arrived before the wait, or that only
+        code of the type (a validator) rejects, is set aside for a later wait that it fits, and this wait continues.
 
         Use `timeout` rather than `asyncio.wait_for` or `asyncio.timeout`: it is durable. An asyncio timer ends when the node is
         unwound, after `park_after` seconds at the latest, and the run then waits until the signal comes. A wait that the node
@@ -288,7 +290,7 @@ class Context(_AnyContext):
         )
 
     def _first_fitting(self, signal: str, codec: Codec[Any]) -> int | None:
-        """The position of the oldest signal of that name that was set aside and fits this wait, if there is one."""
+        """Return the position of the oldest signal of this name that was set aside and fits this wait; None if there is none."""
         for position, payload in self._work.set_aside(signal):
             with suppress(CodecError):
                 codec.decode(payload)
@@ -372,7 +374,9 @@ class Context(_AnyContext):
         wanted: Callable[[], dict[str, Any]],
         signal: str | None = None,
     ) -> AbstractContextManager[Callable[[], Awaitable[None]]]:
-        """Within this, the node is in a wait. Yields the function that records the wait, with what is `wanted`."""
+        """Mark the node as waiting inside this context. Yields the function that records the beginning of the wait: an event of
+        this `kind` with the fields that `wanted` returns.
+        """
         work, text = self._work, slot.text
 
         async def begin() -> None:
@@ -454,7 +458,9 @@ class BlockingContext(_AnyContext):
         )
 
     def _unwind(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Wait for something that unwinds the node. A thread of an `async def` node cannot be unwound."""
+        """Wait for a coroutine that unwinds the node. Raises `ContextError` in a thread of an `async def` node, which cannot be
+        unwound.
+        """
         if not self._work.blocks:
             coroutine.close()
             raise ContextError(
@@ -475,9 +481,8 @@ class BlockingContext(_AnyContext):
 
 
 def current() -> Context | BlockingContext:
-    """The context of the node whose code calls this: in the node's function, in its steps, and in the tasks and threads that
-    either of them starts with the context variables of Python (`asyncio.to_thread` does). Raises `ContextError` outside of a
-    node.
+    """Return the context of the node whose code calls this function: the node's function, its steps, and tasks and threads that
+    these start with Python's context variables (as `asyncio.to_thread` does). Raises `ContextError` outside of a node.
 
     Code that runs on the engine's event loop gets a `Context`, whose methods it awaits; code in a thread gets a
     `BlockingContext`.
@@ -494,7 +499,7 @@ def current() -> Context | BlockingContext:
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The event loop that runs on this thread, if one does."""
+    """Return the event loop that runs on this thread; None if none does."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -529,8 +534,8 @@ def _require_callable(node: str, name: Any, fn: Any) -> None:
 
 
 def _digest(item: Any) -> str | None:
-    """A digest that tells an item from a different one with the same number: a result belongs to its item. None: the item
-    cannot be encoded as JSON.
+    """Return a digest of an item, by which a kept result is used only for the item that it belongs to. None if the item cannot
+    be encoded as JSON.
     """
     try:
         return sha256(msgspec.json.encode(item, order="deterministic")).hexdigest()[:12]
@@ -543,7 +548,7 @@ def _codec(declared: Any) -> Codec[Any]:
 
 
 def _payload_schema(declared: Any) -> dict[str, Any]:
-    """What a payload must fit. Made once for each type, because a node may wait in a loop."""
+    """Return the JSON Schema that a payload must fit. It is made once for each type, because a node may wait in a loop."""
     if declared is None:
         return {}
     try:
@@ -556,7 +561,7 @@ _cached_schema = lru_cache(maxsize=256)(answers.payload_schema_of)
 
 
 def _result_codec(fn: Callable[..., Any], declared: Any) -> Codec[Any]:
-    """The codec for a step's result: of the type that the caller gives, or of the function's return annotation."""
+    """Return the codec for a step's result: for the type that the caller gives, or for the function's return annotation."""
     if declared is not None:
         return Codec.of(declared)
     try:

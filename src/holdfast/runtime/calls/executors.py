@@ -28,16 +28,20 @@ from holdfast.storage import failpoints
 
 ExecutorTraits: TypeAlias = definition.ExecutorTraits
 Left: TypeAlias = Callable[[Any, BaseException | None], None]
-"""Reports how a call ended: its result (from another process, as `Changes`) or its exception. Called from any thread."""
+"""The type of the function to which an executor reports how a call ended: the result (from another process, as `Changes`), or
+the exception. May be called from any thread.
+"""
 
 _IDLE_S = 10.0
-"""How long a thread waits for the next call before it ends."""
+"""Seconds for which an idle thread waits for the next call before it ends."""
 loading = threading.Event()
 """Set while the process of a node imports the file that defines the node."""
 
 
 class Killed(BaseException):
-    """The error of a call that its executor has killed. A signal of the engine, which `except Exception` does not catch."""
+    """The error that an executor reports for a call that it has killed. It is a `BaseException`, so that `except Exception`
+    does not catch it.
+    """
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,21 +51,26 @@ class Call(msgspec.Struct, frozen=True, kw_only=True):
     node: Node
     item: int | None
     plain: Any
-    """The node's input, as plain data. It belongs to the fold: an executor must read it before `submit` returns."""
+    """The node's input, as plain data. It is part of the run's state, which changes later: an executor must read it before
+    `submit` returns.
+    """
     given: Any
-    """The same input, typed: the node's own copy, for an executor that calls the function in this process."""
+    """The node's input with its declared type: the node's own copy, for an executor that calls the function in this process."""
     context: Any = None
     """The `BlockingContext` of the call, if the function takes one."""
     work: Any = None
-    """The `Attempt` that the function belongs to, for an executor that calls it in another process. In this process, it may be
-    made later: an executor runs the function in a copy of the context variables of `submit`, where `hf.current` finds the call.
+    """The `Attempt` of the call, for an executor that calls the function in another process. An executor in this process does
+    not need it, but must run the function in a copy of the context variables that `submit` was called with, so that
+    `hf.current` finds the call.
     """
     returned: Callable[[], None] | None = None
-    """The executor calls this after the function has returned, in a thread that may block: it makes the node's files durable."""
+    """A function that makes the node's files durable. The executor calls it after the node's function has returned, in a thread
+    that may block.
+    """
 
 
 class Handle(Protocol):
-    """A call that was submitted."""
+    """A call that was submitted to an executor."""
 
     def kill(self) -> bool:
         """Kill the call, whatever it is doing; `left` reports `Killed` soon. Returns False if the call cannot be killed, only
@@ -77,7 +86,7 @@ class Executor(Protocol):
         """The properties of the executor that the engine must know. They never change."""
 
     def submit(self, call: Call, left: Left) -> Handle:
-        """Begin a call. It never raises: an error while the call begins is reported as its end, through `left`."""
+        """Begin a call. Must not raise: an error at the beginning is reported through `left`, as the end of the call."""
 
     def close(self) -> None:
         """Kill the calls that still run, as far as that is possible, and release all resources."""
@@ -138,7 +147,7 @@ class Threads:
             error: BaseException | None = None
             try:
                 value = context.run(fn)
-            except StopIteration as raised:  # a future does not accept one
+            except StopIteration as raised:  # a future does not accept this exception
                 error = RuntimeError(f"a step raised {raised!r}")
             except BaseException as raised:  # noqa: BLE001 - raised where the future is awaited
                 error = raised
@@ -181,7 +190,7 @@ class ThreadExecutor:
         return self
 
     def kill(self) -> bool:
-        """A thread cannot be killed."""
+        """Return False: a thread cannot be killed."""
         return False
 
     def close(self) -> None:
@@ -189,7 +198,7 @@ class ThreadExecutor:
 
 
 def check_given(given: Mapping[str, Executor]) -> dict[str, Executor]:
-    """Check the executors that a caller gives to an engine, by their names. Raises `SettingError`."""
+    """Check the executors, by name, that a caller gives to an engine. Raises `SettingError`."""
     if not isinstance(given, Mapping):
         raise SettingError(
             f"executors={given!r} is not a mapping: give names and executors, such as executors={{'ray': …}}"
@@ -235,7 +244,7 @@ def refuse_uncallable(flow: Flow[Any], given: Mapping[str, Executor]) -> None:
 
 
 def names_elsewhere(executors: Mapping[str, Executor]) -> frozenset[str]:
-    """The names of the executors that call functions outside of this process."""
+    """Return the names of the executors that call functions outside of this process."""
     return frozenset(name for name, executor in executors.items() if not executor.traits.here)
 
 

@@ -12,7 +12,7 @@ from types import CodeType
 
 
 def spec_of(name: str, path: str) -> ModuleSpec | None:
-    """The spec that loads this file as a module of this name; None: it is not a Python file."""
+    """Return the spec that loads this file as a module of this name; None if it is not a Python file."""
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is not None and isinstance(spec.loader, SourceFileLoader):
         spec.loader = _UncachedLoader(name, path)

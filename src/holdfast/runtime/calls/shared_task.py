@@ -23,7 +23,7 @@ HOLD_S = 0.002
 
 
 class Stage:
-    """The queue of coroutines to run on one event loop. They must not raise."""
+    """A queue of coroutines that run on one event loop. They must not raise exceptions."""
 
     def __init__(self, hold_s: float = HOLD_S, timer: Callable[[], float] = time.perf_counter) -> None:
         self._hold_s = hold_s

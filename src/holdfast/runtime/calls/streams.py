@@ -1,5 +1,5 @@
-"""The chunks that a running attempt streams: they go to followers at once, to a spill soon, and to the log when a step that
-streamed is kept, or when the attempt ends.
+"""The chunks that a running attempt streams. They go to followers at once, soon after to a spill (a buffer beside the log), and
+to the log when the step that streamed them is kept, or when the attempt ends.
 
 The engine spills chunks next to the log every second or 64 KB, so that they outlive their process. When the log holds them (one
 `NodeStreamed` for each segment of a stream), the spill of that segment is deleted. A process that claims a run whose holder died
@@ -57,7 +57,7 @@ class Segment:
     def __init__(self, services: Services, run_id: str, streamer: Streamer, first: int) -> None:
         self.chunks: list[Any] = []
         self.steps: list[Step | None] = []
-        """For each chunk, the step that streamed it."""
+        """For each chunk, the step that streamed it, or None."""
         self.has_steps = False
         self.spilled = False
         self._services = services
@@ -67,17 +67,17 @@ class Segment:
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._step: Step | None = None
-        """The step of the latest line."""
+        """The step that streamed the latest line, or None."""
         self._timer: Timer | None = None
         self._spilling = False
         self._drop_due = False
 
     def as_chunks(self) -> list[Chunk]:
-        """Its chunks, as followers see them."""
+        """Return the chunks of the segment, as followers see them."""
         return list(make_chunks(self._run_id, self._streamer, self._first, self.chunks, self.steps))
 
     def add(self, line: bytes, step: Step | None) -> None:
-        """Add a chunk, and have it spilled soon."""
+        """Add a chunk, and write it to the spill (the buffer beside the log) soon."""
         self.chunks.append(_decode(line))
         self.steps.append(step)
         self.has_steps = self.has_steps or step is not None
@@ -91,12 +91,12 @@ class Segment:
             self._spill_later()
 
     def hold(self, line: bytes) -> None:
-        """Have a value spilled soon that may be a chunk or the result of the node."""
+        """Write a value, which may be a chunk or the result of the node, to the spill soon."""
         self._pend(HELD + line)
         self._spill_later()
 
     def release(self, line: bytes) -> None:
-        """Add the value that was held: it is a chunk, from outside of steps."""
+        """Add the value that was held, as a chunk from outside of steps."""
         if self._pending and self._pending[-1] == HELD + line:
             self._pending.pop()
             self._pending_bytes -= len(HELD + line)
@@ -141,14 +141,14 @@ class Segment:
             self._spill_later()
 
     def close(self) -> None:
-        """Spill nothing more: the chunks are recorded in the log, which will be saved."""
+        """Write nothing more to the spill: the chunks are recorded, and are saved with the log."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._pending, self._pending_bytes = [], 0
 
     def drop(self) -> None:
-        """Delete the spill, because the log holds the chunks: now, or when the write that is under way has ended."""
+        """Delete the spill, because the log has its chunks: now, or when the write to the spill that is under way has ended."""
         self._drop_due = self._spilling
         if self.spilled and not self._spilling:
             blobs, run_id = self._services.store.blobs, self._run_id
@@ -157,10 +157,10 @@ class Segment:
 
 
 class Stream:
-    """The chunks of one attempt, on the event loop. `count` is the number of the latest one."""
+    """The chunks that one attempt streams. It is used only on the event loop. `count` is the number of the latest chunk."""
 
     def __init__(self, services: Services, run_id: str, streamer: Streamer, count: int) -> None:
-        """`count`: how many chunks the attempt had streamed before it was unwound and woken."""
+        """`count` is the number of chunks that the attempt had streamed before it was unwound and woken."""
         self.streamer = streamer
         self.count = count
         self._services = services
@@ -172,7 +172,7 @@ class Stream:
         return Segment(self._services, self._run_id, self.streamer, self.count + 1)
 
     def add(self, line: bytes, value: Any, step: Step | None) -> None:
-        """Give a chunk to the followers, and have it spilled soon."""
+        """Give a chunk to the followers, and write it to the spill soon."""
         self.segment.add(line, step)
         self._notify(value, step)
 
@@ -183,20 +183,20 @@ class Stream:
         line = None
         with suppress(
             CodecError, ContextError
-        ):  # a result may be larger than a chunk, and its state has a codec
+        ):  # a result may be larger than a chunk, and is encoded with the codec of the state
             line = encode_chunk(value, self.streamer.node)
             self.segment.hold(line)
         self._held = (value, line)
 
     def release(self) -> None:
-        """The value that is held, if there is one, is a chunk. Raises like `encode_chunk`."""
+        """Stream the value that is held, if there is one, as a chunk. Raises the errors of `encode_chunk`."""
         if self._held is not None:
             (value, line), self._held = self._held, None
             self.segment.release(line or encode_chunk(value, self.streamer.node))
             self._notify(value, None)
 
     def take_result(self) -> Any:
-        """The value that is held is the result of the node; None: no value is held."""
+        """Return the value that is held, which is the result of the node; None if no value is held."""
         held, self._held = self._held, None
         return None if held is None else held[0]
 

@@ -169,7 +169,7 @@ class _NodeCall:
         )
 
     def _ask(self, verb: str, given: dict[str, Any]) -> Any:
-        """Send a request of the context to the engine, and wait for the answer. May be called from any thread."""
+        """Send a request of the context to the engine, and return the engine's reply. May be called from any thread."""
         with self._turn:
             self._wire.send(Asked(verb, given))
             answer = self._wire.receive()
@@ -198,20 +198,20 @@ class _NodeCall:
         )
 
     def _name(self, kind: type) -> str:
-        """The full name that a class has in the engine's process."""
+        """Return the full name that a class has in the engine's process."""
         places = (self._order.function, self._order.state)
         mains = {place.loaded_as or _MAIN for place in places if place.module == "__main__"}
         return f"__main__.{kind.__qualname__}" if kind.__module__ in mains else failures.name_of(kind)
 
     def _is_spent(self) -> bool:
-        """Whether a thread of this call still runs, so that the process must not serve another call."""
+        """Return whether a thread of this call still runs, so that the process must not serve another call."""
         left = set(threading.enumerate()) - self._before
         ours = {thread for thread in left if thread.name.startswith("holdfast-")}
         return bool(left - ours) or (self._work is not None and self._work.is_at_work)
 
 
 class _Here:
-    """The call, as the code inside it finds it."""
+    """What code inside the node's call can ask about that call."""
 
     def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
         self.context = context
@@ -244,7 +244,7 @@ def _run_loop_in_thread() -> Iterator[asyncio.AbstractEventLoop]:
 
 
 def _build_flow(order: Order) -> Flow[Any]:
-    """A flow with only this node: the call needs the types of the real flow's state and items, and nothing else of it."""
+    """Build a flow with only this node: of the real flow, the call needs only the types of state and items."""
     graph: Graph[Any] = Graph("process", _find(order.state))
     each = None if order.item is None else _no_items
     graph.node(name=order.node, each=each)(_find(order.function))
@@ -276,14 +276,18 @@ def _module(place: Place) -> ModuleType:
 
 
 def _is_single_file(name: str, file: str | None) -> bool:
-    """Whether the module is a single .py file outside of a package, like a file of flows: it is loaded from its source."""
+    """Return whether the module is a single .py file outside of a package, like a file of flows. Such a file is loaded from its
+    source.
+    """
     if file is None or "." in name or os.path.basename(file) == "__init__.py":
         return False
     return file.endswith(".py") and os.path.isfile(file)
 
 
 def _is_importable(name: str, file: str | None) -> bool:
-    """Whether importing this name loads this file. It does not if the engine has loaded the file by its path."""
+    """Return whether importing a module of this name loads this file. It does not if the engine has loaded the file by its
+    path.
+    """
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):

@@ -62,7 +62,7 @@ _BOOT = (
 
 
 def build_executors(threads: Threads | None, given: Mapping[str, Executor]) -> dict[str, Executor]:
-    """The executors of an engine, by their names; none if the engine calls every node on its event loop."""
+    """Return the executors of an engine by name; empty if the engine calls every node on its event loop."""
     refuse_while_loading()
     if threads is None:
         return {}
@@ -226,7 +226,7 @@ class _Handle:
                 raise Killed
 
     def _let_go(self) -> bool:
-        """Release the process, which may now serve another call. Returns whether this call was killed."""
+        """Detach this call from its process, which may now serve another call. Returns whether the call was killed."""
         with self._lock:
             self._child = None
             return self._killed
@@ -305,14 +305,16 @@ class _Child:
         self._give_back()
 
     def describe_end(self, node: str, limit: int | None) -> ProcessEnded:
-        """The error for a process that died during a call: its exit code, and the traceback of the crash."""
+        """Return the error for a process that died during a call, with its exit code and the traceback of the crash."""
         code = self._reap()
         self._crash.seek(0)
         trace = self._crash.read(_CRASH_BYTES_MAX).decode("utf-8", "replace").replace("\0", "\\0")
         return ProcessEnded(node, code, trace=trace, memory_limit=limit)
 
     def _reap(self) -> int:
-        """The exit code, as `Popen` reports it. The process group is killed first, before the system may reuse its number."""
+        """Return the exit code, as `Popen` reports it. The process group is killed first, before the system may reuse its
+        number.
+        """
         if self._code is None:
             self.kill()
             code = self._process.wait()
@@ -321,7 +323,9 @@ class _Child:
         return self._code
 
     def is_dead(self) -> bool:
-        """Whether the process has died; a process that it started may still hold its end of the socket open."""
+        """Return whether the process has died. (The socket does not show it: a process that it started may still hold its end
+        open.)
+        """
         if not hasattr(os, "waitid"):
             return False
         flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
@@ -333,7 +337,7 @@ class _Child:
 
 
 def _reuse(child: _Child | None) -> _Child | None:
-    """Return a warm process, or None if it has died in the meantime."""
+    """Return an idle process that may serve another call, or None if it has died in the meantime."""
     if child is not None and child.is_dead():
         child.end()
         return None
@@ -341,7 +345,9 @@ def _reuse(child: _Child | None) -> _Child | None:
 
 
 def _handle_of(stream: Any) -> int | None:
-    """The file descriptor of a stream of this process; None if it has none: then the child inherits the original one."""
+    """Return the file descriptor of a stream of this process; None if the stream has none: then the child inherits the original
+    one.
+    """
     try:
         return int(stream.fileno())
     except (AttributeError, OSError, ValueError):
@@ -349,16 +355,16 @@ def _handle_of(stream: Any) -> int | None:
 
 
 def place_of(found: Any, node: str) -> Place:
-    """The place where another process finds a function or class. Raises `ContextError` if there is none."""
+    """Return where another process finds a function or class. Raises `ContextError` if another process could not find it."""
     module = sys.modules.get(found.__module__)
     named: Any = module
     for part in found.__qualname__.split("."):
         named = getattr(named, part, None)
     if module is None or named is not found:
         raise ContextError(
-            f"node {node!r} has executor='process', but {found.__qualname__!r} of module {found.__module__!r} is not the "
-            "function (or state) of this node, so another process cannot find it. Define it at the top level of a module, under "
-            "a name of its own."
+            f"node {node!r} has executor='process', but another process could not find its function (or state type): in "
+            f"module {found.__module__!r}, the name {found.__qualname__!r} is missing or belongs to another object. Define the "
+            "function (or type) at the top level of a module, under a name of its own."
         )
     file = getattr(module, "__file__", None)
     spec = getattr(module, "__spec__", None) if found.__module__ == "__main__" else None

@@ -31,7 +31,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Told(msgspec.Struct, frozen=True):
-    """The facts for the context of a node, and the values that its execution has kept so far."""
+    """The facts that the context of a node gives, and the values that the execution has kept so far."""
 
     run_id: str
     flow: str
@@ -44,7 +44,7 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Order(msgspec.Struct, frozen=True, tag="order"):
-    """The engine orders the process to call this function."""
+    """The message with which the engine asks the process to call a function."""
 
     node: str
     function: Place
@@ -52,17 +52,17 @@ class Order(msgspec.Struct, frozen=True, tag="order"):
     plain: Any
     item: int | None
     told: Told | None
-    """None: the function takes no context."""
+    """The facts for the context of the node; None if its function takes no context."""
     memory_limit: int | None
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answer"):
-    """The engine's answer to a request of the node's context."""
+    """The engine's reply to a request of the node's context."""
 
     value: Any = None
     refused: str | None = None
     parked: list[str] | None = None
-    """The slots that the node waits for, so that it must unwind."""
+    """The slots that the node waits for, if it must unwind; otherwise None."""
 
 
 class Asked(msgspec.Struct, frozen=True, tag="asked"):
@@ -73,15 +73,15 @@ class Asked(msgspec.Struct, frozen=True, tag="asked"):
 
 
 class Returned(msgspec.Struct, frozen=True, tag="returned"):
-    """The function returned."""
+    """The message that the function has returned."""
 
     changes: Changes
     spent: bool
-    """A thread that the function started still runs: this process serves no other call."""
+    """True if a thread that the function started still runs: then this process serves no other call."""
 
 
 class Raised(msgspec.Struct, frozen=True, tag="raised"):
-    """The function raised, or could not be found."""
+    """The message that the function has raised an exception, or could not be found."""
 
     failure: Failure
     names: list[str]
@@ -98,11 +98,13 @@ class Wire(Generic[T]):
         self._end = end
         self._decode = msgspec.json.Decoder(comes).decode
         self._is_over = is_over
-        """Called once a second: whether the other process has died, although another process still holds its end open."""
+        """A function that is called once a second, and returns whether the other process has died: its end of the socket may
+        stay open, because a third process holds it.
+        """
         end.settimeout(None if is_over is None else 1.0)
 
     def send(self, message: Any) -> None:
-        """Send a message. Raises `OSError` if the other side is gone."""
+        """Send a message. Raises `OSError` if the other process has died or closed the socket."""
         self.send_framed(encode_frame(message))
 
     def send_framed(self, frame: bytes) -> None:
@@ -115,7 +117,7 @@ class Wire(Generic[T]):
                     raise BrokenPipeError from None
 
     def receive(self) -> T | None:
-        """The next message; None if the other side is gone."""
+        """Return the next message; None if the other process has died or closed the socket."""
         head = self._read(_LENGTH_BYTES)
         if head is None:
             return None

@@ -1,10 +1,11 @@
-"""The context of a node whose function runs in another process: the requests of that process, and the engine's answers.
+"""The context of a node whose function runs in another process: the requests that this process sends, and the engine's replies.
 
-Both halves are in this module because they must know the same verbs. `DistantAttempt` is the attempt in the other process: kept
-values come with the order, and it asks the engine to record events and to wait. `Answering` serves these requests on the event
-loop, as for a plain function in a thread: a wait unwinds the node at once.
+Both halves are in this module because they must know the same verbs. `DistantAttempt` is the attempt in the other process. It
+gets the kept values with the order to call the function, and sends a request to the engine to record an event or to wait.
+`Answering` serves these requests on the event loop, as for a plain function in a thread: a wait unwinds the node at once.
 
-Invariant: only the holder of the lease records. The process of an abandoned attempt is dead, or the engine refuses it.
+Invariant: only the engine, which holds the lease, records events. Requests from the process of an abandoned attempt are
+refused.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from holdfast.runtime.calls.streams import encode_chunk
 
 
 def told(call: Call) -> Told:
-    """The facts about the attempt that the other process needs."""
+    """Return the facts about the attempt that the other process needs."""
     work = call.work
     context = work.body.context
     return Told(
@@ -48,7 +49,9 @@ def told(call: Call) -> Told:
 
 
 class Answering:
-    """The engine's half. Created on the event loop; answers in a thread."""
+    """Serves, in the engine, the requests of a node's context in another process. It is created on the event loop, and called
+    in a thread.
+    """
 
     def __init__(self, work: Attempt, node: str) -> None:
         self._work = work
@@ -91,7 +94,7 @@ class Answering:
 
 
 class DistantAttempt(Attempt):
-    """The node's half: one attempt, in the process in which the node's function runs."""
+    """An attempt in the process in which the node's function runs. It sends requests to the engine."""
 
     def __init__(
         self, order: Order, told: Told, ask: Callable[[str, dict[str, Any]], Any], threads: Threads
@@ -157,7 +160,7 @@ class DistantAttempt(Attempt):
 
     @property
     def is_at_work(self) -> bool:
-        """Whether a thread of a step still runs."""
+        """True if a thread of a step still runs."""
         return self._threads > 0
 
     def _require_current(self) -> None:
