@@ -360,7 +360,7 @@ def _say_report(report: RecoveryReport) -> None:
     if report.error is not None:
         screen.say(("error: ", "bold red"), report.error, err=True)
     elif not report.findings:
-        screen.say("no run is stuck")
+        screen.say("no run is stuck" if report.complete else "none of the examined runs is stuck")
 
 
 def _say_finding(found: Diagnosis, now: float) -> None:
