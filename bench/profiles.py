@@ -29,7 +29,7 @@ _RATE = 500
 _PLACES = (
     (r"storage/(sqlite|writer)", "SQLite, commit included"),
     (r"storage/(rows|oversize|blobs)", "making rows and their hashes"),
-    (r"core/(fold|readiness|writers)", "fold, and which nodes are due"),
+    (r"core/(fold|readiness|writers)", "time spent folding events and finding the nodes that are due"),
     (r"core/(decide|commands)", "decide (the next commands)"),
     (r"core/(events|codec|state|graph|topology|run_state)", "typed state and JSON"),
     (r"runtime/calls/", "calling the node"),

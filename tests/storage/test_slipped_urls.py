@@ -24,7 +24,7 @@ def test_an_address_that_lacks_its_scheme_is_refused_untold(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for ask in (urls.open_store, urls.is_there):
-        with pytest.raises(SettingError, match="looks like the address of a database") as refusal:
+        with pytest.raises(SettingError, match="looks like a database address") as refusal:
             ask(url)
         assert "geheim" not in str(refusal.value)
     assert urls.shown(url) == "URL"

@@ -82,7 +82,7 @@ class _Desk:
         self._pending: dict[str, bytes] = {}
         """Documents that are not written yet, by full name."""
         self._plain: set[str] = set()
-        """Plain names whose document has changed and is not written yet."""
+        """Documents changed since they were last written, by file name without the attempt (`pay.md`, not `pay.2.md`)."""
         self._listed = -1
         """How many files the existing run.json lists; -1 if unknown."""
         self._run_file = b""

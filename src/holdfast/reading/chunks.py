@@ -89,7 +89,9 @@ def make_chunks(
 
 
 def make_spans(steps: Sequence[Step | None]) -> list[Span]:
-    """Return what `NodeStreamed` stores about the steps that streamed its chunks: nothing for chunks from outside of steps."""
+    """Return the spans of a `NodeStreamed` event: for each series of chunks from one step, the step and the number of chunks. An
+    empty list if no step streamed any of them.
+    """
     if not any(steps):
         return []
     spans = [(step or ("", 1), len(list(same))) for step, same in groupby(steps)]

@@ -173,7 +173,7 @@ def _bare_path(url: str | os.PathLike[str]) -> str:
     word = keyword[1].lower() if keyword is not None else ""
     if word in known or did_you_mean(word, known) or _LOGIN.match(text):
         raise SettingError(
-            "the given store looks like the address of a database, not like a path or a URL. A PostgreSQL store is "
+            "the given store looks like a database address without `postgresql://`. A PostgreSQL store is "
             "postgresql://user:password@host:5432/database, with options after a ?; write ./NAME if you mean a file."
         )
     return text
