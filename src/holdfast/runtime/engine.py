@@ -407,11 +407,14 @@ class Engine:
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         """The run exists: wait for it if it is executed, resume it if it is not, or return it as it is."""
         ended_before = run_id not in self._holdings and self.store.run(run_id).status in ENDED
+        faults: list[BaseException] = []
         with nesting.waiting_for(self.store.generation, run_id):
-            while await self._driver.join(run_id):
+            while await self._driver.join(run_id, faults):
                 with suppress(RunHeld):  # another engine was faster
                     return await self.resume(run_id)
-            return result_of(self._view(run_id, flow), earlier=ended_before)
+            return result_of(
+                self._view(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before
+            )
 
     # --- verbs that execute runs ----------------------------------------------------------------------
 

@@ -209,8 +209,9 @@ def test_a_joined_run_that_fails_fails_in_every_call() -> None:
             joined = await joining(engine, flow)
             opened.set()
             for call in (run, joined):
-                with pytest.raises(hf.RunFailed, match="no luck"):
+                with pytest.raises(hf.RunFailed, match="no luck") as failed:
                     await call
+                assert type(failed.value.__cause__) is ValueError
 
     in_engine(use)
 
