@@ -316,6 +316,7 @@ class Engine:
             assert run_id is not None
             with suppress(RunNotFound):  # the call that was to record the run has ended before it could
                 return await self._run_again(flow, run_id)
+            await asyncio.sleep(0)
         run_id, create, drive = journal.state.run_id, journal.create, self._driver.drive(journal)
         del journal  # while the run is asleep, nothing here keeps it in memory
         try:
