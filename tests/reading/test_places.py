@@ -73,6 +73,27 @@ def test_the_line_that_called_a_library_is_kept_however_deep_the_library_goes() 
     assert (place.file, place.function) == (__file__, "calls")
 
 
+@pytest.mark.parametrize("length", [1, 3_000])
+def test_a_traceback_in_the_message_is_not_the_place(length: int) -> None:
+    told = 'the tool failed:\n  File "/srv/tool.py", line 3, in main\n    work()\nValueError: no\n' * length
+
+    def fails() -> None:
+        raise RuntimeError(told)
+
+    place = place_of_raised(fails)
+    assert place is not None
+    assert (place.file, place.source) == (__file__, "raise RuntimeError(told)")
+
+
+def test_a_long_message_does_not_push_the_place_out() -> None:
+    def fails() -> None:
+        raise RuntimeError("<html>" * 10_000)
+
+    place = place_of_raised(fails)
+    assert place is not None
+    assert place.file == __file__
+
+
 def test_a_flow_that_is_installed_as_a_package_has_the_last_frame_of_all() -> None:
     trace = 'Traceback:\n  File "/venv/lib/python3.12/site-packages/mine.py", line 7, in pay\n    charge()\nValueError: x\n'
     assert place_of(Failure("partial", "ValueError", "x", trace)) == CodePlace(

@@ -17,6 +17,7 @@ from holdfast.core.events import Failure
 from holdfast.reading import text
 
 _FRAME = re.compile(r'^[ |+]*File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<function>.+))?$')
+_FRAME_BEGINS = 'File "'
 _MARKS = re.compile(r"^[ |+]*")
 _FOREIGN = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\][Ll]ib(?:64)?[/\\]python3\.\d+t?[/\\]|^<frozen "
@@ -27,6 +28,8 @@ _LINKS = (
     "During handling of the above exception, another exception occurred:",
 )
 _SOURCE_MAX = 200
+_MESSAGE_KEY = 1000
+"""As many characters of a message are enough to find it in the traceback, where a long one is cut."""
 
 
 class CodePlace(msgspec.Struct, frozen=True):
@@ -57,6 +60,11 @@ def place_of(failure: Failure | None) -> CodePlace | None:
     if failure is None or not failure.traceback:
         return None
     whole = failure.traceback
+    if (
+        _FRAME_BEGINS in failure.message
+    ):  # such as the traceback of a subprocess: not frames of this exception
+        begins = whole.rfind(f"{failure.type}: {failure.message[:_MESSAGE_KEY]}")
+        whole = whole[:begins] if begins > 0 else whole
     last = whole[max(whole.rfind(link) for link in _LINKS) + 1 :]  # the exception itself, not its causes
     for part in (last, whole):
         frames = list(_frames(part))

@@ -96,10 +96,10 @@ class Driver:
 
     # --- joining --------------------------------------------------------------------------------------
 
-    async def join(self, run_id: str) -> bool:
+    async def join(self, run_id: str, faults: list[BaseException]) -> bool:
         """Wait for a run that another call or engine executes, until it has stopped or its holder has disappeared. Returns
         whether the caller should resume it: not if it has ended, if its holder has left it to an operator, or if this engine
-        stops.
+        stops. If it fails in this engine meanwhile, the exception of its node is put into `faults`.
         """
         holdings, has_waited = self._holdings, False
         with holdings.joining() as news:
@@ -118,6 +118,8 @@ class Driver:
                         return False
                 has_waited = True
                 await self._hear(news, held)
+                if isinstance(held, Runner) and (fault := held.journal.fault) is not None:
+                    faults[:] = [failures.without_our_frames(fault)]
 
     async def _find_row(self, run_id: str, *, is_here: bool) -> RunRow | None:
         try:

@@ -310,12 +310,16 @@ class Engine:
         """
         self.add(flow)
         place = make_queue_options(queue, priority)
-        journal = await self._new_run(
-            flow, input, run_id, place, held=True, timeout=timeout, labels=labels, by=by
-        )
-        if journal is None:
+        while True:
+            journal = await self._new_run(
+                flow, input, run_id, place, held=True, timeout=timeout, labels=labels, by=by
+            )
+            if journal is not None:
+                break
             assert run_id is not None
-            return await self._run_again(flow, run_id)
+            with suppress(RunNotFound):  # the call that was to record the run has ended before it could
+                return await self._run_again(flow, run_id)
+            await asyncio.sleep(0)
         run_id, create, drive = journal.state.run_id, journal.create, self._driver.drive(journal)
         del journal  # while the run is asleep, nothing here keeps it in memory
         try:
@@ -368,7 +372,7 @@ class Engine:
         timeout: float | None,
         **said: Any,
     ) -> Journal | None:
-        """Create a journal with `RunCreated` recorded; None if this engine already executes the same run."""
+        """Create a journal with `RunCreated` recorded; None if the same run exists, or if this engine is about to record it."""
         services = self._open()
         values = flow.state.dump({} if given is None else given)
         if run_id is not None and (on_exists == "use" or START in flow.branches):
@@ -389,8 +393,8 @@ class Engine:
         if held:
             self._holdings.hold()
         journal = create_journal(services, flow, run_id, zero, held=held)
-        # The first append finds out whether the run exists. Before that, two starts with one id can meet only in this engine.
-        runner = self._holdings.get(run_id)
+        # The first append finds out whether the run exists. Before that, two calls that execute it can meet only in this engine.
+        runner = self._holdings.get(run_id) if held else None
         if runner is not None:
             assert journal.create is not None
             held_as = runner.journal.create if isinstance(runner, Runner) else None
@@ -408,12 +412,15 @@ class Engine:
         """Do what `run` does for a run that exists: wait for it if it is executed, resume it if it is not, return it if it has
         ended.
         """
-        ended_before = self.store.run(run_id).status in ENDED
+        ended_before = run_id not in self._holdings and self.store.run(run_id).status in ENDED
+        faults: list[BaseException] = []
         with nesting.waiting_for(self.store.generation, run_id):
-            while await self._driver.join(run_id):
+            while await self._driver.join(run_id, faults):
                 with suppress(RunHeld):  # another engine claimed the run first
                     return await self.resume(run_id)
-            return result_of(self._view(run_id, flow), earlier=ended_before)
+            return result_of(
+                self._view(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before
+            )
 
     # --- verbs that execute runs ----------------------------------------------------------------------
 

@@ -455,7 +455,9 @@ def _item(holder: object, name: str) -> object:
 
 def without_our_frames(error: BaseException) -> BaseException:
     """Return the exception with a traceback that begins in user code. It then keeps nothing of the engine in memory."""
-    return error.with_traceback(_first_of_user(error))
+    return BaseException.with_traceback(
+        error, _first_of_user(error)
+    )  # its class may have another method of this name
 
 
 def _first_of_user(error: BaseException) -> TracebackType | None:
@@ -481,5 +483,8 @@ def _trace(error: BaseException) -> str:
     ):  # deep inside a client library: the frames of the caller matter most
         kept = own[-1:] + kept
     frames.stack = traceback.StackSummary.from_list(kept)
-    text = "".join(frames.format()).encode("utf-8", "replace").decode().replace("\0", "\\0")
+    parts = list(frames.format())
+    if parts and len(parts[-1]) > _TRACEBACK_CHARS_MAX // 2:  # a long message must not push the frames out
+        parts[-1] = parts[-1][: _TRACEBACK_CHARS_MAX // 2] + "…\n"
+    text = "".join(parts).encode("utf-8", "replace").decode().replace("\0", "\\0")
     return text if len(text) <= _TRACEBACK_CHARS_MAX else "…" + text[-_TRACEBACK_CHARS_MAX:]

@@ -346,6 +346,8 @@ class Runner:
             elif not self.done.done():
                 self._calls = []
                 self._go_on(calls)
+            else:  # cancelled meanwhile: the lease was released before this append, which may have created the run
+                self.services.holdings.release(self.state.run_id, self.journal.fence)
         except BaseException as fault:  # noqa: BLE001 - passed on to the caller of `drive`
             self._finish(fault)
 

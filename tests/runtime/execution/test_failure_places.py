@@ -103,6 +103,17 @@ def test_the_traceback_of_the_exception_begins_in_user_code() -> None:
     assert [frame.name for frame in traceback.extract_tb(cause.__traceback__)] == ["boom"]
 
 
+def test_an_exception_with_a_method_of_its_own_for_tracebacks_is_chained_all_the_same() -> None:
+    class Odd(Exception):
+        def with_traceback(self, trace: Any) -> Any:
+            raise RuntimeError("not this one")
+
+    def body(state: Work) -> None:
+        raise Odd("no luck")
+
+    assert type(failure_of(lambda engine: engine.run(one_node(body), run_id="r")).__cause__) is Odd
+
+
 def test_a_worker_keeps_no_exception() -> None:
     flow = one_node(boom)
 

@@ -85,6 +85,115 @@ def test_two_calls_at_the_same_time_are_one_run() -> None:
     assert kinds(store).count("NodeStarted") == 2
 
 
+class Held:
+    """A store whose appends wait until they are let through; those of `refused` then fail."""
+
+    def __init__(self) -> None:
+        self.store = MemoryStore()
+        self.waiting, self.open = threading.Event(), threading.Event()
+        self.refused: list[Exception] = []
+        self._append, self.store.append = self.store.append, self._hold  # type: ignore[method-assign]
+
+    def _hold(self, batch: Any) -> Any:
+        self.waiting.set()
+        assert self.open.wait(PATIENCE_S)
+        if self.refused:
+            return [self.refused.pop() for _ in batch]
+        return self._append(batch)
+
+    def use(self, use: Any) -> None:
+        """Call this with a new engine; at its end, all appends are let through."""
+
+        async def call(engine: hf.Engine) -> None:
+            engine._services.commits._writer.try_commit = lambda appends: (
+                None
+            )  # commits are slow: in the writer's thread
+            try:
+                await use(engine)
+            finally:
+                self.open.set()
+
+        in_engine(call, self.store)
+
+
+def test_a_call_joins_a_run_that_another_call_is_about_to_record() -> None:
+    held = Held()
+
+    async def use(engine: hf.Engine) -> None:
+        gate = Gate()
+        gate.open.set()
+        calls = [asyncio.create_task(engine.run(gate.flow, run_id="r")) for _ in range(3)]
+        await until(held.waiting.is_set)
+        await turns(20)
+        assert not any(call.done() for call in calls)
+        held.open.set()
+        assert {run.status for run in await asyncio.gather(*calls)} == {"completed"}
+
+    held.use(use)
+    assert kinds(held.store).count("NodeStarted") == 2
+
+
+def test_a_call_records_the_run_itself_if_the_call_before_it_cannot() -> None:
+    held = Held()
+    held.refused.append(hf.StoreError("the disk is gone"))
+
+    async def use(engine: hf.Engine) -> None:
+        gate = Gate()
+        gate.open.set()
+        first, second = (asyncio.create_task(engine.run(gate.flow, run_id="r")) for _ in range(2))
+        await until(held.waiting.is_set)
+        await turns(20)
+        held.open.set()
+        with pytest.raises(hf.StoreError, match="the disk is gone"):
+            await first
+        assert (await second).status == "completed"
+
+    held.use(use)
+    assert kinds(held.store).count("RunCreated") == 1
+
+
+@pytest.mark.parametrize("joins", [True, False])
+def test_a_run_is_not_held_by_a_call_that_was_cancelled_while_it_recorded_the_run(joins: bool) -> None:
+    held = Held()
+
+    async def use(engine: hf.Engine) -> None:
+        gate = Gate()
+        gate.open.set()
+        first, second = (asyncio.create_task(engine.run(gate.flow, run_id="r")) for _ in range(2))
+        await until(held.waiting.is_set)
+        await turns(20)
+        first.cancel()
+        if not joins:
+            second.cancel()
+        await asyncio.wait([first, *([] if joins else [second])])
+        held.open.set()
+        if joins:
+            assert (await second).status == "completed"
+        else:
+            await until(lambda: has(held.store, "RunCreated") and not held.store.run("r").held)
+
+    held.use(use)
+
+
+def test_a_start_returns_when_its_run_is_recorded_although_a_call_is_about_to_record_it() -> None:
+    held = Held()
+
+    async def use(engine: hf.Engine) -> None:
+        gate = Gate()
+        gate.open.set()
+        run = asyncio.create_task(engine.run(gate.flow, run_id="r"))
+        await until(held.waiting.is_set)
+        start = asyncio.create_task(engine.start(gate.flow, run_id="r"))
+        await turns(20)
+        assert not start.done()
+        held.open.set()
+        assert await start == "r"
+        assert has(held.store, "RunCreated")
+        assert (await run).status == "completed"
+
+    held.use(use)
+
+
 def test_a_joined_run_that_fails_fails_in_every_call() -> None:
     async def body(state: Work) -> None:
         entered.set()
@@ -100,8 +209,9 @@ def test_a_joined_run_that_fails_fails_in_every_call() -> None:
             joined = await joining(engine, flow)
             opened.set()
             for call in (run, joined):
-                with pytest.raises(hf.RunFailed, match="no luck"):
+                with pytest.raises(hf.RunFailed, match="no luck") as failed:
                     await call
+                assert type(failed.value.__cause__) is ValueError
 
     in_engine(use)
 
