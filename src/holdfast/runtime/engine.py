@@ -405,9 +405,7 @@ class Engine:
         refuse_another(run_id, self.store.run(run_id), create.flow, create.input_digest, on_exists)
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
-        """Do what `run` does for a run that exists: wait for it if it is executed, resume it if it is not, return it if it has
-        ended.
-        """
+        """The run exists: wait for it if it is executed, resume it if it is not, or return it as it is."""
         ended_before = self.store.run(run_id).status in ENDED
         with nesting.waiting_for(self.store.generation, run_id):
             while await self._driver.join(run_id):
