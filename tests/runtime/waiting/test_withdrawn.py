@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -303,6 +304,24 @@ def test_what_a_node_leaves_running_when_it_returns_is_no_withdrawal(stage: Stag
 
 
 # --- later attempts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("turns_before", range(1, 4))
+def test_a_wait_that_is_left_while_it_is_recorded_ends_with_its_node(
+    stage: Stage, caplog: pytest.LogCaptureFixture, turns_before: int
+) -> None:
+    async def body(state: Work, ctx: hf.Context) -> dict[str, Any]:
+        left.append(asyncio.create_task(ctx.wait_for("x")))
+        await turns(turns_before)
+        return {"log": [1]}
+
+    left: list[asyncio.Task[Any]] = []
+    graph = Graph("one", Work)
+    graph.node(name="only")(body)
+    assert stage.run(graph.chain(START, "only", END).compile()).state.log == [1]
+    assert left.pop().cancelled()
+    gc.collect()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
 
 
 @every_form

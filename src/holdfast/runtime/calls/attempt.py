@@ -383,7 +383,6 @@ class Attempt:
         clock, longest_s = self._services.clock, self._runner.park_after_s
         waiter = self._waiters[slot] = _Waiter(clock.now())
         waiter.timer = clock.call_at(waiter.began_at + longest_s, lambda: self._park_in_time(waiter))
-        self._adopt()
         self._withdraw()
         if self.is_withdrawn(slot):
             self._loop.call_soon(self._begin_withdrawn_again, False)
@@ -468,6 +467,7 @@ class Attempt:
         the node runs again.
         """
         self._begin_again[slot] = again
+        self._adopt()
         try:
             yield begin
         except asyncio.CancelledError:
