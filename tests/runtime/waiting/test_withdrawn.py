@@ -515,6 +515,25 @@ def test_a_wait_that_asyncio_may_cancel_is_not_unwound_before_park_after_and_the
     assert "run 'r', node 'only'" in warning
 
 
+def test_the_warning_comes_once_for_a_node_however_many_runs_it_has(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow = impatient(stage, by_timeout, LONG_S)
+
+    async def use(engine: hf.Engine) -> None:
+        for run_id in ("r", "s"):
+            await engine.start(flow, run_id=run_id)
+            task = asyncio.ensure_future(engine.resume(run_id))
+            await until(lambda: bool(list(stage.store.events(run_id, kinds=("SignalAwaited",)))))  # noqa: B023
+            await turns(30)
+            stage.clock.advance(30)
+            assert (await task).status == "waiting"
+
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        stage.do(use, flow)
+    assert len([record for record in caplog.records if "timeout=" in record.getMessage()]) == 1
+
+
 @pytest.mark.parametrize("how", ["alone", "gather", "group", "task"])
 def test_a_wait_that_nothing_cancels_is_unwound_soon_and_without_a_warning(
     stage: Stage, how: str, caplog: pytest.LogCaptureFixture
