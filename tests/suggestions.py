@@ -49,10 +49,12 @@ _FILLED = {
     "DIR": "base",
     "NUMBER": "1",
     "TEXT": "text",
-    "VALUE": "text",
+    "VALUE": "1",
     "[…]": "[]",
     '{"FIELD": "VALUE"}': "{}",
 }
+_FILLED_INSIDE = {"NUMBER": "1", "VALUE": "1", "[…]": "[]"}
+_INSIDE = re.compile(r"\bNUMBER\b|(?<!\")\bVALUE\b|\[…\]")
 _UNKNOWN = re.compile(r"\b(?:RUN|SEQ|NEW|QUESTION|NODE|NAME|ID)\b|…")
 _SECONDS = 2.0
 _tried: set[tuple[Any, ...]] = set()
@@ -143,6 +145,8 @@ def _filled(verb: str, word: str) -> str:
     if word == "FILE.py" and verb != "run":  # a run may need an input, which only the user knows
         files = [file.name for file in Path.cwd().glob("*.py")]
         return files[0] if len(files) == 1 else word
+    if word.startswith("{"):  # a value inside an object is JSON
+        word = _INSIDE.sub(lambda found: _FILLED_INSIDE[found[0]], word)
     return _FILLED.get(word, word)
 
 

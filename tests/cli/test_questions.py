@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import re
@@ -9,13 +10,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from command_line import Cli, Ended, caller, furnish
 from holdfast.cli.exits import Exit
 from holdfast.cli.progress import Display, _status
+from holdfast.core import answers
 from holdfast.core.events import KINDS
 from holdfast.core.run_state import Question
 from holdfast.reading import words as words_of_events
@@ -90,6 +93,10 @@ async def ship(state, ctx):
         await ctx.wait_for("shipped")
     if state.mode == "typed":
         return {"price": await ctx.wait_for("price", type=int)}
+    if state.mode == "word":
+        word = await ctx.wait_for("word", type=str)
+        post = await ctx.wait_for("post", type=Post)
+        return {"log": [word, post.mode]}
     return {}
 
 inside.chain(START, collect, note, ship, END)
@@ -362,6 +369,19 @@ def test_a_signal_that_does_not_fit_is_refused_or_shown_as_set_aside(quick: Cli)
     assert quick(*given, "--json").json["state"]["price"] == 7
 
 
+def test_the_suggested_signal_can_be_pasted_and_fits_the_wait(quick: Cli) -> None:
+    given = ("run", "post.py:waits", "--run-id", "r1", "--input", '{"mode": "word"}')
+    quick(*given)
+    quick("signal", "r1", "paid")
+    assert """$ holdfast signal r1 word '"TEXT"'   # send the signal with a text""" in quick(*given).err
+    assert quick("signal", "r1", "word", '"TEXT"').code == Exit.OK
+    quick(*given)
+    typed = '{"mode": "", "price": 0, "log": […]}'
+    assert f"$ holdfast signal r1 post '{typed}'" in quick("show", "r1").out
+    assert quick("signal", "r1", "post", typed.replace("…", "")).code == Exit.OK
+    assert quick(*given, "--json").json["state"]["log"] == ["paid None", "TEXT", ""]
+
+
 def test_a_command_returns_a_second_after_a_coroutine_has_begun_to_wait(quick: Cli) -> None:
     given = ("run", "post.py:waits", "--run-id", "r1", "--input", '{"mode": "signal"}')
     quick(*given)
@@ -607,7 +627,71 @@ def test_what_may_be_answered_is_offered_as_it_is_typed() -> None:
         "$ref": "#/$defs/Who",
         "$defs": {"Who": {"type": "object", "properties": {"name": {}, "age": {}}}},
     }
-    assert form(schema) == ('{"name": …, "age": …}', "an object, as JSON")
+    assert form(schema) == ('{"name": VALUE, "age": VALUE}', "an object, as JSON")
+
+
+class Place(msgspec.Struct):
+    town: str
+    near: Place | None = None
+
+
+class Sent(msgspec.Struct, tag="sent"):
+    count: int
+    to: Place
+    by: Literal["post", "hand"]
+    items: list[str]
+
+
+class Kept(msgspec.Struct, tag="kept"):
+    until: dt.date
+
+
+@pytest.mark.parametrize(
+    ("type", "typed", "words"),
+    [
+        (int | None, "NUMBER", "a whole number or null"),
+        (str | int, "TEXT", "a text or a whole number"),
+        (Place | None, '{"town": "TEXT", "near": null}', "an object, as JSON, or null"),
+        (
+            Sent | Kept,
+            '{"type": "sent", "count": NUMBER, "to": {"town": "TEXT", "near": null}, "by": "hand", "items": […]}',
+            "an object, as JSON",
+        ),
+        (dt.date, "TEXT", "a text like '2024-02-29'"),
+        (bytes, "TEXT", "a text like 'aGVsbG8='"),
+        (Literal[3], "3", "3"),
+        (type(None), "null", "null"),
+        (dt.datetime, "VALUE", "JSON or a text for datetime"),
+    ],
+)
+def test_a_placeholder_fits_what_a_wait_or_a_question_takes(type: Any, typed: str, words: str) -> None:
+    assert form(answers.payload_schema_of(type)) == (typed, words)
+
+
+@pytest.mark.parametrize(
+    ("type", "typed", "words"),
+    [
+        (str, '"TEXT"', "a text"),
+        (str | None, '"TEXT"', "a text or null"),
+        (Literal["a", "b"], '"a"', "one of a, b"),
+        (dt.datetime, "VALUE", "JSON for datetime"),
+    ],
+)
+def test_a_placeholder_for_the_payload_of_a_signal_is_json(type: Any, typed: str, words: str) -> None:
+    assert form(answers.payload_schema_of(type), as_json=True) == (typed, words)
+
+
+def test_a_schema_that_contains_itself_has_a_short_placeholder() -> None:
+    again = {"type": "object", "properties": {"inner": {"$ref": "#/$defs/Again"}}}
+    typed, _ = form({"$ref": "#/$defs/Again", "$defs": {"Again": again}})
+    assert typed == '{"inner": {"inner": {"inner": {"inner": …}}}}'
+    endless = {"anyOf": [{"$ref": "#/$defs/Endless"}]}
+    assert form(
+        {"type": "object", "properties": {"a": True, "b": endless}, "$defs": {"Endless": endless}}
+    ) == (
+        '{"a": VALUE, "b": …}',
+        "an object, as JSON",
+    )
 
 
 def test_a_value_is_json_where_it_is_json_and_fits_and_a_text_otherwise() -> None:

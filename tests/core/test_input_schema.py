@@ -36,6 +36,16 @@ class Letter(pydantic.BaseModel):
     sender: str = pydantic.Field(default="", alias="from")
 
 
+class Page(pydantic.BaseModel):
+    title_text: str = pydantic.Field(alias="titleText")
+    next_page: Page | None = pydantic.Field(default=None, alias="nextPage")
+
+
+class Archive(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(populate_by_name=True)
+    first_page: Page = pydantic.Field(alias="firstPage")
+
+
 class Note(TypedDict):
     text: str
     tags: NotRequired[list[str]]
@@ -85,6 +95,8 @@ def test_the_schema_of_an_input_has_the_fields_of_the_state(
     [
         (Trip, {"city": "Oslo", "stops": [{"place": "Bergen"}], "days": 2}),
         (Letter, {"text": "hello", "sender": "ada"}),
+        (Page, {"title_text": "x", "next_page": {"titleText": "y", "nextPage": {"titleText": "z"}}}),
+        (Archive, {"first_page": {"titleText": "x"}}),
         (Note, {"text": "x", "tags": ["a"]}),
         (Renamed, {"first_name": "Ada"}),
         (Tree, {"name": "a", "children": [{"name": "b"}]}),
@@ -104,6 +116,7 @@ def test_what_fits_the_schema_is_accepted_as_an_input(state: Any, given: dict[st
         (Trip, {"city": 3}),
         (Trip, {"city": "Oslo", "town": "x"}),
         (Letter, {"text": "", "sender": ""}),
+        (Page, {"title_text": "x", "next_page": {"title_text": "y"}}),
     ],
 )
 def test_what_does_not_fit_the_schema_is_refused_as_an_input(state: Any, given: dict[str, Any]) -> None:
@@ -111,6 +124,13 @@ def test_what_does_not_fit_the_schema_is_refused_as_an_input(state: Any, given: 
     assert answers.misfit(given, (), flow.input_schema()) is not None
     with pytest.raises(StateError):
         flow.state.load(flow.state.dump(given))
+
+
+def test_a_model_without_fields_is_not_a_state() -> None:
+    class Numbers(pydantic.RootModel[list[int]]): ...
+
+    with pytest.raises(StateError, match="a RootModel has no fields"):
+        flow_of(Numbers)
 
 
 def test_a_type_that_a_state_refers_to_is_defined_in_the_schema() -> None:

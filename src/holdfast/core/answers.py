@@ -390,8 +390,15 @@ def _format(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | No
     return _unreadable(value, declared, path, f"{schema['format']} like {example!r}")
 
 
+def example_of(schema: Schema) -> str | None:
+    """An example of the texts that a schema with a format or an encoding accepts; None for any other schema."""
+    if "contentEncoding" in schema:
+        return _BASE64
+    return _FORMATS[schema["format"]][1] if schema.get("format") in _FORMATS else None
+
+
 def _check_encoding(value: Any, schema: Schema, path: str, defs: Schema) -> Problem | None:
-    return _unreadable(value, bytes, path, f"{schema['contentEncoding']} like 'aGVsbG8='")
+    return _unreadable(value, bytes, path, f"{schema['contentEncoding']} like {_BASE64!r}")
 
 
 def _unreadable(value: Any, declared: Any, path: str, wanted: str) -> Problem | None:
@@ -436,6 +443,7 @@ _FORMATS: dict[str, tuple[Any, str]] = {
     "uuid": (uuid.UUID, "6ba7b810-9dad-11d1-80b4-00c04fd430c8"),
     "decimal": (decimal.Decimal, "1.50"),
 }
+_BASE64 = "aGVsbG8="
 _NOTES = frozenset({"$defs", "title", "description", "default", "examples", "discriminator"})
 """Keywords of JSON Schema that are not checked: they are for people or, like `discriminator`, repeat the alternatives."""
 

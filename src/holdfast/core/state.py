@@ -574,16 +574,18 @@ def _summable(plain: Any, path: str, node: str | None) -> Any:
 
 
 def _schemas(declared: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The JSON Schema of a type with fields, and the schemas that it refers to, by name."""
+    """The JSON Schema of a type with fields, and the schemas that it refers to, by name. Of a pydantic model, the fields of the
+    state have their names, and those of the models inside it their aliases: so they are accepted.
+    """
     if is_pydantic(declared):
         schema = declared.model_json_schema(by_alias=False)
-        parts = schema.pop("$defs", {})
+        named, parts = schema.pop("$defs", {}), declared.model_json_schema().get("$defs", {})
         name = schema.pop("$ref", "").rpartition("/")[2]  # a model that contains itself
     else:
         (schema,), parts = msgspec.json.schema_components([declared], ref_template="#/$defs/{name}")
-        name = schema["$ref"].rpartition("/")[2]
+        named, name = parts, schema["$ref"].rpartition("/")[2]
     if name:
-        schema = dict(parts[name])
+        schema = dict(named[name])
         if b'"#/$defs/%s"' % name.encode() not in msgspec.json.encode([*parts.values()]):
             del parts[name]
     return schema, parts
@@ -653,6 +655,8 @@ def _name_the_field(declared: Any, fault: CodecError) -> None:
 
 def _pydantic_declarations(model: Any) -> Iterator[_Declared]:
     model.model_rebuild()
+    if model.__pydantic_root_model__:
+        raise StateError("a RootModel has no fields; give the state as a model with a field for that value")
     by_name = model.model_config.get("populate_by_name") or model.model_config.get("validate_by_name")
     config = {key: value for key, value in model.model_config.items() if key not in ("title", "extra")}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core import answers as answer_schemas
 from holdfast.core.run_state import Question, Wait, awaited_signals
 from holdfast.reading import text
 
@@ -150,7 +151,7 @@ def signals(commands: CommandLine, run_id: str, waits: tuple[Wait, ...]) -> list
     found = []
     for name in list(dict.fromkeys(awaited_signals(waits)))[:SHOWN_MAX]:
         schema = oldest[name].payload_schema
-        typed, form_words = form(schema) if schema else ("", "")
+        typed, form_words = form(schema, as_json=True) if schema else ("", "")
         words = (
             f"send the signal with {form_words}"
             if schema
@@ -230,16 +231,72 @@ _FORMS = {
     "string": ("TEXT", "a text"),
     "boolean": ("true", "true or false"),
     "array": ("[…]", "a list, as JSON"),
+    "null": ("null", "null"),
 }
+_DEPTH_MAX = 4
+"""How deep the values inside an object are written out."""
 
 
-def form(schema: dict[str, Any]) -> tuple[str, str]:
-    """Return what kind of value a question without options, or a wait, takes: a placeholder to type, and a description."""
-    reference = schema.get("$ref", "").rpartition("/")[2]
-    schema = schema.get("$defs", {}).get(reference, schema)
-    if schema.get("enum"):
-        return text.json_text(schema["enum"][0], indent=None), f"one of {', '.join(map(str, schema['enum']))}"
+def form(schema: dict[str, Any], *, as_json: bool = False) -> tuple[str, str]:
+    """Return what kind of value a question without options, or a wait, takes: a placeholder to type, and a description. A text
+    is typed as it is; `as_json` with its quotes, because the payload of a signal is JSON.
+    """
+    defs = schema.get("$defs", {})
+    found = [_resolve(one, defs) for one in _alternatives(_resolve(schema, defs))]
+    described = dict.fromkeys(_describe(one, as_json=as_json) for one in found)
+    meant = next((one for one in found if one.get("type") != "null"), found[0])
+    typed = "TEXT" if _is_text(meant) and not as_json else _placeholder(meant, defs, _DEPTH_MAX)
+    return typed, (", or " if any("," in one for one in described) else " or ").join(described)
+
+
+def _placeholder(schema: dict[str, Any], defs: dict[str, Any], depth: int) -> str:
+    """A value as JSON: its default, the only or first value that is allowed, or a placeholder."""
+    if not depth:
+        return "…"
+    schema = _resolve(schema, defs)
+    choices = [schema[name] for name in ("default", "const") if name in schema] + schema.get("enum", [])
+    if choices:
+        return text.json_text(choices[0], indent=None)
+    alternatives = _alternatives(schema)
+    if alternatives != [schema]:
+        return _placeholder(alternatives[0], defs, depth - 1)
+    if _is_text(schema):
+        return '"TEXT"'
     if schema.get("type") == "object":
-        fields = schema.get("properties", {})
-        return "{" + ", ".join(f'"{name}": …' for name in fields) + "}", "an object, as JSON"
-    return _FORMS.get(str(schema.get("type")), ("VALUE", "JSON or a text"))
+        fields = schema.get("properties", {}).items()
+        inner = ((name, _placeholder(field, defs, depth - 1)) for name, field in fields)
+        return "{" + ", ".join(f"{text.json_text(name)}: {value}" for name, value in inner) + "}"
+    return _FORMS.get(str(schema.get("type")), ("VALUE", ""))[0]
+
+
+def _describe(schema: dict[str, Any], *, as_json: bool) -> str:
+    allowed = schema.get("enum") or ([schema["const"]] if "const" in schema else [])
+    if allowed:
+        return f"{'one of ' if len(allowed) > 1 else ''}{', '.join(map(str, allowed))}"
+    if schema.get("type") == "object":
+        return "an object, as JSON"
+    if _is_text(schema) and (example := answer_schemas.example_of(schema)):
+        return f"a text like {example!r}"
+    anything = "JSON" if as_json else "JSON or a text"
+    anything += f" for {schema['title']}" if "title" in schema else ""
+    return _FORMS.get(str(schema.get("type")), ("", anything))[1]
+
+
+def _is_text(schema: dict[str, Any]) -> bool:
+    return schema.get("type") == "string" and "enum" not in schema and "const" not in schema
+
+
+def _alternatives(schema: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = schema.get("anyOf") or schema.get("oneOf") or [schema]
+    return found
+
+
+def _resolve(schema: Any, defs: dict[str, Any]) -> dict[str, Any]:
+    """The schema that this one refers to, with the default that is written beside the reference."""
+    if not isinstance(schema, dict):  # `true`: any value
+        return {}
+    name = schema.get("$ref", "").rpartition("/")[2]
+    if name not in defs:
+        return schema
+    found: dict[str, Any] = defs[name]
+    return found | ({"default": schema["default"]} if "default" in schema else {})

@@ -15,7 +15,14 @@ from holdfast.core.graph import START, Flow
 from holdfast.core.run_state import RunState
 from holdfast.core.state import StateType
 from holdfast.core.validate import RUN_ID
-from holdfast.errors import ResumeRefused, RouterError, RunExists, SettingError, StoreCorrupt
+from holdfast.errors import (
+    ResumeRefused,
+    RouterError,
+    RunExists,
+    SettingError,
+    StoreCorrupt,
+    end_sentence,
+)
 from holdfast.reading import history
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.outcomes import route
@@ -73,7 +80,8 @@ def checkpoint_zero(
     try:
         starts = route(flow, START, values).to
     except RouterError as fault:
-        message = f"flow {flow.name!r}: {fault}. No run was recorded; correct the router or the input."
+        told = end_sentence(f"flow {flow.name!r}: {fault}")
+        message = f"{told} No run was recorded; correct the router or the input."
         raise RouterError(message) from fault.__cause__
     return events.RunCreated(
         flow=flow.name,

@@ -604,6 +604,10 @@ class Engine:
         """
         if not isinstance(name, str) or not name:
             raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")
+        if id is not None and (not isinstance(id, str) or not id):
+            raise SettingError(
+                f"id={id!r} is not a valid id of a signal: give a string that is not empty, or leave id out"
+            )
         self._open()
         request = inbox.Signal(
             id=f"signal:{id}" if id is not None else "",

@@ -29,6 +29,8 @@ from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
 
 POLL_S = 0.2
+_DIGITS_MAX = 18
+"""The number of an event has at most this many digits: the stores count in 64 bits."""
 _START = "NodeStarted"
 _STREAMED = "NodeStreamed"
 T_co = TypeVar("T_co", covariant=True)
@@ -47,7 +49,7 @@ class Cursor(msgspec.Struct):
         try:
             packed = urlsafe_b64decode(rest + "=" * (-len(rest) % 4)) if rest else b"[]"
             pairs = msgspec.json.decode(packed, type=list[tuple[Streamer, int]])
-            if not (seq.isascii() and seq.isdigit()):
+            if not (seq.isascii() and seq.isdigit() and len(seq) <= _DIGITS_MAX):
                 raise ValueError(seq)
         except (ValueError, msgspec.MsgspecError):
             raise SettingError(

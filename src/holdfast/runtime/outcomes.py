@@ -288,7 +288,7 @@ def _list_targets(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
             f"the router of {name!r} returned {chosen!r}; it must return one or more of its targets ({', '.join(targets)})"
             + ("" if END in targets else f". To end the run here, declare {END} as a target")
         )
-    return sorted(chosen, key=list(targets).index) if set(chosen) <= set(targets) else list(chosen)
+    return sorted(chosen, key=list(targets).index) if all(one in targets for one in chosen) else list(chosen)
 
 
 def skipped(

@@ -130,12 +130,22 @@ class Requests:
         request = msgspec.structs.replace(request, payload=questions.plain(request.payload, "payload"))
         left = inbox.stored_form(request)
         wrong = _misfit(known.state, request)
+        if wrong is not None and (count := self._on_their_way(run_id, request.name)):
+            # Read the log again: one that has arrived meanwhile must not be counted in neither place.
+            wrong = _misfit(self._look_at(run_id, VERBS["signal"].asked).state, request, count)
         if wrong is not None and (not has_id or store.post(run_id, left, only_look=True)):
             raise SignalRefused(run_id, request.name, wrong)
         if has_id and not store.post(run_id, left):
             return msgspec.structs.replace(self.view(run_id), repeated=True)
         run, _ = await self._ask(run_id, request, posted=has_id, known=known)
         return run
+
+    def _on_their_way(self, run_id: str, name: str) -> int:
+        """How many signals of that name were sent to the run, and are not in its log yet because another engine holds it."""
+        store = self._services.store
+        holder = store.run(run_id).holder
+        left = inbox.requests_to(run_id, store.inbox(holder.id)) if holder is not None else []
+        return sum(isinstance(request, inbox.Signal) and request.name == name for request in left)
 
     # --- for a run that no engine executes ------------------------------------------------------------
 
@@ -235,12 +245,12 @@ class Requests:
         return Journal(services, self._flows.get(row.flow) or UNKNOWN, state, row=row, fence=fence)
 
 
-def _misfit(state: RunState, request: inbox.Signal) -> str | None:
-    """Why a signal does not fit the wait that would receive it; None if it does, or if nothing waits for it."""
-    for wait in state.waits.values():
-        if wait.signal == request.name:
-            wrong = answers.misfit(request.payload, (), wait.payload_schema, what="payload")
-            return (
-                f"{end_sentence(wrong)} Node {wait.node!r} waits for it; send what fits." if wrong else None
-            )
-    return None
+def _misfit(state: RunState, request: inbox.Signal, on_their_way: int = 0) -> str | None:
+    """Why a signal does not fit the wait that would receive it; None if it does, or if nothing waits for it. The oldest waits get
+    the signals that are `on_their_way`.
+    """
+    waits = [wait for wait in state.waits.values() if wait.signal == request.name][on_their_way:]
+    if not waits:
+        return None
+    wrong = answers.misfit(request.payload, (), waits[0].payload_schema, what="payload")
+    return f"{end_sentence(wrong)} Node {waits[0].node!r} waits for it; send what fits." if wrong else None

@@ -69,8 +69,10 @@ def test_if_the_router_of_start_raises_nothing_is_recorded_and_the_caller_gets_t
 
 
 def test_a_router_of_start_that_names_no_target_is_refused_with_the_name_that_was_meant() -> None:
-    with pytest.raises(RouterError, match="did you mean 'urgent'"):
+    with pytest.raises(RouterError, match=r"did you mean 'urgent'\? No run was recorded"):
         quickly(triage(lambda state: "urgnt"), {})
+    with pytest.raises(RouterError, match=r"returned \['urgent'\], which is not one of its targets"):
+        quickly(triage(lambda state: [["urgent"]]), {})
 
 
 def test_the_router_of_start_is_not_called_again_for_a_run_that_exists() -> None:

@@ -228,6 +228,29 @@ def test_code_that_outlives_its_node_finds_no_context() -> None:
     in_engine(use)
 
 
+def test_a_thread_that_is_given_up_finds_no_context_and_ends() -> None:
+    found: list[BaseException] = []
+    given_up = threading.Event()
+
+    def body(state: Work) -> None:
+        given_up.wait(60)
+        try:
+            hf.current()
+        except BaseException as error:
+            found.append(error)
+            raise
+
+    async def use(engine: hf.Engine) -> None:
+        with pytest.raises(hf.RunFailed, match="took longer than"):
+            await engine.run(one_node(body, timeout=0.01, retry=1))
+        given_up.set()
+        await until(lambda: bool(found))
+
+    in_engine(use)
+    assert "this attempt was given up" in str(found[0])
+    assert not isinstance(found[0], Exception), "a node that catches every exception ends all the same"
+
+
 def test_a_task_that_a_node_leaves_running_does_not_keep_its_run_in_memory() -> None:
     import gc
 

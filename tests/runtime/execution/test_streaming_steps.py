@@ -585,7 +585,7 @@ def test_a_late_follower_sees_chunks_that_are_recorded_and_not_saved(still: Stag
     assert still.spilled() == {}
 
 
-@pytest.mark.parametrize("after", ["x", "-1", -1, "3.!", "3.e30", "", "1.5", "³"])
+@pytest.mark.parametrize("after", ["x", "-1", -1, "3.!", "3.e30", "", "1.5", "³", "9" * 20, "9" * 5000])
 def test_what_is_not_a_cursor_is_refused(still: Stage, after: Any) -> None:
     async def use(engine: hf.Engine) -> None:
         with pytest.raises(hf.SettingError, match="give the number of an event, or the cursor"):

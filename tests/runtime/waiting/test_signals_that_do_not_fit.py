@@ -86,6 +86,16 @@ def test_a_refused_signal_does_not_use_up_its_id(stage: Stage) -> None:
     assert stage.resume(flow).state.log == [7]
 
 
+@pytest.mark.parametrize("id", ["", 5, b"x", ["x"]])
+def test_what_is_not_the_id_of_a_signal_is_refused_and_makes_no_signal_a_repetition(
+    quick: Stage, id: Any
+) -> None:
+    flow = paid(quick, type=int)
+    waiting(quick, flow)
+    with pytest.raises(hf.SettingError, match="is not a valid id of a signal"):
+        told(quick, "paid", 7, id=id)
+
+
 def test_a_signal_that_was_sent_before_is_repeated_and_not_refused(stage: Stage) -> None:
     flow = both(stage, int, str)
     waiting(stage, flow)
@@ -136,6 +146,22 @@ def test_a_signal_to_a_node_that_waits_in_memory_is_refused_too(quick: Stage) ->
         return await going.task
 
     assert quick.do(use, flow).state.log == [7]
+
+
+def test_a_signal_is_checked_against_the_wait_that_is_left_by_those_on_their_way(quick: Stage) -> None:
+    flow = both(quick, int, str)
+
+    async def use(engine: hf.Engine) -> Run[Any]:
+        going = Going(quick, engine, engine.run(flow, run_id="r"))
+        await going.asleep()
+        async with quick.engine() as other:
+            await other.signal("r", "paid", 7)
+            await other.signal("r", "paid", "text")
+            assert quick.told("SignalReceived") == [], "the first engine has not seen the inbox"
+        return await going.task
+
+    assert quick.do(use, flow).state.log == [7, "text"]
+    assert quick.told("SignalSetAside") == []
 
 
 # --- set aside ---------------------------------------------------------------------------------------

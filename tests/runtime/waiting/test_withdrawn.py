@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -305,6 +306,24 @@ def test_what_a_node_leaves_running_when_it_returns_is_no_withdrawal(stage: Stag
 # --- later attempts ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("turns_before", range(1, 4))
+def test_a_wait_that_is_left_while_it_is_recorded_ends_with_its_node(
+    stage: Stage, caplog: pytest.LogCaptureFixture, turns_before: int
+) -> None:
+    async def body(state: Work, ctx: hf.Context) -> dict[str, Any]:
+        left.append(asyncio.create_task(ctx.wait_for("x")))
+        await turns(turns_before)
+        return {"log": [1]}
+
+    left: list[asyncio.Task[Any]] = []
+    graph = Graph("one", Work)
+    graph.node(name="only")(body)
+    assert stage.run(graph.chain(START, "only", END).compile()).state.log == [1]
+    assert left.pop().cancelled()
+    gc.collect()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
+
+
 @every_form
 def test_a_wait_that_was_given_up_gets_no_signal_in_a_later_attempt_either(stage: Stage, form: Any) -> None:
     flow = impatient(stage, form)
@@ -494,6 +513,25 @@ def test_a_wait_that_asyncio_may_cancel_is_not_unwound_before_park_after_and_the
         assert parked_at(stage, flow) == [30]
     (warning,) = [record.getMessage() for record in caplog.records if "timeout=" in record.getMessage()]
     assert "run 'r', node 'only'" in warning
+
+
+def test_the_warning_comes_once_for_a_node_however_many_runs_it_has(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow = impatient(stage, by_timeout, LONG_S)
+
+    async def use(engine: hf.Engine) -> None:
+        for run_id in ("r", "s"):
+            await engine.start(flow, run_id=run_id)
+            task = asyncio.ensure_future(engine.resume(run_id))
+            await until(lambda: bool(list(stage.store.events(run_id, kinds=("SignalAwaited",)))))  # noqa: B023
+            await turns(30)
+            stage.clock.advance(30)
+            assert (await task).status == "waiting"
+
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        stage.do(use, flow)
+    assert len([record for record in caplog.records if "timeout=" in record.getMessage()]) == 1
 
 
 @pytest.mark.parametrize("how", ["alone", "gather", "group", "task"])

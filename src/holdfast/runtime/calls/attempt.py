@@ -391,7 +391,6 @@ class Attempt:
         clock, longest_s = self._services.clock, self._runner.park_after_s
         waiter = self._waiters[slot] = _Waiter(clock.now())
         waiter.timer = clock.call_at(waiter.began_at + longest_s, lambda: self._park_in_time(waiter))
-        self._adopt()
         self._withdraw()
         if self.is_withdrawn(slot):
             self._loop.call_soon(self._begin_withdrawn_again, False)
@@ -479,6 +478,7 @@ class Attempt:
         itself cancels the wait, the wait is withdrawn; if the engine cancels it, it continues when the node runs again.
         """
         self._begin_again[slot] = again
+        self._adopt()
         try:
             yield begin
         except asyncio.CancelledError:
