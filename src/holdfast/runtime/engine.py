@@ -41,7 +41,7 @@ from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.reader import Reader, in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary, result_of
-from holdfast.runtime import nesting, settings
+from holdfast.runtime import creation, nesting, settings
 from holdfast.runtime.calls.executors import (
     Executor,
     Threads,
@@ -53,19 +53,6 @@ from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
-from holdfast.runtime.creation import (
-    OnExists,
-    check_id,
-    check_on_exists,
-    check_seconds,
-    checkpoint_zero,
-    create_journal,
-    fork_journal,
-    fork_place,
-    input_digest,
-    make_queue_options,
-    refuse_another,
-)
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S, Followers, Following
 from holdfast.runtime.holdings import Holdings, elapsed
@@ -309,7 +296,7 @@ class Engine:
         process that executes it disappears.
         """
         self.add(flow)
-        place = make_queue_options(queue, priority)
+        place = creation.make_queue_options(queue, priority)
         while True:
             journal = await self._new_run(
                 flow, input, run_id, place, held=True, timeout=timeout, labels=labels, by=by
@@ -339,15 +326,15 @@ class Engine:
         queue: str | None = None,
         priority: int = 0,
         by: str | None = None,
-        on_exists: OnExists = "refuse",
+        on_exists: creation.OnExists = "refuse",
     ) -> str:
         """Record a run and return its id. A worker executes it, or `resume` does. Of the runs that wait for a worker in a
         `queue`, those with the highest `priority` come first. With `on_exists="use"`, an existing run of this id and flow is
         used, whatever its input; by default, another input raises `RunExists`.
         """
-        check_on_exists(on_exists, run_id)
+        creation.check_on_exists(on_exists, run_id)
         self.add(flow)
-        place = make_queue_options(queue, priority)
+        place = creation.make_queue_options(queue, priority)
         journal = await self._new_run(
             flow, input, run_id, place, on_exists, held=False, timeout=timeout, labels=labels, by=by
         )
@@ -366,7 +353,7 @@ class Engine:
         given: Any,
         run_id: str | None,
         place: dict[str, Any],
-        on_exists: OnExists = "refuse",
+        on_exists: creation.OnExists = "refuse",
         *,
         held: bool,
         timeout: float | None,
@@ -378,35 +365,39 @@ class Engine:
         if run_id is not None and (on_exists == "use" or START in flow.branches):
             # The first append would also find that the run exists, but only after the router of START was called.
             with suppress(RunNotFound):
-                known = services.store.run(check_id(run_id))
-                refuse_another(run_id, known, flow.name, input_digest(flow, values), on_exists)
+                known = services.store.run(creation.check_id(run_id))
+                creation.refuse_another(
+                    run_id, known, flow.name, creation.input_digest(flow, values), on_exists
+                )
                 return None
-        run_id = check_id(run_id) if run_id is not None else self._new_id(flow.name)
+        run_id = creation.check_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
             options[history.RUN_BASE_WANTED] = True
         if flow.name in self.flow_files:
             options[history.FLOW_FILE] = self.flow_files[flow.name]
         if timeout is not None:
-            options["timeout_s"] = check_seconds(timeout, "timeout")
-        zero = checkpoint_zero(flow, values, options=options, **said)
+            options["timeout_s"] = creation.check_seconds(timeout, "timeout")
+        zero = creation.checkpoint_zero(flow, values, options=options, **said)
         if held:
             self._holdings.hold()
-        journal = create_journal(services, flow, run_id, zero, held=held)
+        journal = creation.create_journal(services, flow, run_id, zero, held=held)
         # The first append finds out whether the run exists. Before that, two calls that execute it can meet only in this engine.
         runner = self._holdings.get(run_id) if held else None
         if runner is not None:
             assert journal.create is not None
             held_as = runner.journal.create if isinstance(runner, Runner) else None
             new, row = journal.create, held_as or services.store.run(run_id)
-            refuse_another(run_id, row, new.flow, new.input_digest, on_exists)
+            creation.refuse_another(run_id, row, new.flow, new.input_digest, on_exists)
             return None
         return journal
 
-    def _require_same(self, run_id: str, create: NewRun | None, on_exists: OnExists = "refuse") -> None:
+    def _require_same(
+        self, run_id: str, create: NewRun | None, on_exists: creation.OnExists = "refuse"
+    ) -> None:
         """Raise `RunExists` if the run that has this id was started with another flow or input."""
         assert create is not None
-        refuse_another(run_id, self.store.run(run_id), create.flow, create.input_digest, on_exists)
+        creation.refuse_another(run_id, self.store.run(run_id), create.flow, create.input_digest, on_exists)
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         """Do what `run` does for a run that exists: wait for it if it is executed, resume it if it is not, return it if it has
@@ -579,12 +570,7 @@ class Engine:
         return await self._requests.answer(
             run_id,
             inbox.Answer(
-                key=question,
-                value=value,
-                update=update,
-                confidence=confidence,
-                by=by,
-                reason=reason,
+                key=question, value=value, update=update, confidence=confidence, by=by, reason=reason
             ),
         )
 
@@ -642,9 +628,9 @@ class Engine:
         parent, seq = split(run, checkpoint)
         row = services.store.run(parent)
         flow = self.flows.get(row.flow)
-        fork_id = check_id(run_id) if run_id is not None else self._new_id(row.flow)
-        place = fork_place(services, parent, seq)
-        journal = fork_journal(
+        fork_id = creation.check_id(run_id) if run_id is not None else self._new_id(row.flow)
+        place = creation.fork_place(services, parent, seq)
+        journal = creation.fork_journal(
             services, flow, row, place, fork_id=fork_id, labels=labels, by=by, reason=reason
         )
         if edit is not None:

@@ -247,7 +247,7 @@ def test_a_thread_that_is_given_up_finds_no_context_and_ends() -> None:
         await until(lambda: bool(found))
 
     in_engine(use)
-    assert "this attempt was given up" in str(found[0])
+    assert "the engine has abandoned this attempt" in str(found[0])
     assert not isinstance(found[0], Exception), "a node that catches every exception ends all the same"
 
 
