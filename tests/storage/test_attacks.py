@@ -17,8 +17,7 @@ from cutting_proxy import CuttingProxy
 from holdfast import END, START, Engine, Graph
 from holdfast.errors import CodecError, ResumeRefused, StoreBusy
 from holdfast.reading.verification import verify
-from holdfast.runtime import engine as engine_module
-from holdfast.runtime import worker
+from holdfast.runtime import creation, worker
 from holdfast.runtime.calls.process.executor import _Child
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Holder, Query, Request
@@ -174,7 +173,7 @@ def test_a_fork_is_whole_whose_parent_is_deleted_and_swept_while_it_is_made(tmp_
         flow = chain("f", first, second)
         async with Engine(tmp_path / "runs.db", flows=[flow]) as engine:
             await engine.run(flow, {}, run_id="parent")
-            made = engine_module.fork_journal
+            made = creation.fork_journal
 
             def meanwhile(*given, **options):
                 journal = made(*given, **options)
@@ -182,7 +181,7 @@ def test_a_fork_is_whole_whose_parent_is_deleted_and_swept_while_it_is_made(tmp_
                 retention.sweep(engine.store)
                 return journal
 
-            monkeypatch.setattr(engine_module, "fork_journal", meanwhile)
+            monkeypatch.setattr(creation, "fork_journal", meanwhile)
             await engine.fork("parent", run_id="child", checkpoint=3)
             return (await engine.resume("child")).status, verify(engine.store, "child").problems
 
