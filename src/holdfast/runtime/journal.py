@@ -187,8 +187,8 @@ class Journal:
             raise SettingError(f"this value cannot be recorded: {fault.__cause__ or fault}") from fault
 
     def _weighed(self, event: Event, encoded: Encoded) -> Encoded:
-        """Move values that are too large for a log into blobs. Logs a warning if the events recorded since the last checkpoint are
-        large in total, and raises `LogBudget` if a result would bring them over `log_budget`.
+        """Move values that are too large for a log into blobs. Logs a warning if the events since the last checkpoint are large
+        in total, and raises `LogBudget` if a result would bring them over `log_budget`.
         """
         body, taken = take_out(encoded.body, self.services.blob_over)
         weight = self._since_checkpoint + len(body)

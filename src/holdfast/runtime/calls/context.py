@@ -374,8 +374,8 @@ class Context(_AnyContext):
         wanted: Callable[[], dict[str, Any]],
         signal: str | None = None,
     ) -> AbstractContextManager[Callable[[], Awaitable[None]]]:
-        """Mark the node as waiting inside this context. Yields the function that records the beginning of the wait: an event of
-        this `kind` with the fields that `wanted` returns.
+        """Count the node as waiting while the `with` block runs. Yields a function that records the beginning of the wait, as an
+        event of this `kind` with the fields that `wanted()` returns.
         """
         work, text = self._work, slot.text
 
