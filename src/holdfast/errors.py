@@ -11,6 +11,7 @@
     │   ├── FlowNotFound        this engine was not given the flow that a run belongs to
     │   ├── RunNotFound         the store has no run (or checkpoint) with that id
     │   ├── RunExists           the run id belongs to a run with another input or flow
+    │   ├── RequestExists       a request with that id asked for something else
     │   ├── ResumeRefused       the run may not continue as requested; `reason` says why
     │   │   └── RunOver         the run is completed or cancelled
     │   ├── AnswerRefused       there is no such question, or the answer does not fit it
@@ -139,6 +140,18 @@ class RunExists(HoldfastError):
         super().__init__(
             f"run {run_id!r} already exists with another {difference}. Choose another run id, or resume the "
             "existing run."
+        )
+
+
+class RequestExists(HoldfastError):
+    """The run has a request with the same id that asks for something else."""
+
+    def __init__(self, run_id: str, request: str, verb: str) -> None:
+        self.run_id = run_id
+        self.request = request
+        super().__init__(
+            f"run {run_id!r} already has a request with the id {request!r} ({verb}), which asks for something else. Give a new "
+            "request an id of its own; repeat a request with the same verb and the same values."
         )
 
 

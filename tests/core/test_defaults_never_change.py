@@ -32,6 +32,7 @@ EVENTS = {
     "RunCompleted": {},
     "RunFailed": {"node": None},
     "RunCancelled": SAID,
+    "RequestRefused": {"request": "", "error": "ResumeRefused", "about": None, "asked_at": None, "by": None},
     "ResumeRefused": {"by": None},
     "StateEdited": SAID,
     "StateUpgraded": {"inputs": {}},

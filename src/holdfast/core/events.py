@@ -176,8 +176,26 @@ class RunCancelled(Event, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class RequestRefused(Event, frozen=True, kw_only=True):
+    """A request to the run could not be carried out. It changed nothing."""
+
+    verb: str
+    reason: str
+    """Why the request was refused, and what would be allowed."""
+    request: str = ""
+    """The id of the request in the inbox; empty if a caller asked the engine directly."""
+    error: str = "ResumeRefused"
+    """The name of the exception that a caller of the verb gets."""
+    about: str | None = None
+    """The key of the question that an answer was for, or the name of a signal."""
+    asked_at: float | None = None
+    """When the request was made, if it was left in the inbox."""
+    by: str | None = None
+    """Who made the request."""
+
+
 class ResumeRefused(Event, frozen=True, kw_only=True):
-    """A validation refused to resume the run. Nothing was executed."""
+    """A validation refused to resume the run. Nothing was executed. Not recorded any more: `RequestRefused` is."""
 
     reason: str
     by: str | None = None
@@ -485,7 +503,7 @@ class WaitWithdrawn(NodeEvent, frozen=True, kw_only=True):
 
 AnyEvent: TypeAlias = (
     RunCreated | RunForked | RunClaimed | RunResumed | RunRewound | RunPaused | RunInterrupted | RunCompleted | RunFailed
-    | RunCancelled | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted | NodeCompleted
+    | RunCancelled | RequestRefused | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted | NodeCompleted
     | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted | ItemCompleted
     | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed | NodeStreamed
     | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived

@@ -103,6 +103,7 @@ TABLE: tuple[Kind, ...] = (
     Kind(events.RunCompleted, "run.run_completed", ACTIVE, None, "nothing", run_after="completed", ours=True),
     Kind(events.RunFailed, "run.run_failed", ACTIVE, None, "nothing", run_after="failed"),
     Kind(events.RunCancelled, "run.run_cancelled", OPEN, None, "nothing", run_after="cancelled"),
+    Kind(events.RequestRefused, "run.request_refused", OPEN, None, "nothing", heard=True, from_outside=True),
     Kind(events.ResumeRefused, "run.resume_refused", OPEN, None, "nothing"),
     # --- its state and its flow
     Kind(events.StateEdited, "run.state_edited", OPEN, None, "nothing", checkpoint=True),

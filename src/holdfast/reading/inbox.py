@@ -78,6 +78,39 @@ class Skip(_Asked, frozen=True, kw_only=True):
     update: Any = None
 
 
+class Edit(_Asked, frozen=True, kw_only=True):
+    """A request to change fields of the state. The run must not be running."""
+
+    verb: ClassVar[str] = "edit"
+    fields: dict[str, Any] = {}
+    """Field -> its new value, as the caller gave it."""
+    changes: dict[str, Any] | None = None
+    """What a function of the caller changed, in the stored form of `events.Changes`, in place of `fields`."""
+    seen: int | None = None
+    """The seq of the last event that the function saw: the request is refused if the run has moved since. None if the caller
+    gave fields, which do not depend on the state.
+    """
+
+
+class Resume(_Asked, frozen=True, kw_only=True):
+    """A request to resume the run, with the options of `Engine.resume` except functions."""
+
+    verb: ClassVar[str] = "resume"
+    checkpoint: int | None = None
+    after: str | None = None
+    restart_at: str | None = None
+    replay: bool = False
+    edit: dict[str, Any] | None = None
+    """Field -> its new value, as the caller gave it."""
+    changes: dict[str, Any] | None = None
+    seen: int | None = None
+    """`changes` and `seen` are what a function of the caller changed, as in `Edit`."""
+    force: bool = False
+    confirm: list[str] = []
+    on_change: str = "refuse"
+    rename: dict[str, str] = {}
+
+
 class Unknown(_Asked, frozen=True, kw_only=True):
     """A request that this version of Holdfast cannot read."""
 
@@ -85,10 +118,10 @@ class Unknown(_Asked, frozen=True, kw_only=True):
     stored_verb: str
 
 
-AnyRequest: TypeAlias = Pause | Cancel | Answer | Signal | Retry | Skip | Unknown
+AnyRequest: TypeAlias = Pause | Cancel | Answer | Signal | Retry | Skip | Edit | Resume | Unknown
 
 _TYPES: dict[str, type[AnyRequest]] = {
-    kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip)
+    kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip, Edit, Resume)
 }
 _SHARED = frozenset(_Asked.__struct_fields__)
 _LEFT_OUT = {"answer": ("update", "confidence")}

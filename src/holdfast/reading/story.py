@@ -276,6 +276,8 @@ class Story:
             case "RunCreated":
                 self.status = "running"
                 return None
+            case "RequestRefused":
+                return Line("pending", "run", f"{event.body['verb']} refused{_by(event)}{reason}")
             case "StateEdited" | "FlowChanged" | "StateUpgraded" | "ResumeRefused":
                 words = {"StateEdited": "state edited", "FlowChanged": "continues with a changed flow"}
                 told = words.get(event.kind) or {"StateUpgraded": "state upgraded"}.get(

@@ -188,10 +188,15 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     verb: str
     body: dict[str, Any] = {}
+    """What the verb needs. It is empty once the request has been handled."""
     by: str | None = None
     reason: str | None = None
     run_id: str = ""
     at: float = 0.0
+    taken: int = 0
+    """The seq of the last event of the append that handled the request; 0 if the request still waits."""
+    unmet: bool = False
+    """True if the request still waited when the run was completed or cancelled: nothing can come of it any more."""
 
 
 Verdict: TypeAlias = HoldfastError | None
@@ -269,13 +274,16 @@ class Store(Protocol):
     def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
         """Put a request into the inbox of a run; it is durable when this returns. Returns False if a request with this id was
         posted before, whether or not that request has been handled since, and True otherwise. The store fills in `run_id`, and
-        `at` if it is 0. With `only_look`, the answer is the same, but nothing is posted. Raises `RunNotFound`, `CodecError`,
-        `StoreFull`.
+        `at` if it is 0. With `only_look`, the answer is the same, but nothing is posted. Raises `RunNotFound`; `RequestExists`
+        if the request with this id has another verb or body; `RunOver` if the run is completed or cancelled, which is checked in
+        the transaction that would write; `CodecError`, `StoreFull`.
         """
 
-    def inbox(self, holder: str) -> list[Request]:
-        """Return the requests to all runs that this holder holds, oldest first. A request stays until an append lists it in
-        `taken`.
+    def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
+        """Return the requests that wait for the runs of this holder, oldest first. A request waits until an append lists it in
+        `taken`, or until its run is completed or cancelled: the append that does this marks the requests that still wait as
+        handled and `unmet`. With `run_id` in place of a holder, return all requests that this run ever got, the handled ones too.
+        Raises `RunNotFound`.
         """
 
     def now(self) -> float:

@@ -579,6 +579,7 @@ def example(kind: type[Event], **fields: Any) -> Any:
         events.RunClaimed: {"holder": "h"},
         events.RunRewound: {"to": 1, "executions": {"a": {1: 2}}, "crashes": {"a": 1}},
         events.RunFailed: {"failure": failure(), "node": "a"},
+        events.RequestRefused: {"verb": "resume", "reason": "no"},
         events.ResumeRefused: {"reason": "no"},
         events.StateEdited: {"changes": Changes(set={"n": 2})},
         events.StateUpgraded: {"state_version": 2, "values": {"n": 3}},

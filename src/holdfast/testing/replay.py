@@ -22,7 +22,7 @@ Handler: TypeAlias = Callable[[Where, Body, float], None]
 
 FINAL = frozenset({"completed", "cancelled"})
 _AFTER_FAILURE = frozenset({
-    "RunResumed", "RunRewound", "RunCancelled", "ResumeRefused", "StateEdited", "StateUpgraded", "FlowChanged",
+    "RunResumed", "RunRewound", "RunCancelled", "RequestRefused", "ResumeRefused", "StateEdited", "StateUpgraded", "FlowChanged",
     "QuestionAnswered", "SignalReceived",
 })  # fmt: skip
 """The event kinds that may follow the failure of a run: those that an operator or a caller causes, and those of a resume."""
@@ -42,6 +42,7 @@ _HANDLERS = {
     "RunCompleted": "_completed",
     "RunFailed": "_failed",
     "RunCancelled": "_cancelled",
+    "RequestRefused": "_ignore",
     "ResumeRefused": "_ignore",
     "StateEdited": "_edited",
     "StateUpgraded": "_upgraded",

@@ -119,6 +119,10 @@ def run_cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -
     state.waits.clear()
 
 
+def request_refused(state: RunState, event: events.RequestRefused, stored: Stored) -> None:
+    """Change nothing: a refused request is only recorded in the log."""
+
+
 def resume_refused(state: RunState, event: events.ResumeRefused, stored: Stored) -> None:
     """Change nothing: a refused resume is only recorded in the log."""
 
