@@ -367,9 +367,10 @@ class QueuesConformance:
 
     def test_a_request_puts_a_run_on_offer_that_waits_is_paused_or_failed(self) -> None:
         for status in ("waiting", "paused", "failed", "completed", "cancelled"):
-            self.create_pending(status, status=status)
+            log = self.create_held(self.rival, status)
             self.store.post(status, Request(id="one", verb="signal"))
             self.store.post(status, Request(id="two", verb="signal"))
+            assert self.store.append([log.next(status=status, release=True)]) == [None]
         found = self.queues.take(self.worker, ANY)
         assert {one.lease.run_id for one in found} == {"waiting", "paused", "failed"}
         assert {one.why for one in found} == {"asked"}
