@@ -235,7 +235,9 @@ class MemoryStore:
     def _renew(self, data: Data, holder: Holder) -> None:
         known, _ = data.holders.get(holder.id, (holder, 0.0))
         data.holders[holder.id] = (
-            msgspec.structs.replace(known, ttl_s=holder.ttl_s),
+            msgspec.structs.replace(
+                known, ttl_s=holder.ttl_s, flows=holder.flows, queues=holder.queues, version=holder.version
+            ),
             self.now() + holder.ttl_s,
         )
 
