@@ -87,7 +87,15 @@ where excluded.base >= snapshots.base
 insert into definitions (fingerprint, body) values (?1, ?2) on conflict (fingerprint) do nothing
 
 -- take_request: mark a request as handled; its row and id stay, so that posting it again has no effect
-update inbox set taken = ?3, body = '' where run = ?1 and id = ?2
+update inbox set taken = ?3, body = '' where run = ?1 and id = ?2 and taken = 0
+
+-- close_inbox: mark the requests that still wait as handled and unmet, because their run is over
+update inbox set taken = ?2, unmet = 1, body = '' where run = ?1 and taken = 0
+
+-- close_inboxes: `close_inbox` for many runs: a JSON list of their keys and of the seqs at which they ended
+update inbox set taken = ended.cells ->> 1, unmet = 1, body = ''
+from (select value as cells from jsonb_each(?1)) as ended
+where inbox.run = ended.cells ->> 0 and inbox.taken = 0
 
 -- appended: whether the event at a seq was written by this append; the first salt of an append is its id
 select 1 from events
@@ -193,17 +201,23 @@ delete from holders where key = ?1 and not exists (select 1 from runs where hold
 -- drop_old_holders: delete holders that expired long ago and hold no run
 delete from holders where expires_at < ?1 and not exists (select 1 from runs where runs.holder = holders.key)
 
--- post: put a request into the inbox of a run; no row is returned if the request is there already
-insert into inbox (run, id, verb, body, "by", reason, at, taken) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)
-on conflict (run, id) do nothing returning key
+-- posted: the columns that decide whether a request is put into the inbox of a run: those of the run, and of a request of that id
+select runs.key, runs.status, inbox.verb, inbox.digest
+from runs left join inbox on inbox.run = runs.key and inbox.id = ?2 where runs.run_id = ?1
 
--- posted: a request that was posted, whether or not it has been handled since
-select key from inbox where run = (select key from runs where run_id = ?1) and id = ?2
+-- post: put a request into the inbox of a run
+insert into inbox (run, id, verb, body, "by", reason, at, taken, digest) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8)
 
 -- inbox: requests that wait for the runs of a holder; begins with the inbox, which is mostly empty
-select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from inbox cross join runs on runs.key = inbox.run cross join holders on holders.key = runs.holder
 where inbox.taken = 0 and holders.id = ?1
+order by inbox.key
+
+-- inbox_of: all requests that a run ever got
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
+from runs cross join inbox on inbox.run = runs.key
+where runs.run_id = ?1
 order by inbox.key
 
 -- trimmed: what upkeep has removed from the log of a run
@@ -275,9 +289,8 @@ select count(*) from remains
 -- child_of: a run that was forked from this run
 select run_id from runs where parent = ?1 order by run_id limit 1
 
--- asked_of: a request that waits in the inbox of a run that is not completed or cancelled
-select inbox.verb from inbox join runs on runs.key = inbox.run
-where inbox.run = ?1 and inbox.taken = 0 and runs.status not in ('completed', 'cancelled') order by inbox.key limit 1
+-- asked_of: a request that waits in the inbox of a run
+select verb from inbox where run = ?1 and taken = 0 order by key limit 1
 
 -- highest_run: the highest key of any run
 select coalesce(max(key), 0) from runs

@@ -121,7 +121,9 @@ create table inbox (
     "by"   text,
     reason text,
     at     real not null,
-    taken  integer not null          -- the seq of the event that handled it; 0: not handled yet
+    taken  integer not null,         -- the seq of the event that handled it; 0: not handled yet
+    digest blob,                     -- sha256 of verb and body; null: posted before there were digests
+    unmet  integer not null default 0  -- 1: it still waited when the run was completed or cancelled
 ) strict;
 
 create unique index inbox_by_run on inbox (run, id);
