@@ -123,7 +123,9 @@ create table holdfast.inbox (
     "by"   text,
     reason text,
     at     double precision not null,
-    taken  bigint not null                    -- the seq of the event that handled it; 0: not handled yet
+    taken  bigint not null,                   -- the seq of the event that handled it; 0: not handled yet
+    digest bytea,                             -- sha256 of verb and body; null: posted before there were digests
+    unmet  boolean not null default false     -- whether it still waited when the run was completed or cancelled
 );
 
 create unique index inbox_by_run on holdfast.inbox (run, id);
@@ -180,10 +182,23 @@ begin
 end
 $$;
 
+-- Mark the requests that still wait as handled and unmet, because their run is over. A function, so that its plan is kept; the
+-- settings make the plan use the index of waiting requests, even if it was made while the table was small.
+create function holdfast.close_inbox(of_run bigint, of_seq bigint) returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off
+as $$
+begin
+    update holdfast.inbox set taken = of_seq, unmet = true, body = '' where run = of_run and taken = 0;
+end
+$$;
+
 -- Write a lone append: it is checked, written and acknowledged in one round trip. A function, because the server keeps the plans
 -- of its statements without a session having to prepare them. Nearly every step of a run writes two rows (a node has ended, the
 -- next begins), so the first two rows are plain parameters: decoding and indexing arrays costs time at every call. Further rows
 -- are arrays. A statement that reads arrays as a table is planned again each time, so up to 8 rows are inserted one by one.
+-- An append that ends the run locks its row before the update: a request that another session is putting into the inbox is then
+-- seen, and one that comes later waits, and finds that the run is over. (`for update` excludes the `for key share` of a request;
+-- an update by itself would not.)
 -- Returns null if the append is refused, -1 if the commit would not be durable, otherwise the database's time.
 create function holdfast.append_one(
     unsafe boolean, lock_wait text, of_run text, expected bigint, of_fence bigint, of_holder text, gives_back boolean,
@@ -203,6 +218,9 @@ begin
         return -1;
     end if;
     perform set_config('lock_timeout', lock_wait, true);
+    if new_status in ('completed', 'cancelled') then
+        perform from holdfast.runs where run_id = of_run for update;
+    end if;
     update holdfast.runs set
         seq = new_seq, digest = new_digest, updated_at = new_at, status = new_status, fingerprint = new_fingerprint,
         state_version = new_state_version, active = new_active, error = new_error, rewinds = new_rewinds, due_at = new_due_at,
@@ -211,6 +229,9 @@ begin
     returning key into of_key;
     if not found then
         return null;
+    end if;
+    if new_status in ('completed', 'cancelled') then
+        perform holdfast.close_inbox(of_key, new_seq);
     end if;
     if gives_back then
         perform holdfast.tell(array[of_key]);
