@@ -466,9 +466,9 @@ where status in ('pending', 'running', 'waiting', 'paused', 'interrupted', 'fail
 -- offered_runs: how many runs of each queue are on offer
 select queue, count(*) from holdfast.runs
 where (holder is null or holder = any($1::text[]))
-and (status in ('pending', 'running', 'interrupted')
-     or (status = 'waiting' and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8))
-     or (status in ('waiting', 'paused', 'failed')
+and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
+     or (status in ('pending', 'waiting') and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8))
+     or (status in ('pending', 'waiting', 'paused', 'failed')
          and exists (select from holdfast.inbox where inbox.run = runs.key and inbox.taken = 0)))
 group by queue
 

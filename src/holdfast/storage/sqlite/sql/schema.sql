@@ -56,10 +56,10 @@ create index runs_by_holder on runs (holder, queue) where holder is not null;
 -- Runs that a worker may take, in the order in which they are taken, for each flow and queue. A held run is in neither index,
 -- so appends do not update them, although `due_at` may change with every step.
 create index runs_offered on runs (flow, queue, priority desc, created_at, run_id)
-where holder is null and status in ('pending', 'running', 'interrupted');
+where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null);
 
 create index runs_due on runs (flow, queue, priority desc, due_at, run_id)
-where holder is null and status = 'waiting' and due_at is not null;
+where holder is null and status in ('pending', 'waiting') and due_at is not null;
 
 -- Queues that have a limit.
 create table queues (
