@@ -110,6 +110,8 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     salts: Callable[[], bytes]
     """A function that returns random bytes for one event."""
     holder: Holder
+    """The identity of this engine. A method of a store that registers the holder gets `holdings.holder`, which also says what the
+    worker of this engine takes."""
     resources: Mapping[str, Any]
     stage: Stage
     """The queue that runs the coroutines of nodes which take no context."""
