@@ -109,7 +109,6 @@ TWICE: dict[str, str] = {
     "append": "how SQLite and PostgreSQL write appends",
     "blobs": "the contract of blobs, its implementations and its suite",
     "clock": "the clock of the engine, and the one that tests set in its place",
-    "commands": "what `decide` wants done, and what a person types: each is the word of its field",
     "database": "what every part of a SQL store borrows: connections and transactions, of SQLite and of PostgreSQL",
     "executors": "the contract of executors and its suite",
     "leases": "what a lease is, and the suite that stores pass about it",
