@@ -17,9 +17,11 @@ from holdfast.cli.suggestions import command_line, line, say_commands, say_remed
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
 from holdfast.core.run_state import BEGUN, ENDED, STUCK
+from holdfast.core.situation import QUESTIONS_FEW
 from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, describe_failure, did_you_mean
 from holdfast.reading import words
-from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, diagnosis_as_json
+from holdfast.reading.diagnosis import Case, Diagnosis, case_of, case_of_row, diagnose, diagnosis_as_json
+from holdfast.reading.pages import Definitions
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import NodeView, Run, held_by
@@ -65,7 +67,8 @@ def runs(
     def use(reader: Reader) -> tuple[list[_Listed], bool, float]:
         query = Query(status=tuple(wanted), flow=flow, labels=labels, limit=limit + 1)
         found, now = reader.store.runs(query), reader.store.now()
-        listed = [_Listed(row, _diagnosed(reader, row, now, commands)) for row in found[:limit]]
+        definitions: Definitions = {}
+        listed = [_Listed(row, _diagnosed(reader, row, now, commands, definitions)) for row in found[:limit]]
         return listed, len(found) > limit, now
 
     listed, more, now = stores.read(store, use)
@@ -104,12 +107,17 @@ class _Listed(NamedTuple):
     found: Diagnosis
 
 
-def _diagnosed(reader: Reader, row: RunRow, now: float, commands: CommandLine) -> Diagnosis:
+def _diagnosed(
+    reader: Reader, row: RunRow, now: float, commands: CommandLine, definitions: Definitions
+) -> Diagnosis:
     """Diagnose a run, from its log if its row is not enough. A run whose log cannot be read is diagnosed from its row."""
     if row.status in ENDED or (row.status == "running" and row.held):
         return diagnose(Case(row=row), now, commands)
     try:
-        return diagnose(case_of(reader.store, row), now, commands)
+        case = case_of_row(reader.store, row, definitions=definitions)
+        if case is None or (row.asks or 0) > QUESTIONS_FEW:  # `--json` lists all questions
+            case = case_of(reader.store, row, definitions=definitions)
+        return diagnose(case, now, commands)
     except (StoreCorrupt, SchemaTooNew):
         return diagnose(Case(row=row), now, commands)
 

@@ -15,7 +15,8 @@ from holdfast.core import events, run_state
 from holdfast.core.definition import Definition
 from holdfast.core.fold import fold
 from holdfast.core.kinds import CHECKPOINTS
-from holdfast.core.run_state import RunState, stretches
+from holdfast.core.run_state import GOING, RunState, stretches
+from holdfast.core.situation import FLOW_FILE, LAST_WORDS, Said, said_by, telling_kind
 from holdfast.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -30,15 +31,6 @@ from holdfast.errors import (
 from holdfast.storage.contract import Row, RunRow, Store, View
 from holdfast.storage.rows import broken_at, open_body, open_row
 from holdfast.storage.upkeep import Trimmed
-
-RUN_BASE_WANTED = "receipts"
-"""Name of the option, in the log of a run, that is true if the run was created with a run base, so that its receipts are to be
-written.
-"""
-FLOW_FILE = "flow_file"
-"""Name of the option, in the log of a run that the command line created, that has the path of the flow's file, for suggested
-commands.
-"""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,8 +276,32 @@ def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
     return listed
 
 
-def view_of(state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float | None) -> View:
-    """Return the part of a run's row that every append rewrites, computed from its state."""
+def find_said(store: Store, row: RunRow, state: RunState) -> Said | None:
+    """Find in the log what the event says that stopped a run, or its last one, if that came from outside; None if there is no
+    such event, or if it was compacted.
+    """
+    if state.status in LAST_WORDS:
+        return latest_said(store, row.run_id, LAST_WORDS[state.status])
+    last = store.events(row.run_id, row.seq - 1) if state.status in GOING and not state.running else []
+    return _said_by(store, row.run_id, last) if last and telling_kind(state, last[-1].kind) else None
+
+
+def latest_said(store: Store, run_id: str, kind: str) -> Said | None:
+    """Return what the latest event of a kind says; None if the log has no such event."""
+    found = store.events(run_id, kinds=(kind,))
+    return _said_by(store, run_id, found) if found else None
+
+
+def _said_by(store: Store, run_id: str, rows: list[Row]) -> Said:
+    return next(said_by(stored.event) for stored in opened(store, run_id, rows[-1:]))
+
+
+def view_of(
+    state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float | None, situation: str | None
+) -> View:
+    """Return the part of a run's row that every append rewrites, computed from its state. `situation` is computed by the caller,
+    because it seldom changes with a step.
+    """
     failure = state.failure
     return View(
         status=state.status if state.status != "new" else "pending",
@@ -295,4 +311,7 @@ def view_of(state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float
         error=describe_failure(failure.type, failure.message)[:500] if failure is not None else None,
         rewinds=rewinds,
         due_at=due_at,
+        asks=len(state.questions),
+        active_s=state.active_s,
+        situation=situation,
     )

@@ -33,10 +33,11 @@ import msgspec
 from holdfast.core import events
 from holdfast.core.graph import START, Flow, Graph
 from holdfast.core.run_state import ENDED, GOING
+from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
 from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, RunHeld, RunNotFound, SettingError
-from holdfast.reading import history, inbox
+from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.reader import Reader, in_asking_order
@@ -364,9 +365,9 @@ class Engine:
         run_id = creation.check_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
-            options[history.RUN_BASE_WANTED] = True
+            options[RUN_BASE_WANTED] = True
         if flow.name in self.flow_files:
-            options[history.FLOW_FILE] = self.flow_files[flow.name]
+            options[FLOW_FILE] = self.flow_files[flow.name]
         if timeout is not None:
             options["timeout_s"] = creation.check_seconds(timeout, "timeout")
         zero = creation.checkpoint_zero(flow, values, options=options, **said)

@@ -18,13 +18,14 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import events, run_state
+from holdfast.core import events, run_state, situation
 from holdfast.core.events import Encoded, Event, Stored, encode
 from holdfast.core.fold import fold
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS, HEARD, OURS, RESULTS
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
+from holdfast.core.situation import SAYS, Said, said_by, telling_kind
 from holdfast.core.writers import Writers
 from holdfast.errors import (
     FenceLost,
@@ -40,7 +41,7 @@ from holdfast.errors import (
     StoreReadOnly,
 )
 from holdfast.reading.chunks import Streamer
-from holdfast.reading.history import view_of
+from holdfast.reading.history import latest_said, view_of
 from holdfast.runtime.failures import NodeFaults
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
@@ -93,6 +94,8 @@ class Journal:
     writers: Writers
     at = 0.0
     _stamp = "0.0"
+    _plain: str | None = ""
+    """The situation of the run while it is plain; empty if it has not been computed."""
     _tail_bytes = 0
     """Bytes in the bodies of events since the last snapshot."""
     _since_checkpoint = 0
@@ -123,6 +126,8 @@ class Journal:
         self.rewinds = row.rewinds if row is not None else ()
         self.taken: list[str] = []
         self.due_at = row.due_at if row is not None else None
+        self._said: dict[str, Said] = {}
+        """Kind of event -> what the latest event of that kind says."""
         self._tail_from = state.seq
         self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -193,6 +198,8 @@ class Journal:
     def _check(self, event: Event, encoded: Encoded) -> None:
         """Refuse an event that could not be decoded again, such as one with a name that is not text. Raises `SettingError`."""
         self.urgent = self.urgent or isinstance(event, HEARD)
+        if encoded.kind in SAYS:
+            self._said[encoded.kind] = said_by(event)
         try:
             events.decode(encoded)
         except StoreCorrupt as fault:
@@ -364,7 +371,7 @@ class Journal:
             run_id=self.state.run_id,
             expected_seq=rows[0].seq - 1,
             rows=rows,
-            view=view_of(self.state, self.rewinds, self.due_at),
+            view=view_of(self.state, self.rewinds, self.due_at, self._situation(rows[-1].kind)),
             holder=self.services.holder.id if self.fence else None,
             fence=self.fence,
             create=self.create,
@@ -374,6 +381,20 @@ class Journal:
             release=release,
             blobs=blobs + taken,
         )
+
+    def _situation(self, last: str) -> str | None:
+        """Return the situation of the run for its row, after an event of kind `last`."""
+        state = self.state
+        if situation.is_plain(state):
+            if self._plain == "":
+                self._plain = situation.row_text(state, None)
+            return self._plain
+        kind = telling_kind(state, last)
+        if kind is not None and kind not in self._said and self.saved_seq:
+            said = latest_said(self.services.store, state.run_id, kind)
+            if said is not None:
+                self._said[kind] = said
+        return situation.row_text(state, self._said.get(kind) if kind is not None else None)
 
     def _snapshots(self) -> tuple[tuple[Snapshot, ...], tuple[Blob, ...]]:
         """Return the snapshot for this append, if it is time for one, and the blobs that it refers to."""

@@ -18,7 +18,16 @@ import msgspec
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Cells, Fates, Offer, choose, full, list_queues, room
-from holdfast.storage.queues import FENCE_STEP, LiveHolder, Queue, Taken, Wanted
+from holdfast.storage.queues import (
+    BOARD_MINUTES,
+    FENCE_STEP,
+    Board,
+    LiveHolder,
+    Queue,
+    Taken,
+    Wanted,
+    minutes_until,
+)
 from holdfast.storage.sql_rows import holder_cells
 from holdfast.storage.sqlite.database import SqliteDatabase
 
@@ -85,6 +94,17 @@ class SqliteQueues:
 
     def holders(self) -> list[LiveHolder]:
         return self._fates(self._database.read).list_live(self._database.read("held_runs"))
+
+    def board(self) -> Board:
+        read, now = self._database.read, self._database.now()
+        since = (now // 60 - BOARD_MINUTES + 1) * 60
+        return Board(
+            at=now,
+            counts=dict(read("count_statuses")),
+            asks=read("count_questions")[0][0],
+            minutes=minutes_until(now, read("count_ends", since)),
+            holders=tuple(self.holders()),
+        )
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         def write() -> list[str]:
