@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench import beside_peers, document, fleet, parts, profiles, raw, reasons, report, stores
+from bench import beside_peers, document, fleet, listings, parts, profiles, raw, reasons, report, stores
 from bench.parts import FULL, NORMAL, QUICK, Bench, Effort
 from bench.report import Figure
 
@@ -25,6 +25,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "width": parts.width,
     "resuming": parts.resuming,
     "history": parts.history,
+    "listings": listings.listings,
     "graphs": parts.graphs,
     "overhead": parts.overhead,
     "saving": parts.saving,

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.core import situation
+from holdfast.core import events, situation
 from holdfast.core.kinds import OURS
 from holdfast.core.situation import SAYS, Situation
 from holdfast.errors import SettingError
@@ -80,19 +80,19 @@ def test_a_run_that_only_executes_nodes_keeps_nothing_but_its_options(store: Sto
     assert diagnose(case, store.now()).reason == "its process crashed in b, and no worker has claimed the run"
 
 
-def wide(count: int, store: Store, **options: object) -> None:
+def wide_history(count: int, **options: object) -> History:
     names = [f"n{number}" for number in range(count)]
-    flow = outline(
-        *(f"START {name} END" for name in names), nodes={name: options for name in names}, max_parallel=300
-    )
-    history = History("r", flow).created()
+    nodes = {name: options for name in names}
+    history = History(
+        "r", outline(*(f"START {name} END" for name in names), nodes=nodes, max_parallel=300)
+    ).created()
     for name in names:
         history.started(name)
-    history.write(store)
+    return history
 
 
 def test_a_row_names_five_of_many_nodes_and_counts_the_others(store: Store) -> None:
-    wide(200, store)
+    wide_history(200).write(store)
     case = case_of_row(store, store.run("r"))
     assert case is not None
     reason = diagnose(case, store.now()).reason
@@ -103,12 +103,20 @@ def test_a_row_names_five_of_many_nodes_and_counts_the_others(store: Store) -> N
 def test_a_run_with_more_nodes_than_its_row_names_is_read_from_its_log_if_a_resume_may_ask(
     store: Store,
 ) -> None:
-    wide(200, store, idempotent=False)
+    wide_history(200, idempotent=False).write(store)
     row = store.run("r")
     assert case_of_row(store, row) is None
     (listed,) = Reader(store).page(Query()).runs
     assert len(listed.found.asks_before) == 200
     assert listed.found == diagnose(case_of(store, row, holders=()), store.now())
+
+
+def test_a_run_with_more_interrupted_nodes_than_its_row_names_is_read_from_its_log(store: Store) -> None:
+    history = wide_history(7, idempotent=False).record(events.RunClaimed(holder="h")).write(store)
+    assert sum(node.status == "interrupted" for node in history.state.nodes.values()) == 7
+    assert case_of_row(store, store.run("r")) is None
+    (listed,) = Reader(store).page(Query()).runs
+    assert len(listed.found.asks_before) == 7
 
 
 def test_a_situation_that_is_too_long_for_a_row_is_left_to_the_log() -> None:
