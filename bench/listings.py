@@ -1,4 +1,4 @@
-"""The time to list runs in a store with many runs: one page of 50 by each filter, a page with reasons and remedies, and the board.
+"""The time to list runs in a store with many runs: a page of 50 by each filter, a page with reasons and remedies, and the board.
 
 The runs are written with real appends. Each filter is timed several times, and the fastest counts: other work on the machine only
 makes it slower.

@@ -82,7 +82,7 @@ def test_a_run_that_only_executes_nodes_keeps_nothing_but_its_options(store: Sto
 
 def wide_history(count: int, **options: object) -> History:
     names = [f"n{number}" for number in range(count)]
-    nodes = {name: options for name in names}
+    nodes = dict.fromkeys(names, options)
     history = History(
         "r", outline(*(f"START {name} END" for name in names), nodes=nodes, max_parallel=300)
     ).created()
