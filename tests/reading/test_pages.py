@@ -244,7 +244,9 @@ def test_a_paused_run_of_an_older_version_still_says_who_paused_it(store: Store)
 # --- verification ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("change", [{"asks": 3}, {"active_s": 77.0}, {"situation": '{"running":["z"]}'}])
+@pytest.mark.parametrize(
+    "change", [{"asks": 3}, {"active_s": 77.0}, {"situation": '{"running":["z"]}'}, {"situation": "{"}]
+)
 def test_verify_finds_a_row_that_says_something_else_than_its_log(
     store: Store, change: dict[str, object]
 ) -> None:
@@ -255,3 +257,13 @@ def test_verify_finds_a_row_that_says_something_else_than_its_log(
     run.view = msgspec.structs.replace(run.view, **change)
     (problem,) = verify(store, "r").problems
     assert f"the run row has {next(iter(change))}" in problem
+
+
+def test_a_situation_that_cannot_be_read_is_left_to_the_log(store: Store) -> None:
+    flow = outline("START a END", nodes={"a": {"approve": "Go on?"}})
+    History("r", flow).created().settled().write(store)
+    (before,) = Reader(store).page(Query()).runs
+    run = store._data.runs["r"]
+    run.view = msgspec.structs.replace(run.view, situation="[")
+    (listed,) = Reader(store).page(Query()).runs
+    assert listed.found == before.found

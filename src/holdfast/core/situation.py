@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.core.events import Event, Failure, NodeName
 from holdfast.core.kinds import FROM_OUTSIDE
-from holdfast.core.run_state import GOING, VISIT_STUCK, NodeState, Question, RunState, Status, Wait
+from holdfast.core.run_state import GOING, LIVE, VISIT_STUCK, NodeState, Question, RunState, Status, Wait
 from holdfast.errors import StoreCorrupt
 
 T = TypeVar("T")
@@ -114,15 +114,20 @@ def telling_kind(state: RunState, last: str) -> str | None:
     """Return the kind of the latest event that says why a run is where it is, if there is one: the event that stopped it, or its
     last event, which is of kind `last`, if that came from outside and no node runs.
     """
-    kind = LAST_WORDS.get(state.status)
+    kind = stopping_kind(state)
     if kind is None and last in FROM_OUTSIDE and state.status in GOING and not state.running:
         return last
     return kind
 
 
+def stopping_kind(state: RunState) -> str | None:
+    """Return the kind of the event that stopped a run, or stops it as soon as its running nodes have ended."""
+    return "RunPaused" if state.paused and state.status in LIVE else LAST_WORDS.get(state.status)
+
+
 def is_plain(state: RunState) -> bool:
     """Return whether a run only executes a few nodes, or is completed, so that its situation says nothing but its options."""
-    if state.questions or state.waits or state.failed:
+    if state.questions or state.waits or state.failed or state.paused:
         return False
     if state.status == "running":
         return 0 < state.running == len(state.open) <= FEW
@@ -142,7 +147,7 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
     asks = len(state.questions)
     crowd = len(state.open) + len(state.waits) + asks
     if for_row and state.running and crowd > _CROWD:
-        if state.running < len(state.open) or asks or state.waits or state.failed:
+        if state.running < len(state.open) or asks or state.waits or state.failed or state.paused:
             return Situation(asks=asks, cut=True)
         return msgspec.structs.replace(plain_of(state), running_count=state.running)
     few, nodes = FEW if for_row else None, state.nodes
@@ -176,7 +181,8 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
         is_answered=_is_answered(state, said),
         flow_file=state.options.get(FLOW_FILE),
         wants_base=bool(state.options.get(RUN_BASE_WANTED)),
-        cut=for_row and max(len(interrupted), len(failed)) > FEW,
+        cut=for_row
+        and (max(len(interrupted), len(failed)) > FEW or (said is None and bool(stopping_kind(state)))),
     )
 
 

@@ -19,7 +19,7 @@ from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import ENDED, NodeState, Question, RunState, Wait
 from holdfast.core.situation import FEW, QUESTIONS_FEW, Said, Situation, situate
-from holdfast.errors import describe_failure
+from holdfast.errors import StoreCorrupt, describe_failure
 from holdfast.reading import history, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import held_by
@@ -160,7 +160,10 @@ def case_of_row(
     """
     if row.asks is None:
         return None
-    known = situation.load(row.situation, row.active)
+    try:
+        known = situation.load(row.situation, row.active)
+    except StoreCorrupt:  # `verify` reports it; the log tells the same
+        return None
     if known.cut:
         return None
     nodes = _nodes(store, row, known, definitions if definitions is not None else {})

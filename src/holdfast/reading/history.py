@@ -16,7 +16,7 @@ from holdfast.core.definition import Definition
 from holdfast.core.fold import fold
 from holdfast.core.kinds import CHECKPOINTS
 from holdfast.core.run_state import GOING, RunState, stretches
-from holdfast.core.situation import FLOW_FILE, LAST_WORDS, Said, said_by, telling_kind
+from holdfast.core.situation import FLOW_FILE, Said, said_by, stopping_kind, telling_kind
 from holdfast.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -280,20 +280,14 @@ def find_said(store: Store, row: RunRow, state: RunState) -> Said | None:
     """Find in the log what the event says that stopped a run, or its last one, if that came from outside; None if there is no
     such event, or if it was compacted.
     """
-    if state.status in LAST_WORDS:
-        return latest_said(store, row.run_id, LAST_WORDS[state.status])
-    last = store.events(row.run_id, row.seq - 1) if state.status in GOING and not state.running else []
-    return _said_by(store, row.run_id, last) if last and telling_kind(state, last[-1].kind) else None
-
-
-def latest_said(store: Store, run_id: str, kind: str) -> Said | None:
-    """Return what the latest event of a kind says; None if the log has no such event."""
-    found = store.events(run_id, kinds=(kind,))
-    return _said_by(store, run_id, found) if found else None
-
-
-def _said_by(store: Store, run_id: str, rows: list[Row]) -> Said:
-    return next(said_by(stored.event) for stored in opened(store, run_id, rows[-1:]))
+    kind = stopping_kind(state)
+    if kind is not None:
+        found = store.events(row.run_id, kinds=(kind,))
+    elif state.status in GOING and not state.running:
+        found = [last for last in store.events(row.run_id, row.seq - 1) if telling_kind(state, last.kind)]
+    else:
+        found = []
+    return next((said_by(stored.event) for stored in opened(store, row.run_id, found[-1:])), None)
 
 
 def view_of(

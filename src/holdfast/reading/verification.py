@@ -154,10 +154,16 @@ def _row_of(
 
 
 def _situation_of(store: Store, state: RunState, row: RunRow) -> str | None:
-    """Return the situation that the run row must have. Who paused the run, and why, may be known only to the row: that event may
-    have been compacted.
+    """Return the situation that the run row must have. A row may leave it to the log. Who paused the run, and why, may be known
+    only to the row: that event may have been compacted.
     """
+    try:
+        stored = situation.load(row.situation, ())
+    except StoreCorrupt:
+        stored = situation.Situation()
+    if stored.cut:
+        return row.situation
     said = history.find_said(store, row, state)
-    if said is None and state.status in situation.LAST_WORDS and store.upkeep.trimmed(row.run_id).base:
-        said = situation.load(row.situation, ()).said
+    if said is None and stored.said is not None and store.upkeep.trimmed(row.run_id).base:
+        said = stored.said
     return situation.row_text(state, said)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -25,7 +26,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS, HEARD, OURS, RESULTS
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
-from holdfast.core.situation import SAYS, Said, said_by, telling_kind
+from holdfast.core.situation import SAYS, Said, said_by, stopping_kind, telling_kind
 from holdfast.core.writers import Writers
 from holdfast.errors import (
     FenceLost,
@@ -41,7 +42,7 @@ from holdfast.errors import (
     StoreReadOnly,
 )
 from holdfast.reading.chunks import Streamer
-from holdfast.reading.history import latest_said, view_of
+from holdfast.reading.history import view_of
 from holdfast.runtime.failures import NodeFaults
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
@@ -127,7 +128,12 @@ class Journal:
         self.taken: list[str] = []
         self.due_at = row.due_at if row is not None else None
         self._said: dict[str, Said] = {}
-        """Kind of event -> what the latest event of that kind says."""
+        """Kind of event -> what the latest event of that kind says, of those that this journal has recorded, and of the one
+        that had stopped the run before."""
+        if row is not None and row.situation is not None and stopping_kind(state) is not None:
+            with suppress(StoreCorrupt):  # then the row leaves it to the log
+                said = situation.load(row.situation, ()).said
+                self._said |= {said.kind: said} if said is not None else {}
         self._tail_from = state.seq
         self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -390,10 +396,6 @@ class Journal:
                 self._plain = situation.row_text(state, None)
             return self._plain
         kind = telling_kind(state, last)
-        if kind is not None and kind not in self._said and self.saved_seq:
-            said = latest_said(self.services.store, state.run_id, kind)
-            if said is not None:
-                self._said[kind] = said
         return situation.row_text(state, self._said.get(kind) if kind is not None else None)
 
     def _snapshots(self) -> tuple[tuple[Snapshot, ...], tuple[Blob, ...]]:
