@@ -1,9 +1,23 @@
-"""The rules by which an append is refused. Every store applies these rules, in this order, with these messages."""
+"""The rules by which an append is refused, and any other change of a run that has ended. Every store applies the rules for
+appends, in this order, with these messages.
+"""
 
 from __future__ import annotations
 
-from holdfast.errors import FenceLost, RunExists, SeqConflict
+from holdfast.core.run_state import FINAL
+from holdfast.errors import FenceLost, RunExists, RunOver, SeqConflict
 from holdfast.storage.contract import Append, Verdict
+
+
+def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
+    """Refuse to change a run whose status is final. Raises `RunOver`."""
+    if status in FINAL:
+        raise RunOver(
+            run_id,
+            f"it is {status}, which is final. Fork it to continue from one of its checkpoints: "
+            f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}`.",
+            asked=asked,
+        )
 
 
 def judge_create(append: Append, *, exists: bool, holder_known: bool) -> Verdict:
