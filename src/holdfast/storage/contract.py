@@ -265,7 +265,9 @@ class Store(Protocol):
 
     def renew(self, holder: Holder) -> None:
         """Renew all leases of a holder by writing one row: they expire `ttl_s` seconds from now. An engine must do this before it
-        first appends as this holder. With `ttl_s=0` the holder is deleted, and all its leases are released at once.
+        first appends as this holder. The row also stores the flows, queues and version of the holder, replacing those of an
+        earlier renewal; `claim` and `Queues.take` do the same. With `ttl_s=0` the holder is deleted, and all its leases are
+        released at once.
         """
 
     def release(self, run_id: str, holder: str, fence: int) -> None:

@@ -63,6 +63,16 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """How many runs of the queue are on offer, whether or not the limit lets a worker claim them."""
 
 
+class LiveHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine that is registered with the store, whose leases have not expired and whose process is not known to be dead. Its
+    `holder` says whether it is a worker, and for which flows and queues.
+    """
+
+    holder: Holder
+    held: int = 0
+    """How many runs it holds."""
+
+
 class Queues(Protocol):
     """The methods of a store that offer runs to workers. They are synchronous, may be called from any thread, and raise
     the errors that every method of a store may raise.
@@ -78,6 +88,11 @@ class Queues(Protocol):
 
     def held_by(self, holder: str) -> list[Lease]:
         """Return the leases of a holder, ordered by run id."""
+
+    def holders(self) -> list[LiveHolder]:
+        """Return the live holders, whether or not they are workers, ordered by id. A holder's flows, queues and version are those
+        of its last renewal or claim.
+        """
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         """Find the given holders whose leases have expired or whose process is dead, release their leases, and return their ids.

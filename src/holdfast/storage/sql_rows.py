@@ -12,6 +12,7 @@ import msgspec
 from holdfast.errors import StoreCorrupt
 from holdfast.storage.contract import Holder, RunRow
 
+_encode = msgspec.json.Encoder().encode
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 _pairs = msgspec.json.Decoder(tuple[tuple[int, int], ...]).decode
 _strings = msgspec.json.Decoder(dict[str, str]).decode
@@ -19,17 +20,27 @@ _strings = msgspec.json.Decoder(dict[str, str]).decode
 
 def holder_of(cells: tuple[Any, ...]) -> Holder | None:
     """Return the holder from the columns of a row, or None if the run has no holder."""
-    engine, host, boot, pid_namespace, pid, process_started, ttl_s = cells
-    if engine is None:
-        return None
-    return Holder(id=engine, host=host, boot=boot, pid_namespace=pid_namespace, pid=pid, process_started=process_started,
-                  ttl_s=ttl_s)  # fmt: skip
+    return None if cells[0] is None else read_holder(cells)
 
 
-def holder_cells(holder: Holder, expires_at: float) -> tuple[Any, ...]:
-    """Return a holder as parameters of the query `renew_holder`, with the time at which its leases expire."""
-    return (holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s,
-            expires_at)  # fmt: skip
+def read_holder(cells: Sequence[Any]) -> Holder:
+    """Return the holder from the columns of a row."""
+    engine, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version = cells
+    return Holder(
+        id=engine, host=host, boot=boot, pid_namespace=pid_namespace, pid=pid, process_started=process_started, ttl_s=ttl_s,
+        flows=_names(flows) if flows else (), queues=_names(queues) if queues else (), version=version,
+    )  # fmt: skip
+
+
+def holder_cells(holder: Holder, at: float | None) -> tuple[Any, ...]:
+    """Return a holder as parameters of the query `renew_holder`. `at` is the parameter for the time: SQLite wants to know when
+    the leases expire, PostgreSQL what time it is (None: the server knows).
+    """
+    return (
+        holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s, at,
+        _encode(holder.flows).decode() if holder.flows else None,
+        _encode(holder.queues).decode() if holder.queues else None, holder.version,
+    )  # fmt: skip
 
 
 def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow:

@@ -27,7 +27,7 @@ import msgspec
 from holdfast.errors import FenceLost, RunHeld, StoreUnusable
 from holdfast.storage.contract import Holder, Lease, Query, Request, Store
 from holdfast.storage.leases import alive
-from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
+from holdfast.storage.queues import FENCE_STEP, LiveHolder, Queue, Taken, Wanted
 from holdfast.testing.appends import Log, Time, dead_process, in_threads, raises
 
 TTL_S = 30.0
@@ -305,6 +305,52 @@ class QueuesConformance:
         assert self.queues.hear(20.0)
         assert self.store.run("r1").holder is None
 
+    # --- live holders --------------------------------------------------------------------------------
+
+    def test_live_holders_are_listed_with_what_they_take_and_how_many_runs_they_hold(self) -> None:
+        for number in range(3):
+            self.create_pending(f"r{number}")
+        mailer = msgspec.structs.replace(
+            self.worker, flows=("flow", *HOSTILE), queues=("mail", *HOSTILE), version="1.2.3"
+        )
+        self.store.renew(mailer)
+        assert self.take(mailer, limit=2) == ["r0", "r1"]
+        self.create_held(self.rival, "r3")
+        found = [LiveHolder(holder=mailer, held=2), LiveHolder(holder=self.rival, held=1)]
+        assert self.another().queues.holders() == self.queues.holders() == found
+        assert self.another().run("r0").holder == mailer
+
+    def test_a_holder_says_anew_what_it_takes_with_every_renewal_and_claim(self) -> None:
+        self.create_pending("r1")
+        self.create_pending("r2")
+        changed = msgspec.structs.replace(self.worker, flows=("flow",), version="2")
+        drained = msgspec.structs.replace(self.worker, version="2")
+        renewals: tuple[Callable[[Holder], object], ...] = (
+            self.store.renew,
+            lambda holder: self.store.claim("r1", holder),
+            lambda holder: self.take(holder, limit=1),
+        )
+        self.store.renew(self.worker)
+        for renew in renewals:
+            renew(changed)
+            assert [one.holder for one in self.queues.holders()] == [changed]
+            self.store.renew(drained)
+            assert [one.holder for one in self.queues.holders()] == [drained]
+
+    def test_a_holder_that_has_expired_ended_or_died_is_not_listed_as_live(self) -> None:
+        dead = dead_process()
+        self.create_held(self.rival, "r1")
+        self.store.renew(self.worker)
+        if alive(dead) is not None:
+            self.store.renew(dead)
+        assert [one.holder.id for one in self.queues.holders()] == [self.worker.id, self.rival.id]
+        self.store.renew(msgspec.structs.replace(self.worker, ttl_s=0.0))
+        assert [one.holder.id for one in self.queues.holders()] == [self.rival.id]
+        self.time.pass_s(TTL_S + 1)
+        assert self.queues.holders() == []
+        self.store.renew(self.rival)
+        assert self.queues.holders() == [LiveHolder(holder=self.rival, held=1)]
+
     # --- due -----------------------------------------------------------------------------------------
 
     def test_a_waiting_run_is_on_offer_when_its_time_has_come(self) -> None:
@@ -367,9 +413,10 @@ class QueuesConformance:
 
     def test_a_request_puts_a_run_on_offer_that_waits_is_paused_or_failed(self) -> None:
         for status in ("waiting", "paused", "failed", "completed", "cancelled"):
-            self.create_pending(status, status=status)
+            log = self.create_held(self.rival, status)
             self.store.post(status, Request(id="one", verb="signal"))
             self.store.post(status, Request(id="two", verb="signal"))
+            assert self.store.append([log.next(status=status, release=True)]) == [None]
         found = self.queues.take(self.worker, ANY)
         assert {one.lease.run_id for one in found} == {"waiting", "paused", "failed"}
         assert {one.why for one in found} == {"asked"}

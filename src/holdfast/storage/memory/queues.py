@@ -16,7 +16,7 @@ from holdfast.errors import StoreUnusable
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.memory.data import Data, StoredRun
-from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted, Why
+from holdfast.storage.queues import FENCE_STEP, LiveHolder, Queue, Taken, Wanted, Why
 
 
 class _Offer(msgspec.Struct, frozen=True):
@@ -90,6 +90,12 @@ class MemoryQueues:
                 for run_id, run in sorted(data.runs.items())
                 if run.head.holder == holder
             ]
+
+    def holders(self) -> list[LiveHolder]:
+        with self._use() as data:
+            held = Counter(run.head.holder for run in data.runs.values())
+            live = sorted(engine for engine in self._live(data) if engine is not None)
+            return [LiveHolder(holder=data.holders[engine][0], held=held[engine]) for engine in live]
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         with self._use() as data:

@@ -105,7 +105,6 @@ class MemoryUpkeep:
             data.unended.pop(run_id, None)
             for key in [key for key in data.waiting if key[0] == run_id]:
                 del data.waiting[key]
-            data.taken = {key for key in data.taken if key[0] != run_id}
             failpoints.reach("delete.committed")
 
     def sweep(self, limit: int = PIECE) -> int:

@@ -32,7 +32,7 @@ from holdfast.storage.postgres.queues import PostgresQueues
 from holdfast.storage.postgres.server_time import DatabaseTime
 from holdfast.storage.postgres.upkeep import PostgresUpkeep
 from holdfast.storage.queues import Queues
-from holdfast.storage.sql_rows import generation_of, holder_of, run_row
+from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, run_row
 from holdfast.storage.upkeep import Upkeep
 
 _LAST_SEQ = 2**62
@@ -231,9 +231,12 @@ class PostgresStore:
         """
         address = self._database.address
         version, fsync, synchronous_commit, now = session.alone(
-            "renew_alone", holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started,
-            holder.ttl_s, self._given_now(), self._database.bounds[0], setup.known_version(), address.unsafe,
-        )  # fmt: skip
+            "renew_alone",
+            *holder_cells(holder, self._given_now()),
+            self._database.bounds[0],
+            setup.known_version(),
+            address.unsafe,
+        )
         self._time.hear(now)
         self._database.require_known([(version,)])
         if not address.unsafe and "off" in {fsync, synchronous_commit}:
@@ -241,8 +244,7 @@ class PostgresStore:
 
     def _renew(self, transaction: Transaction, holder: Holder) -> None:
         transaction.look()
-        transaction.do("renew_holder", holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid,
-                       holder.process_started, holder.ttl_s, self._given_now())  # fmt: skip
+        transaction.do("renew_holder", *holder_cells(holder, self._given_now()))
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
         def write(session: Session) -> None:

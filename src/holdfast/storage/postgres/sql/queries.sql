@@ -121,7 +121,8 @@ select key from holdfast.runs where run_id = $1 for key share
 select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
        runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.active, runs.error, runs.rewinds, runs.due_at,
        runs.fence, runs.queue, runs.priority, extract(epoch from clock_timestamp())::float8, holders.expires_at, holders.id,
-       holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s
+       holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s,
+       holders.flows, holders.queues, holders.version
 from holdfast.runs left join holdfast.holders on holders.id = runs.holder
 where ($1::text is null or runs.run_id = $1)
   and ($2::text[] is null or runs.status = any($2))
@@ -170,7 +171,8 @@ select runs.key, runs.seq, runs.fence, coalesce($2::float8, extract(epoch from c
 from holdfast.runs where runs.run_id = $1 for update
 
 -- claim_holders: lock the current holder and the claimant, so that neither renews; always in the order of ids, to avoid deadlocks
-select expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s from holdfast.holders where id = any($1::text[])
+select expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version
+from holdfast.holders where id = any($1::text[])
 order by id for no key update
 
 -- take_lease: give a run a holder and a new fence
@@ -182,22 +184,25 @@ with left_alone as (
 select holdfast.tell(array_agg(key)) from left_alone
 
 -- renew_holder: insert or update the row of a holder, which now expires later
-insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
-values ($1, $2, $3, $4, $5, $6, $7::float8, coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8)
-on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
+values ($1, $2, $3, $4, $5, $6, $7::float8, coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8,
+        $9, $10, $11)
+on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version
 
 -- renew_alone: `renew_holder` as its own transaction; does nothing if the schema is too new or the commit would not be durable
 with found as (
     select coalesce((select value::bigint from holdfast.meta where name = 'schema_version'), 0) as version,
            current_setting('fsync') as fsync, current_setting('synchronous_commit') as synchronous_commit,
-           set_config('lock_timeout', $9, true) as lock_wait
+           set_config('lock_timeout', $12, true) as lock_wait
 ), renewed as (
-    insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
+    insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
     select $1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::float8,
-           coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8
+           coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8, $9::text, $10::text, $11::text
     from found
-    where lock_wait is not null and version <= $10::bigint and ($11::boolean or 'off' not in (fsync, synchronous_commit))
-    on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+    where lock_wait is not null and found.version <= $13::bigint and ($14::boolean or 'off' not in (fsync, synchronous_commit))
+    on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version
 )
 select version, fsync, synchronous_commit, extract(epoch from clock_timestamp())::float8 from found
 
@@ -425,7 +430,7 @@ select holdfast.next_due($1::text[], $2::text[], $3::text[], $4::text[], $5::tex
 
 -- holders: every engine that holds runs, or recently did, and how many seconds remain until it expires
 select id, expires_at - coalesce($1::float8, extract(epoch from clock_timestamp())::float8), id, host, boot, pid_namespace, pid,
-       process_started, ttl_s
+       process_started, ttl_s, flows, queues, version
 from holdfast.holders
 
 -- held_runs: how many runs of each queue each holder holds

@@ -17,7 +17,10 @@ create table holdfast.holders (
     pid             bigint not null,
     process_started text not null,
     ttl_s           double precision not null,
-    expires_at      double precision not null
+    expires_at      double precision not null,
+    flows           text,                     -- JSON: the flows whose runs it claims as a worker; null: it is not a worker
+    queues          text,                     -- JSON: the queues from which it claims them; null: all queues
+    version         text not null default ''
 ) with (fillfactor = 50);
 
 -- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease. Pages keep free

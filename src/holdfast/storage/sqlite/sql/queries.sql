@@ -100,7 +100,7 @@ select key from runs where run_id = ?1
 select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
        runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.active, runs.error, runs.rewinds, runs.due_at,
        runs.fence, runs.queue, runs.priority, holders.expires_at, holders.id, holders.host, holders.boot,
-       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s
+       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues, holders.version
 from runs left join holders on holders.key = runs.holder
 where true
 
@@ -153,7 +153,7 @@ select body from definitions where fingerprint = ?1
 
 -- lease: the columns that decide whether a claim of a run succeeds
 select runs.key, runs.seq, runs.fence, holders.key, holders.expires_at, holders.id, holders.host, holders.boot,
-       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s
+       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues, holders.version
 from runs left join holders on holders.key = runs.holder
 where runs.run_id = ?1
 
@@ -165,15 +165,17 @@ update runs set holder = null
 where run_id = ?1 and fence = ?3 and holder = (select key from holders where id = ?2)
 
 -- renew_holder: insert or update the row of a holder, which now expires later
-insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version
 returning key
 
 -- renew_alone: `renew_holder` as a transaction of its own; does nothing if the schema is newer than this Holdfast knows
-insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
-select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 from pragma_user_version where user_version <= ?9
-on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
+select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 from pragma_user_version where user_version <= ?12
+on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version
 returning key
 
 -- holder_key: the numeric key of a holder
@@ -427,7 +429,7 @@ select min(due_at), exists (select 1 from queues) from (
 )
 
 -- holders: every engine that holds runs, or recently did
-select key, expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s from holders
+select key, expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version from holders
 
 -- release_dead: release all leases of a holder that is dead or has expired
 update runs set holder = null where holder = ?1

@@ -16,7 +16,10 @@ create table holders (
     pid             integer not null,
     process_started text not null,
     ttl_s           real not null,
-    expires_at      real not null
+    expires_at      real not null,
+    flows           text,            -- JSON: the flows whose runs it claims as a worker; null: it is not a worker
+    queues          text,            -- JSON: the queues from which it claims them; null: all queues
+    version         text not null default ''
 ) strict;
 
 -- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease.
