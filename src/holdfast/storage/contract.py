@@ -92,7 +92,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rewinds: tuple[tuple[int, int], ...] = ()
     """Pairs (seq of a `RunRewound` event, seq that the run went back to), oldest first."""
     due_at: float | None = None
-    """The time of the run's next retry or timer, at which the run becomes due without a request; None if it waits for neither."""
+    """The time of the run's next retry or timer, at which the run becomes due without a request; None if it waits for neither. Of
+    a pending run, the time at which it is to begin; None: at once."""
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):

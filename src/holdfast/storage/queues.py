@@ -3,10 +3,10 @@
 A run belongs to one named queue and has a priority, both fixed when it is created. It is *on offer* when no live engine holds it
 (it has no lease, or its lease has expired, or its holder is dead) and it can be executed, for one of these reasons:
 
-- `pending`: the run is recorded and has not begun;
+- `pending`: the run is recorded and has not begun, and the time at which it is to begin (`View.due_at`) has come, if it has one;
 - `running` or `interrupted`: its holder died or released it;
 - `due`: the run waits, and the time that it waits for (`View.due_at`) has come;
-- `asked`: the run waits, is paused or has failed, and a request is in its inbox.
+- `asked`: the run waits, is paused or has failed, or its time to begin has not come, and a request is in its inbox.
 
 `completed` and `cancelled` runs are never on offer. A queue may have a limit: how many of its runs may be held at the same time
 by all workers of the store together. Offers are computed from run rows, leases and inbox when a worker asks for runs: there is
@@ -80,8 +80,8 @@ class Queues(Protocol):
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         """Claim runs that are on offer, in one transaction: those with the highest priority first, then those that have waited
-        longest (`due` runs since that time, `asked` runs since the request, other runs since their creation). Two workers that
-        call this at the same time never get the same run, and neither waits for the other's rows. If any run is taken, the holder
+        longest (`due` runs and runs that begin at a time since that time, `asked` runs since the request, other runs since their
+        creation). Two workers that call this at the same time never get the same run, and neither waits for the other's rows. If any run is taken, the holder
         is also renewed (as by `Store.renew`). The fence of each run grows by one. A holder whose leases had expired, but that
         renewed them before this transaction, keeps its runs.
         """
@@ -100,8 +100,8 @@ class Queues(Protocol):
         """
 
     def next_due(self, wanted: Wanted) -> float | None:
-        """Return when the next wanted run is due, in the store's time; this may be in the past. Returns None if no wanted run
-        waits for a time. Runs in queues at their limit are left out, because `hear` returns when a lease is released. Expiring
+        """Return when the next wanted run is due or begins, in the store's time; this may be in the past. Returns None if no wanted
+        run waits for a time. Runs in queues at their limit are left out, because `hear` returns when a lease is released. Expiring
         leases are not considered.
         """
 

@@ -10,11 +10,12 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import StoreCorrupt
-from holdfast.storage.contract import Holder, RunRow
+from holdfast.storage.contract import Holder, Request, RunRow
 
 _encode = msgspec.json.Encoder().encode
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 _pairs = msgspec.json.Decoder(tuple[tuple[int, int], ...]).decode
+_object = msgspec.json.Decoder(dict[str, Any]).decode
 _strings = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -59,6 +60,13 @@ def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow
             f"run {run_id!r}: the row of this run is damaged ({fault}). Restore the store from a backup. The "
             "other runs are not affected: each can still be shown and archived by its id."
         ) from fault
+
+
+def request_of(cells: tuple[Any, ...]) -> Request:
+    """Return a request from the columns that the queries `inbox` and `inbox_of` select."""
+    request, verb, body, by, reason, run_id, at, taken, unmet = cells
+    return Request(id=request, verb=verb, body=_object(body) if body else {}, by=by, reason=reason, run_id=run_id, at=at,
+                   taken=taken, unmet=bool(unmet))  # fmt: skip
 
 
 def generation_of(where: str, found: Sequence[tuple[str, ...]]) -> str:

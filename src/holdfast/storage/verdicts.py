@@ -9,7 +9,7 @@ from hashlib import sha256
 import msgspec
 
 from holdfast.core.run_state import FINAL
-from holdfast.errors import FenceLost, RequestExists, RunExists, RunOver, SeqConflict
+from holdfast.errors import CodecError, FenceLost, RequestExists, RunExists, RunOver, SeqConflict
 from holdfast.storage.contract import Append, Request, Verdict
 
 _encode = msgspec.json.Encoder(order="sorted").encode
@@ -27,21 +27,31 @@ def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
 
 
 def digest_request(request: Request) -> bytes:
-    """Return the digest of what a request asks for: its verb and its body. A repeated request has the same digest."""
-    return sha256(_encode([request.verb, request.body])).digest()
+    """Return the digest of what a request asks for: its verb and its body. A repeated request has the same digest. Raises
+    `CodecError` for text that cannot be stored.
+    """
+    try:
+        _encode([request.id, request.by, request.reason])
+        return sha256(_encode([request.verb, request.body])).digest()
+    except UnicodeEncodeError as fault:
+        raise CodecError(f"a value cannot be stored: {fault}", path="post") from fault
 
 
 def is_new_request(
-    run_id: str, request: Request, digest: bytes, *, status: str, posted: tuple[str, bytes | None] | None
+    run_id: str,
+    request: Request,
+    digest: bytes,
+    status: str,
+    posted_verb: str | None,
+    posted_digest: bytes | None,
 ) -> bool:
-    """Return whether a request to a run with this status is to be stored; False if it was posted before. `posted` is the verb and
-    the digest of the request that has the same id, if there is one; its digest is None if it is older than the digests. Raises
-    `RequestExists`, `RunOver`.
+    """Return whether a request with this digest, to a run with this status, is to be stored; False if it was posted before. The
+    last two arguments describe the request of the run that has the same id, if there is one; its digest is None if it was stored
+    by a version of Holdfast that kept no digests. Raises `RequestExists`, `RunOver`.
     """
-    if posted is not None:
-        verb, posted_digest = posted
-        if verb != request.verb or posted_digest not in {None, digest}:
-            raise RequestExists(run_id, request.id, verb)
+    if posted_verb is not None:
+        if posted_verb != request.verb or posted_digest not in {None, digest}:
+            raise RequestExists(run_id, request.id, posted_verb)
         return False
     refuse_final(run_id, status, "changed")
     return True

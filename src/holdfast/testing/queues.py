@@ -368,13 +368,82 @@ class QueuesConformance:
         self.create_pending("late", status="waiting", due_at=at + 30, priority=5)
         self.create_pending("soon", status="waiting", due_at=at + 20, queue="mail")
         self.create_pending("strange", status="waiting", due_at=at + 10, flow="strange")
-        self.create_pending("pending", due_at=at + 5)
+        self.create_pending("running", status="running", due_at=at + 5)
         self.create_held(self.rival, "held", status="waiting", due_at=at + 1)
         assert self.queues.next_due(ANY) == at + 20
         assert self.queues.next_due(msgspec.structs.replace(ANY, queues=("default",))) == at + 30
         assert self.queues.next_due(msgspec.structs.replace(ANY, flows=("none",))) is None
         self.time.pass_s(TTL_S + 1)
         assert self.queues.next_due(ANY) == at + 1
+
+    def test_a_pending_run_that_begins_at_a_time_is_on_offer_from_then_on(self) -> None:
+        at = self.time.at
+        self.create_pending("r1", due_at=at + 10.5)
+        self.create_pending("r2", due_at=at + 9.5, queue="mail")
+        assert self.queues.next_due(ANY) == at + 9.5
+        assert self.queues.next_due(msgspec.structs.replace(ANY, queues=("default",))) == at + 10.5
+        assert [queue.offered for queue in self.queues.queues()] == [0, 0]
+        self.time.pass_s(10)
+        assert [queue.offered for queue in self.queues.queues()] == [0, 1]
+        assert self.queues.take(self.worker, ANY) == [Taken(Lease("r2", 1, 1), "flow", "pending")]
+        assert self.queues.next_due(ANY) == at + 10.5
+        self.time.pass_s(0.5)
+        assert [queue.offered for queue in self.queues.queues()] == [1, 0]
+        assert self.queues.take(self.worker, ANY) == [Taken(Lease("r1", 1, 1), "flow", "pending")]
+        assert self.queues.next_due(ANY) is None
+
+    def test_runs_that_begin_at_a_time_are_taken_in_the_order_of_their_times(self) -> None:
+        at = self.time.at
+        self.create_pending("old", created_at=at - 5)
+        self.create_pending("late", due_at=at - 1, created_at=at - 99)
+        self.create_pending("later", due_at=at + 1, created_at=at - 99, priority=9)
+        self.create_pending("early", due_at=at - 20, created_at=at - 30)
+        self.create_pending("due", status="waiting", due_at=at - 10, created_at=at - 99)
+        self.create_pending("urgent", due_at=at, priority=1)
+        assert self.take() == ["urgent", "early", "due", "old", "late"]
+        self.time.pass_s(1)
+        assert self.take() == ["later"]
+
+    def test_only_a_pending_run_waits_for_its_time_to_begin(self) -> None:
+        at = self.time.at
+        for status in ("running", "interrupted"):
+            self.create_pending(status, status=status, due_at=at + 99, created_at=at - 5)
+        found = self.queues.take(self.worker, ANY)
+        assert {(one.lease.run_id, one.why) for one in found} == {
+            ("running", "running"),
+            ("interrupted", "interrupted"),
+        }
+
+    def test_a_run_that_begins_later_is_not_begun_because_its_holder_is_gone(self) -> None:
+        at = self.time.at
+        brief = msgspec.structs.replace(self.rival, ttl_s=1.0)
+        self.create_held(brief, "later", status="pending", due_at=at + 20, created_at=at - 9)
+        self.create_held(brief, "now", status="pending", created_at=at - 1)
+        self.time.pass_s(2)
+        assert self.queues.next_due(ANY) == at + 20
+        assert self.take() == ["now"]
+        self.create_pending("between", due_at=at + 19)
+        self.create_pending("after", due_at=at + 21)
+        self.time.pass_s(20)
+        assert self.take() == ["between", "later", "after"]
+
+    def test_a_request_puts_a_run_on_offer_that_begins_later(self) -> None:
+        at = self.time.at
+        self.create_pending("r1", due_at=at + 99)
+        self.create_pending("r2", due_at=at + 99)
+        self.create_pending("r3", due_at=at - 1)
+        for run_id in ("r1", "r3"):
+            self.store.post(run_id, Request(id="q", verb="resume"))
+        assert [(queue.name, queue.offered) for queue in self.queues.queues()] == [("default", 2)]
+        found = self.queues.take(self.worker, ANY)
+        assert [(one.lease.run_id, one.why) for one in found] == [("r3", "pending"), ("r1", "asked")]
+
+    def test_a_new_run_that_begins_later_is_heard_of(self) -> None:
+        self.wait_until_quiet(self.store)
+        log = Log("r1")
+        assert self.another().append([log.create(status="pending", due_at=self.time.at + 99)]) == [None]
+        assert self.queues.hear(20.0)
+        assert self.queues.next_due(ANY) == self.time.at + 99
 
     def test_what_is_passed_over_has_no_next_due_time(self) -> None:
         at = self.time.at

@@ -74,7 +74,7 @@ class MemoryQueues:
             times = [
                 run.view.due_at
                 for run_id, run in data.unended.items()
-                if run.view.status == "waiting"
+                if run.view.status in {"pending", "waiting"}
                 and run_id not in without
                 and run.view.due_at is not None
                 and _is_wanted(run, wanted)
@@ -194,10 +194,11 @@ def _is_wanted(run: StoredRun, wanted: Wanted) -> bool:
 
 def _offer(run_id: str, run: StoredRun, now: float, asked_at: float | None) -> _Offer | None:
     status, due_at = run.view.status, run.view.due_at
-    if status in OFFERED:
+    if status in {"pending", "waiting"} and due_at is not None:
+        if due_at <= now:
+            return _Offer(run_id, run, "pending" if status == "pending" else "due", due_at)
+    elif status in OFFERED:
         return _Offer(run_id, run, status, run.new.created_at)
-    if status == "waiting" and due_at is not None and due_at <= now:
-        return _Offer(run_id, run, "due", due_at)
     if asked_at is not None:
         return _Offer(run_id, run, "asked", asked_at)
     return None

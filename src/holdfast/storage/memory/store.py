@@ -256,17 +256,12 @@ class MemoryStore:
         with self._use() as data:
             failpoints.reach("post.before")
             run = self._run(run_id)
-            try:
-                body = _copied(_encode(request.body))
-                _encode((request.id, request.verb, request.by, request.reason))
-                digest = verdicts.digest_request(request)
-            except UnicodeEncodeError as fault:
-                raise CodecError(f"a value cannot be stored: {fault}", path="post") from fault
-            there = run.requests.get(request.id)
-            posted = (there.request.verb, there.digest) if there is not None else None
-            new = verdicts.is_new_request(run_id, request, digest, status=run.view.status, posted=posted)
+            digest = verdicts.digest_request(request)
+            posted = run.requests.get(request.id)
+            known = (posted.request.verb, posted.digest) if posted is not None else (None, None)
+            new = verdicts.is_new_request(run_id, request, digest, run.view.status, *known)
             if new and not only_look:
-                at = request.at or self.now()
+                body, at = _copied(_encode(request.body)), request.at or self.now()
                 waiting = msgspec.structs.replace(
                     request, body=body, run_id=run_id, at=at, taken=0, unmet=False
                 )

@@ -105,7 +105,10 @@ where excluded.base >= snapshots.base
 insert into holdfast.definitions (fingerprint, body) values ($1, $2) on conflict (fingerprint) do nothing
 
 -- take_requests: mark requests as handled; their rows and ids stay, so that posting them again has no effect
-update holdfast.inbox set taken = $3, body = '' where run = $1 and id = any($2::text[])
+update holdfast.inbox set taken = $3, body = '' where run = $1 and id = any($2::text[]) and taken = 0
+
+-- close_inboxes: mark the requests that still wait as handled and unmet, because their runs are over
+select holdfast.close_inbox(run, seq) from unnest($1::bigint[], $2::bigint[]) as ended(run, seq)
 
 -- appended: whether the event at a seq was written by this append; the first salt of an append is its id
 select 1 from holdfast.events
@@ -114,7 +117,7 @@ where run = (select key from holdfast.runs where run_id = $1) and seq = $2::bigi
 -- run_key: a run's numeric key; no row if the store does not have the run
 select key from holdfast.runs where run_id = $1
 
--- lock_run: lock a run, so that it cannot be deleted until the transaction ends
+-- lock_run: lock a run, so that it cannot be deleted, completed or cancelled until the transaction ends
 select key from holdfast.runs where run_id = $1 for key share
 
 -- runs: run rows with their holders; a condition whose parameter is null does not apply
@@ -221,18 +224,25 @@ delete from holdfast.holders
 where expires_at < coalesce($1::float8, extract(epoch from clock_timestamp())::float8) - $2::float8
   and not exists (select from holdfast.runs where runs.holder = holders.id)
 
+-- posted: the columns that decide whether a request is put into the inbox of a run: those of the run, and of a request of that id
+select runs.key, runs.status, inbox.verb, inbox.digest
+from holdfast.runs left join holdfast.inbox on inbox.run = runs.key and inbox.id = $2 where runs.run_id = $1
+
 -- post: put a request into the inbox of a run; no row is returned if the request is there already
-insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken)
-values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0)
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest)
+values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0, $8)
 on conflict (run, id) do nothing returning key
 
--- posted: a request that was posted, whether or not it has been handled since
-select inbox.key from holdfast.inbox join holdfast.runs on runs.key = inbox.run where runs.run_id = $1 and inbox.id = $2
-
 -- inbox: requests that wait for the runs of a holder
-select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from holdfast.inbox join holdfast.runs on runs.key = inbox.run
 where inbox.taken = 0 and runs.holder = $1
+order by inbox.key
+
+-- inbox_of: all requests that a run ever got
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
+from holdfast.inbox join holdfast.runs on runs.key = inbox.run
+where runs.run_id = $1
 order by inbox.key
 
 -- keep_blob: renew the time at which a blob was last put; no row is returned if the blob is missing or damaged
@@ -347,9 +357,8 @@ delete from holdfast.remains where run = $1
 -- child_of: a run that was forked from this run
 select run_id from holdfast.runs where parent = $1 order by run_id limit 1
 
--- asked_of: a request that waits in the inbox of a run that is not completed or cancelled
-select inbox.verb from holdfast.inbox join holdfast.runs on runs.key = inbox.run
-where inbox.run = $1 and inbox.taken = 0 and runs.status not in ('completed', 'cancelled') order by inbox.key limit 1
+-- asked_of: a request that waits in the inbox of a run
+select verb from holdfast.inbox where run = $1 and taken = 0 order by key limit 1
 
 -- delete_labels: delete the labels of a run
 delete from holdfast.labels using holdfast.runs, json_each_text(runs.labels::json) as label
@@ -457,9 +466,9 @@ where status in ('pending', 'running', 'waiting', 'paused', 'interrupted', 'fail
 -- offered_runs: how many runs of each queue are on offer
 select queue, count(*) from holdfast.runs
 where (holder is null or holder = any($1::text[]))
-and (status in ('pending', 'running', 'interrupted')
-     or (status = 'waiting' and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8))
-     or (status in ('waiting', 'paused', 'failed')
+and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
+     or (status in ('pending', 'waiting') and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8))
+     or (status in ('pending', 'waiting', 'paused', 'failed')
          and exists (select from holdfast.inbox where inbox.run = runs.key and inbox.taken = 0)))
 group by queue
 
