@@ -12,6 +12,7 @@ except ImportError:
 else:
     del fcntl
 
+from holdfast.core import VERSION
 from holdfast.core.graph import END, START, Flow, Graph, Retry
 from holdfast.core.state import add, append, merge
 from holdfast.errors import (
@@ -71,7 +72,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.followers import Following
     from holdfast.runtime.listeners import Listener, NodeCall
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "END",

@@ -409,6 +409,11 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         return [*self.path, (self.since, self.seq)]
 
 
+def visit_of(name: str, node: NodeState) -> dict[str, Any]:
+    """Return the fields by which an event names the open visit of a node."""
+    return {"node": name, "iteration": node.iteration, "execution": node.execution, "attempt": node.attempt}
+
+
 def wait_key(node: NodeName, iteration: int, execution: int, item: int | None, slot: str) -> str:
     """Return the key of a wait or a question inside a visit, unique within its run."""
     place = "" if item is None else f"[{item}]"

@@ -219,13 +219,6 @@ def check_id(run_id: str) -> str:
     return run_id
 
 
-def check_by_and_reason(by: Any, reason: Any) -> None:
-    """Refuse a `by` or `reason` that is not text. Raises `SettingError`."""
-    for name, said in (("by", by), ("reason", reason)):
-        if said is not None and not isinstance(said, str):
-            raise SettingError(f"{name}={said!r} is not text: give a string, or leave {name} out")
-
-
 def check_on_exists(on_exists: Any, run_id: str | None) -> None:
     """Raise `SettingError` for an unknown value of `on_exists`, or for `use` without a run id."""
     if on_exists not in get_args(OnExists):

@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from holdfast.core import events
-from holdfast.core.run_state import HALTED, VISIT_STUCK
-from holdfast.errors import ResumeRefused, did_you_mean
+from holdfast.core.run_state import HALTED, VISIT_STUCK, visit_of
+from holdfast.errors import ResumeRefused, SettingError, did_you_mean
 from holdfast.reading import inbox
 from holdfast.runtime import outcomes, questions
 from holdfast.runtime.journal import Journal
@@ -100,6 +100,13 @@ VERBS: Mapping[str, Verb] = {
 }
 
 
+def check_by_and_reason(by: Any, reason: Any) -> None:
+    """Refuse a `by` or `reason` that is not text. Raises `SettingError`."""
+    for name, said in (("by", by), ("reason", reason)):
+        if said is not None and not isinstance(said, str):
+            raise SettingError(f"{name}={said!r} is not text: give a string, or leave {name} out")
+
+
 def record_unexecuted(journal: Journal, request: inbox.AnyRequest) -> None:
     """Record a request to a run that no engine executes, and remove the request from the inbox."""
     journal.taken.append(request.id)
@@ -121,9 +128,7 @@ def cut_all(journal: Journal, reason: str, *, lost: bool = False) -> None:
     """Record that every node which counts as running was interrupted. `lost` is True if their process died."""
     state = journal.state
     for name in [name for name in state.open if state.nodes[name].status == "running"]:
-        journal.record(
-            events.NodeInterrupted(**outcomes.visit_of(name, state.nodes[name]), reason=reason, lost=lost)
-        )
+        journal.record(events.NodeInterrupted(**visit_of(name, state.nodes[name]), reason=reason, lost=lost))
 
 
 def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = False) -> None:
@@ -143,7 +148,7 @@ def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = 
 def retry(journal: Journal, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:
     """Retry a node that failed, was interrupted or waits, now; without a node, all of them."""
     for name in _stuck(journal, node, "retry"):
-        header = outcomes.visit_of(name, journal.state.nodes[name])
+        header = visit_of(name, journal.state.nodes[name])
         journal.record(events.NodeScheduled(**header, why="retry", fresh=fresh, by=by, reason=reason))
 
 
@@ -151,7 +156,7 @@ def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: st
     """Put an update in place of the result of a visit that has not ended, and continue after it."""
     (name,) = _stuck(journal, node, "skip")
     visit = journal.state.nodes[name]
-    header = outcomes.visit_of(name, visit)
+    header = visit_of(name, visit)
     took = 0
     if visit.input is None:  # the visit is due, but has not begun
         header["iteration"] = visit.iteration + 1

@@ -12,7 +12,7 @@ from holdfast.core import events
 from holdfast.core.definition import END
 from holdfast.core.events import Changes, Failure, Values
 from holdfast.core.graph import Flow, Node
-from holdfast.core.run_state import NodeState, RunState
+from holdfast.core.run_state import NodeState, RunState, visit_of
 from holdfast.core.state import always, apply, item_conflict
 from holdfast.core.writers import Writers
 from holdfast.errors import (
@@ -42,11 +42,6 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     to: list[str]
     why: dict[str, str] = {}
     """Target -> the reason for that choice. Empty so far, because plain edges and routers give no reasons."""
-
-
-def visit_of(name: str, node: NodeState) -> dict[str, Any]:
-    """Return the fields by which an event names the open visit of a node."""
-    return {"node": name, "iteration": node.iteration, "execution": node.execution, "attempt": node.attempt}
 
 
 # --- returned ----------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.core import commands, events
 from holdfast.core.events import Changes, Failure
-from holdfast.core.run_state import VISIT_STUCK
+from holdfast.core.run_state import VISIT_STUCK, visit_of
 from holdfast.errors import ResumeRefused, RouterError, StateError
 from holdfast.runtime import outcomes, questions
 from holdfast.runtime.journal import Journal
@@ -29,7 +29,7 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
         case commands.StartNode():
             return _start(journal, command, starts)
         case commands.StartItem(node, item, attempt):
-            header = outcomes.visit_of(node, journal.state.nodes[node]) | {"attempt": attempt}
+            header = visit_of(node, journal.state.nodes[node]) | {"attempt": attempt}
             begun = events.ItemStarted(**header, item=item)
             record(begun)
             starts.append(begun)
@@ -102,7 +102,7 @@ def _start(journal: Journal, command: commands.StartNode, starts: list[events.No
 def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
     name = command.node
     record = journal.record
-    header = outcomes.visit_of(name, journal.state.nodes[name])
+    header = visit_of(name, journal.state.nodes[name])
     match command:
         case commands.CompleteItems():
             try:
@@ -138,7 +138,7 @@ def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
 def _list_items(journal: Journal, name: str) -> None:
     """Call the `each` function of a fan-out, and record the items that it returns, in the same append as the start."""
     node, visit = journal.flow.nodes[name], journal.state.nodes[name]
-    header = outcomes.visit_of(name, visit)
+    header = visit_of(name, visit)
     assert node.each is not None
     try:
         listed = list(node.each(journal.flow.state.load(visit.input or {})))
@@ -163,7 +163,7 @@ def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
     try:
         changes, routes = outcomes.merge_layer(journal.flow, journal.state, command.nodes)
     except outcomes.LayerError as fault:
-        header = outcomes.visit_of(fault.node, journal.state.nodes[fault.node])
+        header = visit_of(fault.node, journal.state.nodes[fault.node])
         failure = journal.faults.describe(fault.node, fault.__cause__ or fault)
         journal.record(events.RoutingFailed(**header, failure=failure))
     else:
@@ -249,7 +249,7 @@ def _take_answer(journal: Journal, name: str) -> None:
         )
     except Exception as raised:  # noqa: BLE001 - a reducer or a validation of the user's raised
         failure = journal.faults.describe(name, raised)
-        produced = [events.NodeFailed(**outcomes.visit_of(name, visit), failure=failure)]
+        produced = [events.NodeFailed(**visit_of(name, visit), failure=failure)]
     for event in produced:
         journal.record(event)
 

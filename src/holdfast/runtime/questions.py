@@ -17,7 +17,7 @@ import msgspec
 from holdfast.core import answers, events
 from holdfast.core.codec import Codec, is_pydantic, key_path
 from holdfast.core.definition import QuestionOptions
-from holdfast.core.run_state import BEFORE_A_VISIT, NODE_LEVEL, BegunVisit, Question, RunState
+from holdfast.core.run_state import BEFORE_A_VISIT, NODE_LEVEL, BegunVisit, Question, RunState, visit_of
 from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.documents.checkout import checkout
 from holdfast.errors import AnswerRefused, FlowNotFound, ResumeRefused, StateError, did_you_mean
@@ -74,7 +74,7 @@ def ask_about(journal: Journal, name: str) -> None:
     why = "" if journal.flow.nodes[name].options.idempotent else " and is not idempotent"
     journal.record(
         events.QuestionAsked(
-            **outcomes.visit_of(name, visit),
+            **visit_of(name, visit),
             key=f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}",
             text=f"{cut}{why}: its effect may or may not have happened. Retry it, skip it, or abort the run?",
             options=_INTERRUPT,
@@ -245,7 +245,7 @@ def answer(
     if question.about == "interrupt" and value == "skip":
         if question.node not in journal.flow.nodes:  # only its flow knows where the run continues
             raise FlowNotFound(journal.state.flow, (), run_id=run_id)
-        header = outcomes.visit_of(question.node, journal.state.nodes[question.node])
+        header = visit_of(question.node, journal.state.nodes[question.node])
         try:
             skipped = outcomes.skipped(
                 journal.flow, journal.state, question.node, header, update=update, by=by, reason=reason
@@ -278,7 +278,7 @@ def _header(journal: Journal, question: Question) -> dict[str, Any]:
     if question.about in BEFORE_A_VISIT:
         iteration, execution, _ = journal.state.place(question.node)
         return {"node": question.node, "iteration": iteration, "execution": execution, "attempt": 1}
-    return outcomes.visit_of(question.node, journal.state.nodes[question.node])
+    return visit_of(question.node, journal.state.nodes[question.node])
 
 
 def _refuses(question: Question, value: Any) -> bool:

@@ -26,16 +26,17 @@ from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run, run_view
 from holdfast.runtime import operator, questions
 from holdfast.runtime.clock import sleep
-from holdfast.runtime.creation import UNKNOWN, check_by_and_reason
+from holdfast.runtime.creation import UNKNOWN
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.operator import VERBS
-from holdfast.runtime.resume import TakeUp, refuse_final
+from holdfast.runtime.operator import VERBS, check_by_and_reason
+from holdfast.runtime.resume import TakeUp
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow
 from holdfast.storage.rows import open_row
+from holdfast.storage.verdicts import refuse_final
 
 _ANSWER_POLLS = 100
 

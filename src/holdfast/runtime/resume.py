@@ -20,12 +20,11 @@ from holdfast.core.difference import compatible, difference
 from holdfast.core.events import Values
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS
-from holdfast.core.run_state import FINAL, NODE_LEVEL, RunState
+from holdfast.core.run_state import NODE_LEVEL, RunState
 from holdfast.core.state import diff
 from holdfast.errors import (
     HoldfastError,
     ResumeRefused,
-    RunOver,
     StateError,
     describe_failure,
     did_you_mean,
@@ -37,6 +36,7 @@ from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import RunRow
 from holdfast.storage.rows import open_row
+from holdfast.storage.verdicts import refuse_final
 
 
 class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,17 +136,6 @@ def _fatal(failure: events.Failure) -> str:
     if "--force" in failure.message:  # the message says what `force` does
         return told
     return f"{told} Trying again is pointless unless the cause is gone; then use force=True (--force)."
-
-
-def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
-    """Refuse to change a run whose status is final. Raises `RunOver`."""
-    if status in FINAL:
-        raise RunOver(
-            run_id,
-            f"it is {status}, which is final. Fork it to continue from one of its checkpoints: "
-            f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}`.",
-            asked=asked,
-        )
 
 
 # --- from where --------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from holdfast.core import commands, events
 from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
-from holdfast.core.run_state import FINAL, HALTED, STOPPED
+from holdfast.core.run_state import FINAL, HALTED, STOPPED, visit_of
 from holdfast.errors import (
     AnswerRefused,
     CodecError,
@@ -496,7 +496,7 @@ class Runner:
         name, item = body.key
         error = body.error
         if isinstance(error, Parked) and not body.timed_out:
-            header = outcomes.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
+            header = visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
             return [events.NodeWaiting(**header, on=error.slots, item=item)]
         if error is None and not body.timed_out:
             made = body.work.artifacts_made if body.work is not None else {}
@@ -512,7 +512,7 @@ class Runner:
                         body.value,
                         made,
                     )
-                header = outcomes.visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
+                header = visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
                 return [outcomes.complete_item(self.flow, name, header, item, body.value, made)]
             except Exception as raised:  # noqa: BLE001 - the result does not fit, or a reducer raised
                 error = raised
@@ -522,7 +522,7 @@ class Runner:
         """Return the event for a call that raised, took too long, or returned a result that does not fit the state."""
         name, item = body.key
         node, visit = self.flow.nodes[name], self.state.nodes[name]
-        header = outcomes.visit_of(name, visit)
+        header = visit_of(name, visit)
         if body.timed_out and item is None and not node.options.idempotent:
             # Its effect may or may not have happened, as after a crash: the same question is asked.
             return events.NodeInterrupted(**header, reason=f"took longer than {node.options.timeout_s:g} s")

@@ -92,7 +92,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rewinds: tuple[tuple[int, int], ...] = ()
     """Pairs (seq of a `RunRewound` event, seq that the run went back to), oldest first."""
     due_at: float | None = None
-    """The time of the run's next retry or timer, at which the run becomes due without a request; None if it waits for neither."""
+    """The time of the run's next retry or timer, at which the run becomes due without a request; None if it waits for neither. Of
+    a pending run, the time at which it is to begin; None: at once."""
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,7 +266,9 @@ class Store(Protocol):
 
     def renew(self, holder: Holder) -> None:
         """Renew all leases of a holder by writing one row: they expire `ttl_s` seconds from now. An engine must do this before it
-        first appends as this holder. With `ttl_s=0` the holder is deleted, and all its leases are released at once.
+        first appends as this holder. The row also stores the flows, queues and version of the holder, replacing those of an
+        earlier renewal; `claim` and `Queues.take` do the same. With `ttl_s=0` the holder is deleted, and all its leases are
+        released at once.
         """
 
     def release(self, run_id: str, holder: str, fence: int) -> None:

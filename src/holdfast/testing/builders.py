@@ -25,7 +25,7 @@ from holdfast.core.events import Changes, Encoded, Event, Failure, NodeEvent, St
 from holdfast.core.fold import fold
 from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.readiness import Readiness
-from holdfast.core.run_state import RunState, wait_key
+from holdfast.core.run_state import RunState, visit_of, wait_key
 from holdfast.core.slots import Slot
 from holdfast.core.writers import Writers
 from holdfast.reading import history
@@ -129,9 +129,7 @@ class History:
         visit = self.state.nodes[node]
         if routes is not None:
             changes = self.flow.state.changes(update, visit.input or {}, node=node)
-            return self.record(
-                events.NodeCompleted(**outcomes.visit_of(node, visit), changes=changes, routes=routes)
-            )
+            return self.record(events.NodeCompleted(**visit_of(node, visit), changes=changes, routes=routes))
         given = self.flow.state.load(visit.input or {})
         for event in outcomes.complete_node(
             self.flow, self.state, self.writers, self.faults, node, given, update, {}
@@ -150,7 +148,7 @@ class History:
             self.started(node)
         return self.record(
             events.NodeFailed(
-                **outcomes.visit_of(node, self.state.nodes[node]),
+                **visit_of(node, self.state.nodes[node]),
                 failure=failures.describe(error),
                 retry_at=None if retry_in is None else self.at + retry_in,
             )
@@ -197,7 +195,7 @@ class History:
 
     def spent(self, node: str, usd: float = 0.0, tokens: int = 0) -> History:
         """Record a cost that the node reported."""
-        header = outcomes.visit_of(node, self.state.nodes[node])
+        header = visit_of(node, self.state.nodes[node])
         return self.record(events.CostIncurred(**header, usd=usd, tokens=tokens))
 
     def sleeping(
@@ -334,9 +332,7 @@ class History:
                 visit = self.state.nodes[node]
                 key = f"{node}.{visit.iteration}.{visit.execution}.{visit.attempt}"
                 options = ["retry", "skip", "abort"]
-                self.record(
-                    events.QuestionAsked(**outcomes.visit_of(node, visit), key=key, text="?", options=options)
-                )
+                self.record(events.QuestionAsked(**visit_of(node, visit), key=key, text="?", options=options))
             case _:
                 perform.perform(self._journal, command, [])
         return self
@@ -355,9 +351,7 @@ class History:
         """Record an event inside a node or one of its items; start the attempt first if none is running."""
         if item is None and not self._is_running(node):
             self.started(node)
-        header = (
-            outcomes.visit_of(node, self.state.nodes[node]) if item is None else self._item_header(node, item)
-        )
+        header = visit_of(node, self.state.nodes[node]) if item is None else self._item_header(node, item)
         return self.record(kind(**header, item=item, **fields))
 
     def _item_header(self, node: str, item: int) -> dict[str, Any]:
@@ -370,7 +364,7 @@ class History:
         assert items is not None, f"{node!r} is not a fan-out, or has listed no items"
         while item not in items.running:
             self.perform(self._wanted(commands.StartItem, node))
-        return outcomes.visit_of(node, self.state.nodes[node]) | {"attempt": items.running[item]}
+        return visit_of(node, self.state.nodes[node]) | {"attempt": items.running[item]}
 
     def _is_idle(self, node: str) -> bool:
         """Return whether a fan-out has not started or was interrupted. A fan-out that waits has started."""

@@ -16,7 +16,7 @@ from holdfast.errors import StoreUnusable
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.memory.data import Data, StoredRun
-from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted, Why
+from holdfast.storage.queues import FENCE_STEP, LiveHolder, Queue, Taken, Wanted, Why
 
 
 class _Offer(msgspec.Struct, frozen=True):
@@ -74,7 +74,7 @@ class MemoryQueues:
             times = [
                 run.view.due_at
                 for run_id, run in data.unended.items()
-                if run.view.status == "waiting"
+                if run.view.status in {"pending", "waiting"}
                 and run_id not in without
                 and run.view.due_at is not None
                 and _is_wanted(run, wanted)
@@ -90,6 +90,12 @@ class MemoryQueues:
                 for run_id, run in sorted(data.runs.items())
                 if run.head.holder == holder
             ]
+
+    def holders(self) -> list[LiveHolder]:
+        with self._use() as data:
+            held = Counter(run.head.holder for run in data.runs.values())
+            live = sorted(engine for engine in self._live(data) if engine is not None)
+            return [LiveHolder(holder=data.holders[engine][0], held=held[engine]) for engine in live]
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         with self._use() as data:
@@ -188,10 +194,11 @@ def _is_wanted(run: StoredRun, wanted: Wanted) -> bool:
 
 def _offer(run_id: str, run: StoredRun, now: float, asked_at: float | None) -> _Offer | None:
     status, due_at = run.view.status, run.view.due_at
-    if status in OFFERED:
+    if status in {"pending", "waiting"} and due_at is not None:
+        if due_at <= now:
+            return _Offer(run_id, run, "pending" if status == "pending" else "due", due_at)
+    elif status in OFFERED:
         return _Offer(run_id, run, status, run.new.created_at)
-    if status == "waiting" and due_at is not None and due_at <= now:
-        return _Offer(run_id, run, "due", due_at)
     if asked_at is not None:
         return _Offer(run_id, run, "asked", asked_at)
     return None

@@ -25,7 +25,7 @@ from holdfast.storage.offers import Fates, Offer, choose, full, list_queues, roo
 from holdfast.storage.postgres.arrays import Ints, Texts
 from holdfast.storage.postgres.database import PostgresDatabase, Session, Transaction
 from holdfast.storage.postgres.listener import PostgresListener
-from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
+from holdfast.storage.queues import FENCE_STEP, LiveHolder, Queue, Taken, Wanted
 
 _TRIES = 6
 _AT_LEAST = 32
@@ -139,6 +139,9 @@ class PostgresQueues:
 
     def held_by(self, holder: str) -> list[Lease]:
         return [Lease(*cells) for cells in self._database.read("held_by", holder)]
+
+    def holders(self) -> list[LiveHolder]:
+        return self._fates().list_live(self._database.read("held_runs"))
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         fates = self._fates()

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Cells, Fates, Offer, choose, full, list_queues, room
-from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
+from holdfast.storage.queues import FENCE_STEP, LiveHolder, Queue, Taken, Wanted
 from holdfast.storage.sql_rows import holder_cells
 from holdfast.storage.sqlite.database import SqliteDatabase
 
@@ -84,6 +84,9 @@ class SqliteQueues:
 
     def held_by(self, holder: str) -> list[Lease]:
         return [Lease(*cells) for cells in self._database.read("held_by", holder)]
+
+    def holders(self) -> list[LiveHolder]:
+        return self._fates(self._database.read).list_live(self._database.read("held_runs"))
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         def write() -> list[str]:
