@@ -234,7 +234,7 @@ def _begin(
     starts: list[_Begins] = []
     if state.failed or not ready.due:
         return starts, None
-    begun = state.begun
+    repeats = state.begun
     for name in ready.due:
         if room <= 0 or state.paused:
             break
@@ -242,7 +242,7 @@ def _begin(
         if iteration > definition.max_iterations:
             return [], FailRun(_limit(name, definition.max_iterations), name)
         took = state.arrivals[name] if name in ready.joins else 1
-        if name in begun:
+        if name in repeats:
             instead = _instead_of_repeating(state, name, iteration, execution, took)
             if instead is not None:
                 starts.append(instead)

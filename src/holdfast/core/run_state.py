@@ -69,7 +69,7 @@ VISIT_OPEN: frozenset[NodeStatus] = frozenset({"running", "waiting", "interrupte
 VISIT_STUCK: frozenset[NodeStatus] = frozenset({"pending", "waiting", "interrupted", "failed"})
 """Statuses of a node whose visit has not ended and is not running, so that it may be retried or skipped."""
 
-BEFORE_A_VISIT = frozenset({"gate", "repeat"})
+BEFORE_A_VISIT = ("gate", "repeat")
 """What a question is about (`Question.about`) if it is asked before a visit or a new execution of it begins."""
 
 
