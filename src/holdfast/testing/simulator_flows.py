@@ -419,7 +419,7 @@ async def _ask(ctx: Context) -> None:
 
 def answer_to(node: str, iteration: int, options: list[str]) -> str:
     """Return the answer to a question, chosen so that every run continues and ends in the same state."""
-    for yes in ("approve", "retry"):
+    for yes in ("approve", "retry", "run"):
         if yes in options:
             return yes
     return options[iteration % len(options)]

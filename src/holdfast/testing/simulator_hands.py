@@ -276,7 +276,9 @@ def answers_of(given: Answers | Mapping[str, Answer] | None) -> Callable[[Questi
             raise SettingError(
                 f"node {question.node!r} asks {question.text!r}, but has no answer: give answers={{{question.node!r}: …}}."
             )
-        return next((yes for yes in ("approve", "retry") if yes in question.options), question.options[0])
+        return next(
+            (yes for yes in ("approve", "retry", "run") if yes in question.options), question.options[0]
+        )
 
     return answer
 
@@ -291,8 +293,9 @@ def _said_in(answers: Mapping[str, Answer], question: QuestionAsked) -> list[Any
         said = given[question.iteration - 1 : question.iteration]
     else:
         said = [given]
-    # A question about an interrupted node has the name of that node too, but accepts only its own options.
-    return [one for one in said if question.about != "interrupt" or one in question.options]
+    # A question of the engine about a node has the name of that node too, but accepts only its own options.
+    ours = question.about in ("interrupt", "repeat")
+    return [one for one in said if not ours or one in question.options]
 
 
 def _require_fitting(subject: Subject, question: QuestionAsked, value: Any) -> None:
