@@ -164,6 +164,7 @@ class Replay:
         now.parent, now.created_at = body.get("parent"), at
         now.labels = body["labels"] if body.get("labels") is not None else now.labels
         self.now.reopen()
+        now.lineage = body.get("lineage") or ""
         now.repeats = repeats_of(body.get("visits", ()), body.get("repeat", {}))
         now.status = "pending"
 

@@ -108,6 +108,8 @@ class RewindableState:
         self.created_at = 0.0
         self.labels: dict[str, str] = {}
         self.parent: str | None = None
+        self.lineage = ""
+        """The run whose idempotency keys a fork shares; empty if it has its own."""
         self.repeats: dict[tuple[str, int], Repeat] = {}
         """(node, iteration) -> what the parent of a fork has begun of this visit."""
         self.values: Body = {}
@@ -250,6 +252,7 @@ def standing_of(snapshot: Body) -> RewindableState:
         "created_at",
         "labels",
         "parent",
+        "lineage",
     ):
         setattr(now, part, told.get(part, getattr(now, part)))
     now.values = told.get("values", {})
