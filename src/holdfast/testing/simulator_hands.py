@@ -35,7 +35,7 @@ from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.fakes import Answer
 from holdfast.testing.simulator_faults import Faults, Ledger
-from holdfast.testing.simulator_flows import Tale, answer_to
+from holdfast.testing.simulator_flows import FORK, Tale, answer_to
 from holdfast.testing.simulator_loop import SimulatedLoop, Stuck
 
 Answers: TypeAlias = Callable[[str, int, list[str]], Any]
@@ -175,7 +175,7 @@ class Hand:
         if self._scene.tidies:  # older checkpoints may be retired before the fork is made
             places = [history.checkpoints(disk, self._run_id)[-1].seq]
         place = f"{self._run_id}@{self._luck.choice(places)}"
-        subject = msgspec.structs.replace(self._subject, run_id=f"{self._run_id}-fork", of=place)
+        subject = msgspec.structs.replace(self._subject, run_id=f"{self._run_id}{FORK}", of=place)
         self._scene.attend(subject)
 
     async def _tell(self) -> None:
