@@ -193,7 +193,7 @@ def _skip_repeat(journal: Journal, command: commands.SkipRepeat) -> None:
     visit = state.begun_visit(name, command.iteration)
     assert visit is not None
     if name not in state.nodes or state.nodes[name].status not in VISIT_STUCK:
-        journal.record(events.NodeScheduled(**header, why="its result in the parent is used"))
+        journal.record(events.NodeScheduled(**header, why="the fork skips it"))
     _skip(journal, name, header, update=visit.result(), took=command.took, reason="repeat")
 
 
