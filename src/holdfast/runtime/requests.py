@@ -29,7 +29,6 @@ from holdfast.core.run_state import RunState
 from holdfast.errors import (
     FlowNotFound,
     HoldfastError,
-    ResumeRefused,
     RunHeld,
     RunOver,
     SettingError,
@@ -81,8 +80,8 @@ class Requests:
         request = self._with_id(request, id)
         if not execute:
             return self.leave(run_id, request)
-        if VERBS[request.verb].executes:
-            refuse_id_here(id)
+        if id is not None and VERBS[request.verb].executes:
+            raise refuse_id_here(id)
         if id is not None and not self._post(run_id, request):
             await self._until_handled(run_id, request)
             return msgspec.structs.replace(self.view(run_id), repeated=True)
@@ -97,20 +96,6 @@ class Requests:
         if is_new and held is not None:
             held.request(self._stamped(request))
         return msgspec.structs.replace(self.view(run_id), repeated=not is_new)
-
-    async def resume(self, run_id: str, take_up: TakeUp) -> Run[Any]:
-        """Resume a run here, and execute it until it stops. A completed run is returned, unless the resume would change it."""
-        only_on = take_up.changes_nothing
-        store = self._services.store
-        if only_on and store.run(run_id).status == "completed":
-            return self.view(run_id)
-        try:
-            journal = await self._driver.take_up(run_id, take_up)
-        except ResumeRefused:
-            if only_on and store.run(run_id).status == "completed":  # since it was first read
-                return self.view(run_id)
-            raise
-        return self._driver.result(await self._driver.drive(journal))
 
     def leave_resume(self, run_id: str, take_up: TakeUp, id: str | None) -> Run[Any]:
         """Leave a request to resume a run. A function that edits the state is called here, with the state that the run would
@@ -492,13 +477,12 @@ class Requests:
         return Journal(services, self._flows.get(row.flow) or UNKNOWN, state, row=row, fence=0)
 
 
-def refuse_id_here(id: str | None) -> None:
-    """Refuse an id for a request that is carried out here, by executing the run. Raises `SettingError`."""
-    if id is not None:
-        raise SettingError(
-            f"id={id!r} needs execute=False: the inbox of the run remembers the ids of requests, and this call executes the run "
-            "here, without an inbox. Leave id out, or add execute=False."
-        )
+def refuse_id_here(id: str) -> SettingError:
+    """Return the error for an id that was given to a verb which executes the run here."""
+    return SettingError(
+        f"id={id!r} needs execute=False: the inbox of the run remembers the ids of requests, and this call executes the run here, "
+        "without an inbox. Leave id out, or add execute=False."
+    )
 
 
 def _check_id(id: Any, what: str) -> None:
