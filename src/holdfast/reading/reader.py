@@ -110,7 +110,8 @@ class Reader:
                     refused_at=stored.at,
                 )
             )
-        return sorted(found, key=lambda one: one.at)
+        order = list(known)
+        return sorted(found, key=lambda one: (one.at, order.index(one.id) if one.id in known else len(order)))
 
     def definition(self, row: RunRow) -> Definition:
         """Return the stored definition of a run's flow."""
