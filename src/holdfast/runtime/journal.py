@@ -85,6 +85,12 @@ class Journal:
     """The blobs that `bases` refer to."""
     urgent = False
     """True if an event was recorded that must be saved at once, whatever the durability, because other processes wait for it."""
+    executes = False
+    """True if this engine executes the run, and does not only record something: then `ready` and `writers` exist, and are updated
+    with every event.
+    """
+    ready: Readiness
+    writers: Writers
     at = 0.0
     _stamp = "0.0"
     _tail_bytes = 0
@@ -108,8 +114,6 @@ class Journal:
         self.services = services
         self.flow = flow
         self.state = state
-        self.ready = Readiness(flow.topology, state)
-        self.writers = Writers(flow.topology, state)
         self.fence = fence
         self.saved_seq = row.seq if row is not None else 0
         self.digest = row.digest if row is not None else b""
@@ -122,11 +126,18 @@ class Journal:
         self._tail_from = state.seq
         self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._senders: list[asyncio.Future[None]] = []
         self.faults = NodeFaults()
         self.spills: list[str] = []
         """Keys of the spills to delete after the next save, because the log has their chunks then."""
         self.streamed: dict[Streamer, int] = {}
         """Attempt that has unwound -> how many chunks it had streamed by then."""
+
+    def begin_execution(self) -> None:
+        """Find out which nodes are due, and which may write in parallel, from now on."""
+        topology, state = self.flow.topology, self.state
+        self.ready, self.writers = Readiness(topology, state), Writers(topology, state)
+        self.executes = True
 
     @property
     def fault(self) -> BaseException | None:
@@ -162,7 +173,8 @@ class Journal:
             type(event) is _NodeStarted
         ):  # half of all events are of this kind, and have no fields of their own
             fold(state, Stored(seq, at, event))
-            self.ready.observe(state, event)
+            if self.executes:
+                self.ready.observe(state, event)
         else:
             if encoded.kind not in OURS:
                 self._check(event, encoded)
@@ -177,8 +189,9 @@ class Journal:
             ):  # chunks were checked one by one, and must not cause the refusal of a result
                 self._since_checkpoint = since
             fold(state, Stored(seq, at, event))
-            self.ready.observe(state, event)
-            self.writers.observe(state, event)
+            if self.executes:
+                self.ready.observe(state, event)
+                self.writers.observe(state, event)
             self._tail_bytes += len(encoded.body)
         row = seal_row(self.digest, state.run_id, seq, at, self._stamp, encoded, self.services.salts())
         self.unsaved.append(row)
@@ -247,6 +260,7 @@ class Journal:
     def give_up(self, error: BaseException) -> None:
         """Save nothing more, not even an append that was to be sent again, and fail the futures that wait for a save."""
         self._given_up = error
+        self._wake_senders()
         waiters, self._waiters = self._waiters, []
         for _, waiter in waiters:
             if not waiter.done():
@@ -339,8 +353,21 @@ class Journal:
             self.bases, self.base_blobs = (), ()
         if append.taken:
             del self.taken[: len(append.taken)]
+            self._wake_senders()
         if self.services.listeners.hear_saves:
             self.services.listeners.saved(append.run_id)
+
+    def until_taken(self) -> asyncio.Future[None]:
+        """Return a future that is done when requests from the inbox were handled, or when nothing more is saved here."""
+        sender: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._senders.append(sender)
+        return sender
+
+    def _wake_senders(self) -> None:
+        senders, self._senders = self._senders, []
+        for sender in senders:
+            if not sender.done():
+                sender.set_result(None)
 
     def _wake_waiters(self) -> None:
         saved = [waiter for seq, waiter in self._waiters if seq <= self.saved_seq]
