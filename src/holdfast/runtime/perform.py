@@ -197,17 +197,21 @@ def _skip_repeat(journal: Journal, command: commands.SkipRepeat) -> None:
     _skip(journal, name, header, update=visit.result(), took=command.took, reason="repeat")
 
 
-def _skip(journal: Journal, name: str, header: dict[str, Any], *, update: Any = None, **said: Any) -> None:
+def _skip(
+    journal: Journal, name: str, header: dict[str, Any], *, update: Changes | None = None, **said: Any
+) -> None:
     """Record the skip of a visit. If its route cannot be decided, or the update does not fit the state any more, that is recorded
     as a failure of the router, so that the run fails and a caller can edit the state.
     """
     try:
-        journal.record(outcomes.skipped(journal.flow, journal.state, name, header, update=update, **said))
-    except (ResumeRefused, StateError) as fault:
-        changes = update if isinstance(fault, ResumeRefused) and update is not None else Changes()
+        skipped = outcomes.skipped(journal.flow, journal.state, name, header, update=update, **said)
+    except (StateError, ResumeRefused) as fault:
+        changes = Changes() if update is None or isinstance(fault, StateError) else update
         journal.record(events.NodeSkipped(**header, changes=changes, **said))
-        failure = journal.faults.describe(name, fault.__cause__ or fault)
-        journal.record(events.RoutingFailed(**header, failure=failure))
+        cause = fault if isinstance(fault, StateError) else fault.__cause__ or fault
+        journal.record(events.RoutingFailed(**header, failure=journal.faults.describe(name, cause)))
+    else:
+        journal.record(skipped)
 
 
 def _quarantined(journal: Journal, name: str) -> Failure:
