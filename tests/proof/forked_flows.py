@@ -29,7 +29,7 @@ from holdfast.testing.builders import crashed_copy
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.flows import Sketch, arbitrary, attended, nested, with_risks
 
-VISITS_MAX = 12
+VISITS_MAX = 10
 _LUCK = random.Random(1)
 
 
@@ -258,31 +258,36 @@ def repeats(parent: Parent, luck: random.Random) -> Any:
     return {name: luck.choice(("ask", "skip", "run")) for name in plain}
 
 
-def judge(parent: Parent, place: int, fork: list[Stored], calls: list[Call], how: str) -> None:
-    """Raise `Violation` if calls of a fork repeat what was begun, or use a key that they should not."""
-    sketch = parent.world.sketch
+Life = tuple[list[Stored], list[Call]]
+"""The log of a fork, and the calls that were made while it was written."""
+
+
+def judge(parent: Parent, place: int, lives: list[Life], how: str) -> None:
+    """Raise `Violation` if calls of a fork repeat what was begun, or use a key that they should not. If the fork died, it has two
+    lives: the calls of the first one may have had their effects.
+    """
     done = parent.done | done_in(way_to(parent.log, place))
-    decided = decided_in(fork)
     keys: dict[Visit, set[str]] = {}
-    for call in parent.calls:
-        if call.run_id != "p" or (call.visit.node, call.visit.iteration) not in decided_in(parent.log):
-            keys.setdefault(call.visit, set()).add(call.key)
     own: dict[Visit, set[str]] = {}
-    for call in calls:
-        visit = call.visit
-        again = (visit.node, visit.iteration) in decided
-        if (visit.node, visit.iteration) in done:
-            raise Violation(f"{how}: {visit} was done, and runs again")
-        if visit in parent.begun and not again:
-            raise Violation(f"{how}: {visit} was begun, and runs again although nobody decided so")
-        (own if again and visit in parent.begun else keys).setdefault(visit, set()).add(call.key)
+    repeated = decided_in(parent.log) if parent.run_id == "p" else set()
+    for call in parent.calls:
+        if call.run_id != "p" or call.visit[:2] not in repeated:
+            keys.setdefault(call.visit, set()).add(call.key)
+    for log, calls in lives:
+        decided = decided_in(log)
+        for call in calls:
+            visit, again = call.visit, call.visit[:2] in decided
+            if visit[:2] in done:
+                raise Violation(f"{how}: {visit} was done, and runs again")
+            if visit in parent.begun and not again:
+                raise Violation(f"{how}: {visit} was begun, and runs again although nobody decided so")
+            (own if again and visit in parent.begun else keys).setdefault(visit, set()).add(call.key)
     for visit, used in [*keys.items(), *own.items()]:
         if len(used) > 1:
             raise Violation(f"{how}: {visit} has {len(used)} keys, so its effect is applied more than once")
     for visit, used in own.items():
         if used & keys.get(visit, set()):
             raise Violation(f"{how}: {visit} was to run again, and has the key of its first run")
-    assert sketch.risky or not decided
 
 
 def prove_flow(seed: str, loop: asyncio.AbstractEventLoop, seen: Counter[str]) -> None:
@@ -295,7 +300,7 @@ def prove_flow(seed: str, loop: asyncio.AbstractEventLoop, seen: Counter[str]) -
         world.use("fork", point.id, run_id=fork_id, repeat=repeats(parent, luck))
         world.finish(fork_id)
         fork, first = world.log(fork_id), world.calls[before:]
-        judge(parent, point.seq, fork, first, f"fork at {point.seq}")
+        judge(parent, point.seq, [(fork, first)], f"fork at {point.seq}")
         if problems := verify(world.store, fork_id).problems:
             raise Violation(f"fork at {point.seq}: {problems}")
         asked = sum(stored.kind == "QuestionAsked" and stored.event.about == "repeat" for stored in fork)
@@ -303,9 +308,8 @@ def prove_flow(seed: str, loop: asyncio.AbstractEventLoop, seen: Counter[str]) -
         for seq in world.store.commits[fork_id][:-1]:
             other = world.died_at(fork_id, seq)
             other.finish(fork_id)
-            # What had begun before the process died was called, and may be called again under the same key.
-            calls = [*first, *other.calls]
-            judge(parent, point.seq, other.log(fork_id), calls, f"fork at {point.seq} died at {seq}")
+            lives = [(fork, first), (other.log(fork_id), other.calls)]
+            judge(parent, point.seq, lives, f"fork at {point.seq} died at {seq}")
             seen.update(deaths=1)
     # A copy of a run that died has no leases.
     if violations := [one for one in check(world.store) if one.run_id != "r" or one.invariant != "I3"]:
