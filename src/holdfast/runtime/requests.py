@@ -16,6 +16,7 @@ holds the run may carry it out, once.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -254,7 +255,7 @@ class Requests:
 
     def _with_id(self, request: R, id: str | None) -> R:
         """Return the request with the id that the caller has given it, or with a random one."""
-        _check_id(id)
+        _check_id(id, "signal" if isinstance(request, inbox.Signal) else "request")
         check_by_and_reason(request.by, request.reason)
         chosen = f"request:{id}" if id is not None else f"{self._services.luck.getrandbits(96):024x}"
         return msgspec.structs.replace(request, id=chosen)
@@ -337,8 +338,25 @@ class Requests:
                     run = await self._ask_idle(run_id, request, posted=True)
                     if run is not None:
                         return run
-            await sleep(self._services.clock, _LOOK_S)
+            await self._until_news(run_id)
         return self.view(run_id)
+
+    async def _until_news(self, run_id: str) -> None:
+        """Wait until it is time to look at the inbox again, or until a run that is executed here has handled requests."""
+        held = self._holdings.get(run_id)
+        if held is not None and held.done.done():  # it is being loaded, or its end is being recorded
+            await asyncio.sleep(0)
+            return
+        nap = asyncio.ensure_future(sleep(self._services.clock, _LOOK_S))
+        news: list[asyncio.Future[None]] = [nap]
+        if held is not None:
+            news.append(held.done)
+        if isinstance(held, Runner):
+            news.append(held.journal.until_taken())
+        try:
+            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            nap.cancel()
 
     def _raise_refusal(self, run_id: str, request: AnyRequest, *, unmet: bool) -> None:
         store, asked = self._services.store, VERBS[request.verb].asked
@@ -483,10 +501,10 @@ def refuse_id_here(id: str | None) -> None:
         )
 
 
-def _check_id(id: Any) -> None:
+def _check_id(id: Any, what: str) -> None:
     if id is not None and (not isinstance(id, str) or not id):
         raise SettingError(
-            f"id={id!r} is not a valid id of a request: give a string that is not empty, or leave id out"
+            f"id={id!r} is not a valid id of a {what}: give a string that is not empty, or leave id out"
         )
 
 
