@@ -68,7 +68,7 @@ class SnapshotFacts(NamedTuple):
 
 
 class StoredRequest(NamedTuple):
-    """A request in the inbox. `taken` is the seq of the last event of the append that handled the request, or 0 while it waits."""
+    """A request in the inbox. `taken` is the seq of the last event of the append that handled it, or 0 while it waits."""
 
     run_id: str | None
     id: str

@@ -388,7 +388,7 @@ class Checking:
                     self._say("I9", run_id, None, text)
 
     def _check_lineages(self) -> None:
-        """Check that a fork shares the idempotency keys of its parent, unless it has its own (invariant I8 in docs/testing.md)."""
+        """Check that a fork has the idempotency keys of its parent, or its own (invariant I8 in docs/testing.md)."""
         for run_id, lineage in self._lineages.items():
             parent = self._runs[run_id][0].parent
             if parent in self._runs and lineage != (of_parent := self._lineages.get(parent, parent)):
