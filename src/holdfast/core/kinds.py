@@ -98,7 +98,7 @@ TABLE: tuple[Kind, ...] = (
     Kind(events.RunResumed, "run.run_resumed", OPEN, None, "everything", takes_over=True),
     Kind(events.RunRewound, "run.run_rewound", OPEN, None, "everything", run_after="running", writes="everything",
          takes_over=True),
-    Kind(events.RunPaused, "run.run_paused", GOING, None, "nothing"),
+    Kind(events.RunPaused, "run.run_paused", ACTIVE, None, "nothing"),
     Kind(events.RunInterrupted, "run.run_interrupted", ACTIVE, None, "nothing", run_after="interrupted"),
     Kind(events.RunCompleted, "run.run_completed", ACTIVE, None, "nothing", run_after="completed", ours=True),
     Kind(events.RunFailed, "run.run_failed", ACTIVE, None, "nothing", run_after="failed"),

@@ -92,7 +92,7 @@ class Driver:
             return recover_streams(prepare(services, flow, row, lease.fence, take_up))
         except Invalid as refused:
             asked = request or inbox.Resume(by=take_up.by)
-            await self.record_refusal(row, lease.fence, asked, refused)
+            await self.record_refusal(run_id, lease.fence, asked, refused)
             raise ResumeRefused(run_id, refused.reason) from refused.__cause__
         except BaseException:
             holdings.release(run_id, lease.fence)
@@ -112,15 +112,27 @@ class Driver:
         return self.result(await self.drive(journal))
 
     async def record_refusal(
-        self, row: RunRow, fence: int, request: AnyRequest, refused: HoldfastError
+        self, run_id: str, fence: int, request: AnyRequest, refused: HoldfastError
     ) -> None:
-        """Record in the log of a run that no engine executes that a request was refused, and release the lease."""
-        state = history.load(self.services.store, row.run_id, row=row)
-        flow = self.flows.get(row.flow) or UNKNOWN
-        journal = Journal(self.services, flow, state, row=row, fence=fence)
-        journal.tick()
-        operator.refuse(journal, request, refused)
-        await journal.save_and_wait(release=True)
+        """Record in the log of a run that no engine executes that a request was refused, and release the lease, whatever
+        happens.
+        """
+        store = self.services.store
+        try:
+            row = store.run(run_id)
+            journal = Journal(
+                self.services,
+                self.flows.get(row.flow) or UNKNOWN,
+                history.load(store, run_id, row=row),
+                row=row,
+                fence=fence,
+            )
+            journal.tick()
+            operator.refuse(journal, request, refused)
+            await journal.save_and_wait(release=True)
+        except BaseException:
+            self._holdings.release(run_id, fence)
+            raise
 
     # --- joining --------------------------------------------------------------------------------------
 

@@ -183,8 +183,9 @@ def cut_all(journal: Journal, reason: str, *, lost: bool = False) -> None:
 
 
 def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = False) -> None:
-    """Start nothing new until the run is resumed. A run that has stopped cannot be paused; a paused one stays as it is. `lost`
-    is True if no engine executes the run.
+    """Start nothing new until the run is resumed. A run that has stopped cannot be paused. A paused one stays paused: the event
+    says that this request was carried out too, or it would wait and pause the run once more after a resume. `lost` is True if
+    no engine executes the run.
     """
     status = journal.state.status
     if status in HALTED:
@@ -192,8 +193,7 @@ def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = 
         raise ResumeRefused(journal.state.run_id, why, asked="paused")
     if lost:
         cut_all(journal, "its process died", lost=True)
-    if not journal.state.paused:
-        journal.record(events.RunPaused(by=by, reason=reason))
+    journal.record(events.RunPaused(by=by, reason=reason))
 
 
 def retry(journal: Journal, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:

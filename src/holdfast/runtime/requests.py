@@ -454,8 +454,7 @@ class Requests:
         with suppress(RunHeld):
             lease = self._holdings.claim_for(run_id, request, briefly=True)
             if lease is not None:
-                row = self._services.store.run(run_id)
-                await self._driver.record_refusal(row, lease.fence, request, refused)
+                await self._driver.record_refusal(run_id, lease.fence, request, refused)
 
     # --- looking --------------------------------------------------------------------------------------
 

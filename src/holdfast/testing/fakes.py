@@ -213,6 +213,10 @@ class Audience:
         if await self._answer_all(engine, run_id):
             return True
         row = engine.store.run(run_id)
+        if (
+            row.status == "pending" and row.due_at is None
+        ):  # the audience answered while the engine released the run
+            return True
         due_at = row.due_at if row.due_at is not None and row.status in ("waiting", "pending") else None
         for number, signal in self._signals:
             send_at = row.created_at + signal.after

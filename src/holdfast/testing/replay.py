@@ -96,6 +96,7 @@ class Replay:
         self.base = 0
         """The seq of the base that replaces the first events of the log; 0 if there is none."""
         self.durability = "sync"
+        self.begin_at: float | None = None
         self.asked_fresh = False
         """True if an operator asked to repeat a visit from scratch, without the results that the visit had recorded."""
         self.rewinds: list[tuple[int, int]] = []
@@ -156,7 +157,8 @@ class Replay:
         now.schedule = body.get("schedule", "eager")
         now.created_at, now.labels = at, body.get("labels", {})
         now.values = dict(body.get("input", {}))
-        self.durability = body.get("options", {}).get("durability", "sync")
+        options = body.get("options", {})
+        self.durability, self.begin_at = options.get("durability", "sync"), options.get("begin_at")
         self._arrive(body.get("starts", ()))
 
     def _forked(self, where: Where, body: Body, at: float) -> None:
@@ -165,6 +167,10 @@ class Replay:
         now.labels = body["labels"] if body.get("labels") is not None else now.labels
         self.now.reopen()
         now.lineage = body.get("lineage") or ""
+        if body.get("visits") and not now.lineage and not body.get("fresh"):
+            self._say(
+                "I8", "the fork records what its parent had begun, but not whose idempotency keys it has"
+            )
         now.repeats = repeats_of(body.get("visits", ()), body.get("repeat", {}))
         now.status = "pending"
 
