@@ -25,6 +25,7 @@ EVENTS = {
         "tokens": 0,
         "fresh": {},
         "signals": {},
+        "confirmed": [],
         **SAID,
     },
     "RunPaused": SAID,

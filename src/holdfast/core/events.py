@@ -141,6 +141,8 @@ class RunRewound(Event, frozen=True, kw_only=True):
     """Signals that are available again because the rewind undid the visits that had taken them, oldest first. The next visit that
     waits for such a signal gets it.
     """
+    confirmed: list[NodeName] = []
+    """Nodes that are not idempotent, and that the caller has confirmed may run again."""
     by: str | None = None
     reason: str | None = None
 
@@ -187,7 +189,7 @@ class RequestRefused(Event, frozen=True, kw_only=True):
     error: str = "ResumeRefused"
     """The name of the exception that a caller of the verb gets."""
     about: str | None = None
-    """The key of the question that an answer was for, or the name of a signal."""
+    """The key of the question that an answer was for, the name of a signal, or the process that executes the run."""
     asked_at: float | None = None
     """When the request was made, if it was left in the inbox."""
     by: str | None = None
@@ -503,10 +505,10 @@ class WaitWithdrawn(NodeEvent, frozen=True, kw_only=True):
 
 AnyEvent: TypeAlias = (
     RunCreated | RunForked | RunClaimed | RunResumed | RunRewound | RunPaused | RunInterrupted | RunCompleted | RunFailed
-    | RunCancelled | RequestRefused | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted | NodeCompleted
-    | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted | ItemCompleted
-    | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed | NodeStreamed
-    | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
+    | RunCancelled | RequestRefused | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted
+    | NodeCompleted | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted
+    | ItemCompleted | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed
+    | NodeStreamed | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
     | SignalSetAside | WaitWithdrawn
 )  # fmt: skip
 """All kinds of events. The properties of each kind are a row of the table in `core/kinds`."""

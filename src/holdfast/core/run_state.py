@@ -221,7 +221,7 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     schedule: Literal["eager", "layered"] = "eager"
     created_at: float = 0.0
     asked_at: float = 0.0
-    """When the run was last started or resumed: its timeout counts from here."""
+    """When the run was last started or resumed, or is to begin: its timeout counts from here."""
     labels: dict[str, str] = {}
     options: dict[str, Any] = {}
     parent: str | None = None
@@ -311,9 +311,15 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         return found
 
     def due_at(self) -> float | None:
-        """Return the earliest time at which the run continues by itself: a timer ends, a node is retried, or a wait times out."""
+        """Return the earliest time at which the run continues by itself: it begins, a timer ends, a node is retried, or a wait
+        times out.
+        """
         if self.status not in GOING:
             return None
+        if (
+            self.status == "pending" and self.parent is None and "begin_at" in self.options
+        ):  # a fork begins at once
+            return float(self.options["begin_at"])
         times = [wait.until for wait in self._awaited()]
         for name in self.open:
             node = self.nodes[name]

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
+from holdfast.core.events import Changes
+from holdfast.errors import SettingError
 from holdfast.storage.contract import Request
 
 
@@ -27,6 +29,8 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     when it is carried out.
     """
     run_id: str = ""
+    at: float = 0.0
+    """When the request was put into the inbox; 0 if it was not."""
     by: str | None = None
     reason: str | None = None
 
@@ -141,7 +145,13 @@ def stored_form(request: AnyRequest) -> Request:
 
 def read(stored: Request) -> AnyRequest:
     """Convert the stored form of a request to its type."""
-    shared = {"id": stored.id, "run_id": stored.run_id, "by": stored.by, "reason": stored.reason}
+    shared = {
+        "id": stored.id,
+        "run_id": stored.run_id,
+        "at": stored.at,
+        "by": stored.by,
+        "reason": stored.reason,
+    }
     kind = _TYPES.get(stored.verb)
     if kind is not None:
         try:
@@ -149,6 +159,14 @@ def read(stored: Request) -> AnyRequest:
         except msgspec.ValidationError:
             pass
     return Unknown(**shared, stored_verb=stored.verb)  # type: ignore[arg-type]
+
+
+def read_changes(stored: dict[str, Any]) -> Changes:
+    """Read what a function of the caller changed. Raises `SettingError` if it is damaged."""
+    try:
+        return msgspec.convert(stored, Changes)
+    except msgspec.ValidationError as fault:
+        raise SettingError(f"the changes of this request cannot be read: {fault}") from fault
 
 
 def requests_to(run_id: str, stored: Iterable[Request]) -> list[AnyRequest]:

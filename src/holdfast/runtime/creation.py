@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal, get_args
 
@@ -19,6 +21,7 @@ from holdfast.errors import (
     ResumeRefused,
     RouterError,
     RunExists,
+    RunNotFound,
     SettingError,
     StoreCorrupt,
     end_sentence,
@@ -35,6 +38,8 @@ from holdfast.storage.rows import pack
 OnExists = Literal["refuse", "use"]
 """What `start` does if a run of that id and flow exists with another input."""
 PRIORITY_MAX = 1_000_000
+BEGIN_MAX_S = 10 * 366 * 86_400.0
+"""How far in the future a run may begin, at most: a time further away is probably a mistake."""
 UNKNOWN: Flow[Any] = Flow(
     definition=Definition(name="unknown", nodes={}),
     nodes={},
@@ -62,6 +67,7 @@ def create_journal(
         priority=created_as.options.get("priority", 0),
     )
     journal.definition = flow.definition_json
+    journal.due_at = created_as.options.get("begin_at")
     journal.record(created_as)
     return journal
 
@@ -106,6 +112,18 @@ def refuse_another(
         raise RunExists(run_id, f"flow ({known.flow!r})")
     if on_exists == "refuse" and known.input_digest != digest:
         raise RunExists(run_id, "input")
+
+
+def is_known(services: Services, flow: Flow[Any], run_id: str, values: Values, on_exists: OnExists) -> bool:
+    """Return whether the same run exists already. This is looked up only if it must be known before the run is created: if the
+    input does not matter, or a router of START would be called. Otherwise the first append finds it out. Raises `RunExists`.
+    """
+    if on_exists == "use" or START in flow.branches:
+        with suppress(RunNotFound):
+            known = services.store.run(check_id(run_id))
+            refuse_another(run_id, known, flow.name, input_digest(flow, values), on_exists)
+            return True
+    return False
 
 
 def fork_place(services: Services, run_id: str, seq: int | None) -> int:
@@ -223,6 +241,37 @@ def make_queue_options(queue: Any, priority: Any) -> dict[str, Any]:
         )
     place: dict[str, Any] = {"queue": check_queue(queue)} if queue is not None else {}
     return place | ({"priority": priority} if priority else {})
+
+
+def make_begin_option(services: Services, begin_at: Any, run_id: str | None) -> dict[str, Any]:
+    """Return the option of a run that says when it begins; nothing if it begins at once. Raises `SettingError` for a time without
+    a time zone, for one in the past (unless the run exists already, because it was started before), and for one that is more
+    than ten years away.
+    """
+    if begin_at is None:
+        return {}
+    if not isinstance(begin_at, datetime) or begin_at.utcoffset() is None:
+        raise SettingError(
+            f"begin_at={begin_at!r} is not a time with a time zone: give a datetime such as "
+            "datetime.now(timezone.utc) + timedelta(hours=2)"
+        )
+    try:
+        at, now = begin_at.timestamp(), services.store.now()
+    except OverflowError:
+        raise SettingError(f"begin_at={begin_at!r} is not a possible time") from None
+    if at > now + BEGIN_MAX_S:
+        raise SettingError(
+            f"begin_at={begin_at.isoformat()} is more than ten years away. Give an earlier time."
+        )
+    if at < now:
+        with suppress(RunNotFound):
+            if run_id is not None:
+                services.store.run(check_id(run_id))
+                return {"begin_at": at}
+        raise SettingError(
+            f"begin_at={begin_at.isoformat()} has passed. Leave begin_at out to let the run begin at once, or give a later time."
+        )
+    return {"begin_at": at}
 
 
 def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:

@@ -139,6 +139,12 @@ class Journal:
         """True if an attempt waits until an event is durable."""
         return bool(self._waiters)
 
+    def kinds_since(self, seq: int) -> set[str]:
+        """Return the kinds of all events after `seq`: those in the store, and those that are recorded here and not saved yet."""
+        under_way = self._sent.rows if self._sent is not None else ()
+        stored = self.services.store.events(self.state.run_id, seq)
+        return {row.kind for row in (*stored, *under_way, *self.unsaved) if row.seq > seq}
+
     def tick(self, at: float | None = None) -> float:
         """Set the time of the events that are recorded next: now, or the time given, but never before the last event."""
         at = self.services.store.now() if at is None else at

@@ -32,6 +32,7 @@ from holdfast.errors import (
     did_you_mean,
     end_sentence,
 )
+from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.engine import Engine
@@ -123,10 +124,12 @@ class Receiver:
 class _PatientDriver(Driver):
     """A driver that stops driving a run that only waits, instead of waiting until it can continue."""
 
-    async def drive(self, journal: Journal, runner: Runner | None = None) -> Run[Any]:
+    async def drive(
+        self, journal: Journal, runner: Runner | None = None, requests: list[AnyRequest] | None = None
+    ) -> Run[Any]:
         runner = runner or Runner(journal)
         runner.patience_s, runner.on_long_wait = _PATIENCE_S, LongWait.LEAVE
-        return await super().drive(journal, runner)
+        return await super().drive(journal, runner, requests)
 
 
 class PatientEngine(Engine):

@@ -21,7 +21,8 @@ def run_created(state: RunState, event: events.RunCreated, stored: Stored) -> No
     state.fingerprint = event.fingerprint
     state.state_version = event.state_version
     state.schedule = event.schedule
-    state.created_at = state.asked_at = stored.at
+    state.created_at = stored.at
+    state.asked_at = event.options.get("begin_at", stored.at)
     state.labels = event.labels
     state.options = event.options
     state.values = dict(event.input)

@@ -577,3 +577,17 @@ def _hinted_codec(fn: Callable[..., Any]) -> Codec[Any]:
         return _ANY if returned in (Any, None) else Codec.of(cast("Any", returned))
     except (NameError, TypeError, AttributeError, CodecError):
         return _ANY  # no usable annotation, or a type that JSON cannot keep
+
+
+async def run_generator(context: Context, work: Attempt, fn: Any, given: tuple[Any, ...]) -> Any:
+    """Run a node that is an async generator. Its values are chunks, except a last value that is a dict or a state: that is the
+    node's result.
+    """
+    state_type = type(given[0])
+    async for value in fn(*given):
+        work.release()
+        if isinstance(value, (dict, state_type)) and not isinstance(value, str):
+            work.hold(value)
+        else:
+            context.emit(value)
+    return work.stream.take_result()
