@@ -17,14 +17,14 @@ from holdfast.cli.suggestions import command_line, line, say_commands, say_remed
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
 from holdfast.core.run_state import BEGUN, ENDED, STUCK
-from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, describe_failure, did_you_mean
+from holdfast.errors import SchemaTooNew, StoreCorrupt, describe_failure
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, diagnosis_as_json
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import NodeView, Run, held_by
 from holdfast.reading.visits import OpenVisit, open_visits, partial_of
-from holdfast.storage.contract import STATUSES, Query, RunRow, RunStatus
+from holdfast.storage.contract import STATUSES, Query, RunRow
 
 _REMEDIES_MAX = 3
 
@@ -46,6 +46,15 @@ def runs(
         list[str] | None,
         typer.Option("--label", metavar="NAME=VALUE", help="List only runs with this label; repeatable."),
     ] = None,
+    parent: Annotated[
+        str | None,
+        typer.Option(
+            "--parent", metavar="RUN", callback=options.check_run_id, help="List only forks of this run."
+        ),
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="NAME", help="List only runs of this queue.")
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="How many runs to list at most, newest first.")
     ] = 50,
@@ -57,13 +66,15 @@ def runs(
 
     A run has crashed if it is under way but no live process executes it. The list ends with the commands that resume such runs.
     """
-    wanted = [_known_status(name) for name in status or []]
+    wanted = [options.read_status(name) for name in status or []]
     labels = options.read_pairs(label or [], "--label")
 
     commands = command_line(store=store)
 
     def use(reader: Reader) -> tuple[list[_Listed], bool, float]:
-        query = Query(status=tuple(wanted), flow=flow, labels=labels, limit=limit + 1)
+        query = Query(
+            status=tuple(wanted), flow=flow, labels=labels, parent=parent, queue=queue, limit=limit + 1
+        )
         found, now = reader.store.runs(query), reader.store.now()
         listed = [_Listed(row, _diagnosed(reader, row, now, commands)) for row in found[:limit]]
         return listed, len(found) > limit, now
@@ -73,7 +84,7 @@ def runs(
         screen.say_json([_row_as_json(one) for one in listed])
         return
     if not listed:
-        chosen = bool(wanted or flow or labels)
+        chosen = bool(wanted or flow or labels or parent or queue)
         screen.say(
             "No run matches these options. Leave one out to see more runs."
             if chosen
@@ -86,15 +97,6 @@ def runs(
     if more:
         screen.say((f"… and more: --limit {limit * 4} shows them", "dim"))
     _say_stopped(listed, store)
-
-
-def _known_status(name: str) -> RunStatus:
-    for status in STATUSES:
-        if name == status:
-            return status
-    raise SettingError(
-        f"{name!r} is not a status of a run; the statuses are {', '.join(STATUSES)}{did_you_mean(name, STATUSES)}"
-    )
 
 
 class _Listed(NamedTuple):

@@ -63,7 +63,7 @@ class SqliteStore:
         self._forgot_at = math.inf
         self._appends = Appends(self._database)
         self.upkeep: Upkeep = SqliteUpkeep(self._database, alive)
-        self._queues = SqliteQueues(self._database, alive)
+        self._queues = SqliteQueues(self._database, self._post, alive)
         self.queues: Queues = self._queues
         try:
             self.generation: str = generation_of(self.url, self._database.read("generation"))
@@ -234,18 +234,19 @@ class SqliteStore:
                 raise RunNotFound(run_id, self.url)
             return is_new_request(run_id, request, digest, *found[0][1:])
 
-        def write() -> bool:
-            run, *known = self._database.find("posted", run_id, request.id)
-            new = is_new_request(run_id, request, digest, *known)
-            if new:
-                self._database.do("post",
-                    run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
-                    request.at or self.now(), digest)  # fmt: skip
-            return new
-
-        posted = self._database.commit("post", write)
+        posted = self._database.commit("post", lambda: self._post(run_id, request, digest))
         self._queues.tell()
         return posted
+
+    def _post(self, run_id: str, request: Request, digest: bytes) -> bool:
+        """Put a request into an inbox within a transaction, and return whether it is new."""
+        run, *known = self._database.find("posted", run_id, request.id)
+        new = is_new_request(run_id, request, digest, *known)
+        if new:
+            self._database.do("post",
+                run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
+                request.at or self.now(), digest)  # fmt: skip
+        return new
 
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
         if run_id is None:
