@@ -1,4 +1,5 @@
-"""Commands that only record a request: cancel, pause, fork. They execute no node.
+"""Commands that only record a request: cancel, pause, edit, fork; and requests, which lists what became of them. They execute no
+node.
 
 If another process executes the run, the request is put into the inbox of the run, which that process reads within a fifth of a
 second.
@@ -11,36 +12,46 @@ from typing import Annotated, Any
 
 import typer
 
-from holdfast.cli import flow_files, options, screen, stores
-from holdfast.cli.app import OPERATE, command
+from holdfast.cli import bulk, flow_files, options, screen, stores
+from holdfast.cli.app import LOOK, OPERATE, command
 from holdfast.cli.execution import name_the_file
-from holdfast.cli.suggestions import command_line, line, resume_line_of
+from holdfast.cli.exits import Exit
+from holdfast.cli.suggestions import command_line, line, resume_line_of, say_missing_workers
 from holdfast.core.run_state import ENDED
 from holdfast.errors import FlowNotFound, HoldfastError, SettingError
+from holdfast.reading import inbox
 from holdfast.reading.reader import Reader
-from holdfast.reading.views import Run, held_by
+from holdfast.reading.views import RequestView, Run, held_by
 from holdfast.runtime.engine import Engine
 
 
 @command(OPERATE)
 def cancel(
-    run_id: options.RunId,
+    run_id: options.RunIdOrWhere = None,
     file: options.File = None,
+    where: options.Where = None,
+    dry_run: options.DryRun = False,
     reason: options.Reason = None,
     by: options.By = None,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
-) -> None:
+) -> int:
     """Cancel a run for good, and stop its running nodes."""
+    actor = options.resolve_actor(by)
+    matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
+    if bulk.chooses(run_id, matching, {}):
+        return bulk.ask_all(inbox.Cancel(by=actor, reason=reason), matching)
+    assert run_id is not None
     _ask(
         run_id,
         file,
         store,
         as_json,
         "cancelled",
-        lambda engine: engine.cancel(run_id, reason, by=options.resolve_actor(by)),
+        lambda engine: engine.cancel(run_id, reason, by=actor),
     )
+    return Exit.OK
 
 
 @command(OPERATE)
@@ -107,6 +118,55 @@ def _ask(
         screen.say(
             run.status, f"  {run_id}: the request is stored; the run will be {wanted} when it is resumed"
         )
+
+
+@command(OPERATE)
+def edit(
+    run_id: options.RunId,
+    fields: Annotated[
+        str,
+        typer.Argument(metavar="JSON|@FILE", help="The fields of the state to change, as a JSON object."),
+    ],
+    file: options.File = None,
+    by: options.By = None,
+    reason: options.Reason = None,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """Change fields of the state of a run that is not running.
+
+    The run may wait, be paused, interrupted or failed, or not have begun; the change is recorded in its log. If the flow is not
+    known here, a worker that has the flow makes the change.
+    """
+    given = options.read_fields(fields, "the argument JSON")
+    if not given:
+        raise SettingError("""name at least one field to change, as in '{"topic": "tides"}'""")
+
+    def after(reader: Reader, edited: Run[Any]) -> bool:
+        row = reader.store.run(run_id)
+        waits = any(one.verb == "edit" and one.status == "waiting" for one in reader.requests(run_id))
+        if as_json:
+            facts = {"id": run_id, "status": row.status, "requested": "edit", "fields": sorted(given)}
+            screen.say_json(facts | {"waits": waits, "held_by": held_by(row)})
+            return waits
+        if not waits:
+            screen.say(("edited  ", "bold green"), f"{run_id}  {', '.join(given)}")
+            return waits
+        who = held_by(row) or "a worker"
+        screen.say(("asked  ", "bold green"), f"{run_id}: {who} makes the change")
+        screen.say(f"  see what became of it: {line('requests', run_id, store=store)}")
+        if not row.held:
+            say_missing_workers(reader, [(run_id, row.flow, row.queue)], store)
+        return waits
+
+    _recorded(
+        run_id,
+        file,
+        store,
+        lambda engine: engine.edit(run_id, given, by=options.resolve_actor(by), reason=reason),
+        after=after,
+    )
 
 
 @command(OPERATE)
@@ -188,3 +248,38 @@ def _recorded(
             raise SettingError(name_the_file(missing, file, store)) from missing
         reader.flows = {flow.name: flow for flow in flows}
         return recorded, after(reader, recorded)
+
+
+@command(LOOK)
+def requests(
+    run_id: options.RunId,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> None:
+    """List the requests to a run that wait or were refused.
+
+    A request waits for the process that executes the run, or for a worker that claims it. Requests that were carried out are in
+    the log: `holdfast events`.
+    """
+    with stores.reading(store) as reader:
+        row, now, found = reader.store.run(run_id), reader.store.now(), reader.requests(run_id)
+        if as_json:
+            screen.say_json(found)
+            return
+        if not found:
+            screen.say(f"no request to {run_id} waits or was refused")
+        for one in found:
+            _say_request(one, now)
+        if any(one.status == "waiting" for one in found) and not row.held:
+            say_missing_workers(reader, [(run_id, row.flow, row.queue)], store)
+
+
+def _say_request(one: RequestView, now: float) -> None:
+    style = "yellow" if one.status == "refused" else "cyan"
+    by = f" by {one.by}" if one.by else ""
+    why = f": {screen.one_line(one.reason, 300)}" if one.reason else ""
+    screen.say((one.status, style), f"  {one.verb}, asked{by} {screen.ago(now - one.at)}{why}")
+    if one.refused is not None:
+        when = f"{screen.ago(now - one.refused_at)}: " if one.refused_at is not None else ""
+        screen.say(f"  refused {when}{one.refused}")

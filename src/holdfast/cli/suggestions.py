@@ -9,18 +9,22 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from holdfast.cli import flow_files, program, screen
-from holdfast.reading import words
+from holdfast.errors import HoldfastError
+from holdfast.reading import history, words
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import PLACEHOLDER, CommandLine, Remedy
 from holdfast.reading.visits import OpenVisit
 from holdfast.runtime import settings
 from holdfast.storage import urls
+from holdfast.storage.queues import DEFAULT_QUEUE
 
 _NAMES_MAX = 8
+_FLOWS_MAX = 3
 
 
 def command_line(
@@ -91,6 +95,31 @@ def typed_with_file(recorded: str | None, *, in_place_of: str | None) -> str:
 def say_remedies(remedies: Iterable[Remedy], *, err: bool = False) -> None:
     """Print remedies as commands, each with a comment that says what it does."""
     say_commands([(remedy.command, remedy.words) for remedy in remedies], err=err)
+
+
+def say_missing_workers(
+    reader: Reader, runs: Iterable[tuple[str, str, str]], store: str | None, *, err: bool = False
+) -> None:
+    """Print which of these runs no live worker claims, and the command that starts one. A run is given by its id, flow and queue;
+    one line is printed for each flow and queue.
+    """
+    holders = [one.holder for one in reader.store.queues.holders()]
+    unclaimed: dict[tuple[str, str], str] = {}
+    for run_id, flow, queue in runs:
+        if (flow, queue) not in unclaimed and not any(holder.takes(flow, queue) for holder in holders):
+            unclaimed[flow, queue] = run_id
+    for (flow, queue), run_id in list(unclaimed.items())[:_FLOWS_MAX]:
+        of_queue = f" in queue {queue!r}" if queue != DEFAULT_QUEUE else ""
+        told = f"no live worker claims runs of flow {flow!r}{of_queue}. Start one: {worker_line(reader, run_id, store)}"
+        screen.say(("  warning: ", "yellow"), told, err=err)
+
+
+def worker_line(reader: Reader, run_id: str, store: str | None) -> str:
+    """Return the command that starts a worker for the flow of a run."""
+    commands = command_line(store=store)
+    with suppress(HoldfastError):  # a damaged log: then the file is a placeholder
+        commands = commands.for_flow_of(history.flow_file(reader.store, run_id))
+    return commands.line("worker", *commands.file_words())
 
 
 def say_commands(commands: Iterable[tuple[str, str]], *, err: bool = False) -> None:

@@ -19,7 +19,7 @@ used in the child, raises `StoreUnusable` from every verb. Every verb may raise 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 

@@ -38,7 +38,7 @@ _AT_LEAST = 32
 
 
 class _Inboxes:
-    """The inboxes of runs that a transaction has locked: which requests are in them. `runs` has the key and status of each run."""
+    """The inboxes of runs that a transaction has locked. `runs` has the key and status of each run."""
 
     def __init__(self, url: str, runs: Mapping[str, tuple[int, str]]) -> None:
         self._url = url
