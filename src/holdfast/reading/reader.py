@@ -24,6 +24,7 @@ from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
 from holdfast.reading import history
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
+from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.verification import Verdict, verify
@@ -111,6 +112,14 @@ class Reader:
                 )
             )
         return sorted(found, key=lambda one: one.at)
+
+    def plan_fork(self, run: str, checkpoint: str | int | None = None) -> ForkPlan:
+        """Return what a fork from a checkpoint (default: the latest) would begin with, and what it must not repeat without a
+        decision. Raises `ResumeRefused` if the run cannot be forked from there.
+        """
+        run_id, seq = history.split(run, checkpoint)
+        row = self.store.run(run_id)
+        return plan_fork(self.store, row, fork_place(self.store, run_id, seq), self.flows.get(row.flow))
 
     def definition(self, row: RunRow) -> Definition:
         """Return the stored definition of a run's flow."""

@@ -26,7 +26,7 @@ from holdfast.reading.history import Checkpoint
 from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.creation import OnExists
+from holdfast.runtime.creation import OnExists, Repeat
 from holdfast.runtime.engine import Edit, Engine, open_store_for
 from holdfast.runtime.listeners import Listener
 from holdfast.runtime.settings import Durability
@@ -401,6 +401,8 @@ def fork(
     checkpoint: str | int | None = None,
     edit: Edit | None = None,
     run_id: str | None = None,
+    repeat: Repeat | Mapping[str, Repeat] = "ask",
+    fresh: bool = False,
     labels: Mapping[str, str] | None = None,
     by: str | None = None,
     reason: str | None = None,
@@ -409,7 +411,15 @@ def fork(
     """Make a new run that shares the history up to a checkpoint: see `Engine.fork`."""
     return with_engine(
         lambda e: e.fork(
-            run, checkpoint=checkpoint, edit=edit, run_id=run_id, labels=labels, by=by, reason=reason
+            run,
+            checkpoint=checkpoint,
+            edit=edit,
+            run_id=run_id,
+            repeat=repeat,
+            fresh=fresh,
+            labels=labels,
+            by=by,
+            reason=reason,
         ),
         options,
     )

@@ -29,12 +29,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from holdfast.core import events
 from holdfast.core.graph import Flow, Graph
 from holdfast.core.run_state import ENDED
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
-from holdfast.errors import FlowNotFound, RunExists, RunHeld, RunNotFound, SettingError
+from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
 from holdfast.reading import history, inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint, split
@@ -58,7 +57,7 @@ from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests, refuse_id_here
-from holdfast.runtime.resume import TakeUp, check_confirm, edited
+from holdfast.runtime.resume import TakeUp, check_confirm
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import ReadingThread, Services, at_once, in_thread, waker
 from holdfast.runtime.signals import Signals, Stopping
@@ -634,29 +633,28 @@ class Engine:
         checkpoint: str | int | None = None,
         edit: Edit | None = None,
         run_id: str | None = None,
+        repeat: creation.Repeat | Mapping[str, creation.Repeat] = "ask",
+        fresh: bool = False,
         labels: Mapping[str, str] | None = None,
         by: str | None = None,
         reason: str | None = None,
     ) -> str:
-        """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest).
-        Returns its id; `resume` executes it.
+        """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest). Returns its id;
+        `resume` executes it. `repeat` says what it does, for all nodes or by node, with visits of nodes that are not idempotent
+        which its parent has begun. With `fresh`, its idempotency keys differ from those of its parent.
         """
         services = self._open()
         parent, seq = split(run, checkpoint)
         row = services.store.run(parent)
-        flow = self.flows.get(row.flow)
         fork_id = creation.check_id(run_id) if run_id is not None else self._new_id(row.flow)
-        place = creation.fork_place(services, parent, seq)
-        journal = creation.fork_journal(
-            services, flow, row, place, fork_id=fork_id, labels=labels, by=by, reason=reason
+        asked = creation.Fork(
+            run_id=fork_id, edit=edit, repeat=repeat, fresh=fresh, labels=labels, by=by, reason=reason
         )
-        if edit is not None:
-            if flow is None:
-                raise FlowNotFound(row.flow, self.flows, run_id=parent)
-            journal.record(
-                events.StateEdited(changes=edited(flow, journal.state, edit), by=by, reason=reason)
-            )
-        await journal.save_and_wait()
+        journal = creation.fork_journal(services, self.flows.get(row.flow), row, seq, asked)
+        try:
+            await journal.save_and_wait()
+        except RunExists:
+            self._require_same(fork_id, journal.create)
         return fork_id
 
     # --- upkeep ---------------------------------------------------------------------------------------

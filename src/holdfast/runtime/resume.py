@@ -335,17 +335,6 @@ def _taken(services: Services, row: RunRow, state: RunState, name: str, to: int)
                 yield awaited.name, payload
 
 
-def _fresh(head: RunState) -> dict[str, dict[int, int]]:
-    """Return how often each visit got new idempotency keys, as node -> iteration -> count. A rewind keeps this count, because
-    the services that got the old keys remember them.
-    """
-    fresh = {name: dict(visits) for name, visits in head.fresh.items()}
-    for name, node in head.nodes.items():
-        if node.fresh:
-            fresh.setdefault(name, {})[node.iteration] = node.fresh
-    return fresh
-
-
 def _rewind(
     head: RunState, state: RunState, to: int, take_up: TakeUp, signals: dict[str, list[Any]]
 ) -> events.RunRewound:
@@ -372,7 +361,7 @@ def _rewind(
         active_s=head.active_s,
         usd=head.usd,
         tokens=head.tokens,
-        fresh=_fresh(head),
+        fresh=head.renewals(),
         signals=signals,
         confirmed=list(take_up.confirm),
         by=take_up.by,

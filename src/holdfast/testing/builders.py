@@ -421,7 +421,7 @@ def _extend(history: History, sketch: Sketch, luck: random.Random, trouble: floa
     """
     bodies = [*_bodies(history)]
     if not bodies or (_awaited(history) and luck.random() < 0.3):
-        return _answer_or_signal(history, luck)
+        return _answer_or_signal(history, sketch, luck)
     name, item = luck.choice(bodies)
     if luck.random() < trouble:
         return _disturb(history, name, item, luck)
@@ -439,8 +439,10 @@ def _awaited(history: History) -> list[str]:
     return [*signals, *(key for key, asked in questions if asked.until is None or asked.until > history.at)]
 
 
-def _answer_or_signal(history: History, luck: random.Random) -> History:
-    """Add an answer or a signal that the run waits for. The first option of a question is chosen most often."""
+def _answer_or_signal(history: History, sketch: Sketch, luck: random.Random) -> History:
+    """Add an answer or a signal that the run waits for. The first option of a question is chosen most often. A node that is
+    skipped and has a branch needs an update, with which its router can choose.
+    """
     word = luck.choice(_awaited(history))
     question = history.state.questions.get(word)
     if question is None:
@@ -448,7 +450,11 @@ def _answer_or_signal(history: History, luck: random.Random) -> History:
     if not question.options:
         return history.answered(word, luck.randrange(9))
     options = [option for option in question.options if option != "abort"]
-    return history.answered(word, luck.choice([*options[:1] * 3, *options]))
+    answer = luck.choice([*options[:1] * 3, *options])
+    if answer == "skip" and question.about == "interrupt" and question.node in sketch.plans:
+        iteration = history.state.nodes[question.node].iteration
+        return history.answered(word, answer, update=sketch.update(question.node, iteration))
+    return history.answered(word, answer)
 
 
 def _work(history: History, name: str, item: int | None, luck: random.Random) -> History:

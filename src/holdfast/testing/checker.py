@@ -139,6 +139,8 @@ class Checking:
         self._ends: dict[str, int] = {}
         self._final: set[str] = set()
         self._fingerprints: dict[str, str] = {}
+        self._lineages: dict[str, str] = {}
+        """Fork -> the run whose idempotency keys it shares."""
 
     # --- one run ----------------------------------------------------------------------------------------
 
@@ -158,6 +160,8 @@ class Checking:
         seen = self._seen.of(run.run_id)
         notes = testimony.Notes(seen)
         replay = self._log(run, notes, say)
+        if replay.now.lineage:
+            self._lineages[run.run_id] = replay.now.lineage
         _compare_row(run, replay, say)
         if self._secrets:
             self._look_for_secrets(json.dumps(run, default=repr).encode(), "the run row", run.run_id, None)
@@ -340,7 +344,7 @@ class Checking:
         for run_id, seen in self._seen.runs.items():
             if run_id not in self._known:
                 testimony.check_missing_run(run_id, seen, say)
-        testimony.check_others(self._seen.others, self._seen.runs, say, at_end=at_end)
+        testimony.check_others(self._seen.others, self._seen.runs, self._lineages, say, at_end=at_end)
 
     def _requests(self, *, at_end: bool) -> None:
         """Check the requests in the inbox, and that the inbox has every request that, according to the witness file, was

@@ -13,7 +13,16 @@ import copy
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from holdfast.testing.standings import NODE, Body, RewindableState, Visit, apply, name_visit, standing_of
+from holdfast.testing.standings import (
+    NODE,
+    Body,
+    RewindableState,
+    Visit,
+    apply,
+    name_visit,
+    repeats_of,
+    standing_of,
+)
 
 Say: TypeAlias = Callable[[str, str], None]
 Where: TypeAlias = tuple[str, int, int, int]
@@ -154,7 +163,9 @@ class Replay:
         now = self.now
         now.parent, now.created_at = body.get("parent"), at
         now.labels = body["labels"] if body.get("labels") is not None else now.labels
-        self._reopen()
+        self.now.reopen()
+        now.lineage = body.get("lineage") or ""
+        now.repeats = repeats_of(body.get("visits", ()), body.get("repeat", {}))
         now.status = "pending"
 
     def _claimed(self, where: Where, body: Body, at: float) -> None:
@@ -184,7 +195,7 @@ class Replay:
         else:
             self.now = copy.deepcopy(place)
         self.rewinds.append((self.seq, to))
-        self._reopen()
+        self.now.reopen()
         self.now.signals.update({name: len(told) for name, told in body.get("signals", {}).items()})
         self.now.status = "running"
 
@@ -222,6 +233,8 @@ class Replay:
 
     def _edited(self, where: Where, body: Body, at: float) -> None:
         apply(self.now.values, body.get("changes", {}))
+        for repeat in self.now.repeats.values():
+            repeat.kept = set()
 
     def _upgraded(self, where: Where, body: Body, at: float) -> None:
         self.now.state_version = body.get("state_version", 1)
@@ -232,14 +245,7 @@ class Replay:
         now.fingerprint = body.get("fingerprint", "")
         if not rename:
             return
-        for part in ("nodes", "open", "failed", "arrivals", "held"):
-            setattr(now, part, {rename.get(name, name): what for name, what in getattr(now, part).items()})
-        for key, asked in list(now.questions.items()):
-            before, asked["node"] = asked["node"], rename.get(asked["node"], asked["node"])
-            if asked["about"] == "ask":
-                del now.questions[key]
-                now.questions[asked["node"] + key.removeprefix(before)] = asked
-        now.waits = {(rename.get(name, name), *rest): what for (name, *rest), what in now.waits.items()}
+        now.rename(rename)
         for seen in (self.done, self._last):
             renamed = {(rename.get(name, name), *rest): what for (name, *rest), what in seen.items()}
             seen.clear()
@@ -272,6 +278,11 @@ class Replay:
             self._say("I6", f"{_named(where)} starts while its attempt {visit.attempt} is open")
         self._require_new(where, NODE)
         if (iteration, execution) != (visit.iteration, visit.execution) or attempt == 1:
+            repeat = now.repeats.get((name, iteration))
+            if repeat is not None and not repeat.allows():
+                self._say(
+                    "I5", f"{_named(where)} repeats what the parent of the fork has begun, without a decision"
+                )
             visit.forget_items()
             visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         else:
@@ -343,7 +354,7 @@ class Replay:
         visit = self.now.visit(name)
         if visit.status not in ("pending", "waiting", "interrupted", "failed"):
             self._say("I6", f"{_named(where)} is skipped while it is {visit.status or 'not reached'}")
-        visit.iteration = iteration
+        visit.iteration, visit.execution = iteration, execution
         self._note_done((name, iteration, execution, NODE), where)
         self._close(name, visit, "skipped")
         self._finish(name, visit, [], body)
@@ -405,6 +416,9 @@ class Replay:
             self._say("I5", f"{_named(where)} lists its items a second time")
         visit.forget_items()
         visit.items = len(body.get("items", ()))
+        repeat = self.now.repeats.get((where[0], where[1]))
+        if repeat is not None:
+            visit.changes = repeat.reused(visit.items)
 
     def _item_started(self, where: Where, body: Body, at: float) -> None:
         name, iteration, execution, attempt = where
@@ -415,6 +429,8 @@ class Replay:
         self.item_starts[key] = self.item_starts.get(key, 0) + 1
         if not waits or attempt != self._last.get((name, iteration, execution, item), 0):
             self._require_new(where, item)
+        if item in visit.changes:
+            self._say("I5", f"{_named(where, item)} starts although it has its result")
         if item in visit.running:
             self._say("I6", f"{_named(where, item)} starts while its attempt {visit.running[item]} is open")
         if visit.status == "waiting":
@@ -650,6 +666,14 @@ class Replay:
             return
         visit = now.visit(asked["node"])
         visit.question = None
+        repeat = now.repeats.get((asked["node"], where[1])) if asked["about"] == "repeat" else None
+        if asked["about"] == "repeat" and repeat is None:
+            self._say(
+                "I6",
+                f"{_named(where)} was not begun by the parent of the fork, so there is nothing to decide",
+            )
+        if repeat is not None and body.get("answer") in ("run", "skip"):
+            repeat.choice = body["answer"]
         if body.get("refused"):
             self._refuse(asked["node"])
         else:
@@ -733,7 +757,7 @@ class Replay:
             return
         now.failed.pop(name, None)
         if not visit.routed:
-            self._route_again(name, visit)
+            now.route_again(name)
             return
         if visit.question is not None:
             now.questions.pop(visit.question, None)
@@ -746,34 +770,6 @@ class Replay:
         elif name in now.open and fresh:
             visit.attempt = 0
         now.turn(visit, "pending")
-
-    def _reopen(self) -> None:
-        """Make every open visit due again, as a new execution. Called after a rewind and at the start of a fork."""
-        now = self.now
-        for name in tuple(now.open):
-            visit = now.visit(name)
-            if not visit.routed:
-                self._route_again(name, visit)
-                continue
-            if visit.begun:
-                visit.attempt = 0
-            visit.forget_items()
-            visit.question, visit.kept, visit.parked, visit.filled, visit.withdrawn = None, {}, {}, {}, set()
-            now.turn(visit, "pending")
-        for name in now.arrivals:
-            gate = now.nodes.get(name)
-            if gate is not None and name not in now.open and gate.status in ("waiting", "failed"):
-                gate.question = None
-                now.turn(gate, "pending")
-        now.failed.clear()
-        now.questions.clear()
-        now.waits.clear()
-        now.failed_with, now.paused = None, False
-
-    def _route_again(self, name: str, visit: Visit) -> None:
-        if name in self.now.held:
-            visit.routed = True
-            self.now.open.pop(name, None)
 
 
 def _cut_items(visit: Visit) -> None:

@@ -99,6 +99,10 @@ class BodyCall(msgspec.Struct, frozen=True):
         return self.run_id, self.node, self.iteration, self.execution, self.item
 
 
+FORK = "-fork"
+"""The id of a fork is that of its parent and this suffix."""
+
+
 class BodyWitness:
     """Collects notes about the calls of node functions, and the effects that these have on a receiver."""
 
@@ -133,11 +137,13 @@ class BodyWitness:
         self.routed.append((self._tick(), flow, node, iteration, held))
 
     def receive(self, ctx: Any) -> None:
-        """Receive an effect of a node. A second effect with the same idempotency key counts as the same effect."""
+        """Receive an effect of a node. A second effect with the same idempotency key counts as the same effect. A run and its fork
+        share their keys.
+        """
         key = ctx.idempotency_key()
         whose = (ctx.run_id, ctx.node, ctx.iteration, ctx.item)
         first = self.effects.setdefault(key, whose)
-        if first != whose:
+        if (first[0].removesuffix(FORK), *first[1:]) != (whose[0].removesuffix(FORK), *whose[1:]):
             self.wrong.append(f"{_named(whose)} and {_named(first)} have the same idempotency key")
         if self.keys.setdefault(whose, key) != key:
             self.wrong.append(f"{_named(whose)} has two idempotency keys")
@@ -419,7 +425,7 @@ async def _ask(ctx: Context) -> None:
 
 def answer_to(node: str, iteration: int, options: list[str]) -> str:
     """Return the answer to a question, chosen so that every run continues and ends in the same state."""
-    for yes in ("approve", "retry"):
+    for yes in ("approve", "retry", "run"):
         if yes in options:
             return yes
     return options[iteration % len(options)]

@@ -35,7 +35,7 @@ from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.fakes import Answer
 from holdfast.testing.simulator_faults import Faults, Ledger
-from holdfast.testing.simulator_flows import Tale, answer_to
+from holdfast.testing.simulator_flows import FORK, Tale, answer_to
 from holdfast.testing.simulator_loop import SimulatedLoop, Stuck
 
 Answers: TypeAlias = Callable[[str, int, list[str]], Any]
@@ -175,7 +175,7 @@ class Hand:
         if self._scene.tidies:  # older checkpoints may be retired before the fork is made
             places = [history.checkpoints(disk, self._run_id)[-1].seq]
         place = f"{self._run_id}@{self._luck.choice(places)}"
-        subject = msgspec.structs.replace(self._subject, run_id=f"{self._run_id}-fork", of=place)
+        subject = msgspec.structs.replace(self._subject, run_id=f"{self._run_id}{FORK}", of=place)
         self._scene.attend(subject)
 
     async def _tell(self) -> None:
@@ -276,7 +276,9 @@ def answers_of(given: Answers | Mapping[str, Answer] | None) -> Callable[[Questi
             raise SettingError(
                 f"node {question.node!r} asks {question.text!r}, but has no answer: give answers={{{question.node!r}: …}}."
             )
-        return next((yes for yes in ("approve", "retry") if yes in question.options), question.options[0])
+        return next(
+            (yes for yes in ("approve", "retry", "run") if yes in question.options), question.options[0]
+        )
 
     return answer
 
@@ -291,8 +293,9 @@ def _said_in(answers: Mapping[str, Answer], question: QuestionAsked) -> list[Any
         said = given[question.iteration - 1 : question.iteration]
     else:
         said = [given]
-    # A question about an interrupted node has the name of that node too, but accepts only its own options.
-    return [one for one in said if question.about != "interrupt" or one in question.options]
+    # A question of the engine about a node has the name of that node too, but accepts only its own options.
+    ours = question.about in ("interrupt", "repeat")
+    return [one for one in said if not ours or one in question.options]
 
 
 def _require_fitting(subject: Subject, question: QuestionAsked, value: Any) -> None:

@@ -105,10 +105,11 @@ class _AnyContext:
 
     def idempotency_key(self, name: str = "") -> str:
         """Return a key for a service that ignores duplicate requests. The key is the same in every attempt and execution of
-        this visit (and item); only `retry(fresh=True)` makes a new one.
+        this visit (and item), and in the forks of the run; only `retry(fresh=True)`, `fork(fresh=True)` and a fork that repeats
+        the visit on request make a new one.
         """
         fresh = self._work.visit.fresh
-        parts = (self.run_id, self.node, self.iteration, self.item, name, fresh)
+        parts = (self._work.key_root, self.node, self.iteration, self.item, name, fresh)
         return "hf-" + sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:40]
 
     def emit(self, chunk: Any) -> None:

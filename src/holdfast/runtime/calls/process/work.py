@@ -43,6 +43,7 @@ def told(call: Call) -> Told:
         execution=context.execution,
         attempt=context.attempt,
         fresh=work.visit.fresh,
+        key_root=work.key_root,
         idempotent=call.node.options.idempotent,
         kept=work.kept(),
     )
@@ -113,10 +114,15 @@ class DistantAttempt(Attempt):
         self._ask = ask
         level = NODE_LEVEL if order.item is None else order.item
         self._visit = NodeState(kept={level: told.kept}, fresh=told.fresh)
+        self._key_root = told.key_root
 
     @property
     def visit(self) -> NodeState:
         return self._visit
+
+    @property
+    def key_root(self) -> str:
+        return self._key_root
 
     async def record(self, kind: type[NodeEvent], **fields: Any) -> None:
         self._ask("record", {"kind": kind.__name__, "fields": fields})
