@@ -345,3 +345,71 @@ def test_a_time_at_which_no_run_can_begin_is_refused(cli: Cli, words: list[str],
     ended = cli("start", "order.py", *words)
     assert ended.code == 2
     assert told in ended.err
+
+
+# --- forks -------------------------------------------------------------------------------------------
+
+
+def test_a_fork_says_what_comes_next_and_what_it_will_ask(cli: Cli, place: Path) -> None:
+    fail(1)
+    ended = cli("fork", "r1@1", "order.py", "--run-id", "f1")
+    assert ended.code == 0, ended.err
+    assert "next: charge (not idempotent)" in ended.out
+    assert "note: r1 has completed charge, " in ended.out
+    assert ": the new run asks before it runs it again" in ended.out
+    assert "keys" not in ended.out
+    told = cli("fork", "r1@1", "order.py", "--run-id", "f1", "--json").json
+    assert (told["id"], told["next"], told["lineage"], told["fresh"]) == ("f1", ["charge"], "r1", False)
+    assert [(one["node"], one["completed"], one["repeat"]) for one in told["begun"]] == [
+        ("charge", True, "ask")
+    ]
+    repair(place)
+    assert cli("resume", "f1", "order.py").code == 7
+    assert "has completed 'charge'" in cli("questions", "f1").out
+
+
+@pytest.mark.parametrize(
+    ("choice", "told", "charged"),
+    [
+        ("run", "the new run runs it again, with new idempotency keys", 1),
+        ("charge=skip", "the new run skips it, with the result that it had", 1),
+    ],
+)
+def test_a_fork_that_was_told_what_to_repeat_does_not_ask(
+    cli: Cli, place: Path, choice: str, told: str, charged: int
+) -> None:
+    fail(1)
+    repair(place)
+    ended = cli("fork", "r1@1", "order.py", "--run-id", "f1", "--repeat", choice)
+    assert told in ended.out
+    assert cli("resume", "f1", "order.py", "--json").json["state"]["charged"] == charged
+
+
+def test_an_edited_fork_says_whose_keys_it_uses(cli: Cli) -> None:
+    fail(1)
+    edit = ("--edit", '{"number": 2}')
+    assert (
+        "its idempotency keys are those of r1, although its state was edited"
+        in cli("fork", "r1", "order.py", *edit).out
+    )
+    fresh = cli("fork", "r1", "order.py", "--fresh", *edit).out
+    assert "its idempotency keys are its own: receivers treat all its effects as new" in fresh
+
+
+def test_a_repeat_that_cannot_be_is_refused(cli: Cli) -> None:
+    fail(1)
+    for words, told in (
+        (["--repeat", "rnu"], "did you mean 'run'?"),
+        (["--repeat", "charge=never"], "'never' is not a choice; give ask, run or skip"),
+        (["--repeat", "run", "--repeat", "skip"], "cannot be combined"),
+        (["--repeat", "run", "--repeat", "charge=skip"], "cannot be combined"),
+        (["--repeat", "chrge=run"], "has no node 'chrge'"),
+        (["--repeat", "ship=run"], "node 'ship' is idempotent"),
+    ):
+        ended = cli("fork", "r1@1", *words)
+        assert (ended.code, ended.out) == (2, ""), words
+        assert told in ended.err
+    made = cli("fork", "r1@1", "--run-id", "f1", "--repeat", "skip")
+    assert made.code == 0
+    assert cli("fork", "r1@1", "--run-id", "f1", "--repeat", "run").code == 4
+    assert [run["id"] for run in cli("runs", "--parent", "r1", "--json").json] == ["f1"]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from holdfast.cli import bulk, flow_files, options, screen, stores
@@ -17,9 +18,11 @@ from holdfast.cli.app import LOOK, OPERATE, command
 from holdfast.cli.execution import name_the_file
 from holdfast.cli.exits import Exit
 from holdfast.cli.suggestions import command_line, line, resume_line_of, say_missing_workers
+from holdfast.core import events
 from holdfast.core.run_state import ENDED
-from holdfast.errors import FlowNotFound, HoldfastError, SettingError
-from holdfast.reading import inbox
+from holdfast.errors import FlowNotFound, HoldfastError, SettingError, did_you_mean
+from holdfast.reading import history, inbox
+from holdfast.reading.forks import ForkPlan
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import RequestView, Run, held_by
 from holdfast.runtime.engine import Engine
@@ -169,12 +172,30 @@ def edit(
     )
 
 
+# --- forks -------------------------------------------------------------------------------------------
+
+_CHOICES = ("ask", "run", "skip")
+
+
 @command(OPERATE)
 def fork(
     target: options.RunAt,
     file: options.File = None,
     edit: options.Edit = None,
     run_id: options.NewRunId = None,
+    repeat: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--repeat",
+            metavar="CHOICE|NODE=CHOICE",
+            help="What to do with nodes that are not idempotent and that RUN has begun: ask (the default), run or skip; for "
+            "all such nodes, or for one (repeatable).",
+        ),
+    ] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option("--fresh", help="Use idempotency keys of its own, so that all effects count as new."),
+    ] = False,
     label: Annotated[
         list[str] | None,
         typer.Option(
@@ -191,32 +212,123 @@ def fork(
 ) -> None:
     """Make a new run from a checkpoint of another run.
 
-    The new run has the history of the other run up to that checkpoint (default: the latest) and is independent from then on.
-    Prints the id of the new run, which `holdfast resume` executes. Only --edit needs the flow.
+    The new run has the history of the other run up to that checkpoint (default: the latest) and is independent from then on. It
+    repeats no effect of the other run without asking (--repeat). Prints the id of the new run, which `holdfast resume` executes,
+    and which nodes come next. Only --edit needs the flow.
     """
     fields, labels = options.read_fields(edit, "--edit"), options.read_pairs(label or [], "--label")
-
+    choices = _read_repeat(repeat or [])
     commands = command_line(file=file, store=store)
-    made, resumes = _recorded(
-        target.partition("@")[0],
-        file,
-        store,
-        lambda engine: engine.fork(
-            target,
-            edit=fields,
-            run_id=run_id,
-            labels=labels or None,
-            by=options.resolve_actor(by),
-            reason=reason,
-        ),
-        needs_flow=fields is not None,
-        after=lambda reader, forked: resume_line_of(reader, forked, commands),
-    )
+
+    def after(reader: Reader, made: str) -> tuple[str, _Forked]:
+        return resume_line_of(reader, made, commands), _forked(reader, made)
+
+    async def ask(engine: Engine) -> str:
+        return await engine.fork(
+            target, edit=fields, run_id=run_id, repeat=choices, fresh=fresh, labels=labels or None,
+            by=options.resolve_actor(by), reason=reason,
+        )  # fmt: skip
+
+    parent = target.partition("@")[0]
+    made, (resumes, told) = _recorded(parent, file, store, ask, needs_flow=fields is not None, after=after)
     if as_json:
-        screen.say_json({"id": made, "parent": target, "resumes": resumes})
+        screen.say_json({"id": made, "parent": target, "resumes": resumes} | told.as_json())
         return
     screen.say(("forked  ", "bold green"), made, (f"  from {target}", "dim"))
+    _say_fork(told, edited=fields is not None)
     screen.say("  resume it with: ", (resumes, "bold"))
+
+
+def _read_repeat(given: list[str]) -> Any:
+    """Return the value of `--repeat`: one choice for all nodes, or a choice by node."""
+    for one in given:
+        choice = one.rpartition("=")[2]
+        if choice not in _CHOICES:
+            raise SettingError(
+                f"--repeat {one}: {choice!r} is not a choice; give ask, run or skip, or NODE=ask, NODE=run or NODE=skip"
+                f"{did_you_mean(choice, _CHOICES)}"
+            )
+    if all("=" in one for one in given):
+        return options.read_pairs(given, "--repeat") or "ask"
+    if len(set(given)) > 1:
+        raise SettingError(
+            f"--repeat {given[0]} and --repeat {given[1]} cannot be combined; give one choice for all nodes, or one for each node"
+        )
+    return given[0]
+
+
+class _Forked(msgspec.Struct, frozen=True):
+    """What is known about a new fork: its first event, and the plan by which it was made."""
+
+    event: events.RunForked
+    plan: ForkPlan
+
+    def choice(self, node: str) -> str:
+        """Return what the fork does with the visits of a node that its parent has begun."""
+        return self.event.repeat.get(node, "ask")
+
+    def as_json(self) -> dict[str, Any]:
+        asked = [one for one in self.event.visits if not one.kept]
+        return {
+            "next": list(self.plan.next),
+            "not_idempotent": [name for name, safe in self.plan.idempotent.items() if not safe],
+            "begun": [
+                {
+                    "node": one.node,
+                    "iteration": one.iteration,
+                    "item": one.item,
+                    "completed": one.result is not None,
+                    "at": one.at,
+                    "run": one.run or self.event.parent,
+                    "repeat": self.choice(one.node),
+                }
+                for one in asked
+            ],
+            "lineage": self.event.lineage,
+            "fresh": self.event.fresh,
+        }
+
+
+def _forked(reader: Reader, run_id: str) -> _Forked:
+    """Read what a fork begins with from its log, because its parent may have moved on since."""
+    rows = reader.store.events(run_id, kinds=("RunForked",), limit=1)
+    event = next(history.opened(reader.store, run_id, rows)).event
+    return _Forked(event, reader.plan_fork(event.parent, event.to))
+
+
+_REPEATS = {
+    "ask": "the new run asks before it runs it again",
+    "run": "the new run runs it again, with new idempotency keys",
+    "skip": "the new run skips it, with the result that it had",
+}
+
+
+def _say_fork(told: _Forked, *, edited: bool) -> None:
+    plan, event = told.plan, told.event
+    marked = [name if plan.idempotent.get(name, True) else f"{name} (not idempotent)" for name in plan.next]
+    screen.say(f"  next: {', '.join(marked) or 'nothing, the run only ends'}")
+    asked = [one for one in event.visits if not one.kept]
+    for name in dict.fromkeys(one.node for one in asked):
+        visits = [one for one in asked if one.node == name]
+        latest = max(visits, key=lambda one: one.at)
+        done = sum(one.result is not None for one in visits)
+        began = "completed" if done == len(visits) else "begun and not completed" if not done else "begun"
+        many = f" ({screen.count(len(visits), 'time')})" if len(visits) > 1 else ""
+        when = f", {screen.when(latest.at)}" if latest.at else ""
+        screen.say(
+            ("  note: ", "yellow"),
+            f"{latest.run or event.parent} has {began} {name}{many}{when}: {_REPEATS[told.choice(name)]}",
+        )
+    if event.fresh:
+        screen.say("  its idempotency keys are its own: receivers treat all its effects as new")
+    elif edited:
+        screen.say(
+            f"  its idempotency keys are those of {event.lineage}, although its state was edited: a receiver that has seen a key "
+            "ignores the repeat; --fresh gives a fork keys of its own"
+        )
+
+
+# --- recording ---------------------------------------------------------------------------------------
 
 
 def _recorded(
@@ -240,13 +352,13 @@ def _recorded(
             if needs_flow or file is not None:
                 raise
             flows = []  # only the suggested commands would be better with the flow
+        reader.flows = {flow.name: flow for flow in flows}
         if look is not None:
             look(reader)
         try:
             recorded = stores.execute(reader.store, use, {"flows": flows})
         except FlowNotFound as missing:
             raise SettingError(name_the_file(missing, file, store)) from missing
-        reader.flows = {flow.name: flow for flow in flows}
         return recorded, after(reader, recorded)
 
 
