@@ -496,9 +496,38 @@ def worked(recorder: Recorder) -> str:
     return "r"
 
 
+def asked(recorder: Recorder) -> str:
+    """Requests that a worker found in the inbox: three that it refused, an edit, and a rewind with a confirmed repeat."""
+    broken = {"send"}
+    graph = Graph("asked", Order)
+
+    @graph.node(idempotent=False)
+    def charge(state: Order) -> dict[str, Any]:
+        return {"price": len(state.parcels)}
+
+    @graph.node
+    def send(state: Order) -> dict[str, Any]:
+        if broken:
+            raise ValueError("no stamps")
+        return {"log": [state.number, state.price]}
+
+    flow = graph.chain(START, "charge", "send", END).compile()
+    recorder.call(lambda e: e.run(flow, Order("T-8", ["a"]), run_id="r"))
+    broken.clear()
+    recorder.call(lambda e: e.edit("r", {"price": "dear"}, id="1", by="bob"))
+    recorder.call(lambda e: e.skip("r", "sned", execute=False, id="2", by="bob", reason="no stamps"))
+    recorder.call(lambda e: e.resume("r", restart_at="charge", execute=False, id="3", by="bob"))
+    recorder.call(lambda e: e.edit("r", {"parcels": ["a", "b"]}, id="4", by="ann", reason="one more"))
+    recorder.call(
+        lambda e: e.resume("r", restart_at="charge", confirm=["charge"], execute=False, id="5", by="ann")
+    )
+    recorder.call(lambda e: e.work(until="idle"), flow)
+    return "r"
+
+
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
-    *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked),
+    *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked, asked),
 )
 
 

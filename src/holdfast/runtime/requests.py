@@ -121,9 +121,6 @@ class Requests:
                 "to the flow (graph.validate_resume), or leave execute=False out."
             )
         row = self._services.store.run(run_id)
-        if take_up.changes_nothing and row.status == "completed":
-            return self.view(run_id)
-        refuse_final(run_id, row.status)
         request = inbox.Resume(
             checkpoint=take_up.checkpoint,
             after=take_up.after,
@@ -145,7 +142,12 @@ class Requests:
             )
             changes = msgspec.to_builtins(edited(flow, ahead.state, take_up.edit))
             request = msgspec.structs.replace(request, changes=changes, seen=row.seq)
-        return self.leave(run_id, self._with_id(request, id))
+        try:
+            return self.leave(run_id, self._with_id(request, id))
+        except RunOver:
+            if take_up.changes_nothing and self._services.store.run(run_id).status == "completed":
+                return self.view(run_id)
+            raise
 
     async def edit(
         self,
@@ -313,8 +315,12 @@ class Requests:
             lease = self._holdings.claim_for(run_id, request, briefly=not executes)
             if lease is None:
                 return None
-        run = await self.carry_out(run_id, request, lease, known)
-        return self._driver.result(run) if executes else run
+        done = await self._carry_out(run_id, request, lease, known)
+        return (
+            done
+            if isinstance(done, Run)
+            else self._driver.result(await self._driver.drive(done.journal, done))
+        )
 
     async def _until_handled(self, run_id: str, request: AnyRequest) -> Run[Any]:
         """Wait, a few seconds at most, until a request in the inbox was carried out. Raises what the engine that refused it has
@@ -345,30 +351,28 @@ class Requests:
 
     # --- for a run that no engine executes ------------------------------------------------------------
 
-    async def carry_out(
+    async def _carry_out(
         self, run_id: str, request: AnyRequest, lease: Lease | None = None, known: Journal | None = None
-    ) -> Run[Any]:
-        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given, and release it. If the
-        lease is given, the request is in the inbox, and a refusal is recorded.
+    ) -> Run[Any] | Runner:
+        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given. Returns the run, whose
+        lease is released, or the runner with which the run is to be driven. If the lease is given, the request is in the inbox,
+        and a refusal is recorded.
         """
         try:
-            if not VERBS[request.verb].executes:
-                return await self._record(run_id, request, lease, known)
-            journal, runner = await self._begin(run_id, request, lease)
+            if VERBS[request.verb].executes:
+                return await self._begin(run_id, request, lease)
+            return await self._record(run_id, request, lease, known)
         except REFUSALS as refused:
             if lease is not None:
                 await self._record_refused(run_id, request, refused)
             raise
-        return await self._driver.drive(journal, runner)
 
-    async def _begin(
-        self, run_id: str, request: AnyRequest, lease: Lease | None
-    ) -> tuple[Journal, Runner | None]:
-        """Resume a run as a request says. Returns its journal and, if the request needs one, its runner."""
+    async def _begin(self, run_id: str, request: AnyRequest, lease: Lease | None) -> Runner:
+        """Resume a run as a request says. Returns the runner with which it is to be driven."""
         if isinstance(request, inbox.Resume):
             journal = await self._driver.take_up(run_id, _take_up(request), lease, request)
             journal.taken.append(request.id)
-            return journal, None
+            return Runner(journal)
         take_up = TakeUp(nodes=[], named=True, by=request.by, reason=request.reason)
         journal = await self._driver.take_up(run_id, take_up, lease, request if lease is not None else None)
         runner = Runner(journal)
@@ -377,7 +381,7 @@ class Requests:
         except BaseException:
             self._holdings.release(run_id, journal.fence)
             raise
-        return journal, runner
+        return runner
 
     async def _record(
         self, run_id: str, request: AnyRequest, lease: Lease | None, known: Journal | None
@@ -430,9 +434,13 @@ class Requests:
             self._holdings.release(lease.run_id, lease.fence)
             return None
         try:
-            return await self.carry_out(lease.run_id, request, lease)
+            done = await self._carry_out(lease.run_id, request, lease)
         except REFUSALS:
             return None
+        if isinstance(done, Run):
+            return done
+        done.leave_long_waits()
+        return await self._driver.drive(done.journal, done)
 
     async def _record_refused(self, run_id: str, request: AnyRequest, refused: HoldfastError) -> None:
         """Record that a request cannot be carried out, and remove it from the inbox. If another engine has claimed the run

@@ -136,7 +136,7 @@ class Runner:
         deleted.
         """
         self._requests: list[AnyRequest] = []
-        self._known_requests: set[str] = set()
+        self._known_requests = set(journal.taken)
         self._cancels: list[str] = []
         """Ids of the requests to cancel the run. They stay in the inbox until the cancellation is recorded, because this process
         may die while the nodes are being stopped.
@@ -164,6 +164,11 @@ class Runner:
             self._known_requests.add(request.id)
             self._requests.append(request)
             self._advance()
+
+    def leave_long_waits(self) -> None:
+        """Release the run when it only waits: in a worker, it has a slot and a place in its queue that other runs could use."""
+        self.park_after_s = self.patience_s = min(self.services.park_after, SOON_S)
+        self.on_long_wait = LongWait.LEAVE
 
     def is_current(self, body: Body) -> bool:
         """Return whether an attempt may still record events, because it was not abandoned."""

@@ -48,7 +48,7 @@ from holdfast.runtime.creation import check_queue
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp
-from holdfast.runtime.runner import SOON_S, LongWait, Runner
+from holdfast.runtime.runner import Runner
 from holdfast.storage.queues import Taken, Wanted
 from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
@@ -301,9 +301,7 @@ class Worker:
             return await self._requests.carry_out_waiting(taken.lease, waiting[0])
         journal = await self._driver.take_up(run_id, TakeUp(claims=True), taken.lease)
         runner = Runner(journal)
-        # A run that waits has a slot here and a place in its queue that other runs could use.
-        runner.park_after_s = runner.patience_s = min(self._services.park_after, SOON_S)
-        runner.on_long_wait = LongWait.LEAVE
+        runner.leave_long_waits()
         return await self._driver.drive(journal, runner, waiting)
 
     async def _is_lost(self, fault: StoreError) -> bool:

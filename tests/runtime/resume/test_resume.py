@@ -235,7 +235,7 @@ def test_an_edit_comes_before_the_validation_and_a_refusal_records_neither(scene
     with pytest.raises(hf.ResumeRefused, match="only calm tales go on"):
         scene.call("resume", "r", edit={"mood": "wild"}, validate=calm_only, by="ann", flows=[flow])
     assert (seen, scene.ran, scene.kinds(before)) == (["wild"], [], ["RequestRefused"])
-    refused = scene.call("events", "r", flows=[flow], kind="ResumeRefused")[0]
+    refused = scene.call("events", "r", flows=[flow], kind="RequestRefused")[0]
     assert (refused.by, refused.body["reason"]) == ("ann", "only calm tales go on")
     assert scene.call("get", "r", flows=[flow]).state.mood == "calm"
     assert scene.call("resume", "r", validate=calm_only, flows=[flow]).status == "completed"
