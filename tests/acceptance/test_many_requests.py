@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,9 @@ def place(tmp_path: Path, url: str) -> Path:
 
     async def fail() -> None:
         async with hf.Engine(url, flows=[flow]) as engine:
-            await asyncio.gather(*(engine.start(flow, {"number": str(n)}, run_id=f"r{n}") for n in range(RUNS)))
+            await asyncio.gather(
+                *(engine.start(flow, {"number": str(n)}, run_id=f"r{n}") for n in range(RUNS))
+            )
             await engine.work(until="idle", concurrency=100, on_end=lambda run: None)
 
     asyncio.run(fail())
@@ -107,13 +110,11 @@ def test_a_command_that_was_killed_in_the_middle_is_repeated_and_every_run_is_re
     worked = call(place, "-m", "holdfast.cli", "worker", "order.py", "--until-idle", "--store", url)
     assert worked.returncode == 0, worked.stderr
     assert Counter((place / "witness").read_text().split()) == {str(number): 1 for number in range(RUNS)}
-    store = open_store(url)
-    reader = Reader(store)
-    for number in range(RUNS):
-        kinds = Counter(row.kind for row in store.events(f"r{number}"))
-        assert (kinds["RunResumed"], kinds["RequestRefused"], kinds["RunCompleted"]) == (1, 0, 1), number
-        assert reader.requests(f"r{number}") == []
-    store.close()
+    with closing(open_store(url)) as store:
+        for number in range(RUNS):
+            kinds = Counter(row.kind for row in store.events(f"r{number}"))
+            assert (kinds["RunResumed"], kinds["RequestRefused"], kinds["RunCompleted"]) == (1, 0, 1), number
+            assert Reader(store).requests(f"r{number}") == []
     again = call(place, "-m", "holdfast.cli", *asks)
     assert again.returncode == 3
     assert "no run matches --where status=failed --where flow=order" in again.stderr

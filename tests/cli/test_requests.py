@@ -97,7 +97,11 @@ def test_a_request_that_executes_nothing_is_left_for_a_worker(
     assert f"asked  r1: a worker carries this out ({words[0]})" in ended.out
     assert "no live worker claims runs of flow 'order'. Start one: holdfast worker FILE.py" in ended.out
     assert "see what became of it: holdfast requests r1" in ended.out
-    assert cli("show", "r1", "--json").json["status"] == "failed"
+    shown = cli("show", "r1", "--json").json
+    assert (shown["status"], [one["verb"] for one in shown["requests"]]) == ("failed", [words[0]])
+    assert f"waiting  {words[0]}, asked by ada" in cli("show", "r1").out
+    assert f"{words[0]} requested; " in cli("runs").out
+    assert [one["requested"] for one in cli("runs", "--json").json] == [[words[0]]]
     assert shipped(place) == []
     listed = cli("requests", "r1")
     assert f"waiting  {words[0]}, asked by ada" in listed.out
@@ -114,6 +118,7 @@ def test_a_request_that_is_refused_says_who_asked_when_and_why_not(cli: Cli) -> 
     told = cli("requests", "r0")
     assert "refused  resume, asked by ada" in told.out
     assert "the failure of the run is fatal" in told.out
+    assert "refused  resume, asked by ada" in cli("show", "r0").out
     [one] = cli("requests", "r0", "--json").json
     assert (one["verb"], one["status"], one["by"]) == ("resume", "refused", "ada")
 

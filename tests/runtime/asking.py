@@ -15,7 +15,6 @@ from holdfast.reading import inbox
 from holdfast.reading.inbox import AnyRequest
 from holdfast.storage.contract import Request
 
-
 _SEEDS = itertools.count()
 
 

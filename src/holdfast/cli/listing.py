@@ -13,20 +13,29 @@ from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.faults import say_where
 from holdfast.cli.screen import Part
-from holdfast.cli.suggestions import command_line, line, say_commands, say_remedies, say_visit, status_words
+from holdfast.cli.suggestions import (
+    command_line,
+    line,
+    say_commands,
+    say_remedies,
+    say_request,
+    say_visit,
+    status_words,
+)
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
-from holdfast.core.run_state import BEGUN, ENDED, STUCK
-from holdfast.errors import SchemaTooNew, StoreCorrupt, describe_failure
+from holdfast.core.run_state import BEGUN, ENDED, FINAL, STUCK
+from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, diagnosis_as_json
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
-from holdfast.reading.views import NodeView, Run, held_by
+from holdfast.reading.views import NodeView, RequestView, Run, held_by
 from holdfast.reading.visits import OpenVisit, open_visits, partial_of
 from holdfast.storage.contract import STATUSES, Query, RunRow
 
 _REMEDIES_MAX = 3
+_REFUSALS_MAX = 3
 
 
 @command(LOOK)
@@ -76,7 +85,10 @@ def runs(
             status=tuple(wanted), flow=flow, labels=labels, parent=parent, queue=queue, limit=limit + 1
         )
         found, now = reader.store.runs(query), reader.store.now()
-        listed = [_Listed(row, _diagnosed(reader, row, now, commands)) for row in found[:limit]]
+        listed = [
+            _Listed(row, _diagnosed(reader, row, now, commands), _waiting(reader, row))
+            for row in found[:limit]
+        ]
         return listed, len(found) > limit, now
 
     listed, more, now = stores.read(store, use)
@@ -100,10 +112,20 @@ def runs(
 
 
 class _Listed(NamedTuple):
-    """A run in the list, with its diagnosis."""
+    """A run in the list, with its diagnosis, and the verbs of the requests that wait."""
 
     row: RunRow
     found: Diagnosis
+    asked: list[str]
+
+
+def _waiting(reader: Reader, row: RunRow) -> list[str]:
+    if row.status in FINAL:
+        return []
+    try:
+        return [request.verb for request in reader.store.inbox(run_id=row.run_id) if not request.taken]
+    except RunNotFound:  # deleted meanwhile
+        return []
 
 
 def _diagnosed(reader: Reader, row: RunRow, now: float, commands: CommandLine) -> Diagnosis:
@@ -117,8 +139,9 @@ def _diagnosed(reader: Reader, row: RunRow, now: float, commands: CommandLine) -
 
 
 def _cells(one: _Listed, now: float) -> list[Part]:
-    row, found = one
-    about = [row.error] if row.error else []
+    row, found, asked = one
+    about = [f"{verb} requested" for verb in dict.fromkeys(asked)]
+    about += [row.error] if row.error else []
     if row.status in BEGUN:
         about += found.expects or ([f"in {', '.join(row.active)}"] if row.active else [])
     about += [f"{name}={value}" for name, value in row.labels.items()]
@@ -178,7 +201,7 @@ def _say_where_to_look(listed: list[_Listed], store: str | None) -> None:
 
 
 def _row_as_json(one: _Listed) -> dict[str, Any]:
-    row, found = one
+    row, found, waiting = one
     names = (
         "flow",
         "status",
@@ -193,6 +216,7 @@ def _row_as_json(one: _Listed) -> dict[str, Any]:
         "held",
     )
     asked = {"crashed": found.crashed, "answered": found.answered, "asks": [q.key for q in found.questions]}
+    asked |= {"requested": waiting}
     return (
         {"id": row.run_id} | {name: getattr(row, name) for name in names} | {"held_by": held_by(row)} | asked
     )
@@ -217,12 +241,13 @@ def show(
         assert case.state is not None
         run = reader.view(row, case.state)
         found = diagnose(case, now, commands)
-        return _Shown(run, found, reader.definition(row), open_visits(reader, run), now)
+        requests = reader.requests(run_id)
+        return _Shown(run, found, reader.definition(row), open_visits(reader, run), requests, now)
 
     shown = stores.read(store, use)
     if as_json:
         more = diagnosis_as_json(shown.found)
-        more |= {"awaited": shown.found.awaited, "partial": shown.partial}
+        more |= {"awaited": shown.found.awaited, "partial": shown.partial, "requests": shown.requests}
         screen.say_json(msgspec.to_builtins(shown.run, str_keys=True, enc_hook=str) | more)
         return
     _say_run(shown, store, debug=debug)
@@ -235,6 +260,7 @@ class _Shown(NamedTuple):
     found: Diagnosis
     definition: Definition
     partial: list[OpenVisit]
+    requests: list[RequestView]
     now: float
 
 
@@ -250,6 +276,7 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     if run.status == "failed":
         say_where(run.error, debug=debug)
     say_remedies(found.remedies)
+    _say_requests(shown, store)
     if run.signals:
         screen.say("Signals that no node has received yet:  ", ", ".join(map(_kept, run.signals.items())))
     for aside in run.set_aside:
@@ -264,6 +291,18 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     for one in shown.partial:
         say_visit(one, _head(one, run, crashed=found.crashed))
     _say_more(run, store)
+
+
+def _say_requests(shown: _Shown, store: str | None) -> None:
+    """Print the requests that wait, and the last ones that were refused."""
+    waiting = [one for one in shown.requests if one.status == "waiting"]
+    refused = [one for one in shown.requests if one.status == "refused"]
+    for one in [*refused[-_REFUSALS_MAX:], *waiting]:
+        say_request(one, shown.now)
+    if len(refused) > _REFUSALS_MAX:
+        screen.say(
+            (f"  all requests that were refused: {line('requests', shown.run.id, store=store)}", "dim")
+        )
 
 
 def _kept(signal: tuple[str, int]) -> str:

@@ -17,14 +17,14 @@ from holdfast.cli import bulk, flow_files, options, screen, stores
 from holdfast.cli.app import LOOK, OPERATE, command
 from holdfast.cli.execution import name_the_file
 from holdfast.cli.exits import Exit
-from holdfast.cli.suggestions import command_line, line, resume_line_of, say_missing_workers
+from holdfast.cli.suggestions import command_line, line, resume_line_of, say_missing_workers, say_request
 from holdfast.core import events
 from holdfast.core.run_state import ENDED
 from holdfast.errors import FlowNotFound, HoldfastError, SettingError, did_you_mean
 from holdfast.reading import history, inbox
 from holdfast.reading.forks import ForkPlan
 from holdfast.reading.reader import Reader
-from holdfast.reading.views import RequestView, Run, held_by
+from holdfast.reading.views import Run, held_by
 from holdfast.runtime.engine import Engine
 
 
@@ -382,16 +382,6 @@ def requests(
         if not found:
             screen.say(f"no request to {run_id} waits or was refused")
         for one in found:
-            _say_request(one, now)
+            say_request(one, now)
         if any(one.status == "waiting" for one in found) and not row.held:
             say_missing_workers(reader, [(run_id, row.flow, row.queue)], store)
-
-
-def _say_request(one: RequestView, now: float) -> None:
-    style = "yellow" if one.status == "refused" else "cyan"
-    by = f" by {one.by}" if one.by else ""
-    why = f": {screen.one_line(one.reason, 300)}" if one.reason else ""
-    screen.say((one.status, style), f"  {one.verb}, asked{by} {screen.ago(now - one.at)}{why}")
-    if one.refused is not None:
-        when = f"{screen.ago(now - one.refused_at)}: " if one.refused_at is not None else ""
-        screen.say(f"  refused {when}{one.refused}")

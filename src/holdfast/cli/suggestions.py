@@ -18,6 +18,7 @@ from holdfast.reading import history, words
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import PLACEHOLDER, CommandLine, Remedy
+from holdfast.reading.views import RequestView
 from holdfast.reading.visits import OpenVisit
 from holdfast.runtime import settings
 from holdfast.storage import urls
@@ -120,6 +121,17 @@ def worker_line(reader: Reader, run_id: str, store: str | None) -> str:
     with suppress(HoldfastError):  # a damaged log: then the file is a placeholder
         commands = commands.for_flow_of(history.flow_file(reader.store, run_id))
     return commands.line("worker", *commands.file_words())
+
+
+def say_request(one: RequestView, now: float) -> None:
+    """Print a request that waits or was refused: who asked for what, when and why, and why it was refused."""
+    style = "yellow" if one.status == "refused" else "cyan"
+    by = f" by {one.by}" if one.by else ""
+    why = f": {screen.one_line(one.reason, 300)}" if one.reason else ""
+    screen.say((one.status, style), f"  {one.verb}, asked{by} {screen.ago(now - one.at)}{why}")
+    if one.refused is not None:
+        when = f"{screen.ago(now - one.refused_at)}: " if one.refused_at is not None else ""
+        screen.say(f"  refused {when}{one.refused}")
 
 
 def say_commands(commands: Iterable[tuple[str, str]], *, err: bool = False) -> None:

@@ -221,6 +221,17 @@ class _Voice:
 # --- recording and reading ---------------------------------------------------------------------------
 
 
+BeginAt = Annotated[
+    str | None,
+    typer.Option(
+        "--at", metavar="TIME", help="Begin at this time, e.g. 2030-01-31T09:00+01:00. Default: at once."
+    ),
+]
+BeginIn = Annotated[
+    str | None, typer.Option("--in", metavar="TIME", help="Begin after this time, e.g. 90s, 45m, 2h or 3d.")
+]
+
+
 @command(EXECUTE)
 def start(
     file: options.FlowFile,
@@ -237,16 +248,8 @@ def start(
     ] = None,
     queue: options.Queue = None,
     priority: options.Priority = 0,
-    at: Annotated[
-        str | None,
-        typer.Option(
-            "--at", metavar="TIME", help="Begin at this time, e.g. 2030-01-31T09:00+01:00. Default: at once."
-        ),
-    ] = None,
-    delay: Annotated[
-        str | None,
-        typer.Option("--in", metavar="TIME", help="Begin after this time, e.g. 90s, 45m, 2h or 3d."),
-    ] = None,
+    at: BeginAt = None,
+    delay: BeginIn = None,
     run_base: options.RunBase = None,
     by: options.By = None,
     store: options.Store = None,
