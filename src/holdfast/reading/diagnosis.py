@@ -462,9 +462,13 @@ def _expects(
 
 
 def asks(question: Question) -> str:
-    """Return a question and the node that asks it, in one line. The text of a question about a crashed node names the node."""
+    """Return a question and the node that asks it, in one line. The text of a question that Holdfast asks names the node."""
     asked = _first_line(question.text)
-    return asked if question.about == "interrupt" else f"{_whose(question.node, question.item)} asks: {asked}"
+    return (
+        asked
+        if question.about in ("interrupt", "repeat")
+        else f"{_whose(question.node, question.item)} asks: {asked}"
+    )
 
 
 def _whose(node: str, item: int | None) -> str:

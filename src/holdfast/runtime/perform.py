@@ -193,21 +193,26 @@ def _skip_repeat(journal: Journal, command: commands.SkipRepeat) -> None:
     visit = state.begun_visit(name, command.iteration)
     assert visit is not None
     if name not in state.nodes or state.nodes[name].status not in VISIT_STUCK:
-        journal.record(events.NodeScheduled(**header, why="its result in the parent is used"))
+        journal.record(events.NodeScheduled(**header, why="the fork skips it"))
     _skip(journal, name, header, update=visit.result(), took=command.took, reason="repeat")
 
 
-def _skip(journal: Journal, name: str, header: dict[str, Any], *, update: Any = None, **said: Any) -> None:
+def _skip(
+    journal: Journal, name: str, header: dict[str, Any], *, update: Changes | None = None, **said: Any
+) -> None:
     """Record the skip of a visit. If its route cannot be decided, or the update does not fit the state any more, that is recorded
     as a failure of the router, so that the run fails and a caller can edit the state.
     """
+    changes = update if update is not None else Changes()
     try:
         journal.record(outcomes.skipped(journal.flow, journal.state, name, header, update=update, **said))
-    except (ResumeRefused, StateError) as fault:
-        changes = update if isinstance(fault, ResumeRefused) and update is not None else Changes()
-        journal.record(events.NodeSkipped(**header, changes=changes, **said))
+        return
+    except StateError as misfit:
+        changes, failure = Changes(), journal.faults.describe(name, misfit)
+    except ResumeRefused as fault:
         failure = journal.faults.describe(name, fault.__cause__ or fault)
-        journal.record(events.RoutingFailed(**header, failure=failure))
+    journal.record(events.NodeSkipped(**header, changes=changes, **said))
+    journal.record(events.RoutingFailed(**header, failure=failure))
 
 
 def _quarantined(journal: Journal, name: str) -> Failure:

@@ -116,11 +116,17 @@ def _repeated(state: RunState, name: str, iteration: int, visit: BegunVisit) -> 
     when = f" ({history.day(latest.at)})" if latest.at else ""
     known: dict[str, Any] = {"run": run, "at": latest.at, "iteration": iteration}
     if visit.whole is None:
-        items = ", ".join(
+        several = len(asked) > 1
+        shown = ", ".join(
             [*(str(one.item) for one in asked[:_ITEMS_SHOWN]), *["…"] * (len(asked) > _ITEMS_SHOWN)]
         )
-        text = f"{by} has begun {len(asked)} items of {what} ({items}) and completed {done} of them{when}. "
-        text += "Run these items again, skip them with the results they had, or abort this run?"
+        text = f"{by} has begun {'items' if several else 'item'} {shown} of {what} and completed {done} of {len(asked)}{when}. "
+        text += (
+            "Run them again, skip them with their results"
+            if several
+            else "Run it again, skip it with its result"
+        )
+        text += ", or abort this run?"
         known |= {"items": [one.item for one in asked], "items_done": done}
     elif done:
         text = f"{by} has completed {what}{when}. Run it again, skip it with that result, or abort this run?"

@@ -627,10 +627,8 @@ def failure(message: str = "broken") -> Failure:
 
 
 def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_at: int | None = None) -> None:
-    """Copy the first `seq` events of a run into another store, as if its process had died after event `seq`. With
-    `snapshot_at`, also store a snapshot of that event.
-
-    The run must not be a fork: the base of a fork is not copied.
+    """Copy the events of a run up to event `seq` into another store, as if its process had died after that event. With
+    `snapshot_at`, also store a snapshot of that event. The base of a fork is copied too.
     """
     rows = store.events(run_id, upto=seq)
     rewinds = tuple(
@@ -640,15 +638,17 @@ def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_a
     place = msgspec.structs.replace(told, seq=seq, rewinds=rewinds)
     state = history.load(store, run_id, seq, row=place, cold=True)
     assert state.status != "new"
-    snapshots: tuple[Snapshot, ...] = ()
+    begins_after = rows[0].seq - 1
+    base = store.snapshot(run_id, [(begins_after, begins_after)]) if begins_after else None
+    snapshots: tuple[Snapshot, ...] = (base,) if base is not None else ()
     if snapshot_at is not None:
         body = run_state.dump(history.load(store, run_id, snapshot_at, row=place, cold=True))
-        snapshots = (Snapshot(snapshot_at, pack(body)),)
+        snapshots += (Snapshot(snapshot_at, pack(body)),)
     (verdict,) = into.append(
         [
             Append(
                 run_id=run_id,
-                expected_seq=0,
+                expected_seq=begins_after,
                 rows=tuple(rows),
                 view=View(
                     status=state.status,
@@ -662,6 +662,7 @@ def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_a
                     input_digest=told.input_digest,
                     created_at=told.created_at,
                     labels=told.labels,
+                    parent=told.parent,
                 ),
                 definition=store.definition(state.fingerprint),
                 snapshots=snapshots,

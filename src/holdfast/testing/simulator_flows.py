@@ -137,8 +137,8 @@ class BodyWitness:
         self.routed.append((self._tick(), flow, node, iteration, held))
 
     def receive(self, ctx: Any) -> None:
-        """Receive an effect of a node. A second effect with the same idempotency key counts as the same effect. A run and its fork
-        share their keys.
+        """Receive an effect of a node. A second effect with the same idempotency key counts as the same effect. A run and its
+        fork share their keys.
         """
         key = ctx.idempotency_key()
         whose = (ctx.run_id, ctx.node, ctx.iteration, ctx.item)

@@ -485,6 +485,98 @@ def _timeout(ctx: hf.Context) -> bool:
     raise TimeoutError("no reply")
 
 
+# --- changed flows, compacted logs, workers ----------------------------------------------------------
+
+
+def test_a_fork_of_a_compacted_run_asks_about_what_the_lost_events_had_begun(shop: Shop) -> None:
+    flow = shop.chain("look", "pack", "pick", "charge", "send")
+    shop.broken["send"] = lambda ctx: True
+    with pytest.raises(hf.RunFailed):
+        shop("run", flow, run_id="r")
+    shop.broken["pick"] = lambda ctx: True
+    with pytest.raises(hf.RunFailed):
+        shop("resume", "r@1", force=True)
+    assert shop("prune", "r", 1, compact=True).events > 0
+    assert shop.store.events("r", node="charge") == []
+    shop.broken.clear()
+    plan = Reader(shop.store).plan_fork("r")
+    assert [(one.node, one.result) for one in plan.begun] == [("charge", None)]
+    shop("fork", "r", run_id="f")
+    (question,) = shop("resume", "f").questions
+    assert "not completed it" in question.text
+    shop("answer", "f", "charge", "skip")
+    assert shop("resume", "f").state.log == ["r look.1", "r pack.1", "f pick.1", "f send.1"]
+
+
+def test_a_renamed_node_is_asked_about_before_and_after_its_renaming(shop: Shop) -> None:
+    flow = shop.chain("look", "charge", "send")
+    shop.broken["send"] = lambda ctx: True
+    with pytest.raises(hf.RunFailed):
+        shop("run", flow, run_id="r")
+    shop.broken.clear()
+    shop.chain("look", "pay", "send", risky=("pay",))
+    shop("resume", "r", rename={"charge": "pay"}, on_change="compatible")
+    shop("fork", "r@1", run_id="f")
+    assert [one.node for one in shop.forked("f").visits] == ["charge"]
+    run = shop("resume", "f", rename={"charge": "pay"}, on_change="compatible")
+    assert [(one.node, one.about) for one in run.questions] == [("pay", "repeat")]
+    shop("answer", "f", "pay", "skip")
+    assert shop("resume", "f").state.log == ["f look.1", "r charge.1", "f send.1"]
+    shop.assert_sound("f")
+
+
+def test_a_result_that_does_not_fit_any_more_fails_the_run_and_repeats_nothing(shop: Shop) -> None:
+    completed(shop, "look", "charge", "send")
+    shop("fork", "r@1", run_id="f", repeat="skip")
+
+    @dataclass
+    class Narrow:
+        log: Annotated[list[str], append] = field(default_factory=list)
+        items: list[int] = field(default_factory=list)
+        city: str = "Ulm"
+        rounds: int = 0
+        paid: str = ""
+
+    graph = Graph("order", Narrow, version=2, upgrades={1: lambda values: {**values, "paid": "none"}})
+    for name in ("look", "charge", "send"):
+        graph.node(name=name, idempotent=name != "charge")(
+            lambda state, ctx: {"log": [f"{ctx.run_id} {ctx.node}"]}
+        )
+    shop.flows = [graph.chain(START, "look", "charge", "send", END).compile()]
+    with pytest.raises(hf.RunFailed, match="does not fit the state"):
+        shop("resume", "f", on_change="compatible")
+    run = shop("resume", "f", edit={"paid": "once"}, on_change="compatible")
+    assert (run.status, run.state.log, run.state.paid) == ("completed", ["f look", "f send"], "once")
+
+
+def test_a_worker_takes_a_fork_asks_and_goes_on_with_the_answer(shop: Shop) -> None:
+    completed(shop, "look", "charge", "send")
+    shop("fork", "r@1", run_id="f")
+    shop("work", until="idle")
+    assert shop("get", "f").status == "waiting"
+    shop("answer", "f", "charge", "skip")
+    assert shop("get", "f").status == "pending"
+    shop("work", until="idle")
+    assert shop("get", "f").status == "completed"
+    assert [node for node, _, _ in shop.calls("f")] == ["look", "send"]
+
+
+def test_a_plan_says_what_comes_next_and_what_the_parent_has_begun(shop: Shop) -> None:
+    completed(shop, "look", "charge", "send")
+    plan = Reader(shop.store).plan_fork(shop.place("NodeCompleted", "look"))
+    assert (plan.parent, plan.lineage, plan.next, plan.asks_about) == ("r", "r", ("charge",), ("charge",))
+    assert plan.idempotent == {"look": True, "charge": False, "send": True}
+    with pytest.raises(hf.ResumeRefused, match="not a checkpoint"):
+        Reader(shop.store).plan_fork("r@2")
+
+
+def test_a_node_that_the_given_flow_marks_is_not_idempotent_whatever_its_run_knew(shop: Shop) -> None:
+    completed(shop, "look", "charge", risky=())
+    shop.chain("look", "charge", risky=("charge",))
+    shop("fork", "r@1", run_id="f")
+    assert [one.node for one in shop.forked("f").visits] == ["charge"]
+
+
 # --- bad input, and the same fork twice --------------------------------------------------------------
 
 
