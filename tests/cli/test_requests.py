@@ -12,6 +12,7 @@ import pytest
 import holdfast as hf
 from command_line import Cli, caller, furnish
 from holdfast.cli import bulk
+from holdfast.storage import failpoints
 
 FLOW = """
 import os
@@ -274,6 +275,7 @@ BAD_CONDITIONS: list[tuple[list[str], int, str]] = [
     (["r1", "--where", "status=failed"], 2, "'r1' and --where cannot be combined"),
     (["--where", "status=failed", "--checkpoint", "3"], 2, "--checkpoint cannot be combined with --where"),
     (["--where", "status=failed", "--grace", "3", "--run-base", "b"], 2, "--grace and --run-base cannot"),
+    (["--where", "status=failed", "--replay", "--after", "charge"], 2, "choose one of --after and --replay"),
     ([], 2, "name a run, or choose runs with --where"),
     (["r1", "--dry-run"], 2, "--dry-run needs --where"),
 ]
@@ -308,6 +310,27 @@ def test_runs_that_are_executed_over_or_gone_are_counted(
     assert "1 run ended before it could be asked" in ended.out
     assert "1 run deleted before it could be asked" in ended.out
     assert "1 run executed by a process: it needs no request" in ended.out
+
+
+def test_a_command_that_was_stopped_says_how_far_it_came(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(1, 2, 3)
+    monkeypatch.setattr(bulk, "_AT_ONCE", 1)
+    points = []
+
+    def press_ctrl_c(point: str) -> None:
+        points.append(point)
+        if points.count("post.before") == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(failpoints, "hook", press_ctrl_c)
+    ended = cli("resume", "--where", "status=failed")
+    assert (ended.code, ended.out) == (130, "")
+    assert (
+        "stopped  2 of 3 runs asked to be resumed. To ask the others, and none twice: holdfast resume"
+        in ended.err
+    )
+    monkeypatch.setattr(failpoints, "hook", None)
+    assert "asked  3 runs to be resumed, 2 of them before" in cli("resume", "--where", "status=failed").out
 
 
 # --- later -------------------------------------------------------------------------------------------

@@ -242,6 +242,7 @@ def resume(
     elsewhere = {"--validate": validate, "--grace": grace, "--run-base": run_base}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
     if bulk.chooses(target, matching, {"--checkpoint": checkpoint, **elsewhere}):
+        _require_one_place({"--after": after, "--restart-at": restart_at, "--replay": replay})
         request = inbox.Resume(
             after=after, restart_at=restart_at, replay=replay, edit=fields, force=force, confirm=confirmed,
             on_change=on_change, rename=renamed, by=actor, reason=reason,
@@ -259,6 +260,15 @@ def resume(
         )  # fmt: skip
 
     return leave(errand, ask, elsewhere) if no_execute else execute(errand, ask)
+
+
+def _require_one_place(given: Mapping[str, Any]) -> None:
+    """Refuse several places to resume from at once, rather than by the refusals of all runs."""
+    chosen = [name for name, value in given.items() if value]
+    if len(chosen) > 1:
+        raise SettingError(
+            f"choose one of {' and '.join(chosen)}: each names a different place to resume from"
+        )
 
 
 @command(EXECUTE)
