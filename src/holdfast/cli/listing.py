@@ -237,7 +237,7 @@ def show(
 
     def use(reader: Reader) -> _Shown:
         row, now = reader.store.run(run_id), reader.store.now()
-        case = case_of(reader.store, row)
+        case = case_of(reader.store, row, holders=reader.store.queues.holders())
         assert case.state is not None
         run = reader.view(row, case.state)
         found = diagnose(case, now, commands)

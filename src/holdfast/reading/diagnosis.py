@@ -9,7 +9,7 @@ signal that has come, but no process executes it. Both follow from the lease and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
@@ -22,13 +22,17 @@ from holdfast.reading import history, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import EventView, event_view, held_by
 from holdfast.storage.contract import STATUSES, RunRow, RunStatus, Store
-from holdfast.storage.queues import Queue
+from holdfast.storage.queues import LiveHolder, Queue
 
 Kind: TypeAlias = Literal[
     "executing", "waiting", "completed", "cancelled", "unreadable", "quarantined", "failed", "crashed", "answered",
     "flow changed", "flow unknown", "queue full", "due", "no worker", "interrupted", "paused", "question", "signal",
     "not started", "retry", "store",
 ]  # fmt: skip
+ON_OFFER: frozenset[Kind] = frozenset(
+    {"no worker", "interrupted", "answered", "due", "flow unknown", "queue full", "crashed"}
+)
+"""Kinds of diagnosis where a worker may claim the run at any moment."""
 WAITS: frozenset[Kind] = frozenset({"question", "signal", "paused"})
 """Kinds of diagnosis where nothing is wrong: the run waits for a person or another system."""
 
@@ -97,16 +101,35 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     takes: tuple[str, ...] | None = ()
     """The options with which `resume` accepts the changed flow; None if no options make it accept the flow."""
     queue: Queue | None = None
+    holders: tuple[LiveHolder, ...] | None = None
+    """The engines that are alive, of which the workers may claim the run; None if they were not read."""
+
+    @property
+    def takers(self) -> list[LiveHolder]:
+        """The live workers that take the flow of the run from its queue."""
+        return [one for one in self.holders or () if one.holder.takes(self.row.flow, self.row.queue)]
+
+    @property
+    def has_no_taker(self) -> bool:
+        """True if it is known that no live worker takes the run."""
+        return self.holders is not None and not self.takers
 
 
 # --- reading a case ----------------------------------------------------------------------------------
 
 
 def case_of(
-    store: Store, row: RunRow, *, definitions: dict[str, Mapping[str, NodeOptions]] | None = None
+    store: Store,
+    row: RunRow,
+    *,
+    definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
+    holders: Iterable[LiveHolder] | None = None,
 ) -> Case:
-    """Read everything that a diagnosis of this run needs. `definitions` caches the nodes of flows by fingerprint."""
-    return _case(store, row, history.load(store, row.run_id, row=row), definitions)
+    """Read everything that a diagnosis of this run needs. `definitions` caches the nodes of flows by fingerprint. With `holders`
+    (`Queues.holders`), the diagnosis also says whether a live worker takes the run.
+    """
+    case = _case(store, row, history.load(store, row.run_id, row=row), definitions)
+    return case if holders is None else msgspec.structs.replace(case, holders=tuple(holders))
 
 
 def later_case(store: Store, case: Case) -> Case:
@@ -205,6 +228,20 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
         unreceived=seen.unreceived,
         asks_before=tuple(seen.asked_about),
     )
+
+
+def may_be_claimed(case: Case, found: Diagnosis, now: float, patience_s: float) -> bool:
+    """Return whether a live worker is expected to claim a run on offer, so that there is nothing to report. A worker that holds
+    other runs may be busy. One that holds none is expected to claim the run within `patience_s` seconds. The same time is given
+    to a run whose queue is full, or if the live holders were not read. The run of a dead holder is claimed when a worker next
+    looks for runs.
+    """
+    if found.kind not in ON_OFFER or case.has_no_taker:
+        return False
+    if found.kind == "crashed":
+        return bool(case.takers)
+    is_busy = found.kind != "queue full" and any(taker.held for taker in case.takers)
+    return is_busy or (found.since is not None and now - found.since < patience_s)
 
 
 def _look(case: Case, now: float) -> _Seen:
@@ -345,7 +382,7 @@ def _without_worker(case: Case, kind: Kind) -> Kind:
         return "flow unknown"
     queue = case.queue
     full = queue is not None and queue.limit is not None and queue.held >= queue.limit
-    return "queue full" if full else kind
+    return "queue full" if full and not case.has_no_taker else kind
 
 
 # --- the reason --------------------------------------------------------------------------------------
@@ -405,12 +442,17 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
 
 def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
     """Return the words that say that no worker has claimed the run, and why, if that is known."""
-    words = "" if said else ", and no worker has claimed the run"
-    if kind == "flow unknown":
-        return f"{words}: flow {case.row.flow!r} is not known here"
+    row, words = case.row, "" if said else ", and no worker has claimed the run"
+    if case.has_no_taker:
+        some_take_flow = any(row.flow in one.holder.flows for one in case.holders or ())
+        place = f" from queue {row.queue!r}" if some_take_flow else ""
+        unknown = ", which is not known here" if kind == "flow unknown" else ""
+        return f"{':' if said else ', and'} no live worker takes flow {row.flow!r}{place}{unknown}"
     if kind == "queue full" and case.queue is not None:
         return f"{words}: queue {case.queue.name!r} is at its limit of {case.queue.limit}"
-    return words
+    if case.takers:
+        return f"{words}; {case.takers[0].holder.describe()} takes flow {row.flow!r}"
+    return f"{words}: flow {row.flow!r} is not known here" if kind == "flow unknown" else words
 
 
 def _came(last: EventView | None) -> str:
@@ -497,6 +539,8 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     if case.takes is None:
         commands = commands.without_file()
     found = _usual_remedies(case, seen, commands)
+    if kind in ON_OFFER and case.has_no_taker:
+        found = [remedies.work(commands, case.row.flow, wants_base=seen.wants_base), *found]
     if kind == "queue full":
         line = commands.line("queue")
         return [Remedy("queue", {}, "list the queues; then raise the limit, or wait", line), *found]

@@ -672,7 +672,7 @@ class Engine:
                 services.store,
                 run_id,
                 keep_last,
-                holder=services.holder,
+                holder=self._holdings.holder,
                 fence=held.fence if held is not None else None,
                 rewinds=held.journal.rewinds if isinstance(held, Runner) else (),
                 archive_to=os.fspath(archive) if archive is not None else None,

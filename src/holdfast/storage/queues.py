@@ -102,10 +102,10 @@ class Queues(Protocol):
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         """Claim runs that are on offer, in one transaction: those with the highest priority first, then those that have waited
-        longest (`due` runs and runs that begin at a time since that time, `asked` runs since the request, other runs since their
-        creation). Two workers that call this at the same time never get the same run, and neither waits for the other's rows. If any run is taken, the holder
-        is also renewed (as by `Store.renew`). The fence of each run grows by one. A holder whose leases had expired, but that
-        renewed them before this transaction, keeps its runs.
+        longest (`due` runs and runs that begin at a time: since that time; `asked` runs: since the request; other runs: since
+        their creation). Two workers that call this at the same time never get the same run, and neither waits for the other's
+        rows. If any run is taken, the holder is also renewed (as by `Store.renew`). The fence of each run grows by one. A holder
+        whose leases had expired, but that renewed them before this transaction, keeps its runs.
         """
 
     def post_all(self, batch: Sequence[Request]) -> list[Posted]:
@@ -129,9 +129,9 @@ class Queues(Protocol):
         """
 
     def next_due(self, wanted: Wanted) -> float | None:
-        """Return when the next wanted run is due or begins, in the store's time; this may be in the past. Returns None if no wanted
-        run waits for a time. Runs in queues at their limit are left out, because `hear` returns when a lease is released. Expiring
-        leases are not considered.
+        """Return when the next wanted run is due or begins, in the store's time; this may be in the past. Returns None if no
+        wanted run waits for a time. Runs in queues at their limit are left out, because `hear` returns when a lease is released.
+        Expiring leases are not considered.
         """
 
     def limit(self, queue: str, limit: int | None) -> None:

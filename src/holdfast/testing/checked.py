@@ -68,13 +68,16 @@ class SnapshotFacts(NamedTuple):
 
 
 class StoredRequest(NamedTuple):
-    """A request in the inbox. `taken` is the seq of the event that recorded the request, or 0 while no event has."""
+    """A request in the inbox. `taken` is the seq of the event that recorded the request, or 0 while no event has. `unmet` is True
+    if the request still waited when its run was completed or cancelled; `taken` is then the seq of the last event.
+    """
 
     run_id: str | None
     id: str
     verb: str
     body: bytes
     taken: int
+    unmet: bool
 
 
 class Source(Protocol):
@@ -100,7 +103,7 @@ class Source(Protocol):
     def definitions(self, fingerprints: set[str]) -> dict[str, bytes]: ...
 
     def inbox(self) -> list[StoredRequest]:
-        """Return all requests of all runs, or an empty list if the store cannot list them."""
+        """Return all requests of all runs, the handled ones too."""
 
     def blob(self, digest: str) -> bytes | None:
         """Return the content of a blob, or None if it is missing or does not match its digest."""
@@ -217,9 +220,10 @@ class FileSource:
         return dict(self._select("definitions"))
 
     def inbox(self) -> list[StoredRequest]:
-        found = self._select("inbox")
+        ((columns,),) = self._select("unmet")
         return [
-            StoredRequest(run, name, verb, body.encode(), taken) for run, name, verb, body, taken in found
+            StoredRequest(run, name, verb, body.encode(), taken, bool(unmet))
+            for run, name, verb, body, taken, unmet in self._select("inbox" if columns else "old_inbox")
         ]
 
     def blob(self, digest: str) -> bytes | None:
@@ -289,7 +293,13 @@ class StoreSource:
         return {name: body for name, body in found.items() if body is not None}
 
     def inbox(self) -> list[StoredRequest]:
-        return []
+        return [
+            StoredRequest(
+                run.run_id, asked.id, asked.verb, json.dumps(asked.body).encode(), asked.taken, asked.unmet
+            )
+            for run in self.runs()
+            for asked in self._store.inbox(run_id=run.run_id)
+        ]
 
     def blob(self, digest: str) -> bytes | None:
         try:

@@ -35,6 +35,15 @@ where key >> 32 not in (select key from runs) group by key >> 32
 -- definitions: the definitions of all flows, by fingerprint
 select fingerprint, body from definitions order by fingerprint
 
--- inbox: all requests, each with the seq of the event that recorded it, or 0
-select runs.run_id, inbox.id, inbox.verb, inbox.body, inbox.taken
+-- unmet: whether the store says which requests were unmet; stores of older versions do not
+select count(*) from pragma_table_info('inbox') where name = 'unmet'
+
+-- inbox: all requests, each with the seq of the event that recorded it, or 0, and whether it was unmet
+select runs.run_id, inbox.id, inbox.verb, inbox.body, inbox.taken, inbox.unmet
+from inbox left join runs on runs.key = inbox.run order by inbox.key
+
+-- old_inbox: all requests of a store of an older version, as they will be once the store is migrated
+select runs.run_id, inbox.id, inbox.verb, inbox.body,
+       iif(inbox.taken = 0 and runs.status in ('completed', 'cancelled'), runs.seq, inbox.taken),
+       inbox.taken = 0 and runs.status in ('completed', 'cancelled')
 from inbox left join runs on runs.key = inbox.run order by inbox.key

@@ -360,7 +360,13 @@ class Checking:
                     f"the request {asked.id!r} is marked as recorded by an event that the log does not have"
                 )
                 self._say("I9", asked.run_id, asked.taken, text)
-            elif at_end and not asked.taken and asked.run_id not in self._final:
+            elif asked.unmet and asked.run_id not in self._final:
+                text = f"the request {asked.id!r} is marked as unmet, but its run is not over"
+                self._say("I9", asked.run_id, asked.taken, text)
+            elif not asked.taken and asked.run_id in self._final:
+                text = f"the request {asked.id!r} ({asked.verb}) waits, but its run is over"
+                self._say("I9", asked.run_id, None, text)
+            elif at_end and not asked.taken:
                 self._say(
                     "L3", asked.run_id, None, f"the request {asked.id!r} ({asked.verb}) is still in the inbox"
                 )
