@@ -291,7 +291,10 @@ def test_a_signal_is_taken_before_and_after_the_wait(cli: Cli) -> None:
         'sent  after paid: {"usd": 3}',
         "  no process executes the run now. A worker that knows its flow claims it. Without a worker:",
     ]
-    assert "the signal 'paid' was sent by bank, and no live worker takes flow 'inside'" in cli("show", "after").out
+    assert (
+        "the signal 'paid' was sent by bank, and no live worker takes flow 'inside'"
+        in cli("show", "after").out
+    )
     ended = cli("resume", "after", "post.py:waits")
     assert (ended.code, "paid {'usd': 3}" in ended.out) == (Exit.OK, True)
     assert "warning: node note failed, which is ignored (safe_to_fail): ValueError: no pen" in ended.err

@@ -98,6 +98,19 @@ class Driver:
             holdings.release(run_id, lease.fence)
             raise
 
+    async def resume(self, run_id: str, take_up: TakeUp) -> Run[Any] | None:
+        """Resume a run here, and execute it until it stops. Returns None if it is completed, and the resume would change nothing."""
+        only_on, store = take_up.changes_nothing, self.services.store
+        if only_on and store.run(run_id).status == "completed":
+            return None
+        try:
+            journal = await self.take_up(run_id, take_up)
+        except ResumeRefused:
+            if only_on and store.run(run_id).status == "completed":  # since it was first read
+                return None
+            raise
+        return self.result(await self.drive(journal))
+
     async def record_refusal(
         self, row: RunRow, fence: int, request: AnyRequest, refused: HoldfastError
     ) -> None:

@@ -448,8 +448,9 @@ class Engine:
         self._open()
         if not execute:
             return self._requests.leave_resume(run_id, take_up, id)
-        refuse_id_here(id)
-        return await self._requests.resume(run_id, take_up)
+        if id is not None:
+            raise refuse_id_here(id)
+        return await self._driver.resume(run_id, take_up) or self._view(run_id)
 
     async def retry(
         self,
@@ -679,9 +680,7 @@ class Engine:
                 blob_over=services.blob_over,
                 doubt=self._holdings.doubt,
             )
-        if services.inline:
-            return call()
-        return await asyncio.to_thread(call)
+        return call() if services.inline else await asyncio.to_thread(call)
 
     # --- verbs that read ------------------------------------------------------------------------------
 

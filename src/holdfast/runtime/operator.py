@@ -229,28 +229,33 @@ def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: st
 
 def edit(journal: Journal, request: inbox.Edit, *, executed: bool) -> None:
     """Change fields of the state. A run with running nodes refuses this: they were given the state as it was."""
-    state, flow = journal.state, journal.flow
-    asked = VERBS["edit"].asked
+    state = journal.state
     running = [name for name in state.open if state.nodes[name].status == "running"] if executed else []
     if running:
         raise ResumeRefused(
             state.run_id,
             f"{' and '.join(running)} {'is' if len(running) == 1 else 'are'} running. Pause the run first "
             f"(`holdfast pause {state.run_id}`), and edit it when it is paused.",
-            asked=asked,
+            asked="edited",
         )
-    if state.state_version != flow.definition.state_version:
-        raise ResumeRefused(
-            state.run_id,
-            f"its state has version {state.state_version}, and the flow has version {flow.definition.state_version}. Resume the "
-            "run with edit=…, which upgrades the state first.",
-            asked=asked,
-        )
-    refuse_moved(journal, request.seen, asked)
+    check_edit(journal, request)
     given = request.fields if request.changes is None else inbox.read_changes(request.changes)
     journal.record(
-        events.StateEdited(changes=edited(flow, state, given), by=request.by, reason=request.reason)
+        events.StateEdited(changes=edited(journal.flow, state, given), by=request.by, reason=request.reason)
     )
+
+
+def check_edit(journal: Journal, request: inbox.Edit) -> None:
+    """Refuse an edit of a state that has another version, or that was computed from an older state. Raises `ResumeRefused`."""
+    known, version = journal.state.state_version, journal.flow.definition.state_version
+    if known != version:
+        raise ResumeRefused(
+            journal.state.run_id,
+            f"its state has version {known}, and the flow has version {version}. Resume the run with edit=…, which upgrades the "
+            "state first.",
+            asked="edited",
+        )
+    refuse_moved(journal, request.seen, "edited")
 
 
 def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:

@@ -16,6 +16,7 @@ holds the run may carry it out, once.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
@@ -28,7 +29,6 @@ from holdfast.core.run_state import RunState
 from holdfast.errors import (
     FlowNotFound,
     HoldfastError,
-    ResumeRefused,
     RunHeld,
     RunOver,
     SettingError,
@@ -80,8 +80,8 @@ class Requests:
         request = self._with_id(request, id)
         if not execute:
             return self.leave(run_id, request)
-        if VERBS[request.verb].executes:
-            refuse_id_here(id)
+        if id is not None and VERBS[request.verb].executes:
+            raise refuse_id_here(id)
         if id is not None and not self._post(run_id, request):
             await self._until_handled(run_id, request)
             return msgspec.structs.replace(self.view(run_id), repeated=True)
@@ -96,20 +96,6 @@ class Requests:
         if is_new and held is not None:
             held.request(self._stamped(request))
         return msgspec.structs.replace(self.view(run_id), repeated=not is_new)
-
-    async def resume(self, run_id: str, take_up: TakeUp) -> Run[Any]:
-        """Resume a run here, and execute it until it stops. A completed run is returned, unless the resume would change it."""
-        only_on = take_up.changes_nothing
-        store = self._services.store
-        if only_on and store.run(run_id).status == "completed":
-            return self.view(run_id)
-        try:
-            journal = await self._driver.take_up(run_id, take_up)
-        except ResumeRefused:
-            if only_on and store.run(run_id).status == "completed":  # since it was first read
-                return self.view(run_id)
-            raise
-        return self._driver.result(await self._driver.drive(journal))
 
     def leave_resume(self, run_id: str, take_up: TakeUp, id: str | None) -> Run[Any]:
         """Leave a request to resume a run. A function that edits the state is called here, with the state that the run would
@@ -254,7 +240,7 @@ class Requests:
 
     def _with_id(self, request: R, id: str | None) -> R:
         """Return the request with the id that the caller has given it, or with a random one."""
-        _check_id(id)
+        _check_id(id, "signal" if isinstance(request, inbox.Signal) else "request")
         check_by_and_reason(request.by, request.reason)
         chosen = f"request:{id}" if id is not None else f"{self._services.luck.getrandbits(96):024x}"
         return msgspec.structs.replace(request, id=chosen)
@@ -337,8 +323,25 @@ class Requests:
                     run = await self._ask_idle(run_id, request, posted=True)
                     if run is not None:
                         return run
-            await sleep(self._services.clock, _LOOK_S)
+            await self._until_news(run_id)
         return self.view(run_id)
+
+    async def _until_news(self, run_id: str) -> None:
+        """Wait until it is time to look at the inbox again, or until a run that is executed here has handled requests."""
+        held = self._holdings.get(run_id)
+        if held is not None and held.done.done():  # it is being loaded, or its end is being recorded
+            await asyncio.sleep(0)
+            return
+        nap = asyncio.ensure_future(sleep(self._services.clock, _LOOK_S))
+        news: list[asyncio.Future[None]] = [nap]
+        if held is not None:
+            news.append(held.done)
+        if isinstance(held, Runner):
+            news.append(held.journal.until_taken())
+        try:
+            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            nap.cancel()
 
     def _raise_refusal(self, run_id: str, request: AnyRequest, *, unmet: bool) -> None:
         store, asked = self._services.store, VERBS[request.verb].asked
@@ -474,19 +477,18 @@ class Requests:
         return Journal(services, self._flows.get(row.flow) or UNKNOWN, state, row=row, fence=0)
 
 
-def refuse_id_here(id: str | None) -> None:
-    """Refuse an id for a request that is carried out here, by executing the run. Raises `SettingError`."""
-    if id is not None:
-        raise SettingError(
-            f"id={id!r} needs execute=False: the inbox of the run remembers the ids of requests, and this call executes the run "
-            "here, without an inbox. Leave id out, or add execute=False."
-        )
+def refuse_id_here(id: str) -> SettingError:
+    """Return the error for an id that was given to a verb which executes the run here."""
+    return SettingError(
+        f"id={id!r} needs execute=False: the inbox of the run remembers the ids of requests, and this call executes the run here, "
+        "without an inbox. Leave id out, or add execute=False."
+    )
 
 
-def _check_id(id: Any) -> None:
+def _check_id(id: Any, what: str) -> None:
     if id is not None and (not isinstance(id, str) or not id):
         raise SettingError(
-            f"id={id!r} is not a valid id of a request: give a string that is not empty, or leave id out"
+            f"id={id!r} is not a valid id of a {what}: give a string that is not empty, or leave id out"
         )
 
 

@@ -747,12 +747,12 @@ class Runner:
         for request in requests:
             if self._is_left(request):
                 continue
-            if isinstance(request, inbox.Edit) and self._is_unwinding():
-                self._requests.append(request)  # until the waiting nodes have unwound
-                continue
             before = self.state.seq
             try:
-                self.obey(request)
+                if isinstance(request, inbox.Edit) and self._is_unwinding_for(request):
+                    self._requests.append(request)
+                else:
+                    self.obey(request)
             except (*REFUSALS, RunHeld) as refused:
                 if self.state.seq != before:  # never save a part of what a refused request recorded
                     raise
@@ -767,10 +767,11 @@ class Runner:
             return not isinstance(request, (inbox.Cancel, inbox.Edit))
         return status in FINAL or (isinstance(request, inbox.Resume) and self.state.paused)
 
-    def _is_unwinding(self) -> bool:
-        """Unwind all nodes that are called now, if they only wait. Returns whether they are unwinding, or have just unwound."""
+    def _is_unwinding_for(self, request: inbox.Edit) -> bool:
+        """Unwind all nodes that are called now, if they only wait. Returns whether an edit must wait for nodes that unwind."""
         if self._ended:
             return True
+        operator.check_edit(self.journal, request)
         waiting = self.state.waiting_in_memory()
         return bool(self._bodies) and self.state.running == len(waiting) and self._park_all()
 

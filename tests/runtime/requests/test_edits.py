@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import pytest
 from asking import Order, error_of, leave, refused, waiting, works
 from engines import has
-from harness import Stage, Work, until
+from harness import Stage, Work, turns, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
@@ -154,19 +154,25 @@ def listens() -> Flow[Work]:
     return graph.chain(START, "listen", END).compile()
 
 
+async def listening(stage: Stage) -> None:
+    await until(lambda: has(stage.store, "SignalAwaited"))
+    await turns(5)
+
+
 @pytest.mark.parametrize("whose", ["this engine", "another engine"])
 def test_nodes_that_wait_in_memory_unwind_first(stage: Stage, whose: str) -> None:
     flow = listens()
 
     async def use(engine: hf.Engine) -> Any:
         run = asyncio.create_task(engine.run(flow, {"plain": "tea"}, run_id="r"))
-        await until(lambda: has(stage.store, "SignalAwaited"))
+        await listening(stage)
         async with stage.engine(flow) as other:
             asker = engine if whose == "this engine" else other
             edited = await asker.edit("r", {"plain": "cocoa"})
             assert edited.state.plain == "cocoa"
-            await asker.signal("r", "go")
-        return (await run).state.log
+        assert (await run).status == "waiting"
+        await engine.signal("r", "go")
+        return (await engine.resume("r")).state.log
 
     assert stage.do(use, flow, park_after=3600.0) == ["cocoa"]
     kinds = stage.kinds()
@@ -210,16 +216,14 @@ def test_a_function_that_saw_an_older_state_is_refused_by_the_engine_that_execut
 
     async def use(engine: hf.Engine) -> Any:
         run = asyncio.create_task(engine.run(flow, {"plain": "tea"}, run_id="r"))
-        await until(lambda: has(stage.store, "SignalAwaited"))
-
+        await listening(stage)
+        seen = stage.store.run("r").seq
+        await engine.signal("r", "other")
+        stale = inbox.Edit(id="stale", changes={"set": {"plain": "x"}}, seen=seen)
         async with stage.engine(flow) as other:
-            row = stage.store.run("r")
-            await other.signal("r", "other")
-            await until(lambda: stage.store.run("r").seq > row.seq)
-            stale = inbox.Edit(id="stale", changes={"set": {"plain": "x"}}, seen=row.seq)
-            with pytest.raises(hf.ResumeRefused, match="the run has moved since"):
+            with pytest.raises(hf.ResumeRefused, match=r"the run has moved since \(SignalReceived\)"):
                 await other._requests._ask("r", stale)
-            await other.signal("r", "go")
+        await engine.signal("r", "go")
         return (await run).state.log
 
     assert stage.do(use, flow, park_after=3600.0) == ["tea"]
