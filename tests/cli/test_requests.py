@@ -96,7 +96,7 @@ def test_a_request_that_executes_nothing_is_left_for_a_worker(
     ended = cli(*words, "--no-execute", "--by", "ada", "--reason", "repaired")
     assert ended.code == 0
     assert f"asked  r1: a worker carries this out ({words[0]})" in ended.out
-    assert "no live worker claims runs of flow 'order'. Start one: holdfast worker FILE.py" in ended.out
+    assert "no live worker takes flow 'order'. Start one: holdfast worker FILE.py" in ended.out
     assert "see what became of it: holdfast requests r1" in ended.out
     shown = cli("show", "r1", "--json").json
     assert (shown["status"], [one["verb"] for one in shown["requests"]]) == ("failed", [words[0]])
@@ -183,7 +183,7 @@ def test_one_command_resumes_every_run_that_matches_and_no_other(cli: Cli, place
     assert ended.code == 0
     assert "1 run to be resumed" in ended.err
     assert "asked  1 run to be resumed" in ended.out
-    assert "no live worker claims runs of flow 'order'. Start one: holdfast worker FILE.py" in ended.out
+    assert "no live worker takes flow 'order'. Start one: holdfast worker FILE.py" in ended.out
     ended = cli("resume", "--where", "flow=order", "--by", "ada")
     assert "asked  3 runs to be resumed, 1 of them before" in ended.out
     work(cli)
@@ -347,6 +347,9 @@ def test_a_run_begins_at_its_time_and_not_before(cli: Cli, place: Path) -> None:
     )
     work(cli)
     assert shipped(place) == []
+    listed = cli("runs").out
+    assert "begins at " in listed
+    assert "not executed by any process" not in listed
     assert cli("start", "order.py", "--run-id", "late", "--in", "2h").code == 0
     assert cli("resume", "late", "order.py").code == 0
     assert shipped(place) == ["0"]

@@ -108,7 +108,7 @@ def runs(
     )
     if more:
         screen.say((f"… and more: --limit {limit * 4} shows them", "dim"))
-    _say_stopped(listed, store)
+    _say_stopped(listed, now, store)
 
 
 class _Listed(NamedTuple):
@@ -142,6 +142,8 @@ def _cells(one: _Listed, now: float) -> list[Part]:
     row, found, asked = one
     about = [f"{verb} requested" for verb in dict.fromkeys(asked)]
     about += [row.error] if row.error else []
+    if row.status == "pending" and row.due_at is not None and row.due_at > now:
+        about.append(f"begins at {screen.when(row.due_at)}")
     if row.status in BEGUN:
         about += found.expects or ([f"in {', '.join(row.active)}"] if row.active else [])
     about += [f"{name}={value}" for name, value in row.labels.items()]
@@ -159,13 +161,13 @@ def _cells(one: _Listed, now: float) -> list[Part]:
     ]
 
 
-def _say_stopped(listed: list[_Listed], store: str | None) -> None:
+def _say_stopped(listed: list[_Listed], now: float, store: str | None) -> None:
     """Print which of the listed runs continue only if a worker claims them or a user resumes them."""
     crashed = [one for one in listed if one.found.crashed]
     answered = [one for one in listed if one.found.answered]
     free = [one for one in listed if not one.row.held and not one.found.answered]
     interrupted = [one for one in free if one.row.status == "interrupted"]
-    recorded = [one for one in free if one.row.status == "pending"]
+    recorded = [one for one in free if one.row.status == "pending" and (one.row.due_at or 0.0) <= now]
     if crashed:
         verb = "crashed with its process" if len(crashed) == 1 else "crashed with their processes"
         screen.say(f"\n{screen.count(len(crashed), 'run')} {verb}. Completed work is kept.")

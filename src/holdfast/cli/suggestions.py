@@ -22,7 +22,6 @@ from holdfast.reading.views import RequestView
 from holdfast.reading.visits import OpenVisit
 from holdfast.runtime import settings
 from holdfast.storage import urls
-from holdfast.storage.queues import DEFAULT_QUEUE
 
 _NAMES_MAX = 8
 _FLOWS_MAX = 3
@@ -101,7 +100,7 @@ def say_remedies(remedies: Iterable[Remedy], *, err: bool = False) -> None:
 def say_missing_workers(
     reader: Reader, runs: Iterable[tuple[str, str, str]], store: str | None, *, err: bool = False
 ) -> None:
-    """Print which of these runs no live worker claims, and the command that starts one. A run is given by its id, flow and queue;
+    """Print which of these runs no live worker takes, and the command that starts one. A run is given by its id, flow and queue;
     one line is printed for each flow and queue.
     """
     holders = [one.holder for one in reader.store.queues.holders()]
@@ -110,8 +109,8 @@ def say_missing_workers(
         if (flow, queue) not in unclaimed and not any(holder.takes(flow, queue) for holder in holders):
             unclaimed[flow, queue] = run_id
     for (flow, queue), run_id in list(unclaimed.items())[:_FLOWS_MAX]:
-        of_queue = f" in queue {queue!r}" if queue != DEFAULT_QUEUE else ""
-        told = f"no live worker claims runs of flow {flow!r}{of_queue}. Start one: {worker_line(reader, run_id, store)}"
+        place = f" from queue {queue!r}" if any(flow in holder.flows for holder in holders) else ""
+        told = f"no live worker takes flow {flow!r}{place}. Start one: {worker_line(reader, run_id, store)}"
         screen.say(("  warning: ", "yellow"), told, err=err)
 
 

@@ -321,6 +321,22 @@ class LeaseConformance:
         assert not any(isinstance(one, bool) and one for one in self.store.queues.post_all(batch))
         assert self.store.queues.post_all([]) == []
 
+    def test_batches_that_are_posted_at_once_leave_each_request_once(self) -> None:
+        runs = [f"r{number}" for number in range(10)]
+        for run_id in runs:
+            self.start_run(run_id)
+        batch = [Request(id="q", verb="resume", run_id=run_id) for run_id in runs]
+        posted: list[Any] = []
+        stores = [self.another() for _ in range(8)]
+
+        def ask() -> None:
+            store = stores.pop()
+            posted.extend(store.queues.post_all(batch if len(stores) % 2 else batch[::-1]))
+
+        in_threads(8, ask)
+        assert sorted(map(bool, posted)) == [False] * (7 * len(runs)) + [True] * len(runs)
+        assert sorted(one.run_id for one in self.store.inbox(self.holder.id)) == runs
+
     def test_a_batch_with_a_request_that_cannot_be_stored_leaves_none(self) -> None:
         self.start_run()
         bad = Request(id="bad", verb="signal", body={"text": "\ud800"}, run_id="r1")
