@@ -99,7 +99,7 @@ class Driver:
             raise
 
     async def resume(self, run_id: str, take_up: TakeUp) -> Run[Any] | None:
-        """Resume a run here, and execute it until it stops. Returns None if it is completed, and the resume would change nothing."""
+        """Resume a run here, and execute it until it stops. Returns None if it is completed, and the resume changes nothing."""
         only_on, store = take_up.changes_nothing, self.services.store
         if only_on and store.run(run_id).status == "completed":
             return None

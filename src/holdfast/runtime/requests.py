@@ -104,7 +104,7 @@ class Requests:
         if take_up.validate is not None:
             raise SettingError(
                 "validate= is a function of this process, and execute=False leaves the run to another one. Give the validation "
-                "to the flow (graph.validate_resume), or leave execute=False out."
+                "to the flow (Graph(…, validate_resume=…)), or leave execute=False out."
             )
         row = self._services.store.run(run_id)
         request = inbox.Resume(
@@ -480,7 +480,7 @@ class Requests:
 def refuse_id_here(id: str) -> SettingError:
     """Return the error for an id that was given to a verb which executes the run here."""
     return SettingError(
-        f"id={id!r} needs execute=False: the inbox of the run remembers the ids of requests, and this call executes the run here, "
+        f"id={id!r} needs execute=False: the inbox of the run remembers the ids of requests, and this call executes the run here "
         "without an inbox. Leave id out, or add execute=False."
     )
 
