@@ -447,10 +447,8 @@ class Requests:
 
     async def _record_refused(self, run_id: str, request: AnyRequest, refused: HoldfastError) -> None:
         """Record that a request cannot be carried out, and remove it from the inbox. If another engine has claimed the run
-        meanwhile, that engine does so.
+        meanwhile, that engine does so; if the run has ended, the store has marked the request as unmet.
         """
-        if isinstance(refused, RunOver):  # the store has marked the request as unmet
-            return
         with suppress(RunHeld):
             lease = self._holdings.claim_for(run_id, request, briefly=True)
             if lease is not None:

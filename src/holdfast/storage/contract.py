@@ -19,12 +19,12 @@ used in the child, raises `StoreUnusable` from every verb. Every verb may raise 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.storage import leases
+from holdfast.storage import leases, queues
 from holdfast.storage.blobs import Blob, Blobs
 from holdfast.storage.queues import DEFAULT_QUEUE, Queues
 from holdfast.storage.upkeep import Upkeep
@@ -45,6 +45,7 @@ STATUSES: tuple[RunStatus, ...] = (
 
 Holder: TypeAlias = leases.Holder
 Lease: TypeAlias = leases.Lease
+Request: TypeAlias = queues.Request
 
 
 def in_order(statuses: Collection[str]) -> tuple[RunStatus, ...]:
@@ -181,23 +182,6 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     before: str | None = None
     """Only runs that come after the run with this id in the listing (for paging)."""
     limit: int = 100
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to a run from a caller that does not hold its lease. Posting a request with the same `id` again has no effect."""
-
-    id: str
-    verb: str
-    body: dict[str, Any] = {}
-    """What the verb needs. It is empty once the request has been handled."""
-    by: str | None = None
-    reason: str | None = None
-    run_id: str = ""
-    at: float = 0.0
-    taken: int = 0
-    """The seq of the last event of the append that handled the request; 0 if the request still waits."""
-    unmet: bool = False
-    """True if the request still waited when the run was completed or cancelled: nothing can come of it any more."""
 
 
 Verdict: TypeAlias = HoldfastError | None

@@ -74,7 +74,7 @@ class SqliteStore:
 
     @cached_property
     def queues(self) -> Queues:
-        return SqliteQueues(self._database, self._alive)
+        return SqliteQueues(self._database, self._post, self._alive)
 
     # --- logs ----------------------------------------------------------------------------------------
 
@@ -239,18 +239,19 @@ class SqliteStore:
                 raise RunNotFound(run_id, self.url)
             return is_new_request(run_id, request, digest, *found[0][1:])
 
-        def write() -> bool:
-            run, *known = self._database.find("posted", run_id, request.id)
-            new = is_new_request(run_id, request, digest, *known)
-            if new:
-                self._database.do("post",
-                    run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
-                    request.at or self.now(), digest)  # fmt: skip
-            return new
-
-        posted = self._database.commit("post", write)
+        posted = self._database.commit("post", lambda: self._post(run_id, request, digest))
         self._database.news.tell()
         return posted
+
+    def _post(self, run_id: str, request: Request, digest: bytes) -> bool:
+        """Put a request into an inbox within a transaction, and return whether it is new."""
+        run, *known = self._database.find("posted", run_id, request.id)
+        new = is_new_request(run_id, request, digest, *known)
+        if new:
+            self._database.do("post",
+                run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
+                request.at or self.now(), digest)  # fmt: skip
+        return new
 
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
         if run_id is None:
