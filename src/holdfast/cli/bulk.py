@@ -17,7 +17,7 @@ from holdfast.cli import options, screen, stores
 from holdfast.cli.exits import Exit
 from holdfast.cli.gauge import Gauge, gauge
 from holdfast.cli.suggestions import line, say_missing_workers, typed_again
-from holdfast.core.run_state import FINAL, OPEN
+from holdfast.core.run_state import FINAL, HALTED, OPEN
 from holdfast.errors import (
     HoldfastError,
     RunNotFound,
@@ -40,8 +40,8 @@ _SHOWN_MAX = 10
 _PAGE = 1000
 
 _MEANT: dict[str, frozenset[str]] = {
-    "resume": frozenset({"failed", "interrupted", "paused"}),
-    "retry": frozenset({"failed", "interrupted"}),
+    "resume": HALTED | {"paused"},
+    "retry": HALTED,
     "cancel": OPEN,
 }
 """Verb -> the statuses of the runs that it asks if `--where` names no status."""
