@@ -78,6 +78,7 @@ class Engine:
     _driver_type: type[Driver] = Driver
     _caller_blocks = False
     """True if the caller blocks until the run returns: a waiting coroutine is then unwound sooner."""
+    _was_opened = False
     _driver: Driver
     _requests: Requests
 
@@ -169,10 +170,13 @@ class Engine:
 
     async def __aenter__(self) -> Self:
         refuse_while_loading()
+        if self._was_opened:
+            raise SettingError("an engine can be opened only once; make another one with Engine(…)")
         store = self._given_store or open_store_for(self.settings, self._clock)
         writer = InlineWriter(store) if self._inline else Writer(store, waker(asyncio.get_running_loop()))
         holder = this_process(self.settings.lease_ttl)
         files = self._files(store)
+        self._was_opened = True
         self._services = services = Services(
             store=store,
             commits=Commits(writer),
@@ -249,9 +253,12 @@ class Engine:
     def stop(self, reason: str = "stopped", *, grace: float | None = None) -> Stopping:
         """Begin to stop the engine: it claims no run and starts no node any more. Running nodes get `grace` seconds to end;
         then they are cancelled and recorded as interrupted. Await the result of this method to wait until everything has
-        stopped. A second call changes nothing, except that `grace=0` cancels the running nodes at once.
+        stopped. A second call changes nothing, except that `grace=0` cancels the running nodes at once. An engine that is not
+        open executes nothing, and nothing happens.
         """
         grace_s = self.settings.grace if grace is None else settings.read_seconds(grace, "option 'grace'")
+        if self._services is None:
+            return Stopping(self._holdings)
         self._holdings.stop(reason, grace_s, at_once=grace is not None and grace_s == 0)
         if self._worker is not None:
             self._worker.look()
@@ -768,7 +775,9 @@ class Engine:
         return in_asking_order(pages)
 
     async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
-        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` after `timeout` seconds."""
+        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` after `timeout` seconds, and
+        `RunHeld` if the run waits for this call in turn and there is no timeout.
+        """
         self._open()
         await self._driver.until_stopped(run_id, timeout)
         return result_of(await self.get(run_id))

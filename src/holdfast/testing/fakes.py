@@ -291,7 +291,9 @@ async def attend_run(
             raise trouble
         if run.status in ENDED:
             return run
-        has_moved = engine.store.run(run_id).seq > run.seq  # an answer was recorded just after the run had stopped
+        has_moved = (
+            engine.store.run(run_id).seq > run.seq
+        )  # an answer was recorded just after the run had stopped
         if not has_moved and not await audience.step_in(engine, run_id, clock):
             return run
     raise AssertionError(
