@@ -162,7 +162,9 @@ class Driver:
                     faults[:] = [failures.without_our_frames(fault)]
 
     async def until_stopped(self, run_id: str, timeout: float | None) -> None:
-        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` after `timeout` seconds."""
+        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` and `RunHeld`: see
+        `Engine.wait`.
+        """
         services = self.services
         deadline = None if timeout is None else services.clock.now() + timeout
         way_out = "Give wait() a timeout, or wait for the run outside of its nodes."

@@ -552,9 +552,7 @@ class Engine:
     async def pause(
         self, run_id: str, reason: str | None = None, *, by: str | None = None, id: str | None = None
     ) -> Run[Any]:
-        """Pause a run: running nodes may end, but no node starts until the run is resumed. With an `id`, a repeated request
-        changes nothing.
-        """
+        """Pause a run: running nodes may end, but no node starts until the run is resumed. `id`: see `cancel`."""
         return await self._ask(run_id, inbox.Pause(by=by, reason=reason), id)
 
     async def edit(
@@ -567,9 +565,8 @@ class Engine:
         id: str | None = None,
     ) -> Run[Any]:
         """Change fields of the state of a run that waits, is paused, interrupted, failed or has not begun. `edit` is a mapping of
-        fields, or a function of the state, which is called here: the edit is refused if the run has moved since. This only
-        records the edit; an engine that was not given the flow leaves it for a worker. With an `id`, a repeated request changes
-        nothing.
+        fields, or a function of the state, which is called here: the edit is refused if the run has moved since. An engine that
+        was not given the flow leaves the edit for a worker. With an `id`, a repeated request changes nothing.
         """
         self._open()
         return await self._requests.edit(run_id, edit, by=by, reason=reason, id=id)

@@ -25,7 +25,7 @@ import msgspec
 
 from holdfast.core import answers
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import RunState
+from holdfast.core.run_state import FINAL, RunState
 from holdfast.errors import (
     FlowNotFound,
     HoldfastError,
@@ -149,12 +149,10 @@ class Requests:
         if isinstance(edit, Mapping):
             request = inbox.Edit(fields=self._plain_fields(row, edit), by=by, reason=reason)
         else:
-            if id is None:
-                refuse_final(run_id, row.status, VERBS["edit"].asked)
-            flow = self._flow_for(row, id)
-            state = history.load(self._services.store, run_id, row=row)
-            changes = msgspec.to_builtins(edited(flow, state, edit))
-            request = inbox.Edit(changes=changes, seen=row.seq, by=by, reason=reason)
+            flow, known = self._flow_for(row, id), self._look_at(run_id, VERBS["edit"].asked)
+            operator.check_edit(known, inbox.Edit())
+            changes = msgspec.to_builtins(edited(flow, known.state, edit))
+            request = inbox.Edit(changes=changes, seen=known.saved_seq, by=by, reason=reason)
         return await self.ask(run_id, request, id=id)
 
     def _plain_fields(self, row: RunRow, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -432,7 +430,9 @@ class Requests:
         return is_early or row.status == "failed" or any(VERBS[one.verb].executes for one in waiting)
 
     async def carry_out_waiting(self, lease: Lease, request: AnyRequest) -> Run[Any] | None:
-        """Carry out the oldest request in the inbox of a run that a worker has taken. Returns None if it was refused."""
+        """Carry out the oldest request in the inbox of a run that a worker has taken. Returns the run if it was executed or has
+        ended, and None if there was only something to record.
+        """
         if self._holdings.stopping is not None:  # it waits for another engine
             self._holdings.release(lease.run_id, lease.fence)
             return None
@@ -441,7 +441,7 @@ class Requests:
         except REFUSALS:
             return None
         if isinstance(done, Run):
-            return done
+            return done if done.status in FINAL else None
         done.leave_long_waits()
         return await self._driver.drive(done.journal, done)
 
