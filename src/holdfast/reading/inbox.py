@@ -35,6 +35,15 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+_GIVEN = ("request:", "signal:")
+"""What the stored id of a request begins with if its caller has given the id."""
+
+
+def given_id(stored: str) -> str:
+    """Return the id of a request as its caller gave it; the stored id if the caller gave none."""
+    return next((stored.removeprefix(mark) for mark in _GIVEN if stored.startswith(mark)), stored)
+
+
 class Pause(_Asked, frozen=True, kw_only=True):
     """A request to start no more nodes until the run is resumed."""
 

@@ -29,6 +29,7 @@ from holdfast.core.run_state import FINAL, RunState
 from holdfast.errors import (
     FlowNotFound,
     HoldfastError,
+    RequestExists,
     RunHeld,
     RunOver,
     SettingError,
@@ -216,14 +217,13 @@ class Requests:
         has_id = id is not None
         if has_id:  # signals had ids before other requests, and keep a name of their own
             request = msgspec.structs.replace(request, id=f"signal:{id}")
-        store, known = self._services.store, self._look_at(run_id, VERBS["signal"].asked)
+        known = self._look_at(run_id, VERBS["signal"].asked)
         request = msgspec.structs.replace(request, payload=questions.plain(payload, "payload"))
-        left = inbox.stored_form(request)
         wrong = _misfit(known.state, request)
         if wrong is not None and (count := self._on_their_way(run_id, request.name)):
             # Read the log again: one that has arrived meanwhile must not be counted in neither place.
             wrong = _misfit(self._look_at(run_id, VERBS["signal"].asked).state, request, count)
-        if wrong is not None and (not has_id or store.post(run_id, left, only_look=True)):
+        if wrong is not None and (not has_id or self._post(run_id, request, only_look=True)):
             raise SignalRefused(run_id, request.name, wrong)
         if has_id and not self._post(run_id, request):
             return msgspec.structs.replace(self.view(run_id), repeated=True)
@@ -247,12 +247,16 @@ class Requests:
         """Return a request that was just put into an inbox, with the time of that."""
         return msgspec.structs.replace(request, at=self._services.store.now())
 
-    def _post(self, run_id: str, request: AnyRequest) -> bool:
-        """Put a request into the inbox. Returns False if it was there before. Raises `RequestExists` and `RunOver`."""
+    def _post(self, run_id: str, request: AnyRequest, *, only_look: bool = False) -> bool:
+        """Put a request into the inbox, unless `only_look` is given. Returns False if it was there before. Raises `RequestExists`
+        and `RunOver`.
+        """
         store = self._services.store
         check_by_and_reason(request.by, request.reason)
         try:
-            return store.post(run_id, inbox.stored_form(request))
+            return store.post(run_id, inbox.stored_form(request), only_look=only_look)
+        except RequestExists as other:  # name the id that the caller gave
+            raise RequestExists(run_id, inbox.given_id(other.request), other.verb) from None
         except RunOver:  # say what the caller wanted to do with the run
             refuse_final(run_id, store.run(run_id).status, VERBS[request.verb].asked)
             raise

@@ -181,7 +181,8 @@ def test_another_request_with_the_same_id_is_refused(stage: Stage, order: Order)
     for verb, given in (("retry", ()), ("resume", ())):
         error = error_of(stage, verb, *given, execute=False, id="7")
         assert isinstance(error, hf.RequestExists)
-        assert "'request:7' (retry)" in str(error)
+        assert "the id '7' (retry)" in str(error)
+        assert error.request == "7"
     assert len(waiting(stage)) == 1
 
 
