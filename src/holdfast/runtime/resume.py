@@ -268,11 +268,11 @@ def _rewound_to(
         named = ", ".join(f'"{name}"' for name in once)
         raise ResumeRefused(
             row.run_id,
-            f"going back to event {to} would run {'a node' if len(once) == 1 else f'{len(once)} nodes'} again that "
+            f"going back to event {to} would repeat {'a node' if len(once) == 1 else f'{len(once)} nodes'} that "
             f"{'is' if len(once) == 1 else 'are'} not idempotent:\n"
             + _indented([f"{name} {_last_run(again[name])}" for name in once])
-            + f"\nIf that is right, use confirm=[{named}] ({' '.join(f'--confirm {name}' for name in once)}); or resume from "
-            "a later checkpoint.",
+            + f"\nTo run {'it' if len(once) == 1 else 'them'} again, add confirm=[{named}] "
+            f"({' '.join(f'--confirm {name}' for name in once)}); otherwise resume from a later checkpoint.",
         )
     return state
 
