@@ -7,7 +7,7 @@ again. Workers carry the requests out. Only a cancellation executes nothing, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -183,7 +183,7 @@ def _no_match(store: Store, query: Query, matching: Matching) -> RunNotFound:
     return error
 
 
-def _near(given: str | None, known: Set[str]) -> str:
+def _near(given: str | None, known: Collection[str]) -> str:
     """Return the name that was probably meant; an empty text if none was given, or if it is one of those that are known."""
     return "" if given is None or given in known else did_you_mean(given, known)
 
