@@ -634,7 +634,6 @@ class Schedule:
         state and its answers.
         """
         fork = subject.of is not None
-        events = [event for _, event in walk.log]
         wrong = [*hand.requests.wrong]
         wrong += check_made(subject.run_id, walk.log, hand.requests.made, self.ledger)
         if not fork:
@@ -647,7 +646,7 @@ class Schedule:
             values = history.load(self.disk, subject.run_id, row=row).values
             wrong += oracle.check_result(row, walk, values, cancelled=hand.cancels, fork=fork)
             wrong += oracle.check_answers(row, walk, hand.acknowledged)
-            wrong += check_requests(subject.run_id, events, self.disk, self.ledger)
+            wrong += check_requests(subject.run_id, walk.log, self.disk, self.ledger)
             wrong += oracle.check_confirmed(walk, hand.requests.made)
             if row.status == "completed":
                 states[subject.run_id] = values

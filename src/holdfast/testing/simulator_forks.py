@@ -48,6 +48,7 @@ def _check_starts(family: Family, run_id: str, decided: set[tuple[str, int]]) ->
     """
     log, first = family.logs[run_id], family.logs[run_id][0][1]
     begun, done = _known_at(family, first.parent, first.to, family.forked[run_id][first.reason])
+    decided |= {(one.node, one.iteration) for one in first.visits if first.repeat.get(one.node) == "run"}
     wrong, asked = [], set()
     for row, event in log:
         if row.kind == "QuestionAsked" and event.about == "repeat":
@@ -57,8 +58,6 @@ def _check_starts(family: Family, run_id: str, decided: set[tuple[str, int]]) ->
         if row.kind not in ("NodeStarted", "ItemStarted"):
             continue
         visit = (event.node, event.iteration, getattr(event, "item", None))
-        if first.repeat.get(event.node) == "run" and any(one[:2] == visit[:2] for one in begun - done):
-            decided.add(visit[:2])
         if visit in done or (visit[2] is not None and (*visit[:2], None) in done):
             wrong.append(f"{run_id}@{row.seq}: {visit} starts, but was done where the run was forked")
         elif visit in begun and visit[:2] not in decided:
@@ -73,14 +72,14 @@ def _known_at(family: Family, run_id: str, to: int, turn: int) -> tuple[set[Visi
     both with what its own parent had begun and done.
     """
     tale, log = family.tales[run_id], family.logs[run_id]
-    by_seq = dict((row.seq, (row, event)) for row, event in log)
+    by_seq = {row.seq: (row, event) for row, event in log}
     begun: set[Visit] = set()
     done: set[Visit] = set()
     for row, event in log:
         if family.ledger.when[run_id, row.seq] >= turn or tale is None:
             break
         is_whole = row.kind == "NodeStarted" and event.node not in tale.sketch.items
-        if (is_whole or row.kind == "ItemStarted") and tale.habits.get(event.node) == "careful":
+        if (is_whole or row.kind == "ItemStarted") and tale.is_careful(event.node):
             begun.add((event.node, event.iteration, getattr(event, "item", None)))
     seq = to
     while seq in by_seq:
@@ -100,8 +99,8 @@ def _known_at(family: Family, run_id: str, to: int, turn: int) -> tuple[set[Visi
 def _check_keys(
     family: Family, witness: BodyWitness, decided: Mapping[str, set[tuple[str, int]]]
 ) -> list[str]:
-    """Check that the runs of a lineage use one key for each visit, so that a receiver acts once; and that a visit which was to run
-    again, and a fork with keys of its own, have others.
+    """Check that the runs of a lineage use one key for each visit, so that a receiver acts once; and that a visit which was to
+    run again, and a fork with keys of its own, have others.
     """
     wrong: list[str] = []
     first: dict[tuple[str, str, int, int | None], tuple[str, str]] = {}
@@ -119,7 +118,7 @@ def _check_keys(
         other, known = first.setdefault((lineage, node, iteration, item), (run_id, key))
         if known != key:
             wrong.append(f"{run_id}: {named} has another key than in {other}, so its effect happens twice")
-    for (lineage, node, iteration, item), (run_id, key) in first.items():
+    for (_, node, _, _), (run_id, key) in first.items():
         if key in own:
             wrong.append(
                 f"{own[key]}: node {node!r} was to run again, but has the key that it has in {run_id}"
