@@ -195,7 +195,7 @@ class Requester:
         def deed(engine: Engine) -> Awaitable[Any]:
             return engine.retry(self._run_id, f"{NOWHERE} else", **given)
 
-        await self._send(Made(tag, "retry", deed, first.id), other=True)
+        await self._send(Made(tag, "retry", deed, first.id))
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -217,21 +217,21 @@ class Requester:
         self.made.append(made)
         await self._send(made)
 
-    async def _send(self, made: Made, *, other: bool = False) -> None:
-        """Send a request, and check the reply. `other`: its id is that of another request."""
+    async def _send(self, made: Made) -> None:
+        """Send a request, and check the reply."""
         scene, ledger, place = self._scene, self._scene.ledger, (self._run_id, f"request:{made.id}")
 
         async def deed(engine: Engine) -> None:
-            was_there, was_over, began = place in ledger.posted, self._is_over(), scene.now()
+            known, was_over, began = ledger.posted.get(place), self._is_over(), scene.now()
             try:
                 run = await made.deed(engine)
             except HoldfastError as fault:
                 self._note(made, began, fault)
                 raise
             self._note(made, began, None)
-            if was_there and (other or not run.repeated):
+            if known is not None and (known.reason != made.tag or not run.repeated):
                 self._say(made, "returned as if it were new, but its id had been used")
-            elif was_over and not was_there and not self._is_returned(made):
+            elif was_over and known is None and not self._is_returned(made):
                 self._say(made, "returned, but the run was over")
 
         await self._ask(deed)
