@@ -288,7 +288,7 @@ BAD_CONDITIONS: list[tuple[list[str], int, str]] = [
         2,
         "--where 'label=n': a label has a name and a value; write it as --where label=NAME=VALUE",
     ),
-    (["--where", "label==1"], 2, "write it as --where"),
+    (["--where", "label==1"], 2, "write it as --where label=NAME=VALUE"),
     (["--where", "flow=a", "--where", "flow=b"], 2, "no run has both a and b"),
     (["--where", "label=a=1", "--where", "label=a=2"], 2, "no run has both a=1 and a=2"),
     (["--where", "flow=ordr"], 3, "did you mean 'order'?"),

@@ -256,7 +256,7 @@ def read_where(given: Sequence[str]) -> Query:
                 f"--where {condition!r}: give a field and its value, as in --where status=failed. The fields are "
                 f"{', '.join(_FIELDS)}."
             )
-        if field == "label" and not value.partition("=")[1]:
+        if field == "label" and value.find("=") < 1:
             raise SettingError(
                 f"--where {condition!r}: a label has a name and a value; write it as --where label=NAME=VALUE"
             )
