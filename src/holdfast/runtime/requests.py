@@ -46,7 +46,7 @@ from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.operator import REFUSALS, VERBS, check_by_and_reason
-from holdfast.runtime.resume import TakeUp, edited, prepare_unchecked
+from holdfast.runtime.resume import TakeUp, edited, naming_misfit, prepare_unchecked
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow
@@ -160,7 +160,8 @@ class Requests:
         flow = self._flows.get(row.flow)
         if flow is None or row.state_version != flow.definition.state_version:
             return {field: questions.plain(value, f"state.{field}") for field, value in given.items()}
-        return {field: flow.state.accept_field(field, value) for field, value in given.items()}
+        with naming_misfit(row.run_id, flow):
+            return {field: flow.state.accept_field(field, value) for field, value in given.items()}
 
     def _flow_for(self, row: RunRow, id: str | None) -> Flow[Any]:
         """Return the flow that a function which edits the state needs."""
