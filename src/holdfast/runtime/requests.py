@@ -270,6 +270,10 @@ class Requests:
         store, verb = self._services.store, VERBS[request.verb]
         check_by_and_reason(request.by, request.reason)
         row = store.run(run_id)
+        if (
+            posted and row.status in FINAL
+        ):  # the request itself may have been carried out, and have ended the run
+            return await self._until_handled(run_id, request)
         refuse_final(run_id, row.status, verb.asked)
         if run_id not in self._holdings and not row.held:
             with suppress(RunHeld):
