@@ -145,6 +145,54 @@ def test_a_handler_that_asks_executes_nothing_and_a_worker_carries_the_requests_
     shop.assert_sound("r")
 
 
+@pytest.mark.parametrize("status", ["waiting", "paused", "interrupted", "failed"])
+def test_a_run_that_does_not_move_is_edited_whatever_stopped_it(shop: Shop, status: str) -> None:
+    graph = Graph("stops", Order)
+    begun: list[asyncio.Event] = []
+
+    @graph.node
+    async def stop(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        if state.city == "Ulm" and status == "waiting":
+            await ctx.wait_for("news")
+        if state.city == "Ulm" and status == "failed":
+            raise ValueError("Ulm is closed")
+        if state.city == "Ulm" and status == "interrupted":
+            begun[0].set()
+            await asyncio.Event().wait()
+        return {"log": [state.city]}
+
+    shop.flow = flow = graph.chain(START, "stop", END).compile()
+
+    async def interrupted(engine: hf.Engine) -> None:
+        begun.append(asyncio.Event())
+        run = asyncio.ensure_future(engine.run(flow, {}, run_id="r"))
+        await begun[0].wait()
+        engine.stop(grace=0)
+        await asyncio.wait([run])
+
+    if status == "interrupted":
+        shop.do(interrupted, flow)
+    else:
+        shop("start", flow, {}, run_id="r")
+        if status == "paused":
+            shop.leave("pause", "r")
+        shop.work()
+    assert shop.store.run("r").status == status
+    shop.leave("edit", "r", {"city": "Kiel"}, by="ann", id="1")
+    shop.work()
+    (edited,) = shop.told("StateEdited")
+    assert (edited.by, shop.leave("requests", "r")) == ("ann", [])
+    assert shop.store.run("r").status == ("completed" if status == "interrupted" else status)
+    if status != "interrupted":
+        shop.leave("resume", "r", execute=False)
+    if status == "waiting":
+        shop.leave("signal", "r", "news")
+    shop.work()
+    run = shop("get", "r")
+    assert (run.status, run.state.log) == ("completed", ["Kiel"])
+    shop.assert_sound("r")
+
+
 def test_what_a_worker_cannot_carry_out_is_recorded_with_who_when_and_why(shop: Shop) -> None:
     shop.fail()
     shop.leave("skip", "r", "sned", execute=False, by="ann", reason="in a hurry")
@@ -482,3 +530,12 @@ def test_a_time_at_which_no_run_can_begin_is_refused(shop: Shop, begin_at: datet
     assert isinstance(error, hf.SettingError)
     assert told in str(error)
     assert shop("runs") == []
+
+
+@pytest.mark.parametrize("verb", ["edit", "resume", "fork"])
+def test_an_edit_that_is_neither_fields_nor_a_function_is_refused(shop: Shop, verb: str) -> None:
+    shop.fail()
+    error = shop.refusal(verb, "r", edit=5)
+    assert isinstance(error, hf.SettingError)
+    assert "edit=5 of run 'r' is not valid: give a dict of fields and values, or a function" in str(error)
+    assert shop.called == []

@@ -489,8 +489,13 @@ def edited(
 ) -> events.Changes:
     """Return the changes that an edit makes to the state. The edit is a mapping of fields, a function that returns fields or a
     state, or changes its argument; or it is what such a function has changed. Raises `StateError`, which names the run (for a
-    fork, the run `run_id` that it is forked from), if the edit does not fit the state type.
+    fork, the run `run_id` that it is forked from), if the edit does not fit the state type; `SettingError` if it is no edit at all.
     """
+    if not callable(edit) and not isinstance(edit, (Mapping, events.Changes)):
+        raise SettingError(
+            f"edit={edit!r} of run {run_id or state.run_id!r} is not valid: give a dict of fields and values, or a function of "
+            "the state"
+        )
     with naming_misfit(run_id or state.run_id, flow):
         if isinstance(edit, events.Changes):
             after = dict(state.values)
