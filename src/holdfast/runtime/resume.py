@@ -489,7 +489,7 @@ def edited(
 ) -> events.Changes:
     """Return the changes that an edit makes to the state. The edit is a mapping of fields, a function that returns fields or a
     state, or changes its argument; or it is what such a function has changed. Raises `StateError`, which names the run (for a
-    fork, the run `run_id` that it is forked from), if the edit does not fit the state type; `SettingError` if it is no edit at all.
+    fork, the run `run_id` that it is forked from), if the edit does not fit the state type; `SettingError` if it is no edit.
     """
     if not callable(edit) and not isinstance(edit, (Mapping, events.Changes)):
         raise SettingError(
