@@ -47,7 +47,7 @@ from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.operator import REFUSALS, VERBS, check_by_and_reason
-from holdfast.runtime.resume import TakeUp, edited, prepare_unchecked
+from holdfast.runtime.resume import TakeUp, edited, naming_misfit, prepare_unchecked
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow
@@ -161,7 +161,8 @@ class Requests:
         flow = self._flows.get(row.flow)
         if flow is None or row.state_version != flow.definition.state_version:
             return {field: questions.plain(value, f"state.{field}") for field, value in given.items()}
-        return {field: flow.state.accept_field(field, value) for field, value in given.items()}
+        with naming_misfit(row.run_id, flow):
+            return {field: flow.state.accept_field(field, value) for field, value in given.items()}
 
     def _flow_for(self, row: RunRow, id: str | None) -> Flow[Any]:
         """Return the flow that a function which edits the state needs."""
@@ -273,6 +274,10 @@ class Requests:
         store, verb = self._services.store, VERBS[request.verb]
         check_by_and_reason(request.by, request.reason)
         row = store.run(run_id)
+        if (
+            posted and row.status in FINAL
+        ):  # the request itself may have been carried out, and have ended the run
+            return await self._until_handled(run_id, request)
         refuse_final(run_id, row.status, verb.asked)
         if run_id not in self._holdings and not row.held:
             with suppress(RunHeld):

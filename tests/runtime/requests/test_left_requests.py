@@ -4,6 +4,7 @@ them out. The calling process claims nothing and executes nothing, and needs no 
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from asking import Order, error_of, leave, refused, requests, waiting, works
 from harness import Stage
 
 import holdfast as hf
+from holdfast.runtime.requests import Requests
 
 
 @pytest.fixture
@@ -174,6 +176,29 @@ def test_a_recorded_request_with_an_id_is_recorded_once(
     assert (first.repeated, again.repeated) == (False, True)
     assert stage.kinds() == kinds
     assert len(kinds) == 2
+
+
+@pytest.mark.parametrize(("verb", "given"), [("cancel", ()), ("signal", ("news",))])
+def test_a_request_that_another_engine_carries_out_at_once_is_not_refused_although_the_run_is_over_then(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, verb: str, given: tuple[Any, ...]
+) -> None:
+    order = Order()
+    order.broken = False
+    stage.do(lambda engine: engine.start(order.flow, {"plain": "tea"}, run_id="r"))
+    post = Requests._post
+
+    def and_works(*posted: Any) -> bool:
+        is_new = post(*posted)
+        worker = threading.Thread(target=works, args=(stage, order.flow))
+        worker.start()
+        worker.join()
+        return is_new
+
+    monkeypatch.setattr(Requests, "_post", and_works)
+    run = leave(stage, verb, *given, id="7")
+    assert run.status == ("cancelled" if verb == "cancel" else "completed")
+    assert stage.kinds().count("RunCancelled" if verb == "cancel" else "SignalReceived") == 1
+    assert requests(stage) == []
 
 
 def test_another_request_with_the_same_id_is_refused(stage: Stage, order: Order) -> None:
