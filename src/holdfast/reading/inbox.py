@@ -11,7 +11,7 @@ inbox.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
@@ -120,7 +120,7 @@ class Resume(_Asked, frozen=True, kw_only=True):
     """`changes` and `seen` are what a function of the caller changed, as in `Edit`."""
     force: bool = False
     confirm: list[str] = []
-    on_change: str = "refuse"
+    on_change: Literal["refuse", "compatible"] = "refuse"
     rename: dict[str, str] = {}
 
 
@@ -150,6 +150,16 @@ def stored_form(request: AnyRequest) -> Request:
         if name not in _SHARED and ((value := getattr(request, name)) is not None or name not in left_out)
     }
     return Request(id=request.id, verb=request.verb, body=body, by=request.by, reason=request.reason)
+
+
+def check(request: AnyRequest) -> None:
+    """Refuse a request whose options have the wrong type: no engine could read it. Raises `SettingError`."""
+    try:
+        msgspec.convert(stored_form(request).body, type(request))
+    except msgspec.ValidationError as fault:
+        raise SettingError(
+            f"this {request.verb} cannot be requested: {fault}. Correct the option."
+        ) from fault
 
 
 def read(stored: Request) -> AnyRequest:

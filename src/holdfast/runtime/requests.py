@@ -56,6 +56,8 @@ from holdfast.storage.verdicts import refuse_final
 
 R = TypeVar("R", bound=AnyRequest)
 
+_ID_MAX = 512
+"""How many characters the id of a request may have: PostgreSQL cannot index much longer ones."""
 _LOOK_S = POLL_S / 4
 _LOOKS = 100
 """How often a caller looks whether its request was carried out, every `_LOOK_S` seconds, before it returns the run as it is."""
@@ -254,6 +256,7 @@ class Requests:
         """
         store = self._services.store
         check_by_and_reason(request.by, request.reason)
+        inbox.check(request)
         try:
             return store.post(run_id, inbox.stored_form(request), only_look=only_look)
         except RequestExists as other:  # name the id that the caller gave
@@ -454,6 +457,15 @@ class Requests:
         done.leave_long_waits()
         return await self._driver.drive(done.journal, done)
 
+    async def carry_out_unclaimed(self, run_id: str, request: AnyRequest) -> Run[Any] | None:
+        """Carry out the oldest request in the inbox of a run that this worker may not continue: recording it does not need the
+        flow of the run. Returns what `carry_out_waiting` returns.
+        """
+        with suppress(RunHeld):
+            lease = self._holdings.claim_for(run_id, request, briefly=True)
+            return await self.carry_out_waiting(lease, request) if lease is not None else None
+        return None
+
     async def _record_refused(self, run_id: str, request: AnyRequest, refused: HoldfastError) -> None:
         """Record that a request cannot be carried out, and remove it from the inbox. If another engine has claimed the run
         meanwhile, that engine does so; if the run has ended, the store has marked the request as unmet.
@@ -496,6 +508,10 @@ def _check_id(id: Any, what: str) -> None:
         raise SettingError(
             f"id={id!r} is not a valid id of a {what}: give a string that is not empty, or leave id out"
         )
+    if id is not None and what == "request" and (len(id) > _ID_MAX or not id.isprintable()):
+        raise SettingError(
+            f"id={id[:40]!r}{'…' * (len(id) > 40)} is not a valid id of a request: give up to {_ID_MAX} printable characters"
+        )
 
 
 def _take_up(request: inbox.Resume) -> TakeUp:
@@ -510,7 +526,7 @@ def _take_up(request: inbox.Resume) -> TakeUp:
         seen=request.seen,
         force=request.force,
         confirm=request.confirm,
-        on_change="compatible" if request.on_change == "compatible" else "refuse",
+        on_change=request.on_change,
         rename=request.rename,
         by=request.by,
         reason=request.reason,

@@ -203,7 +203,8 @@ def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> 
     reached = node is not None and (node.completed_seq if take_up.after else node.iteration)
     if node is None or not reached:
         what = "has not completed" if take_up.after else "was never reached"
-        raise ResumeRefused(row.run_id, f"node {name!r} {what} in this run{did_you_mean(name, head.nodes)}")
+        near = did_you_mean(name, head.nodes) if node is None else ""
+        raise ResumeRefused(row.run_id, f"node {name!r} {what} in this run{near}")
     if take_up.after:
         return node.completed_seq
     return row.seq if name in head.open else node.completed_seq - 1

@@ -230,3 +230,33 @@ def test_an_id_needs_an_inbox(stage: Stage, order: Order, verb: str) -> None:
 @pytest.mark.parametrize("id", ["", 7])
 def test_an_id_that_is_not_text_is_refused(stage: Stage, order: Order, id: Any) -> None:
     assert isinstance(error_of(stage, "resume", execute=False, id=id), hf.SettingError)
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "named"),
+    [
+        ("resume", {"rename": {"send": 5}}, "$.rename"),
+        ("resume", {"on_change": "perhaps"}, "$.on_change"),
+        ("resume", {"force": "yes"}, "$.force"),
+        ("resume", {"after": 5}, "$.after"),
+        ("retry", {"node": 5}, "$.node"),
+        ("skip", {"node": None}, "$.node"),
+        ("resume", {"by": "\ud800"}, "by="),
+        ("resume", {"reason": "a\0b"}, "reason="),
+        ("resume", {"id": "x" * 513}, "up to 512 printable characters"),
+        ("resume", {"id": "a\0b"}, "up to 512 printable characters"),
+    ],
+)
+def test_an_option_that_no_engine_could_read_is_refused_at_once(
+    stage: Stage, order: Order, verb: str, given: dict[str, Any], named: str
+) -> None:
+    error = error_of(stage, verb, execute=False, **given)
+    assert isinstance(error, hf.SettingError)
+    assert named in str(error)
+    assert waiting(stage) == []
+
+
+def test_a_whole_number_of_any_size_can_be_left(stage: Stage, order: Order) -> None:
+    leave(stage, "skip", "send", {"log": [10**30]}, execute=False)
+    (ended,) = works(stage, order.flow)
+    assert ended.state.log[-1] == 10**30
