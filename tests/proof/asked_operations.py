@@ -102,7 +102,7 @@ def end_it(hands: Hands) -> None:
     with suppress(HoldfastError):
         store.append([story("r1")[-1]])
     with suppress(HoldfastError):
-        _post(store, inbox.Pause(id="three"))
+        _post(store, inbox.Signal(id="three", name="more news"))
     store.close()
 
 
