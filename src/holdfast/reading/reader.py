@@ -111,7 +111,8 @@ class Reader:
                     refused_at=stored.at,
                 )
             )
-        return sorted(found, key=lambda one: one.at)
+        order = list(known)
+        return sorted(found, key=lambda one: (one.at, order.index(one.id) if one.id in known else len(order)))
 
     def plan_fork(self, run: str, checkpoint: str | int | None = None) -> ForkPlan:
         """Return what a fork from a checkpoint (default: the latest) would begin with, and what it must not repeat without a

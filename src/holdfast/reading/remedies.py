@@ -113,6 +113,12 @@ def resume(
     return Remedy("resume", arguments, words, line)
 
 
+def work(commands: CommandLine, flow: str, *, wants_base: bool = False) -> Remedy:
+    """Return the remedy that starts a worker for the runs of a flow, in all queues."""
+    line = commands.line("worker", *commands.file_words(), run_base=commands.base_for(wants_base=wants_base))
+    return Remedy("work", {}, f"start a worker that takes flow {flow!r}: it claims the run", line)
+
+
 def _as_arguments(options: tuple[str, ...]) -> dict[str, Any]:
     """Convert command options (`--on-change compatible --rename old=new`) to arguments of the engine's `resume`."""
     found: dict[str, Any] = {}

@@ -98,6 +98,19 @@ class Driver:
             holdings.release(run_id, lease.fence)
             raise
 
+    async def resume(self, run_id: str, take_up: TakeUp) -> Run[Any] | None:
+        """Resume a run here, and execute it until it stops. Returns None if it is completed, and the resume changes nothing."""
+        only_on, store = take_up.changes_nothing, self.services.store
+        if only_on and store.run(run_id).status == "completed":
+            return None
+        try:
+            journal = await self.take_up(run_id, take_up)
+        except ResumeRefused:
+            if only_on and store.run(run_id).status == "completed":  # since it was first read
+                return None
+            raise
+        return self.result(await self.drive(journal))
+
     async def record_refusal(
         self, run_id: str, fence: int, request: AnyRequest, refused: HoldfastError
     ) -> None:
@@ -149,10 +162,13 @@ class Driver:
                     faults[:] = [failures.without_our_frames(fault)]
 
     async def until_stopped(self, run_id: str, timeout: float | None) -> None:
-        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` after `timeout` seconds."""
+        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` and `RunHeld`: see
+        `Engine.wait`.
+        """
         services = self.services
         deadline = None if timeout is None else services.clock.now() + timeout
-        with nesting.waiting_for(services.store.generation, run_id, refuse=False):
+        way_out = "Give wait() a timeout, or wait for the run outside of its nodes."
+        with nesting.waiting_for(services.store.generation, run_id, way_out, refuse=timeout is None):
             while True:
                 runner = self._holdings.get(run_id)
                 row = await services.reading.call(services.store.run, run_id)
@@ -299,7 +315,7 @@ class Driver:
     @property
     def ear(self) -> Ear | None:
         """The object that listens for news of the store, created at its first use; None in an engine without threads."""
-        if self._ear is None and self.services.threads is not None:
+        if self._ear is None and not self.services.inline:
             self._ear = Ear(self.services.store.queues)
         return self._ear
 

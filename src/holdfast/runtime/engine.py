@@ -42,13 +42,10 @@ from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, R
 from holdfast.runtime import creation, nesting, settings
 from holdfast.runtime.calls.executors import (
     Executor,
-    Threads,
     check_given,
-    names_elsewhere,
     refuse_uncallable,
 )
 from holdfast.runtime.calls.process.executor import build_executors
-from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.driver import Driver
@@ -59,7 +56,7 @@ from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests, refuse_id_here
 from holdfast.runtime.resume import TakeUp, check_confirm
 from holdfast.runtime.runner import SOON_S, Runner
-from holdfast.runtime.services import ReadingThread, Services, at_once, in_thread, waker
+from holdfast.runtime.services import ReadingThread, Services, refuse_while_loading, waker
 from holdfast.runtime.signals import Signals, Stopping
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import NewRun, RunStatus, Store
@@ -80,6 +77,7 @@ class Engine:
     _driver_type: type[Driver] = Driver
     _caller_blocks = False
     """True if the caller blocks until the run returns: a waiting coroutine is then unwound sooner."""
+    _was_opened = False
     _driver: Driver
     _requests: Requests
 
@@ -131,7 +129,7 @@ class Engine:
             }
         )
         self._inline = inline
-        self._executors = check_given(executors or {})
+        self._executors = check_given(executors) if executors else {}
         self.flows: dict[str, Flow[Any]] = {}
         self.flow_files: dict[str, str] = {}
         """Name of a flow -> the file that the command line loaded the flow from. Runs that this engine creates record the path,
@@ -170,18 +168,15 @@ class Engine:
         self.flows[flow.name] = flow
 
     async def __aenter__(self) -> Self:
+        refuse_while_loading()
+        if self._was_opened:
+            raise SettingError("an engine can be opened only once; make another one with Engine(…)")
         store = self._given_store or open_store_for(self.settings, self._clock)
-        threads = None if self._inline else Threads()
-        aside = in_thread(threads) if threads is not None else at_once
-        executors = build_executors(threads, self._executors)
         writer = InlineWriter(store) if self._inline else Writer(store, waker(asyncio.get_running_loop()))
         holder = this_process(self.settings.lease_ttl)
-        self._holdings.open(store, holder, aside)
         files = self._files(store)
-        if self.settings.keep_checkpoints:
-            self._keeper = Keeper(store, self.settings.keep_checkpoints, aside, self._holdings)
-        ours = (self._keeper, self._scribe)
-        self._services = Services(
+        self._was_opened = True
+        self._services = services = Services(
             store=store,
             commits=Commits(writer),
             clock=self._clock,
@@ -191,24 +186,28 @@ class Engine:
             resources=self._resources,
             blob_over=self.settings.blob_over,
             log_budget=self.settings.log_budget,
-            stage=Stage(0.0) if self._inline else Stage(),
-            threads=threads,
+            inline=self._inline,
             reading=ReadingThread(inline=self._inline),
-            executors=executors,
-            elsewhere=names_elsewhere(executors),
+            given_executors=self._executors,
+            build_executors=build_executors,
             haunted={},
             faults={},
-            aside=aside,
             park_after=self.settings.park_after,
             park_soon=min(self.settings.park_after, SOON_S if self._caller_blocks else math.inf),
             holdings=self._holdings,
-            listeners=Listeners((*(one for one in ours if one is not None), *self._listeners)),
+            listeners=Listeners(),
             **files,
         )
+        self._holdings.open(store, holder, services.aside)
+        if self.settings.keep_checkpoints:
+            self._keeper = Keeper(store, self.settings.keep_checkpoints, services.aside, self._holdings)
+        for listener in (self._keeper, self._scribe, *self._listeners):
+            if listener is not None:
+                services.listeners.add(listener)
         if not self._inline:
             self.os_signals.open()
-        self._driver = self._driver_type(self._services, self.flows)
-        self._requests = Requests(self._services, self.flows, self._driver)
+        self._driver = self._driver_type(services, self.flows)
+        self._requests = Requests(services, self.flows, self._driver)
         return self
 
     def _files(self, store: Store) -> dict[str, Any]:
@@ -242,11 +241,7 @@ class Engine:
         self._driver.close()
         holdings.close()
         self._services = self._followers = None
-        services.reading.close()
-        for name, executor in services.executors.items():
-            if name not in self._executors:
-                executor.close()
-        services.commits.close()
+        services.close()
         if self._keeper is not None:
             self._keeper.close()
         if self._scribe is not None:
@@ -257,9 +252,12 @@ class Engine:
     def stop(self, reason: str = "stopped", *, grace: float | None = None) -> Stopping:
         """Begin to stop the engine: it claims no run and starts no node any more. Running nodes get `grace` seconds to end;
         then they are cancelled and recorded as interrupted. Await the result of this method to wait until everything has
-        stopped. A second call changes nothing, except that `grace=0` cancels the running nodes at once.
+        stopped. A second call changes nothing, except that `grace=0` cancels the running nodes at once. An engine that is not
+        open executes nothing, and nothing happens.
         """
         grace_s = self.settings.grace if grace is None else settings.read_seconds(grace, "option 'grace'")
+        if self._services is None:
+            return Stopping(self._holdings)
         self._holdings.stop(reason, grace_s, at_once=grace is not None and grace_s == 0)
         if self._worker is not None:
             self._worker.look()
@@ -457,8 +455,9 @@ class Engine:
         self._open()
         if not execute:
             return self._requests.leave_resume(run_id, take_up, id)
-        refuse_id_here(id)
-        return await self._requests.resume(run_id, take_up)
+        if id is not None:
+            raise refuse_id_here(id)
+        return await self._driver.resume(run_id, take_up) or self._view(run_id)
 
     async def retry(
         self,
@@ -553,9 +552,7 @@ class Engine:
     async def pause(
         self, run_id: str, reason: str | None = None, *, by: str | None = None, id: str | None = None
     ) -> Run[Any]:
-        """Pause a run: running nodes may end, but no node starts until the run is resumed. With an `id`, a repeated request
-        changes nothing.
-        """
+        """Pause a run: running nodes may end, but no node starts until the run is resumed. `id`: see `cancel`."""
         return await self._ask(run_id, inbox.Pause(by=by, reason=reason), id)
 
     async def edit(
@@ -568,9 +565,8 @@ class Engine:
         id: str | None = None,
     ) -> Run[Any]:
         """Change fields of the state of a run that waits, is paused, interrupted, failed or has not begun. `edit` is a mapping of
-        fields, or a function of the state, which is called here: the edit is refused if the run has moved since. This only
-        records the edit; an engine that was not given the flow leaves it for a worker. With an `id`, a repeated request changes
-        nothing.
+        fields, or a function of the state, which is called here: the edit is refused if the run has moved since. An engine that
+        was not given the flow leaves the edit for a worker. With an `id`, a repeated request changes nothing.
         """
         self._open()
         return await self._requests.edit(run_id, edit, by=by, reason=reason, id=id)
@@ -681,14 +677,14 @@ class Engine:
                 services.store,
                 run_id,
                 keep_last,
-                holder=services.holder,
+                holder=self._holdings.holder,
                 fence=held.fence if held is not None else None,
                 rewinds=held.journal.rewinds if isinstance(held, Runner) else (),
                 archive_to=os.fspath(archive) if archive is not None else None,
                 blob_over=services.blob_over,
                 doubt=self._holdings.doubt,
             )
-        return call() if services.threads is None else await asyncio.to_thread(call)
+        return call() if services.inline else await asyncio.to_thread(call)
 
     # --- verbs that read ------------------------------------------------------------------------------
 
@@ -774,7 +770,9 @@ class Engine:
         return in_asking_order(pages)
 
     async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
-        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` after `timeout` seconds."""
+        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` after `timeout` seconds, and
+        `RunHeld` if the run waits for this call in turn and there is no timeout.
+        """
         self._open()
         await self._driver.until_stopped(run_id, timeout)
         return result_of(await self.get(run_id))

@@ -203,16 +203,15 @@ def _skip(
     """Record the skip of a visit. If its route cannot be decided, or the update does not fit the state any more, that is recorded
     as a failure of the router, so that the run fails and a caller can edit the state.
     """
-    changes = update if update is not None else Changes()
     try:
-        journal.record(outcomes.skipped(journal.flow, journal.state, name, header, update=update, **said))
-        return
-    except StateError as misfit:
-        changes, failure = Changes(), journal.faults.describe(name, misfit)
-    except ResumeRefused as fault:
-        failure = journal.faults.describe(name, fault.__cause__ or fault)
-    journal.record(events.NodeSkipped(**header, changes=changes, **said))
-    journal.record(events.RoutingFailed(**header, failure=failure))
+        skipped = outcomes.skipped(journal.flow, journal.state, name, header, update=update, **said)
+    except (StateError, ResumeRefused) as fault:
+        changes = Changes() if update is None or isinstance(fault, StateError) else update
+        journal.record(events.NodeSkipped(**header, changes=changes, **said))
+        cause = fault if isinstance(fault, StateError) else fault.__cause__ or fault
+        journal.record(events.RoutingFailed(**header, failure=journal.faults.describe(name, cause)))
+    else:
+        journal.record(skipped)
 
 
 def _quarantined(journal: Journal, name: str) -> Failure:

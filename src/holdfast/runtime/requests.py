@@ -25,11 +25,10 @@ import msgspec
 
 from holdfast.core import answers
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import RunState
+from holdfast.core.run_state import FINAL, RunState
 from holdfast.errors import (
     FlowNotFound,
     HoldfastError,
-    ResumeRefused,
     RunHeld,
     RunOver,
     SettingError,
@@ -81,8 +80,8 @@ class Requests:
         request = self._with_id(request, id)
         if not execute:
             return self.leave(run_id, request)
-        if VERBS[request.verb].executes:
-            refuse_id_here(id)
+        if id is not None and VERBS[request.verb].executes:
+            raise refuse_id_here(id)
         if id is not None and not self._post(run_id, request):
             await self._until_handled(run_id, request)
             return msgspec.structs.replace(self.view(run_id), repeated=True)
@@ -98,20 +97,6 @@ class Requests:
             held.request(self._stamped(request))
         return msgspec.structs.replace(self.view(run_id), repeated=not is_new)
 
-    async def resume(self, run_id: str, take_up: TakeUp) -> Run[Any]:
-        """Resume a run here, and execute it until it stops. A completed run is returned, unless the resume would change it."""
-        only_on = take_up.changes_nothing
-        store = self._services.store
-        if only_on and store.run(run_id).status == "completed":
-            return self.view(run_id)
-        try:
-            journal = await self._driver.take_up(run_id, take_up)
-        except ResumeRefused:
-            if only_on and store.run(run_id).status == "completed":  # since it was first read
-                return self.view(run_id)
-            raise
-        return self._driver.result(await self._driver.drive(journal))
-
     def leave_resume(self, run_id: str, take_up: TakeUp, id: str | None) -> Run[Any]:
         """Leave a request to resume a run. A function that edits the state is called here, with the state that the run would
         continue with now.
@@ -119,7 +104,7 @@ class Requests:
         if take_up.validate is not None:
             raise SettingError(
                 "validate= is a function of this process, and execute=False leaves the run to another one. Give the validation "
-                "to the flow (graph.validate_resume), or leave execute=False out."
+                "to the flow (Graph(…, validate_resume=…)), or leave execute=False out."
             )
         row = self._services.store.run(run_id)
         request = inbox.Resume(
@@ -164,12 +149,10 @@ class Requests:
         if isinstance(edit, Mapping):
             request = inbox.Edit(fields=self._plain_fields(row, edit), by=by, reason=reason)
         else:
-            if id is None:
-                refuse_final(run_id, row.status, VERBS["edit"].asked)
-            flow = self._flow_for(row, id)
-            state = history.load(self._services.store, run_id, row=row)
-            changes = msgspec.to_builtins(edited(flow, state, edit))
-            request = inbox.Edit(changes=changes, seen=row.seq, by=by, reason=reason)
+            flow, known = self._flow_for(row, id), self._look_at(run_id, VERBS["edit"].asked)
+            operator.check_edit(known, inbox.Edit())
+            changes = msgspec.to_builtins(edited(flow, known.state, edit))
+            request = inbox.Edit(changes=changes, seen=known.saved_seq, by=by, reason=reason)
         return await self.ask(run_id, request, id=id)
 
     def _plain_fields(self, row: RunRow, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -447,7 +430,9 @@ class Requests:
         return is_early or row.status == "failed" or any(VERBS[one.verb].executes for one in waiting)
 
     async def carry_out_waiting(self, lease: Lease, request: AnyRequest) -> Run[Any] | None:
-        """Carry out the oldest request in the inbox of a run that a worker has taken. Returns None if it was refused."""
+        """Carry out the oldest request in the inbox of a run that a worker has taken. Returns the run if it was executed or has
+        ended, and None if there was only something to record.
+        """
         if self._holdings.stopping is not None:  # it waits for another engine
             self._holdings.release(lease.run_id, lease.fence)
             return None
@@ -456,16 +441,14 @@ class Requests:
         except REFUSALS:
             return None
         if isinstance(done, Run):
-            return done
+            return done if done.status in FINAL else None
         done.leave_long_waits()
         return await self._driver.drive(done.journal, done)
 
     async def _record_refused(self, run_id: str, request: AnyRequest, refused: HoldfastError) -> None:
         """Record that a request cannot be carried out, and remove it from the inbox. If another engine has claimed the run
-        meanwhile, that engine does so.
+        meanwhile, that engine does so; if the run has ended, the store has marked the request as unmet.
         """
-        if isinstance(refused, RunOver):  # the store has marked the request as unmet
-            return
         with suppress(RunHeld):
             lease = self._holdings.claim_for(run_id, request, briefly=True)
             if lease is not None:
@@ -491,13 +474,12 @@ class Requests:
         return Journal(services, self._flows.get(row.flow) or UNKNOWN, state, row=row, fence=0)
 
 
-def refuse_id_here(id: str | None) -> None:
-    """Refuse an id for a request that is carried out here, by executing the run. Raises `SettingError`."""
-    if id is not None:
-        raise SettingError(
-            f"id={id!r} needs execute=False: the inbox of the run remembers the ids of requests, and this call executes the run "
-            "here, without an inbox. Leave id out, or add execute=False."
-        )
+def refuse_id_here(id: str) -> SettingError:
+    """Return the error for an id that was given to a verb which executes the run here."""
+    return SettingError(
+        f"id={id!r} needs execute=False: the inbox of the run remembers the ids of requests, and this call executes the run here "
+        "without an inbox. Leave id out, or add execute=False."
+    )
 
 
 def _check_id(id: Any, what: str) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
@@ -174,7 +175,7 @@ class Worker:
             if self._ear is not None:
                 self._ear.leave(self._news)
             try:
-                await asyncio.gather(*self._going.values(), return_exceptions=True)
+                await asyncio.gather(self._serve(()), *self._going.values(), return_exceptions=True)
             finally:  # also when it is cancelled a second time: closing the engine waits for this
                 self.left.set()
         if self._fault is not None:
@@ -210,6 +211,7 @@ class Worker:
             return []
         ends = self._ends
         try:
+            await self._serve(tuple(self._flows))
             self._holdings.hold()
             taken = await self._taken(self._wanted(free))
         except StoreError as fault:
@@ -223,10 +225,17 @@ class Worker:
         self._empty = 0 if taken or ends != self._ends else self._empty + 1
         return taken
 
+    async def _serve(self, flows: tuple[str, ...]) -> None:
+        """Register with the store which flows this worker takes, if that has changed; none when it takes no more runs."""
+        renewal = self._holdings.serve(flows, self._queues if flows else ())
+        if renewal is not None:
+            with suppress(StoreError):  # a later renewal of the leases registers it
+                await self._call(renewal.renew)
+
     async def _taken(self, wanted: Wanted) -> list[Taken]:
         """Take runs. If the worker is cancelled meanwhile, the runs are released."""
-        queues, holder = self._services.store.queues, self._services.holder
-        if self._services.threads is None:  # no other code runs meanwhile
+        queues, holder = self._services.store.queues, self._holdings.holder
+        if self._services.inline:  # no other code runs meanwhile
             await asyncio.sleep(0)  # other coroutines get their turn, however often this is called
             return queues.take(holder, wanted)
         taking = asyncio.ensure_future(self._call(lambda: queues.take(holder, wanted)))
@@ -310,7 +319,7 @@ class Worker:
         """
         if not isinstance(fault, StoreUnusable):
             return True
-        store, holder = self._services.store, self._services.holder
+        store, holder = self._services.store, self._holdings.holder
         try:
             await self._call(lambda: store.renew(holder))
         except StoreError:
@@ -433,10 +442,10 @@ class Worker:
             return
         for flow, count in report.unknown.items():
             wait = f"a run of flow {flow!r} waits" if count == 1 else f"{count} runs of flow {flow!r} wait"
-            self._report_flow(flow, f"{wait}, and this worker was not given that flow")
+            self._report_flow(flow, f"{wait}, and no live worker takes that flow")
 
     def _report_flow(self, flow: str, told: str) -> None:
-        way_out = "Give the worker the file that defines the flow, or start another worker."
+        way_out = "Give this worker the file that defines the flow, or start another worker."
         self._report_once(f"flow {flow}", Trouble(flow=flow, message=f"{told}. {way_out}"))
 
 

@@ -19,12 +19,12 @@ used in the child, raises `StoreUnusable` from every verb. Every verb may raise 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.storage import leases
+from holdfast.storage import leases, queues
 from holdfast.storage.blobs import Blob, Blobs
 from holdfast.storage.queues import DEFAULT_QUEUE, Queues
 from holdfast.storage.upkeep import Upkeep
@@ -45,6 +45,7 @@ STATUSES: tuple[RunStatus, ...] = (
 
 Holder: TypeAlias = leases.Holder
 Lease: TypeAlias = leases.Lease
+Request: TypeAlias = queues.Request
 
 
 def in_order(statuses: Collection[str]) -> tuple[RunStatus, ...]:
@@ -183,23 +184,6 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to a run from a caller that does not hold its lease. Posting a request with the same `id` again has no effect."""
-
-    id: str
-    verb: str
-    body: dict[str, Any] = {}
-    """What the verb needs. It is empty once the request has been handled."""
-    by: str | None = None
-    reason: str | None = None
-    run_id: str = ""
-    at: float = 0.0
-    taken: int = 0
-    """The seq of the last event of the append that handled the request; 0 if the request still waits."""
-    unmet: bool = False
-    """True if the request still waited when the run was completed or cancelled: nothing can come of it any more."""
-
-
 Verdict: TypeAlias = HoldfastError | None
 
 
@@ -210,13 +194,17 @@ class Store(Protocol):
     """The URL to open this store again, without a password."""
     blobs: Blobs
     """The place for values that are too large for the log."""
-    upkeep: Upkeep
-    """The methods that keep the store small and intact: retire, compact, delete, sweep, back up."""
-    queues: Queues
-    """The methods that offer waiting runs to workers."""
     generation: str
     """A random id of this store, chosen when it is created, and again when it is restored from a copy
     (`Queues.renew_generation`)."""
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """The methods that keep the store small and intact: retire, compact, delete, sweep, back up."""
+
+    @property
+    def queues(self) -> Queues:
+        """The methods that offer waiting runs to workers."""
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         """Write a batch of appends in one transaction; when this returns, they are durable. Returns a verdict for each append, in

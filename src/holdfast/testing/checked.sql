@@ -42,6 +42,8 @@ select count(*) from pragma_table_info('inbox') where name in ('digest', 'unmet'
 select runs.run_id, inbox.id, inbox.verb, inbox.body, inbox.taken, inbox.unmet, inbox.digest is not null
 from inbox left join runs on runs.key = inbox.run order by inbox.key
 
--- old_inbox: the same of a store of an older version
-select runs.run_id, inbox.id, inbox.verb, inbox.body, inbox.taken, 0, 0
+-- old_inbox: the same of a store of an older version, as the requests will be once the store is migrated
+select runs.run_id, inbox.id, inbox.verb, inbox.body,
+       iif(inbox.taken = 0 and runs.status in ('completed', 'cancelled'), runs.seq, inbox.taken),
+       inbox.taken = 0 and runs.status in ('completed', 'cancelled'), 0
 from inbox left join runs on runs.key = inbox.run order by inbox.key

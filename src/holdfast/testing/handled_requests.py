@@ -82,7 +82,7 @@ def _check_ending(run: RunFacts, asked: StoredRequest, refused: list[tuple[int, 
         wrong(f"is marked as unmet, as at the end of its run, but the run is {run.status}")
     elif asked.unmet and asked.taken != run.seq:
         wrong(f"is marked as unmet at event {asked.taken}, but the run ended at event {run.seq}")
-    elif not asked.taken and run.status in FINAL and asked.is_complete:
+    elif not asked.taken and run.status in FINAL:
         wrong(f"still waits, but the run is {run.status}: nothing can come of it any more")
     if len(refused) > 1:
         wrong(f"is refused {len(refused)} times", refused[-1][0])

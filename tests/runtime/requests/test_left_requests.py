@@ -119,6 +119,15 @@ def test_requests_are_carried_out_in_the_order_in_which_they_were_left(stage: St
     assert refused(stage) == []
 
 
+def test_a_worker_reports_no_end_of_a_run_that_it_did_not_execute(stage: Stage, order: Order) -> None:
+    leave(stage, "edit", {"plain": "cocoa"})
+    leave(stage, "skip", "sned", execute=False)
+    assert works(stage, order.flow) == []
+    leave(stage, "edit", {"plain": "tea"})
+    stage.do(lambda engine: engine.cancel("r"))
+    assert stage.store.run("r").status == "cancelled"
+
+
 @pytest.mark.parametrize("status", ["pending", "paused"])
 def test_an_edit_and_a_resume_of_a_run_that_does_not_move_are_carried_out_one_after_the_other(
     stage: Stage, status: str

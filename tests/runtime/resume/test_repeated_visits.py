@@ -570,6 +570,18 @@ def test_a_plan_says_what_comes_next_and_what_the_parent_has_begun(shop: Shop) -
         Reader(shop.store).plan_fork("r@2")
 
 
+def test_a_diagnosis_of_a_fork_that_asks_says_what_each_answer_does(shop: Shop) -> None:
+    completed(shop, "look", "charge", "send")
+    shop("fork", "r@1", run_id="f")
+    shop("resume", "f")
+    found = Reader(shop.store).diagnose("f")
+    assert "has completed 'charge'" in found.reason
+    told = {remedy.arguments.get("value"): remedy for remedy in found.remedies if remedy.verb == "answer"}
+    assert [*told] == ["run", "skip", "abort"]
+    assert told["skip"].command == "holdfast answer f charge skip"
+    assert "the result that it had in the parent" in told["skip"].words
+
+
 def test_a_node_that_the_given_flow_marks_is_not_idempotent_whatever_its_run_knew(shop: Shop) -> None:
     completed(shop, "look", "charge", risky=())
     shop.chain("look", "charge", risky=("charge",))

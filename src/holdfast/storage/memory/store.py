@@ -61,7 +61,7 @@ class MemoryStore:
         self._forks = process.count
         self._closed = False
         self.generation = self._data.generation
-        self.queues: Queues = MemoryQueues(self._use, self.now, self._renew, alive)
+        self.queues: Queues = MemoryQueues(self._use, self.now, self._renew, self.post, alive)
         self.upkeep: Upkeep = MemoryUpkeep(self.url, self._use, self.now, alive)
 
     # --- logs ----------------------------------------------------------------------------------------

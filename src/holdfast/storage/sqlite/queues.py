@@ -8,20 +8,21 @@ database's WAL file with `os.stat`, and only if that file has changed it asks SQ
 from __future__ import annotations
 
 import os
-import threading
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
+from holdfast.errors import RequestExists, RunNotFound, RunOver
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Cells, Fates, Offer, choose, full, list_queues, room
-from holdfast.storage.queues import FENCE_STEP, LiveHolder, Queue, Taken, Wanted
+from holdfast.storage.queues import FENCE_STEP, LiveHolder, Posted, Queue, Request, Taken, Wanted
 from holdfast.storage.sql_rows import holder_cells
 from holdfast.storage.sqlite.database import SqliteDatabase
+from holdfast.storage.verdicts import digest_request
 
 _Rows: TypeAlias = Callable[..., list[Cells]]
 
@@ -31,18 +32,25 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SqliteQueues:
-    """The queues of one store. `timer` only measures intervals: it need not be the time of day."""
+    """The queues of one store. `post` is a method of the store, to be called within a transaction. `timer` only measures
+    intervals: it need not be the time of day.
+    """
 
     def __init__(
-        self, database: SqliteDatabase, alive: leases.Alive, *, timer: Callable[[], float] = time.monotonic
+        self,
+        database: SqliteDatabase,
+        post: Callable[[str, Request, bytes], bool],
+        alive: leases.Alive,
+        *,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
+        self._post = post
         self._log = database.path + "-wal"
         self._alive = alive
         self._timer = timer
-        self._heard = threading.Condition()
-        self._news = self._news_seen = 0
-        self._hushes = self._hushes_seen = 0
+        self._heard = database.news
+        self._told_seen, self._hushes_seen = self._heard.told, self._heard.hushes
         self._seen = self._look()
         self._version: int | None = None
         self._unsure = True  # a write within the same tick of the file system's clock would not be seen
@@ -82,6 +90,22 @@ class SqliteQueues:
         told = _json(fates.lost), _json(stopped), _json(list(wanted.without))
         return self._database.read("next_due", *_values_of(wanted), *told)[0]
 
+    def post_all(self, batch: Sequence[Request]) -> list[Posted]:
+        digests = [digest_request(request) for request in batch]
+
+        def write() -> list[Posted]:
+            return [self._posted(request, digest) for request, digest in zip(batch, digests, strict=True)]
+
+        posted: list[Posted] = self._database.commit("post", write) if batch else []
+        self._heard.tell()
+        return posted
+
+    def _posted(self, request: Request, digest: bytes) -> Posted:
+        try:
+            return self._post(request.run_id, request, digest)
+        except (RunNotFound, RunOver, RequestExists) as refused:  # nothing of this request was written
+            return refused
+
     def held_by(self, holder: str) -> list[Lease]:
         return [Lease(*cells) for cells in self._database.read("held_by", holder)]
 
@@ -100,7 +124,7 @@ class SqliteQueues:
 
         gone: list[str] = self._database.commit("claim", write)
         if gone:
-            self.tell()
+            self._heard.tell()
         return gone
 
     def limit(self, queue: str, limit: int | None) -> None:
@@ -111,7 +135,7 @@ class SqliteQueues:
                 self._database.do("set_limit", queue, limit)
 
         self._database.commit("claim", write)
-        self.tell()
+        self._heard.tell()
 
     def queues(self) -> list[Queue]:
         fates = self._fates(self._database.read)
@@ -128,7 +152,7 @@ class SqliteQueues:
             self._database.do("drop_holders")
 
         self._database.commit("claim", write)
-        self.tell()
+        self._heard.tell()
         return generation
 
     def _fates(self, rows: _Rows, asking: str = "") -> Fates[int]:
@@ -158,29 +182,22 @@ class SqliteQueues:
             if self._others_wrote():
                 return True
             left = until - self._timer()
-            with self._heard:
+            with self._heard.changed:
                 if self._wait(min(left, LOOK_S)):
-                    news, self._news_seen = self._news != self._news_seen, self._news
-                    self._hushes_seen = self._hushes
+                    news, self._told_seen = self._heard.told != self._told_seen, self._heard.told
+                    self._hushes_seen = self._heard.hushes
                     return news
             if left <= 0:
                 return False
 
     def _wait(self, timeout_s: float) -> bool:
-        return self._heard.wait_for(
-            lambda: self._news != self._news_seen or self._hushes != self._hushes_seen, max(timeout_s, 0.0)
+        news = self._heard
+        return news.changed.wait_for(
+            lambda: news.told != self._told_seen or news.hushes != self._hushes_seen, max(timeout_s, 0.0)
         )
 
-    def tell(self) -> None:
-        """Wake the worker that waits in `hear`: this store has put a run on offer, or a request into an inbox."""
-        with self._heard:
-            self._news += 1
-            self._heard.notify_all()
-
     def hush(self) -> None:
-        with self._heard:
-            self._hushes += 1
-            self._heard.notify_all()
+        self._heard.hush()
 
     def _others_wrote(self) -> bool:
         """Return whether another connection has written to the database since the last call."""

@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -37,7 +36,6 @@ from holdfast.runtime.calls.executors import (
     Left,
     ThreadExecutor,
     Threads,
-    refuse_while_loading,
 )
 from holdfast.runtime.calls.process.wire import (
     Answer,
@@ -61,12 +59,9 @@ _BOOT = (
 )
 
 
-def build_executors(threads: Threads | None, given: Mapping[str, Executor]) -> dict[str, Executor]:
-    """Return the executors of an engine by name; empty if the engine calls every node on its event loop."""
-    refuse_while_loading()
-    if threads is None:
-        return {}
-    return {"thread": ThreadExecutor(threads), "process": ProcessExecutor(), **given}
+def build_executors(threads: Threads) -> dict[str, Executor]:
+    """Return the executors that every engine has, by name."""
+    return {"thread": ThreadExecutor(threads), "process": ProcessExecutor()}
 
 
 class ProcessExecutor:
@@ -255,8 +250,8 @@ class _Handle:
     def _take_result(self, said: Returned | Raised) -> Changes:
         if isinstance(said, Returned):
             return said.changes
-        if said.parked and self._parked is not None:
-            raise self._parked
+        if said.parked is not None:
+            raise self._parked or Parked(said.parked)
         raise failures.rebuild_error(said.failure, said.names, said.retry_after)
 
 

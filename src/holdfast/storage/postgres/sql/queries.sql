@@ -233,6 +233,20 @@ insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest
 values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0, $8)
 on conflict (run, id) do nothing returning key
 
+-- lock_runs: lock runs in the order of their ids, so that none can be deleted, completed or cancelled until the transaction ends
+select run_id, key, status from holdfast.runs where run_id = any($1::text[]) order by run_id for key share
+
+-- posted_all: which of these requests are in the inboxes of these runs
+select inbox.run, inbox.id, inbox.verb, inbox.digest
+from unnest($1::bigint[], $2::text[]) as given(run, id) join holdfast.inbox on inbox.run = given.run and inbox.id = given.id
+
+-- post_all: put requests into the inboxes of many runs; no row is returned for a request that is there already
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest)
+select run, id, verb, body, "by", reason, coalesce(at, extract(epoch from clock_timestamp())::float8), 0, digest
+from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::float8[], $8::bytea[])
+     as given(run, id, verb, body, "by", reason, at, digest)
+on conflict (run, id) do nothing returning run, id
+
 -- inbox: requests that wait for the runs of a holder
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from holdfast.inbox join holdfast.runs on runs.key = inbox.run
