@@ -314,7 +314,9 @@ class ToldStore:
 
 
 class ToldQueues:
-    """The queues of a store, which report when runs are taken. Which runs these are is known only afterwards."""
+    """The queues of a store, which report when runs are taken and requests are posted. Which runs are taken is known only
+    afterwards.
+    """
 
     def __init__(self, queues: Any, tell: Teller) -> None:
         self._queues = queues
@@ -323,6 +325,10 @@ class ToldQueues:
     def take(self, holder: Holder, wanted: Any) -> Any:
         with self._tell.verb("take"):
             return self._queues.take(holder, wanted)
+
+    def post_all(self, batch: Sequence[Request]) -> Any:
+        with self._tell.verb("post all", [["request", request.run_id, request.id] for request in batch]):
+            return self._queues.post_all(batch)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._queues, name)
