@@ -7,6 +7,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from hands import AUTHOR, ORDERED, Hands, Operation, begun, story, text_of
 
 import holdfast as hf
@@ -102,7 +103,7 @@ def end_it(hands: Hands) -> None:
     with suppress(HoldfastError):
         store.append([story("r1")[-1]])
     with suppress(HoldfastError):
-        _post(store, inbox.Pause(id="three"))
+        _post(store, inbox.Signal(id="three", name="more news"))
     store.close()
 
 
@@ -119,14 +120,12 @@ def fork_begun(hands: Hands) -> None:
 
 
 def ask_many(hands: Hands) -> None:
-    """Leave one request for each of many runs; repeated after a crash, this leaves no second one."""
-
-    async def ask(engine: hf.Engine) -> None:
-        for run_id in _RUNS:
-            with suppress(HoldfastError):
-                await engine.resume(run_id, id="bulk", execute=False)
-
-    hands.use(ask)
+    """Leave one request for each of many runs, in one transaction; repeated after a crash, this leaves no second one."""
+    store = hands.open()
+    wanted = inbox.stored_form(inbox.Resume(id="request:bulk"))
+    with suppress(HoldfastError):
+        store.queues.post_all([msgspec.structs.replace(wanted, run_id=run_id) for run_id in _RUNS])
+    store.close()
 
 
 ASKED: dict[str, Operation] = {

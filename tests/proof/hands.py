@@ -48,6 +48,8 @@ ARCHIVES = Path("archives")
 SNAPSHOT_AT = 4
 LARGE = 2_000
 """The number of bytes above which a value becomes a blob in these operations."""
+CRASHES_MAX = 10
+"""How often the process may die in a node: more often than these operations and their recoveries make it die."""
 BULKY = ("large", "early", "kept")
 """Runs whose values are blobs."""
 
@@ -82,15 +84,15 @@ def text_of(title: str, length: int) -> str:
 def paper_flow() -> hf.Flow[Paper]:
     graph = Graph("paper", Paper)
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def write(state: Paper) -> dict[str, Any]:
         return {"pages": [text_of(state.title, 3_000)]}
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def check(state: Paper) -> dict[str, Any]:
         return {"pages": [text_of(state.pages[0], 500)]}
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def publish(state: Paper) -> dict[str, Any]:
         return {"approved": True}
 
@@ -110,11 +112,11 @@ class Order:
 def order_flow() -> hf.Flow[Order]:
     graph = Graph("order", Order)
 
-    @graph.node(idempotent=False)
+    @graph.node(idempotent=False, crash_limit=CRASHES_MAX)
     async def charge(state: Order) -> dict[str, Any]:
         return {"charged": text_of(state.title, 100)}
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def send(state: Order) -> dict[str, Any]:
         return {"sent": text_of(state.charged, 100)}
 
@@ -257,6 +259,7 @@ class ToldStore:
     def __init__(self, store: SqliteStore, tell: Teller) -> None:
         self._store = store
         self._tell = tell
+        self.queues = ToldQueues(store.queues, tell)
         store.blobs = ToldBlobs(store.blobs, tell)
 
     def append(self, batch: Sequence[Append]) -> list[Any]:
@@ -308,6 +311,27 @@ class ToldStore:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+
+class ToldQueues:
+    """The queues of a store, which report when runs are taken and requests are posted. Which runs are taken is known only
+    afterwards.
+    """
+
+    def __init__(self, queues: Any, tell: Teller) -> None:
+        self._queues = queues
+        self._tell = tell
+
+    def take(self, holder: Holder, wanted: Any) -> Any:
+        with self._tell.verb("take"):
+            return self._queues.take(holder, wanted)
+
+    def post_all(self, batch: Sequence[Request]) -> Any:
+        with self._tell.verb("post all", [["request", request.run_id, request.id] for request in batch]):
+            return self._queues.post_all(batch)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._queues, name)
 
 
 class ToldBlobs:

@@ -228,7 +228,12 @@ def _of_verb(truth: Truth, verb: Verb, later: list[Verb]) -> list[str]:
             if not truth.holds(fact, later)
         ]
     own = [
-        fact for fact in verb.facts if fact[0] in WRITTEN_ONCE and not any(fact in one.facts for one in later)
+        fact
+        for fact in verb.facts
+        if fact[0] in WRITTEN_ONCE
+        and not any(fact in one.facts for one in later)
+        # A worker may have taken the run later, which raises its fence too.
+        and not (fact[0] == "fence" and any(one.name == "take" for one in later))
     ]
     there = [fact for fact in own if truth.holds(fact, later)]
     if there and len(there) < len(own):

@@ -242,7 +242,7 @@ def take(hands: Hands) -> None:
     with suppress(HoldfastError), hands.tell.verb("limit", [["limit", "default", 9]]):
         store.queues.limit("default", 9)
     facts = [["fence", run_id, 2] for run_id in ("r1", *(f"b{number}" for number in range(5)))]
-    with suppress(HoldfastError), hands.tell.verb("take", facts):
+    with suppress(HoldfastError), hands.tell.verb("claim by take", facts):
         store.queues.take(hands.me(), Wanted(flows=(FLOW.name,), limit=9))
     store.close()
 
@@ -404,6 +404,10 @@ def finish(hands: Hands, operation: Operation) -> None:
             run for run in await engine.runs() if run.status not in ("completed", "cancelled", "failed")
         ]
         for run in open_runs[:2]:
-            await engine.resume(run.id)
+            while (
+                resumed := await engine.resume(run.id)
+            ).questions:  # the process died in what must not run twice
+                for question in resumed.questions:
+                    await engine.answer(run.id, question.key, "retry")
 
     hands.use(go_on, receipts=operation.files)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import FenceLost, StoreBusy
 from holdfast.storage.contract import Append, Holder, Lease, Request, Row, RunRow, Store, Verdict
-from holdfast.storage.queues import Queues, Taken, Wanted
+from holdfast.storage.queues import Posted, Queues, Taken, Wanted
 from holdfast.storage.upkeep import Upkeep
 from holdfast.storage.writer import Done
 from holdfast.testing.simulator_loop import ProcessDied, SimulatedLoop, World
@@ -34,8 +34,8 @@ _OF_APPENDS = (*_OF_WRITES, "stall before", "stall before", "lost reply")
 """The faults of an append. A stall before the write is drawn often, because that is the case for which fences exist: the writer
 continues when another engine has already claimed the run.
 """
-_WRITES = frozenset({"claim", "release", "post", "take", "compact", "retire"})
-_RARE = frozenset({"appended", "claim", "post", "release", "compact", "retire"})
+_WRITES = frozenset({"claim", "release", "post", "post_all", "take", "compact", "retire"})
+_RARE = frozenset({"appended", "claim", "post", "post_all", "release", "compact", "retire"})
 _WANTING = frozenset({"pending", "running", "interrupted"})
 _SELDOM = 5
 """A method of the store that is rarely called gets faults this many times more often."""
@@ -413,6 +413,17 @@ class _FaultyQueues(_FaultyPart):
                 ledger.begun(got, self._store.disk.run(got.lease.run_id))
             ledger.chosen([got.lease.run_id for got in taken], offered, held_before)
         return taken
+
+    def post_all(self, batch: Sequence[Request]) -> list[Posted]:
+        found: list[Posted] = self._store.call("post_all", self._post_all, batch)
+        return found
+
+    def _post_all(self, batch: Sequence[Request]) -> list[Posted]:
+        posted: list[Posted] = self._part.post_all(batch)
+        for request, is_new in zip(batch, posted, strict=True):
+            if is_new is True:
+                self._store.ledger.posted[request.run_id, request.id] = request
+        return posted
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         found: list[str] = self._store.call("give_back", self._give_back, holders)

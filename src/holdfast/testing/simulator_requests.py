@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.core.run_state import FINAL
 from holdfast.errors import HoldfastError, RequestExists
+from holdfast.reading import inbox
 from holdfast.runtime.engine import Engine
 from holdfast.storage.contract import Request, Row, Store
 from holdfast.testing.simulator_faults import Ledger
@@ -59,6 +60,12 @@ class Made(msgspec.Struct):
     replies: list[Reply] = []
 
 
+class _Posted(NamedTuple):
+    """The reply to a request that was only put into the inbox."""
+
+    repeated: bool
+
+
 class Requested(Protocol):
     """The part of a schedule that a `Requester` uses."""
 
@@ -90,6 +97,7 @@ class Requester:
             (
                 self._pause, self._edit, self._edit, self._edit_by_function, self._resume, self._resume, self._rewind,
                 self._rewind, self._retry, self._retry, self._skip_nothing, self._again, self._again, self._differently,
+                self._resume_with_many,
             )
         )()  # fmt: skip
 
@@ -139,6 +147,18 @@ class Requester:
         if self._luck.random() < 0.3:
             options["edit"] = {"note": "by resume"}
         await self._make("resume", lambda engine, said: engine.resume(self._run_id, **options, **said))
+
+    async def _resume_with_many(self) -> None:
+        """Ask to resume the run as a command does that asks many runs at once, which uses the store and no engine."""
+
+        async def post(engine: Engine, said: dict[str, Any]) -> Any:
+            request = inbox.stored_form(inbox.Resume(id=f"request:{said['id']}", reason=said["reason"]))
+            (posted,) = engine.store.queues.post_all([msgspec.structs.replace(request, run_id=self._run_id)])
+            if isinstance(posted, HoldfastError):
+                raise posted
+            return _Posted(repeated=not posted)
+
+        await self._make("resume", post, id=f"{self._run_id}-{len(self.made)}")
 
     async def _rewind(self) -> None:
         """Ask to go back, to a node or a checkpoint, with or without a confirmation of what must not run twice."""
@@ -205,13 +225,15 @@ class Requester:
         do: Callable[[Engine, dict[str, Any]], Awaitable[Any]],
         *,
         named: bool = True,
+        id: str | None = None,
         waits: bool = False,
         **given: Any,
     ) -> None:
         """Make a request, often with an id. `waits`: the verb has no option `execute`."""
         number = len(self.made)
         tag = f"{self._run_id} request {number}"
-        id = f"{self._run_id}-{number}" if named and self._luck.random() < 0.7 else None
+        if id is None and named and self._luck.random() < 0.7:
+            id = f"{self._run_id}-{number}"
         said = {"reason": tag, "id": id, "execute": False}
         made = Made(tag, verb, partial(_call, do, said), id, waits=waits, **given)
         self.made.append(made)
