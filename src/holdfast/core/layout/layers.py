@@ -19,6 +19,7 @@ from holdfast.core.layout import geometry as g
 from holdfast.core.layout.boxes import Arrow, BoxGraph, Sized
 
 _SIDE_LEAST = 24  # a way that passes as many rows runs at the left side
+_ITEMS_MAX = 100_000
 
 
 class Hop(NamedTuple):
@@ -67,24 +68,19 @@ class Rows(NamedTuple):
 def arrange(graph: BoxGraph) -> Rows:
     """Return the rows of a picture, each in the order of the boxes."""
     forward = [arrow for arrow in graph.arrows if not arrow.back]
-    rows = _wrapped(_layers(len(graph.boxes), forward), graph.boxes)
-    row_of = [0] * len(graph.boxes)
-    for number, row in enumerate(rows):
-        for box in row:
-            row_of[box] = number
-    ways = _ways(forward, row_of)
+    rows, row_of, ways = _rows_and_ways(_layers(len(graph.boxes), forward), graph.boxes, forward)
     trunks = list({id(way.trunk): way.trunk for way in ways.values() if way}.values())
     sides = [trunk for trunk in trunks if len(trunk.items) >= _SIDE_LEAST]
-    sides.sort(key=lambda trunk: len(trunk.items))
-    fixed = [0] * len(rows)
+    sides.sort(key=lambda trunk: -len(trunk.items))
+    before: list[list[int]] = [[] for _ in rows]
+    for trunk in sides:  # the longest comes first, and is outside of all others
+        for row, item in enumerate(trunk.items, trunk.first):
+            before[row].append(item)
     for trunk in trunks:
         if len(trunk.items) < _SIDE_LEAST:
-            for place, item in enumerate(trunk.items, trunk.first):
-                rows[place].append(item)
-    for trunk in sides:  # the longest is added last, and is outside of all others
-        for place, item in enumerate(trunk.items, trunk.first):
-            rows[place].insert(0, item)
-            fixed[place] += 1
+            for row, item in enumerate(trunk.items, trunk.first):
+                rows[row].append(item)
+    rows = [side + others for side, others in zip(before, rows, strict=True)]
     hops = _hops(ways, trunks)
     upper: list[list[int]] = [[] for _ in row_of]
     lower: list[list[int]] = [[] for _ in row_of]
@@ -92,7 +88,26 @@ def arrange(graph: BoxGraph) -> Rows:
         lower[hop.source].append(hop.target)
         upper[hop.target].append(hop.source)
     trunk_of = {item: trunk for trunk in trunks for item in trunk.items}
-    return Rows(rows, row_of, upper, lower, hops, ways, trunks, trunk_of, sides, fixed)
+    return Rows(rows, row_of, upper, lower, hops, ways, trunks, trunk_of, sides[::-1], [*map(len, before)])
+
+
+def _rows_and_ways(
+    layers: list[list[int]], boxes: list[Sized], forward: list[Arrow]
+) -> tuple[list[list[int]], list[int], dict[Arrow, Way | None]]:
+    """Return the rows of boxes, the row of every item, and the way of every arrow. Rows are longer than usual if very many lines
+    would have to pass very many rows, because the time for a picture follows from the number of its waypoints.
+    """
+    columns = g.COLUMNS
+    while True:
+        rows = _wrapped(layers, boxes, columns)
+        row_of = [0] * len(boxes)
+        for number, row in enumerate(rows):
+            for box in row:
+                row_of[box] = number
+        ways = _ways(forward, row_of)
+        if len(row_of) < _ITEMS_MAX or len(rows) == len(layers):
+            return rows, row_of, ways
+        columns *= 2
 
 
 def _layers(boxes: int, forward: list[Arrow]) -> list[list[int]]:
@@ -117,12 +132,12 @@ def _layers(boxes: int, forward: list[Arrow]) -> list[list[int]]:
     return layers
 
 
-def _wrapped(layers: list[list[int]], boxes: list[Sized]) -> list[list[int]]:
-    """Return the layers as rows: a layer that is wider than `COLUMNS` nodes becomes several rows of about the same length."""
+def _wrapped(layers: list[list[int]], boxes: list[Sized], columns: int) -> list[list[int]]:
+    """Return the layers as rows: a layer of more than so many nodes becomes several rows of about the same length."""
     rows = []
     for layer in layers:
         width = sum(boxes[box].w + g.SIBLING_GAP for box in layer)
-        count = min(len(layer), -(-width // (g.COLUMNS * (g.NODE_W + g.SIBLING_GAP))))
+        count = min(len(layer), -(-width // (columns * (g.NODE_W + g.SIBLING_GAP))))
         cuts = [len(layer) * cut // count for cut in range(count + 1)]
         rows += [layer[start:end] for start, end in pairwise(cuts)]
     return rows

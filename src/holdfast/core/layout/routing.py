@@ -95,7 +95,7 @@ def route(departures: Iterable[Departure], boxes: int) -> Gap:
     """
     nets: dict[tuple[object, ...], _Net] = {}
     for departure in departures:
-        key = (departure.branch, departure.source.lane, frozenset(departure.targets))
+        key = (departure.branch, frozenset(departure.targets))
         if key not in nets:
             nets[key] = _Net(departure.targets, departure.branch)
         nets[key].add(departure)
