@@ -382,7 +382,8 @@ def test_six_nodes_with_the_same_neighbours_are_one_box(count: int, stacked: boo
         assert stacks[0].name == "stack:w0"
         assert stacks[0].members == tuple(f"w{number}" for number in range(count))
         assert len(geometry.boxes) == 5
-        assert geometry.width < 300
+        assert (stacks[0].w, stacks[0].h) == (284, 52)
+        assert geometry.width == 284 + 2 * g.MARGIN
 
 
 def test_nodes_with_other_kinds_of_edges_are_in_other_stacks():
@@ -448,6 +449,13 @@ def test_a_way_past_very_many_rows_is_straight_at_the_left_side():
     away = [line(geometry, name, END) for name in names[:-2]]
     assert {min(x for x, _ in found.points) for found in away} == {left - g.LINE_GAP}
     assert max(len(found.points) for found in away) <= 6
+
+
+def test_lines_to_a_node_and_from_it_share_no_way():
+    flow = definition("START a b c d e f END", "START d", "a d", branches={"d": "e END"})
+    graph = group_nodes(flow, (), ())
+    rows = arrange(graph)
+    assert len(rows.row_of) - len(graph.boxes) == 3 + 2  # past a, b and c; past e and f
 
 
 def test_parts_that_only_meet_at_the_ends_are_side_by_side():

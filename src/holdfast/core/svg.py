@@ -186,17 +186,18 @@ def _box(box: Box, definition: Definition, statuses: Mapping[str, str], notes: M
     label = shown + (" \N{MULTIPLICATION SIGN}N" if options.each else "")
     left = 30 if statuses else 14
     second = notes.get(box.name) or ("not reached" if ahead else status or _kind(definition, box.name))
+    line = 20 if second else 28
     parts = [
         f'<g class="hf-node{" hf-ahead" * ahead}" transform="translate({box.x} {box.y})"><title>{escape(name)}</title>',
         f'<rect class="hf-box" width="{box.w}" height="{box.h}" rx="8"/>',
-        f'<text class="hf-name" x="{left}" y="{20 if second else 28}">{escape(label)}</text>',
+        f'<text class="hf-name" x="{left}" y="{line}">{escape(label)}</text>',
     ]
     if statuses:
         parts.append(_sign(status))
     if not options.idempotent:
         x = left + len(label) * _CHAR_W + 6
-        parts.append(f'<rect class="hf-once" x="{x:g}" y="7.5" width="20" height="16" rx="4"/>')
-        parts.append(f'<text class="hf-note" x="{x + 3.5:g}" y="20">{_ONCE}</text>')
+        parts.append(f'<rect class="hf-once" x="{x:g}" y="{line - 12.5}" width="20" height="16" rx="4"/>')
+        parts.append(f'<text class="hf-note" x="{x + 3.5:g}" y="{line}">{_ONCE}</text>')
     if second:
         parts.append(f'<text class="hf-note" x="{left}" y="37">{escape(clean(second))}</text>')
     return "".join([*parts, "</g>"])
@@ -231,7 +232,7 @@ def _end(box: Box) -> str:
 
 def _stack(box: Box, definition: Definition, statuses: Mapping[str, str]) -> str:
     first, last = clean(box.members[0]), clean(box.members[-1])
-    title = f"{_shortened(first, 7)} … {_shortened(last, 7)}"
+    title = f"{_shortened(first, 14)} … {_shortened(last, 14)}"
     counts: dict[str, int] = {}
     for name in box.members:
         word = statuses.get(name, "not reached") if statuses else "nodes"
@@ -240,15 +241,15 @@ def _stack(box: Box, definition: Definition, statuses: Mapping[str, str]) -> str
     ahead = bool(statuses) and counts.keys() == {"not reached"}
     place = f'transform="translate({box.x} {box.y})"'
     start = f'<g class="hf-node{" hf-ahead" * ahead}" {place}><title>{escape(first)} … {escape(last)}: {told}</title>'
-    is_open = box.h > g.NODE_H
+    is_open = box.h > g.STACK_H
     if is_open:
         frame = f'<rect class="hf-frame" width="{box.w}" height="{box.h}" rx="8"/>'
         return f'{start}{frame}<text class="hf-note" x="12" y="19">{told}</text></g>'
     behind = f'<rect class="hf-box" x="4" y="4" width="{box.w}" height="{box.h}" rx="8"/>'
     front = f'<rect class="hf-box" width="{box.w}" height="{box.h}" rx="8"/>'
     return (
-        f'{start}{behind}{front}<text class="hf-name" x="14" y="20">{escape(title)}</text>'
-        f'<text class="hf-note" x="14" y="37">{told}</text></g>'
+        f'{start}{behind}{front}<text class="hf-name" x="14" y="21">{escape(title)}</text>'
+        f'<text class="hf-note" x="14" y="39">{told}</text></g>'
     )
 
 

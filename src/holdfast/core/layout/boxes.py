@@ -135,7 +135,7 @@ def _node(name: str, definition: Definition) -> Sized:
 
 
 def _closed(title: str, members: tuple[str, ...], definition: Definition) -> Sized:
-    return Sized(title, "stack", g.NODE_W, g.NODE_H, members)
+    return Sized(title, "stack", g.STACK_W, g.STACK_H, members)
 
 
 def _open(title: str, members: tuple[str, ...], definition: Definition) -> Sized:
@@ -149,4 +149,4 @@ def _open(title: str, members: tuple[str, ...], definition: Definition) -> Sized
         y += max(_height(name, definition) for name in row) + g.SIBLING_GAP
     columns = min(len(members), g.STACK_COLUMNS)
     w = 2 * g.STACK_PAD + columns * (g.NODE_W + g.SIBLING_GAP) - g.SIBLING_GAP
-    return Sized(title, "stack", w, y - g.SIBLING_GAP + g.STACK_PAD, members, tuple(cells))
+    return Sized(title, "stack", max(w, g.STACK_W), y - g.SIBLING_GAP + g.STACK_PAD, members, tuple(cells))

@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 NODE_W, NODE_H, FAN_H = 164, 48, 60
+STACK_W, STACK_H = 284, 52  # a closed stack has room for the counts of its members
 END_SIZE = 12  # START and END are drawn as small circles
 SIBLING_GAP = 16  # between boxes of one row
 LINE_GAP = 14  # between a line and another line or a box beside it
