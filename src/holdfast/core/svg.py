@@ -15,6 +15,7 @@ from holdfast.core.definition import Definition
 from holdfast.core.drawing import clean
 from holdfast.core.layout import Box, EdgeLine, Geometry, lay_out
 from holdfast.core.layout import geometry as g
+from holdfast.core.run_state import VISIT_DONE
 
 _LIGHT = {
     "canvas": "#f6f7f9", "panel": "#ffffff", "text": "#14181f", "text2": "#444d59", "text3": "#5d6672",
@@ -103,9 +104,7 @@ def draw(
 def _lines(geometry: Geometry, statuses: Mapping[str, str], reached: set[str]) -> Iterator[str]:
     """Yield the lines; those that the run took come last, so that they cover the others where lines meet."""
     members = {box.name: box.members or (box.name,) for box in geometry.boxes}
-    passed = ({"START"} if statuses else set()) | {
-        name for name in reached if statuses[name] in ("completed", "skipped")
-    }
+    passed = ({"START"} if statuses else set()) | {name for name in reached if statuses[name] in VISIT_DONE}
     taken = [
         any(name in passed for name in members[line.source])
         and (line.kind != "loop" and any(name in reached for name in members[line.target]))
