@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench import asking, beside_peers, document, fleet, parts, profiles, raw, reasons, report, stores
+from bench import asking, beside_peers, document, fleet, parts, pictures, profiles, raw, reasons, report, stores
 from bench.parts import FULL, NORMAL, QUICK, Bench, Effort
 from bench.report import Figure
 
@@ -26,6 +26,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "resuming": parts.resuming,
     "history": parts.history,
     "graphs": parts.graphs,
+    "pictures": pictures.pictures,
     "overhead": parts.overhead,
     "saving": parts.saving,
     "starting": parts.starting,

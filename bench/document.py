@@ -22,6 +22,7 @@ _TITLES = {
     "resuming": "Resuming a run",
     "history": "A run with a long history",
     "graphs": "Large graphs",
+    "pictures": "Pictures of flows",
     "overhead": "Overhead of the engine with slow nodes",
     "saving": "The time of one durable append",
     "starting": "Start-up time of a process",
