@@ -50,8 +50,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 """Package -> where it may be imported, as the beginning of a path. One that is not listed here is optional."""
 
 OPTIONAL = frozenset({
-    "agent_framework", "celpy", "cryptography", "dask", "fsspec", "langgraph", "opentelemetry", "psycopg",
-    "psycopg_pool", "ray", "starlette", "uvicorn",
+    "agent_framework", "celpy", "cryptography", "dask", "fsspec", "httptools", "langgraph", "opentelemetry", "psycopg",
+    "psycopg_pool", "ray", "starlette", "uvicorn", "uvloop",
 })  # fmt: skip
 
 UNSAFE_MODULES = frozenset(
@@ -118,6 +118,7 @@ TWICE: dict[str, str] = {
     "receipts": "the documents, and the commands about them",
     "requests": "how the engine carries out requests, and the commands that send them",
     "store": "the implementations of `storage/contract`",
+    "tokens": "the contract of a store's tokens, its implementations and its suite",
     "upkeep": "the contract of a store's upkeep, its implementations and its suite",
     "worker": "the worker, and the commands that start and watch workers",
     # classes
