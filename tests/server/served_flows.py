@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Annotated
 
-import holdfast as hf
 from app_client import TOKENS, Caller
+
+import holdfast as hf
 from holdfast.server.asgi import asgi
 
 
@@ -71,7 +72,5 @@ async def opened(store: str = "memory://", *, role: str = "admin", run_base=None
 
 
 async def run_order(engine: hf.Engine, run_id: str, **input) -> None:
-    try:
+    with suppress(hf.RunFailed):
         await engine.run(flow, input, run_id=run_id)
-    except hf.RunFailed:
-        pass

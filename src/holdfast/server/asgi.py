@@ -13,10 +13,8 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
+from holdfast.errors import SettingError
 from holdfast.reading.remedies import CommandLine
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Engine
@@ -24,13 +22,22 @@ from holdfast.server import guard, openapi, problems
 from holdfast.server.access import Access, Identity
 from holdfast.server.addresses import Addresses
 from holdfast.server.backend import Backend, encode_hook
-from holdfast.server.calls import Answer, Call, Route
-from holdfast.server.guard import Guard, Head
+from holdfast.server.calls import Answer, ApiRoute, HttpCall
+from holdfast.server.guard import Guard, RequestHead
 from holdfast.server.json_body import decode
 from holdfast.server.parameters import read_query
 from holdfast.server.problems import refuse
 from holdfast.server.table import Table
 from holdfast.storage.tokens import Token, Tokens
+
+try:
+    from starlette.requests import ClientDisconnect, Request
+    from starlette.responses import Response, StreamingResponse
+    from starlette.types import Receive, Scope, Send
+except ImportError:
+    raise SettingError(
+        "the server needs more packages: pip install 'holdfast[server]', or '.[server]' in a clone"
+    ) from None
 
 _encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 _BODY_METHODS = ("POST", "PUT", "PATCH", "DELETE")
@@ -89,7 +96,7 @@ class Application:
 
     async def _serve(self, request: Request, send: Send) -> None:
         began = asyncio.get_running_loop().time()
-        route: Route | None = None
+        route: ApiRoute | None = None
         try:
             head = head_of(request.scope)
             who = await self._guard.admit(head)
@@ -109,7 +116,12 @@ class Application:
         )
 
     async def _answer(
-        self, request: Request, head: Head, route: Route, values: dict[str, str], who: Identity | None
+        self,
+        request: Request,
+        head: RequestHead,
+        route: ApiRoute,
+        values: dict[str, str],
+        who: Identity | None,
     ) -> Response:
         if route.role is not None:
             assert who is not None
@@ -122,7 +134,7 @@ class Application:
                 body = await self.backend.read(decode, data, route.body)
             elif data:
                 raise refuse("bad-request", "This path takes no body.")
-        call: Call[Any, Any] = Call(
+        call: HttpCall[Any, Any] = HttpCall(
             backend=self.backend,
             who=who or _NOBODY,
             values=values,
@@ -152,7 +164,10 @@ class Application:
         return Response(body, answer.status, headers)
 
     async def _stream(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
-        while (piece := await self.backend.read(next, pieces, None)) is not None:
+        while True:
+            piece: bytes | None = await self.backend.read(next, pieces, None)
+            if piece is None:
+                return
             yield piece
 
 
@@ -172,13 +187,13 @@ class _Gone:
             message = await self._receive()
 
 
-def head_of(scope: Scope) -> Head:
+def head_of(scope: Scope) -> RequestHead:
     """Return the head of a request, with the raw path below the prefix under which the application is mounted."""
     headers: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
         headers.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
     client, server = scope.get("client"), scope.get("server")
-    return Head(
+    return RequestHead(
         method=scope["method"],
         path=_raw_path(scope),
         headers=headers,

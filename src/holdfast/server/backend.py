@@ -29,7 +29,7 @@ EXAMINED_S = 60.0
 """For how many seconds the result of an examination of the store is shown before it is examined again."""
 
 
-class Kept:
+class EncodedAnswers:
     """Keeps encoded answers, up to `KEPT_BYTES` in all; those that were not used for longest go first."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Backend:
         self.clock = clock or SystemClock()
         self.commands = commands or CommandLine()
         """How the commands are typed that the server suggests."""
-        self.kept = Kept()
+        self.kept = EncodedAnswers()
         self.document = b""
         """The description of the API (OpenAPI)."""
         self.public_urls: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What a handler gets (`Call`) and returns (`Answer`), and what a route is (`Route`)."""
+"""What a handler gets (`HttpCall`) and returns (`Answer`), and what a route is (`ApiRoute`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ JSON = "application/json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[Q, B]):
+class HttpCall(Generic[Q, B]):
     """A request that the guard let through: from whom, for which route, with which values."""
 
     backend: Backend
@@ -48,7 +48,7 @@ class Answer:
     media_type: str = JSON
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
+class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
     """A row of the table: who may call which path, with what, and what answers."""
 
     method: str

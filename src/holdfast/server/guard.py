@@ -41,7 +41,7 @@ _FOR = re.compile(r"[\w.@+-](?:[\w .@+-]{0,62}[\w.@+-])?")
 
 
 @dataclass(frozen=True, slots=True)
-class Head:
+class RequestHead:
     """The first part of a request: everything but its body."""
 
     method: str
@@ -70,7 +70,7 @@ class Guard:
         self._addresses = addresses
         self._open_paths = frozenset(open_paths)
 
-    async def admit(self, head: Head) -> Identity | None:
+    async def admit(self, head: RequestHead) -> Identity | None:
         """Return who sends a request; None if its path needs no token. Raises `Refused`."""
         self._check_host(head)
         is_open = head.path in self._open_paths and head.method in _SAFE_METHODS
@@ -95,14 +95,14 @@ class Guard:
             )
         return msgspec.structs.replace(who, by=f"{who.by}/{behalf}")
 
-    def _check_host(self, head: Head) -> None:
+    def _check_host(self, head: RequestHead) -> None:
         hosts = head.headers.get("host", [])
         if len(hosts) != 1:
             raise refuse("bad-request", "The request must have exactly one header `Host`.")
         if not self._addresses.is_host(hosts[0], head.server):
             raise refuse("wrong-host", "The header `Host` does not name this server.")
 
-    def _check_site(self, head: Head, *, is_open: bool) -> None:
+    def _check_site(self, head: RequestHead, *, is_open: bool) -> None:
         origin = head.one("origin")
         if origin is not None and not self._addresses.is_origin(origin, head.server):
             raise refuse("wrong-origin", "The header `Origin` names another site.")
@@ -124,7 +124,7 @@ def check_role(who: Identity, needed: Role) -> None:
         )
 
 
-def _check_body(head: Head) -> None:
+def _check_body(head: RequestHead) -> None:
     """Refuse a body that is too large, or that is not JSON, before any of it is read."""
     length, coded = head.one("content-length"), head.one("transfer-encoding")
     if length is not None and (coded is not None or not _LENGTH.fullmatch(length)):

@@ -6,7 +6,7 @@ import platform
 
 import holdfast
 from holdfast.errors import HoldfastError
-from holdfast.server.calls import Answer, Call
+from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
 from holdfast.storage.contract import Query
 
@@ -16,12 +16,12 @@ _READY_S = 1.0
 """For how many seconds an answer of `/readyz` holds, because everybody may ask."""
 
 
-async def get_health(call: Call[NoQuery, None]) -> Answer:
+async def get_health(call: HttpCall[NoQuery, None]) -> Answer:
     """Say that the server lives."""
     return Answer(body=b"ok\n", media_type=TEXT)
 
 
-async def get_readiness(call: Call[NoQuery, None]) -> Answer:
+async def get_readiness(call: HttpCall[NoQuery, None]) -> Answer:
     """Say whether the server can use its store, and is not stopping."""
     backend = call.backend
     now = backend.clock.now()
@@ -38,7 +38,7 @@ async def get_readiness(call: Call[NoQuery, None]) -> Answer:
     return Answer(status=503, body=b"not ready\n", media_type=TEXT)
 
 
-def get_metrics(call: Call[NoQuery, None]) -> Answer:
+def get_metrics(call: HttpCall[NoQuery, None]) -> Answer:
     """Get metrics in the text format of Prometheus."""
     backend = call.backend
     lines: list[str] = []

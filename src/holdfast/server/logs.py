@@ -13,7 +13,7 @@ from holdfast.reading import history
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.views import EventView, RunSummary, event_view, run_summary
 from holdfast.server.backend import Backend
-from holdfast.server.calls import Call
+from holdfast.server.calls import HttpCall
 from holdfast.server.problems import refuse
 from holdfast.server.runs import Limit, Name, RunId, Seq
 from holdfast.server.state_changes import Change, changes
@@ -62,7 +62,7 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     changes: list[Change]
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class EventPlace(msgspec.Struct, frozen=True, kw_only=True):
     """An event of a run."""
 
     run_id: str
@@ -74,7 +74,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
     a: RunSummary
     b: RunSummary
-    shared: Place | None
+    shared: EventPlace | None
     """The last event that both runs have in common; None if neither was forked from the other or from the same run."""
     edits: list[EventView]
     """The edits of the state in run `b` since then."""
@@ -126,7 +126,7 @@ class CompareQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 # --- events ------------------------------------------------------------------------------------------
 
 
-def list_events(call: Call[EventsQuery, None]) -> EventPage:
+def list_events(call: HttpCall[EventsQuery, None]) -> EventPage:
     """List events of a run, in pages, from either end."""
     store, run_id, query = call.backend.store, call.values["id"], call.query
     if query.kind is not UNSET and query.kind not in KINDS:
@@ -169,7 +169,7 @@ def _newest(store: Store, run_id: str, upto: int, query: EventsQuery) -> list[Ro
     return found[: -query.limit - 1 : -1]
 
 
-def list_checkpoints(call: Call[CheckpointsQuery, None]) -> CheckpointPage:
+def list_checkpoints(call: HttpCall[CheckpointsQuery, None]) -> CheckpointPage:
     """List the checkpoints that a run can be resumed or forked from, oldest first."""
     query = call.query
     found = [one for one in call.backend.reader.checkpoints(call.values["id"]) if one.seq > query.after]
@@ -180,14 +180,14 @@ def list_checkpoints(call: Call[CheckpointsQuery, None]) -> CheckpointPage:
 # --- states ------------------------------------------------------------------------------------------
 
 
-def get_state(call: Call[StateQuery, None]) -> StateAt:
+def get_state(call: HttpCall[StateQuery, None]) -> StateAt:
     """Get the state of a run after an event."""
     store, run_id, at = call.backend.store, call.values["id"], call.query.at
     state = history.load(store, run_id, None if at is UNSET else at)
     return StateAt(run_id=run_id, seq=state.seq, state=state.values)
 
 
-def get_diff(call: Call[DiffQuery, None]) -> Diff:
+def get_diff(call: HttpCall[DiffQuery, None]) -> Diff:
     """Say what changed in the state of a run between two events."""
     backend, run_id, query = call.backend, call.values["id"], call.query
     row = backend.store.run(run_id)
@@ -205,7 +205,7 @@ def _reducers(backend: Backend, row: RunRow) -> dict[str, str]:
 # --- two runs ----------------------------------------------------------------------------------------
 
 
-def compare_runs(call: Call[CompareQuery, None]) -> Comparison:
+def compare_runs(call: HttpCall[CompareQuery, None]) -> Comparison:
     """Say where the shared history of two runs ends, and how they differ now."""
     backend, store = call.backend, call.backend.store
     one, other = store.run(call.query.a), store.run(call.query.b)
@@ -241,6 +241,6 @@ def _ancestry(store: Store, row: RunRow) -> dict[str, int]:
     return found
 
 
-def _shared(one: dict[str, int], other: dict[str, int]) -> Place | None:
+def _shared(one: dict[str, int], other: dict[str, int]) -> EventPlace | None:
     run_id = next((name for name in one if name in other), None)
-    return None if run_id is None else Place(run_id=run_id, seq=min(one[run_id], other[run_id]))
+    return None if run_id is None else EventPlace(run_id=run_id, seq=min(one[run_id], other[run_id]))

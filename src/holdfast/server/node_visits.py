@@ -17,7 +17,7 @@ from holdfast.reading.chunks import Streamer, spilled_chunks, streamer_of
 from holdfast.reading.places import frames_of, is_foreign
 from holdfast.reading.views import EventView, event_view
 from holdfast.reading.visits import partial_of
-from holdfast.server.calls import Call
+from holdfast.server.calls import HttpCall
 from holdfast.server.problems import refuse
 from holdfast.server.runs import Limit
 from holdfast.server.state_changes import Value, describe
@@ -100,7 +100,7 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     """`edge`, or `branch` if a router chose this node."""
 
 
-class Visit(msgspec.Struct, frozen=True, kw_only=True):
+class NodeVisit(msgspec.Struct, frozen=True, kw_only=True):
     """One visit of a node: everything that the log says about it."""
 
     run_id: str
@@ -140,7 +140,7 @@ class VisitQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     items: Limit = 100
 
 
-def get_visit(call: Call[VisitQuery, None]) -> Visit:
+def get_visit(call: HttpCall[VisitQuery, None]) -> NodeVisit:
     """Show a visit of a node: input, output, attempts, steps, chunks, items and cause."""
     backend, query = call.backend, call.query
     store, run_id, node = backend.store, call.values["id"], call.values["node"]
@@ -161,7 +161,7 @@ def get_visit(call: Call[VisitQuery, None]) -> Visit:
     known_node = state.nodes.get(node) if is_latest else None
     every_item = _items(here)
     attempts = _attempts(here, crashed=row.holder is not None and not row.held)
-    return Visit(
+    return NodeVisit(
         run_id=run_id,
         node=node,
         iteration=place[0],

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 import holdfast
-from holdfast.server.calls import JSON, Route
+from holdfast.server.calls import JSON, ApiRoute
 from holdfast.server.problems import MEDIA_TYPE, Problem
 from holdfast.server.table import VALUES
 
@@ -17,7 +17,7 @@ _REF = "#/components/schemas/{name}"
 _SCHEME = "token"
 
 
-def document(routes: Iterable[Route], servers: Iterable[str] = ()) -> bytes:
+def document(routes: Iterable[ApiRoute], servers: Iterable[str] = ()) -> bytes:
     """Return the document as JSON. `servers` are the public URLs of the server."""
     routes = list(routes)
     types = list(dict.fromkeys(_types(routes)))
@@ -42,17 +42,17 @@ def document(routes: Iterable[Route], servers: Iterable[str] = ()) -> bytes:
     )
 
 
-def _types(routes: list[Route]) -> Iterable[Any]:
+def _types(routes: list[ApiRoute]) -> Iterable[Any]:
     yield Problem
     for route in routes:
         yield from (kind for kind in (route.query, route.body, route.output) if kind is not None)
 
 
-def _query_names(routes: list[Route]) -> set[str]:
+def _query_names(routes: list[ApiRoute]) -> set[str]:
     return {route.query.__name__ for route in routes}
 
 
-def _operation(route: Route, schemas: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
+def _operation(route: ApiRoute, schemas: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": route.handler.__name__,
         "summary": route.summary,
@@ -73,7 +73,7 @@ def _path_parameters(path: str) -> Iterable[dict[str, Any]]:
         yield {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _query_parameters(route: Route, components: dict[str, Any]) -> Iterable[dict[str, Any]]:
+def _query_parameters(route: ApiRoute, components: dict[str, Any]) -> Iterable[dict[str, Any]]:
     declared = components[route.query.__name__]
     for name, schema in declared["properties"].items():
         schema.pop("default", None) if schema.get("type") == "array" else None
@@ -81,7 +81,7 @@ def _query_parameters(route: Route, components: dict[str, Any]) -> Iterable[dict
         yield {"name": name, "in": "query", "required": is_required, "schema": schema}
 
 
-def _responses(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
+def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if route.media_type == JSON:
         content = {JSON: {"schema": schemas[route.output]}}

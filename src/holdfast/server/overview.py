@@ -11,7 +11,7 @@ import holdfast
 from holdfast.errors import StateError
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.views import AskedQuestion
-from holdfast.server.calls import Answer, Call
+from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
 from holdfast.server.runs import RunId
 from holdfast.storage.queues import Queue
@@ -93,7 +93,7 @@ class DoctorQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Examine the store now, also if that was done less than a minute ago."""
 
 
-def get_meta(call: Call[NoQuery, None]) -> About:
+def get_meta(call: HttpCall[NoQuery, None]) -> About:
     """Say who calls, and what this server is."""
     backend, who = call.backend, call.who
     return About(
@@ -111,7 +111,7 @@ def get_meta(call: Call[NoQuery, None]) -> About:
     )
 
 
-def list_flows(call: Call[NoQuery, None]) -> FlowList:
+def list_flows(call: HttpCall[NoQuery, None]) -> FlowList:
     """List the flows that this server knows, with the JSON Schema of their input."""
     found = []
     for name, flow in sorted(call.backend.engine.flows.items()):
@@ -132,24 +132,24 @@ def list_flows(call: Call[NoQuery, None]) -> FlowList:
     return FlowList(found)
 
 
-def list_queues(call: Call[NoQuery, None]) -> QueueList:
+def list_queues(call: HttpCall[NoQuery, None]) -> QueueList:
     """List all queues: how many of their runs are on offer and held, and their limits."""
     return QueueList(call.backend.store.queues.queues())
 
 
-def list_questions(call: Call[QuestionsQuery, None]) -> QuestionList:
+def list_questions(call: HttpCall[QuestionsQuery, None]) -> QuestionList:
     """List open questions, oldest first, of one run or of all runs."""
     query = call.query
     found = call.backend.reader.questions(query.run or None)
     return QuestionList(found[: query.limit], len(found) > query.limit)
 
 
-async def get_doctor(call: Call[DoctorQuery, None]) -> Examination:
+async def get_doctor(call: HttpCall[DoctorQuery, None]) -> Examination:
     """Say which runs cannot continue by themselves and what is wrong with the store."""
     at, found = await call.backend.examine(again=call.query.again)
     return Examination(at, found)
 
 
-async def get_document(call: Call[NoQuery, None]) -> Answer:
+async def get_document(call: HttpCall[NoQuery, None]) -> Answer:
     """Get this description of the API (OpenAPI 3.1)."""
     return Answer(body=call.backend.document, headers={"Cache-Control": "private, no-cache"})

@@ -52,7 +52,7 @@ class Refused(Exception):
         super().__init__(problem.detail)
 
 
-class Kind(NamedTuple):
+class ProblemKind(NamedTuple):
     """A kind of problem: its status, its title, and a remedy for problems that have no better one."""
 
     status: int
@@ -60,83 +60,99 @@ class Kind(NamedTuple):
     remedy: str
 
 
-KINDS: dict[str, Kind] = {
-    "bad-request": Kind(400, "The request is not valid", "Correct the request."),
-    "bad-parameter": Kind(
+KINDS: dict[str, ProblemKind] = {
+    "bad-request": ProblemKind(400, "The request is not valid", "Correct the request."),
+    "bad-parameter": ProblemKind(
         400, "A parameter is not valid", "Correct the parameter; /api/v1/openapi.json describes all of them."
     ),
-    "bad-cursor": Kind(400, "The cursor is not valid", "Leave out `cursor` to begin with the first page."),
-    "bad-json": Kind(400, "The body is not valid JSON", "Send one JSON document in UTF-8."),
-    "unauthorized": Kind(
+    "bad-cursor": ProblemKind(
+        400, "The cursor is not valid", "Leave out `cursor` to begin with the first page."
+    ),
+    "bad-json": ProblemKind(400, "The body is not valid JSON", "Send one JSON document in UTF-8."),
+    "unauthorized": ProblemKind(
         401,
         "A valid token is needed",
         "Send the header `Authorization: Bearer TOKEN`. `holdfast token create NAME --role ROLE` makes a token.",
     ),
-    "forbidden": Kind(403, "The token may not do this", "Use a token with the role that is needed."),
-    "wrong-origin": Kind(
+    "forbidden": ProblemKind(403, "The token may not do this", "Use a token with the role that is needed."),
+    "wrong-origin": ProblemKind(
         403,
         "The request comes from another site",
         "Open the page under its own address. Behind a proxy, give the server that address: --public-url URL.",
     ),
-    "not-found": Kind(
+    "not-found": ProblemKind(
         404,
         "There is nothing at this path",
         "See /api/v1/openapi.json for all paths; none of them ends in /.",
     ),
-    "wrong-method": Kind(405, "The path has no such method", "Use one of the methods in the header `Allow`."),
-    "too-slow": Kind(408, "The request took too long to arrive", "Send the request again."),
-    "too-large": Kind(413, "The body is too large", "Send a smaller body."),
-    "wrong-type": Kind(
+    "wrong-method": ProblemKind(
+        405, "The path has no such method", "Use one of the methods in the header `Allow`."
+    ),
+    "too-slow": ProblemKind(408, "The request took too long to arrive", "Send the request again."),
+    "too-large": ProblemKind(413, "The body is too large", "Send a smaller body."),
+    "wrong-type": ProblemKind(
         415, "The body has the wrong type", "Send JSON, with the header `Content-Type: application/json`."
     ),
-    "wrong-host": Kind(
+    "wrong-host": ProblemKind(
         421,
         "The server does not have this name",
         "Call the server under its own address. Behind a proxy, give the server that address: --public-url URL.",
     ),
-    "bad-body": Kind(
+    "bad-body": ProblemKind(
         422, "The body does not fit", "Correct the body; /api/v1/openapi.json has the schema of every body."
     ),
-    "too-many-failures": Kind(
+    "too-many-failures": ProblemKind(
         429, "Too many requests with a wrong token", "Wait as long as the header `Retry-After` says."
     ),
-    "defect": Kind(500, "A defect in Holdfast", "Please report it, with the log of the server."),
-    "stopping": Kind(503, "The server is stopping", "Send the request again in a few seconds."),
+    "defect": ProblemKind(500, "A defect in Holdfast", "Please report it, with the log of the server."),
+    "stopping": ProblemKind(503, "The server is stopping", "Send the request again in a few seconds."),
 }
 """Name -> the kind of a problem that the server finds itself."""
 
 _LOOK = "GET /api/v1/runs/{id} shows the run as it is now, with the ways to continue it."
 _STORE = "Look at GET /api/v1/doctor, and at the log of the server."
-OF_ERRORS: tuple[tuple[type[HoldfastError], Kind], ...] = (
-    (errors.StateError, Kind(422, "A value does not fit the state of the flow", "Correct the value.")),
-    (errors.RouterError, Kind(422, "The router of the flow refused the input", "Correct the input.")),
+OF_ERRORS: tuple[tuple[type[HoldfastError], ProblemKind], ...] = (
+    (errors.StateError, ProblemKind(422, "A value does not fit the state of the flow", "Correct the value.")),
+    (errors.RouterError, ProblemKind(422, "The router of the flow refused the input", "Correct the input.")),
     (
         errors.FlowNotFound,
-        Kind(
+        ProblemKind(
             409, "This server does not know the flow", "Name the file that defines it: holdfast serve FILE.py"
         ),
     ),
-    (errors.RunNotFound, Kind(404, "There is no such run", "GET /api/v1/runs lists the runs of the store.")),
-    (errors.RunExists, Kind(409, "The run id is in use", "Choose another `run_id`, or resume that run.")),
-    (errors.RunOver, Kind(409, "The run is over", "Fork the run to continue from one of its checkpoints.")),
-    (errors.ResumeRefused, Kind(409, "The run may not continue as requested", _LOOK)),
+    (
+        errors.RunNotFound,
+        ProblemKind(404, "There is no such run", "GET /api/v1/runs lists the runs of the store."),
+    ),
+    (
+        errors.RunExists,
+        ProblemKind(409, "The run id is in use", "Choose another `run_id`, or resume that run."),
+    ),
+    (
+        errors.RunOver,
+        ProblemKind(409, "The run is over", "Fork the run to continue from one of its checkpoints."),
+    ),
+    (errors.ResumeRefused, ProblemKind(409, "The run may not continue as requested", _LOOK)),
     (
         errors.AnswerRefused,
-        Kind(422, "The answer was not accepted", "GET /api/v1/questions lists open questions."),
+        ProblemKind(422, "The answer was not accepted", "GET /api/v1/questions lists open questions."),
     ),
-    (errors.SignalRefused, Kind(422, "The signal was not accepted", _LOOK)),
-    (errors.RunFailed, Kind(409, "The run failed", _LOOK)),
-    (errors.RunCancelled, Kind(409, "The run was cancelled", "Fork the run to continue it.")),
-    (errors.RunHeld, Kind(409, "Another process executes the run", "Wait until it stops, or pause it.")),
-    (errors.ProcessEnded, Kind(409, "The process of a node died", _LOOK)),
-    (errors.StoreBusy, Kind(503, "The store is busy", "Send the request again in a second.")),
+    (errors.SignalRefused, ProblemKind(422, "The signal was not accepted", _LOOK)),
+    (errors.RunFailed, ProblemKind(409, "The run failed", _LOOK)),
+    (errors.RunCancelled, ProblemKind(409, "The run was cancelled", "Fork the run to continue it.")),
+    (
+        errors.RunHeld,
+        ProblemKind(409, "Another process executes the run", "Wait until it stops, or pause it."),
+    ),
+    (errors.ProcessEnded, ProblemKind(409, "The process of a node died", _LOOK)),
+    (errors.StoreBusy, ProblemKind(503, "The store is busy", "Send the request again in a second.")),
     (
         errors.StoreFull,
-        Kind(507, "The disk of the store is full", "Free some space, then send the request again."),
+        ProblemKind(507, "The disk of the store is full", "Free some space, then send the request again."),
     ),
     (
         errors.StoreCorrupt,
-        Kind(
+        ProblemKind(
             409,
             "Stored data is damaged",
             "`holdfast verify` says what is damaged; restore it from a backup, or continue with the other runs.",
@@ -144,13 +160,15 @@ OF_ERRORS: tuple[tuple[type[HoldfastError], Kind], ...] = (
     ),
     (
         errors.SchemaTooNew,
-        Kind(409, "A newer Holdfast has written this", "Install that version, and start the server again."),
+        ProblemKind(
+            409, "A newer Holdfast has written this", "Install that version, and start the server again."
+        ),
     ),
-    (errors.FenceLost, Kind(409, "Another process took over the run", "Send the request again.")),
-    (errors.SeqConflict, Kind(409, "The run has changed meanwhile", "Send the request again.")),
-    (errors.StoreError, Kind(503, "The store cannot be used", _STORE)),
+    (errors.FenceLost, ProblemKind(409, "Another process took over the run", "Send the request again.")),
+    (errors.SeqConflict, ProblemKind(409, "The run has changed meanwhile", "Send the request again.")),
+    (errors.StoreError, ProblemKind(503, "The store cannot be used", _STORE)),
     (errors.IllegalEvent, KINDS["defect"]),
-    (HoldfastError, Kind(400, "The request cannot be carried out", "Correct the request.")),
+    (HoldfastError, ProblemKind(400, "The request cannot be carried out", "Correct the request.")),
 )
 """Error class -> the kind of its problem; the first class that fits counts. A class that is not listed by name is the caller's
 fault.

@@ -24,7 +24,7 @@ from holdfast.core.definition import Definition
 from holdfast.documents import artifacts, receipts
 from holdfast.reading import history
 from holdfast.server.backend import Backend
-from holdfast.server.calls import Answer, Call
+from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import refuse
 from holdfast.server.runs import Name
@@ -59,7 +59,7 @@ class ReceiptsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 # --- receipts ----------------------------------------------------------------------------------------
 
 
-def list_receipts(call: Call[ReceiptsQuery, None]) -> ReceiptList:
+def list_receipts(call: HttpCall[ReceiptsQuery, None]) -> ReceiptList:
     """List the receipts and handoffs of a run, or of one of its nodes."""
     store, run_id, query = call.backend.store, call.values["id"], call.query
     row = store.run(run_id)
@@ -96,7 +96,7 @@ def _began_with(store: Store, row: RunRow) -> str:
 # --- artifacts ---------------------------------------------------------------------------------------
 
 
-def list_artifacts(call: Call[NoQuery, None]) -> ArtifactList:
+def list_artifacts(call: HttpCall[NoQuery, None]) -> ArtifactList:
     """List the files that the nodes of a run have written."""
     backend, run_id = call.backend, call.values["id"]
     row, base = backend.store.run(run_id), backend.engine.settings.run_base
@@ -109,7 +109,7 @@ def list_artifacts(call: Call[NoQuery, None]) -> ArtifactList:
     )
 
 
-def get_artifact(call: Call[NoQuery, None]) -> Answer:
+def get_artifact(call: HttpCall[NoQuery, None]) -> Answer:
     """Download a file that a node has written."""
     backend, node, name = call.backend, call.values["node"], call.values["path"]
     row, base = backend.store.run(call.values["id"]), backend.engine.settings.run_base
@@ -170,7 +170,7 @@ def _pieces(handle: int) -> Iterator[bytes]:
 # --- the archive -------------------------------------------------------------------------------------
 
 
-def get_archive(call: Call[NoQuery, None]) -> Answer:
+def get_archive(call: HttpCall[NoQuery, None]) -> Answer:
     """Download the archive of a run: its log and everything that it refers to."""
     backend, run_id = call.backend, call.values["id"]
     folder = tempfile.mkdtemp(prefix="holdfast-archive-")

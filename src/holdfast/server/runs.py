@@ -24,7 +24,7 @@ from holdfast.reading.remedies import Remedy
 from holdfast.reading.views import Run, RunSummary, run_summary
 from holdfast.runtime.clock import sleep
 from holdfast.server.backend import Backend, encode_hook
-from holdfast.server.calls import Answer, Call
+from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.problems import refuse
 from holdfast.storage.contract import Query, RunRow, RunStatus
 
@@ -103,7 +103,7 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 # --- the list ----------------------------------------------------------------------------------------
 
 
-def list_runs(call: Call[RunsQuery, None]) -> RunPage:
+def list_runs(call: HttpCall[RunsQuery, None]) -> RunPage:
     """List runs, newest first."""
     backend, query = call.backend, call.query
     if query.id:
@@ -200,7 +200,7 @@ def describe(backend: Backend, row: RunRow, definitions: dict[str, Mapping[str, 
 # --- one run -----------------------------------------------------------------------------------------
 
 
-async def get_run(call: Call[RunQuery, None]) -> Answer:
+async def get_run(call: HttpCall[RunQuery, None]) -> Answer:
     """Get a run as it is now; with `wait` and `after`, as soon as it has moved past that event."""
     backend, run_id = call.backend, call.values["id"]
     row = await _wait(call) if call.query.wait is not UNSET else await backend.read(backend.store.run, run_id)
@@ -223,7 +223,7 @@ def etag(row: RunRow) -> str:
     return f'"{row.seq}.crashed"' if crashed else f'"{row.seq}"'
 
 
-async def _wait(call: Call[RunQuery, None]) -> RunRow:
+async def _wait(call: HttpCall[RunQuery, None]) -> RunRow:
     backend, query = call.backend, call.query
     if query.after is UNSET:
         raise refuse(

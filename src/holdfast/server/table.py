@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
 from holdfast.server import health, logs, node_visits, overview, run_files, runs
-from holdfast.server.calls import Route
+from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import refuse
 
 API = "/api/v1"
@@ -27,10 +27,12 @@ VALUES: dict[str, re.Pattern[str]] = {
 }
 """Name of a variable part -> what it may be."""
 
-ROUTES: tuple[Route, ...] = (
-    Route(method="GET", path=f"{API}/openapi.json", role="read", handler=overview.get_document, output=dict),
-    Route(method="GET", path=f"{API}/meta", role="read", handler=overview.get_meta, output=overview.About),
-    Route(
+ROUTES: tuple[ApiRoute, ...] = (
+    ApiRoute(
+        method="GET", path=f"{API}/openapi.json", role="read", handler=overview.get_document, output=dict
+    ),
+    ApiRoute(method="GET", path=f"{API}/meta", role="read", handler=overview.get_meta, output=overview.About),
+    ApiRoute(
         method="GET",
         path=f"{API}/runs",
         role="read",
@@ -38,7 +40,7 @@ ROUTES: tuple[Route, ...] = (
         query=runs.RunsQuery,
         output=runs.RunPage,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}",
         role="read",
@@ -47,7 +49,7 @@ ROUTES: tuple[Route, ...] = (
         output=runs.ShownRun,
         statuses=(200, 304),
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}/events",
         role="read",
@@ -55,7 +57,7 @@ ROUTES: tuple[Route, ...] = (
         query=logs.EventsQuery,
         output=logs.EventPage,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}/checkpoints",
         role="read",
@@ -63,7 +65,7 @@ ROUTES: tuple[Route, ...] = (
         query=logs.CheckpointsQuery,
         output=logs.CheckpointPage,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}/state",
         role="read",
@@ -71,7 +73,7 @@ ROUTES: tuple[Route, ...] = (
         query=logs.StateQuery,
         output=logs.StateAt,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}/diff",
         role="read",
@@ -79,15 +81,15 @@ ROUTES: tuple[Route, ...] = (
         query=logs.DiffQuery,
         output=logs.Diff,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}/nodes/{{node}}",
         role="read",
         handler=node_visits.get_visit,
         query=node_visits.VisitQuery,
-        output=node_visits.Visit,
+        output=node_visits.NodeVisit,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}/receipts",
         role="read",
@@ -95,28 +97,28 @@ ROUTES: tuple[Route, ...] = (
         query=run_files.ReceiptsQuery,
         output=run_files.ReceiptList,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}/artifacts",
         role="read",
         handler=run_files.list_artifacts,
         output=run_files.ArtifactList,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}/artifacts/{{node}}/{{path}}",
         role="read",
         handler=run_files.get_artifact,
         media_type=run_files.BINARY,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}/archive",
         role="read",
         handler=run_files.get_archive,
         media_type=run_files.BINARY,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/compare",
         role="read",
@@ -124,7 +126,7 @@ ROUTES: tuple[Route, ...] = (
         query=logs.CompareQuery,
         output=logs.Comparison,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/questions",
         role="read",
@@ -132,17 +134,17 @@ ROUTES: tuple[Route, ...] = (
         query=overview.QuestionsQuery,
         output=overview.QuestionList,
     ),
-    Route(
+    ApiRoute(
         method="GET", path=f"{API}/flows", role="read", handler=overview.list_flows, output=overview.FlowList
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/queues",
         role="read",
         handler=overview.list_queues,
         output=overview.QueueList,
     ),
-    Route(
+    ApiRoute(
         method="GET",
         path=f"{API}/doctor",
         role="read",
@@ -150,11 +152,11 @@ ROUTES: tuple[Route, ...] = (
         query=overview.DoctorQuery,
         output=overview.Examination,
     ),
-    Route(
+    ApiRoute(
         method="GET", path="/metrics", role="read", handler=health.get_metrics, media_type=health.METRICS_TYPE
     ),
-    Route(method="GET", path="/healthz", role=None, handler=health.get_health, media_type=health.TEXT),
-    Route(
+    ApiRoute(method="GET", path="/healthz", role=None, handler=health.get_health, media_type=health.TEXT),
+    ApiRoute(
         method="GET",
         path="/readyz",
         role=None,
@@ -173,20 +175,20 @@ class _Place:
 
     words: dict[str, _Place] = field(default_factory=dict)
     variable: tuple[str, _Place] | None = None
-    routes: dict[str, Route] = field(default_factory=dict)
+    routes: dict[str, ApiRoute] = field(default_factory=dict)
 
 
 class Table:
     """The routes, found by method and raw path."""
 
-    def __init__(self, routes: Iterable[Route] = ROUTES) -> None:
+    def __init__(self, routes: Iterable[ApiRoute] = ROUTES) -> None:
         self.routes = tuple(routes)
         self._root = _Place()
         for route in self.routes:
             self._add(route)
         self.open_paths = frozenset(route.path for route in self.routes if route.role is None)
 
-    def _add(self, route: Route) -> None:
+    def _add(self, route: ApiRoute) -> None:
         place = self._root
         for part in route.path.split("/")[1:]:
             found = _VARIABLE.fullmatch(part)
@@ -202,7 +204,7 @@ class Table:
         assert route.method not in place.routes, f"{route.method} {route.path} is in the table twice"
         place.routes[route.method] = route
 
-    def match(self, method: str, path: str) -> tuple[Route, dict[str, str]]:
+    def match(self, method: str, path: str) -> tuple[ApiRoute, dict[str, str]]:
         """Return the route for a raw path, and the values of its variable parts. Raises `Refused`."""
         place, values = self._find(path)
         if place is None or not place.routes:
