@@ -10,6 +10,7 @@ from app_client import TOKENS, Caller
 
 import holdfast as hf
 from holdfast.server.asgi import asgi
+from holdfast.storage.memory.store import MemoryStore
 
 
 @dataclass
@@ -61,9 +62,9 @@ flow = graph.compile()
 
 
 @asynccontextmanager
-async def opened(store: str = "memory://", *, role: str = "admin", run_base=None, flows=(flow,), **options):
+async def opened(store=None, *, role: str = "admin", run_base=None, flows=(flow,), **options):
     """An engine with the application over it, and a caller with a token of this role."""
-    async with hf.Engine(store, flows=list(flows), run_base=run_base) as engine:
+    async with hf.Engine(store or MemoryStore(), flows=list(flows), run_base=run_base) as engine:
         app = asgi(engine, tokens=TOKENS, **options)
         try:
             yield engine, Caller(app, role=role)

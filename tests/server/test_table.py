@@ -32,10 +32,23 @@ WRONG_TOKENS = {
     "other header": [("x-token", f"admin.{SECRET}")],
 }
 WRONG_HOSTS = (
-    "evil.com", "127.0.0.1.evil.com", "127.0.0.1", "127.0.0.1:1", "localhost:8765@evil", "localhost.:8765", "[::1]:8765",
-    "0.0.0.0:8765", "127.0.0.1:8765:8765", "127.1:8765", "2130706433:8765", "127.0.0.1:08765", "", " ", "127.0.0.1:8765, evil.com",
+    "evil.com",
+    "127.0.0.1.evil.com",
+    "127.0.0.1",
+    "127.0.0.1:1",
+    "localhost:8765@evil",
+    "localhost.:8765",
+    "[::1]:8765",
+    "0.0.0.0:8765",
+    "127.0.0.1:8765:8765",
+    "127.1:8765",
+    "2130706433:8765",
+    "127.0.0.1:08765",
+    "",
+    " ",
+    "127.0.0.1:8765, evil.com",
     "holdfast.example.com.evil.com",
-)  # fmt: skip
+)
 WRONG_ORIGINS = (
     "null", "http://evil.com", "https://localhost.evil", "https://127.0.0.1:8765", "http://127.0.0.1", "http://127.0.0.1:1",
     "http://127.0.0.1:8765.evil.com", "file://", "", "http://user@127.0.0.1:8765", "https://holdfast.example.com.evil.com",
@@ -148,8 +161,12 @@ def test_another_origin_is_refused_for_every_method(ask, route, origin):
 @each_route
 def test_our_own_origins_are_accepted(ask, route):
     path = path_of(route)
-    own = {"127.0.0.1:8765": "http://127.0.0.1:8765", "localhost:8765": "http://localhost:8765",
-           "holdfast.example.com": "https://holdfast.example.com", "holdfast.example.com:443": "https://holdfast.example.com"}  # fmt: skip
+    own = {
+        "127.0.0.1:8765": "http://127.0.0.1:8765",
+        "localhost:8765": "http://localhost:8765",
+        "holdfast.example.com": "https://holdfast.example.com",
+        "holdfast.example.com:443": "https://holdfast.example.com",
+    }
     for host, origin in own.items():
         assert ask(route.method, path, host=host, headers={"origin": origin}).status in (200, 404)
 
@@ -178,11 +195,29 @@ def test_other_methods_are_refused(ask, route):
 @pytest.mark.parametrize(
     "path",
     [
-        "/", "", "/api/runs/x-health", "/api/vars/ready", "//api/v1/runs", "/api/v1/runs/%2e%2e/health", "/API/V1/RUNS", "/healthz/",
-        "/healthz;x", "/healthz%20", "/%68ealthz", "/healthz/../api/v1/runs", "/api/v1/runs;healthz", "/api/v1//runs", "/x?/healthz",
-        "/readyz\\", "/metrics/", "/api/v1", "/docs", "/.git/config", "/api/v1/openapi.json/",
+        "/",
+        "",
+        "/api/runs/x-health",
+        "/api/vars/ready",
+        "//api/v1/runs",
+        "/api/v1/runs/%2e%2e/health",
+        "/API/V1/RUNS",
+        "/healthz/",
+        "/healthz;x",
+        "/healthz%20",
+        "/%68ealthz",
+        "/healthz/../api/v1/runs",
+        "/api/v1/runs;healthz",
+        "/api/v1//runs",
+        "/x?/healthz",
+        "/readyz\\",
+        "/metrics/",
+        "/api/v1",
+        "/docs",
+        "/.git/config",
+        "/api/v1/openapi.json/",
     ],
-)  # fmt: skip
+)
 def test_any_other_path_needs_a_token_and_is_not_found(ask, path):
     assert ask("GET", path, token=None).status == 401
     assert ask("GET", path).status in (400, 404)
@@ -192,10 +227,24 @@ def test_any_other_path_needs_a_token_and_is_not_found(ask, path):
 @pytest.mark.parametrize(
     "run_id",
     [
-        "..", ".", "%2e%2e", "%2e%2e%2f%2e%2e%2fetc", "..%5c", "%00", "x%00", "-x", "a%2Fb", "a" * 129, "%ff", "a b", "a%20b", "%E2%80%A4",
-        "x%0d%0aX", "%u2215",
+        "..",
+        ".",
+        "%2e%2e",
+        "%2e%2e%2f%2e%2e%2fetc",
+        "..%5c",
+        "%00",
+        "x%00",
+        "-x",
+        "a%2Fb",
+        "a" * 129,
+        "%ff",
+        "a b",
+        "a%20b",
+        "%E2%80%A4",
+        "x%0d%0aX",
+        "%u2215",
     ],
-)  # fmt: skip
+)
 def test_a_hostile_id_is_refused_as_an_id(ask, run_id):
     for rest in ("", "/events", "/archive", "/artifacts/charge/a.txt"):
         reply = ask("GET", f"/api/v1/runs/{run_id}{rest}")

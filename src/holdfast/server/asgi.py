@@ -52,6 +52,7 @@ def asgi(
     commands: CommandLine | None = None,
     clock: Clock | None = None,
     features: tuple[str, ...] = (),
+    table: Table | None = None,
 ) -> Application:
     """Make an ASGI application that offers what this engine can do. The engine must be open while requests are answered.
 
@@ -63,13 +64,13 @@ def asgi(
     backend.public_urls, backend.features = addresses.public_urls, features
 
     def stored() -> Tokens | None:
-        found: Tokens | None = getattr(engine.store, "tokens", None)
+        found: Tokens | None = getattr(backend.store, "tokens", None)
         return found
 
     backend.access = Access(
         given=tokens, tokens=stored, read=backend.read, clock=backend.clock, anonymous=anonymous
     )
-    return Application(backend, Table(), addresses, backend.access)
+    return Application(backend, table or Table(), addresses, backend.access)
 
 
 class Application:

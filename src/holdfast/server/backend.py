@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ParamSpec, TypeVar
 
+from holdfast.errors import SettingError
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
@@ -78,12 +79,18 @@ class Backend:
 
     @property
     def store(self) -> Store:
-        return self.engine.store
+        """The store of the engine. Raises `Refused` if the engine is not open."""
+        try:
+            return self.engine.store
+        except SettingError:
+            raise refuse(
+                "closed", "The engine of this server is not open: it is starting or stopping."
+            ) from None
 
     @property
     def reader(self) -> Reader:
         """A reader that returns states as plain data, also if the flow is known."""
-        return Reader(self.engine.store)
+        return Reader(self.store)
 
     async def read(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Call a function that reads the store, off the event loop."""

@@ -8,6 +8,7 @@ import holdfast
 from holdfast.errors import HoldfastError
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
+from holdfast.server.problems import Refused
 from holdfast.storage.contract import Query
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -30,7 +31,7 @@ async def get_readiness(call: HttpCall[NoQuery, None]) -> Answer:
         try:
             await backend.read(lambda: backend.store.runs(Query(limit=1)))
             is_ready = True
-        except HoldfastError:
+        except (HoldfastError, Refused):
             is_ready = False
         backend.ready = (now, is_ready)
     if is_ready and not backend.is_stopping:

@@ -105,7 +105,7 @@ KINDS: dict[str, ProblemKind] = {
         429, "Too many requests with a wrong token", "Wait as long as the header `Retry-After` says."
     ),
     "defect": ProblemKind(500, "A defect in Holdfast", "Please report it, with the log of the server."),
-    "stopping": ProblemKind(503, "The server is stopping", "Send the request again in a few seconds."),
+    "closed": ProblemKind(503, "The server has no open store", "Send the request again in a few seconds."),
 }
 """Name -> the kind of a problem that the server finds itself."""
 
