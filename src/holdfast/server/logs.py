@@ -90,7 +90,7 @@ class EventsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     newest: bool = False
     """List the newest events first."""
     node: Name | UnsetType = UNSET
-    kind: Name | UnsetType = UNSET
+    kind: Annotated[str, Meta(extra_json_schema={"enum": sorted(KINDS)})] | UnsetType = UNSET
     limit: Limit = 100
 
 

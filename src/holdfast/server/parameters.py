@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import functools
 import re
-from typing import Any, TypeVar, get_origin
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+import msgspec.inspect
 
 from holdfast.errors import did_you_mean
 from holdfast.server.problems import Fault, refuse
@@ -28,7 +29,10 @@ class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 @functools.cache
 def _fields(kind: type[msgspec.Struct]) -> dict[str, bool]:
     """Return the names of the parameters, and whether each may be given more than once."""
-    return {field.encode_name: get_origin(field.type) is tuple for field in msgspec.structs.fields(kind)}
+    return {
+        field.encode_name: isinstance(msgspec.inspect.type_info(field.type), msgspec.inspect.VarTupleType)
+        for field in msgspec.structs.fields(kind)
+    }
 
 
 def read_query(raw: bytes, kind: type[T]) -> T:

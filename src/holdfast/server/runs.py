@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Mapping
+from contextlib import suppress
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -35,7 +36,7 @@ _CHECK_S = 5.0
 """How often a request that waits checks that its token is still valid."""
 
 RunId = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
-Name = Annotated[str, Meta(min_length=1, max_length=128)]
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[^\\x00-\\x1f\\x7f]*$")]
 Seq = Annotated[int, Meta(ge=0, le=2**53)]
 Limit = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 _encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
@@ -82,12 +83,12 @@ class RunsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
     status: tuple[RunStatus, ...] = ()
     flow: Name | UnsetType = UNSET
-    label: tuple[Annotated[str, Meta(pattern="^[^=]+=")], ...] = ()
+    label: tuple[Annotated[str, Meta(pattern="^[^=\\x00-\\x1f\\x7f]+=[^\\x00-\\x1f\\x7f]*$")], ...] = ()
     """`name=value`; repeatable."""
     parent: RunId | UnsetType = UNSET
     queue: Name | UnsetType = UNSET
-    id: tuple[RunId, ...] = ()
-    """List these runs only, in this order; repeatable. Runs that do not exist are left out."""
+    id: Annotated[tuple[RunId, ...], Meta(max_length=PAGE_MAX)] = ()
+    """List these runs only; repeatable. Ids of runs that do not exist are left out."""
     cursor: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
     limit: Limit = 50
 
@@ -98,6 +99,7 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     wait: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] | UnsetType = UNSET
     """Seconds to wait until the run has an event after `after`, or is over."""
     after: Seq | UnsetType = UNSET
+    """The seq of an event; default: the last event that the run has now."""
 
 
 # --- the list ----------------------------------------------------------------------------------------
@@ -106,20 +108,17 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 def list_runs(call: HttpCall[RunsQuery, None]) -> RunPage:
     """List runs, newest first."""
     backend, query = call.backend, call.query
-    if query.id:
-        return RunPage(_describe_all(backend, _chosen(backend, query)), None)
+    wanted = Query(
+        status=query.status,
+        flow=query.flow or None,
+        labels=dict(_pair(text) for text in query.label),
+        parent=query.parent or None,
+        queue=query.queue or None,
+        before=_place(query),
+        limit=query.limit + 1,
+    )
     try:
-        rows = backend.store.runs(
-            Query(
-                status=query.status,
-                flow=query.flow or None,
-                labels=dict(_pair(text) for text in query.label),
-                parent=query.parent or None,
-                queue=query.queue or None,
-                before=_place(query),
-                limit=query.limit + 1,
-            )
-        )
+        rows = _chosen(backend, query.id, wanted) if query.id else backend.store.runs(wanted)
     except RunNotFound:
         raise refuse("bad-cursor", "The run at which the last page ended was deleted.") from None
     shown = rows[: query.limit]
@@ -127,19 +126,27 @@ def list_runs(call: HttpCall[RunsQuery, None]) -> RunPage:
     return RunPage(_describe_all(backend, shown), after)
 
 
-def _chosen(backend: Backend, query: RunsQuery) -> list[RunRow]:
-    if msgspec.structs.replace(query, id=(), limit=50) != RunsQuery() or len(query.id) > PAGE_MAX:
-        raise refuse(
-            "bad-parameter",
-            f"`id` cannot be combined with other parameters, and lists up to {PAGE_MAX} runs.",
-        )
+def _chosen(backend: Backend, run_ids: tuple[str, ...], wanted: Query) -> list[RunRow]:
+    """Return those of the given runs that meet the conditions, as `Store.runs` would."""
     found = []
-    for run_id in query.id:
-        try:
+    for run_id in dict.fromkeys(run_ids):
+        with suppress(RunNotFound):
             found.append(backend.store.run(run_id))
-        except RunNotFound:
-            continue
-    return found
+    rows = sorted(found, key=lambda row: (row.created_at, row.run_id), reverse=True)
+    if wanted.before is not None:
+        last = backend.store.run(wanted.before)
+        rows = [row for row in rows if (row.created_at, row.run_id) < (last.created_at, last.run_id)]
+    return [row for row in rows if _fits(row, wanted)][: wanted.limit]
+
+
+def _fits(row: RunRow, wanted: Query) -> bool:
+    return (
+        (not wanted.status or row.status in wanted.status)
+        and wanted.flow in (None, row.flow)
+        and wanted.parent in (None, row.parent)
+        and wanted.queue in (None, row.queue)
+        and wanted.labels.items() <= row.labels.items()
+    )
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -225,11 +232,8 @@ def etag(row: RunRow) -> str:
 
 async def _wait(call: HttpCall[RunQuery, None]) -> RunRow:
     backend, query = call.backend, call.query
-    if query.after is UNSET:
-        raise refuse(
-            "bad-parameter", "The parameter `wait` needs `after`, the seq of the last event that you know."
-        )
     assert query.wait is not UNSET
+    after = query.after
     checked_at = backend.clock.now()
     ends_at = checked_at + query.wait
     gone = asyncio.ensure_future(call.gone())
@@ -237,7 +241,8 @@ async def _wait(call: HttpCall[RunQuery, None]) -> RunRow:
         while True:
             row = await backend.read(backend.store.run, call.values["id"])
             now = backend.clock.now()
-            moved = row.seq > query.after or row.status in FINAL
+            after = row.seq if after is UNSET else after
+            moved = row.seq > after or row.status in FINAL
             if moved or now >= ends_at or backend.is_stopping or gone.done():
                 return row
             if now - checked_at >= _CHECK_S:
