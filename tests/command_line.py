@@ -11,7 +11,7 @@ import pytest
 
 import suggestions
 from holdfast.cli import flow_files
-from holdfast.cli.commands import app
+from holdfast.cli.app import app
 
 
 class Ended(NamedTuple):

@@ -16,8 +16,8 @@ import tempfile
 import threading
 from typing import Any
 
+from holdfast.cli.app import app
 from holdfast.cli.catalogue import BY_NAME
-from holdfast.cli.commands import app
 
 
 def run(request: dict[str, Any]) -> dict[str, Any]:

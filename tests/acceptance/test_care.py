@@ -329,7 +329,7 @@ def test_a_postgres_store_is_backed_up_and_restored(tmp_path: Path, monkeypatch:
 
 KILLED_AT = """
 import os, signal, sys
-from holdfast.cli.commands import app
+from holdfast.cli.app import app
 from holdfast.storage import failpoints
 
 left = int(sys.argv[2])

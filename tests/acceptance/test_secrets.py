@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli import flow_files
-from holdfast.cli.commands import app
+from holdfast.cli.app import app
 from holdfast.cli.exits import Exit
 from holdfast.errors import SettingError
 from holdfast.storage.postgres.address import SECRET_OPTIONS, SHOWN_OPTIONS, Address

@@ -17,8 +17,7 @@ import typer.main
 from command_line import Cli, caller, furnish
 from holdfast import errors
 from holdfast.cli import log, program, screen
-from holdfast.cli.app import FAMILIES
-from holdfast.cli.commands import app
+from holdfast.cli.app import FAMILIES, app
 from holdfast.cli.exits import OF_STATUSES, Exit, code_of
 from holdfast.cli.progress import Display, Stop, _Watch
 from holdfast.reading.views import EventView
@@ -880,7 +879,7 @@ def test_every_error_and_every_status_has_an_exit_code() -> None:
 def test_help_does_not_wait_for_rich() -> None:
     code = """
 import sys
-from holdfast.cli.commands import app
+from holdfast.cli.app import app
 try:
     app(["--help"])
 except SystemExit:

@@ -17,9 +17,8 @@ import pytest
 import typer.main
 
 from holdfast import cli
-from holdfast.cli.app import DEFINED
+from holdfast.cli.app import DEFINED, app
 from holdfast.cli.catalogue import BY_NAME, CATALOGUE, FAMILIES
-from holdfast.cli.commands import app
 
 DRIVER = """
 import json, sys

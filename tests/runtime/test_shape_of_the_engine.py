@@ -6,6 +6,8 @@ import ast
 import inspect
 from pathlib import Path
 
+from bench import house
+
 import holdfast
 from holdfast.runtime import runner
 from holdfast.runtime.commits import Commits
@@ -16,6 +18,7 @@ from holdfast.runtime.worker import Worker
 from holdfast.upkeep.retention import Keeper
 
 RUNTIME = Path(holdfast.__file__).parent / "runtime"
+ANSWER_MODULES_MAX = 45
 OF_THE_CALLER = {"on_end", "on_report", "on_drain", "until"}
 
 
@@ -61,3 +64,13 @@ def test_the_tables_of_phases_are_the_picture() -> None:
     assert after_save == {Phase.HANDING_OVER: Phase.DECIDING, Phase.SAVING: Phase.RESTING}
     assert runner.__doc__ is not None
     assert all(phase.name in runner.__doc__ for phase in Phase)
+
+
+def test_an_answer_passes_through_nothing_that_executes_nodes() -> None:
+    answer = house.measure(Path(house.__file__).parents[1], "answer")
+    executing = {
+        "core/decide", "core/readiness", "core/writers", "runtime/calls/executors", "runtime/calls/process/executor",
+        "runtime/perform", "runtime/resume", "runtime/runner", "storage/sqlite/queues", "storage/sqlite/upkeep",
+    }  # fmt: skip
+    assert executing & set(answer["named"]) == set()
+    assert answer["modules"] <= ANSWER_MODULES_MAX, answer["named"]

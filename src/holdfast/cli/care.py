@@ -165,7 +165,7 @@ def _policies(
     older_than: str | None, keep: int | None, status: list[str] | None, flow: str | None, archive: str | None
 ) -> tuple[list[Policy], str | None]:
     if older_than is None and keep is None and status is None and flow is None:
-        where = f"{flow_files.project_file()}: [tool.holdfast.retention]"
+        where = f"{settings.project_file()}: [tool.holdfast.retention]"
         found, place = retention.policies(settings.project_table().get("retention", {}), where)
         if not found:
             raise SettingError(

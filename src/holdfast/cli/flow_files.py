@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from holdfast.core.graph import Flow, Graph
 from holdfast.errors import GraphError, SettingError, did_you_mean
 from holdfast.runtime.calls.fresh_source import spec_of
-from holdfast.runtime.settings import project_table
+from holdfast.runtime.settings import project_file, project_table
 
 Found: TypeAlias = "dict[str, Flow[Any] | Graph[Any]]"
 """Name of a module variable -> the flow or graph in it."""
@@ -104,23 +104,6 @@ def project_flows(wanted: str | None = None, *, all_of_them: bool = False) -> li
     folder = project_file().parent
     files = [os.path.relpath(folder / entry) for entry in listed]
     return [flow for file in files for flow in (flows_in(file) if all_of_them else _flows_of(file, wanted))]
-
-
-def project_file() -> Path:
-    """Return the nearest pyproject.toml, or its path in the current folder if there is none."""
-    places = (place / "pyproject.toml" for place in (Path.cwd(), *Path.cwd().parents))
-    return next((file for file in places if file.is_file()), Path.cwd() / "pyproject.toml")
-
-
-def project_files() -> list[str]:
-    """Return the files of `[tool.holdfast] flows` as absolute paths; empty if that setting is not valid."""
-    try:
-        listed = project_table().get("flows", [])
-    except SettingError:
-        return []
-    folder = project_file().parent
-    entries = listed if isinstance(listed, list) else []
-    return [os.path.abspath(folder / split(entry)[0]) for entry in entries if isinstance(entry, str)]
 
 
 def absolute(named: str) -> str:

@@ -72,14 +72,14 @@ def answer(
     answer skip needs the flow.
     """
     fields = options.read_fields(update, "--update")
-    with stores.reading(store) as reader:
-        before = case_of(reader.store, reader.store.run(run_id))
+    with stores.opened(store) as opened:
+        before = case_of(opened, opened.run(run_id))
         asked = _asked(before, question)
         chosen = _read(value, asked)
         flows = _flows(before, asked, chosen, file)
         key = asked.key if asked is not None else question
         run = stores.execute(
-            reader.store,
+            opened,
             lambda engine: engine.answer(
                 run_id,
                 key,
@@ -91,9 +91,7 @@ def answer(
             ),
             {"flows": flows},
         )
-        found = diagnose(
-            later_case(reader.store, before), reader.store.now(), command_line(file=file, store=store)
-        )
+        found = diagnose(later_case(opened, before), opened.now(), command_line(file=file, store=store))
     if as_json:
         _say_json(run, found, {"question": key, "answer": chosen})
         return

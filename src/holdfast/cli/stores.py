@@ -28,19 +28,26 @@ _NEAR_RUNS_MAX = 1000
 
 
 @contextmanager
-def reading(store: str | None, *, create: bool = False) -> Iterator[Reader]:
-    """Open a store and yield a reader for it. A store that does not exist is created only with `create`. If the block asks for
-    an unknown run, the error suggests the most similar run id.
+def opened(store: str | None, *, create: bool = False) -> Iterator[Store]:
+    """Open a store for a block. A store that does not exist is created only with `create`. If the block asks for an unknown run,
+    the error suggests the most similar run id.
     """
     if not create:
         require(store)
     chosen = settings.resolve({"store": store})
-    opened = urls.open_store(chosen.store, blobs=chosen.blobs)
+    made = urls.open_store(chosen.store, blobs=chosen.blobs)
     try:
-        with _guided(lambda: opened):
-            yield Reader(opened)
+        with _guided(lambda: made):
+            yield made
     finally:
-        opened.close()
+        made.close()
+
+
+@contextmanager
+def reading(store: str | None, *, create: bool = False) -> Iterator[Reader]:
+    """Open a store for a block, as `opened` does, and yield a reader for it."""
+    with opened(store, create=create) as made:
+        yield Reader(made)
 
 
 def read(store: str | None, use: Callable[[Reader], T], *, create: bool = False) -> T:
@@ -98,9 +105,11 @@ def _guided(store: Callable[[], Store]) -> Iterator[None]:
     except RunNotFound as missing:
         if "@" in missing.run_id:
             raise _no_place(missing) from None
-        opened = store()
-        near = did_you_mean(missing.run_id, [row.run_id for row in opened.runs(Query(limit=_NEAR_RUNS_MAX))])
-        where = opened.url.removeprefix("sqlite:///")
+        searched = store()
+        near = did_you_mean(
+            missing.run_id, [row.run_id for row in searched.runs(Query(limit=_NEAR_RUNS_MAX))]
+        )
+        where = searched.url.removeprefix("sqlite:///")
         hint = f"{near.removeprefix('; ').capitalize()} " if near else ""
         raise RunNotFound(
             missing.run_id, where, hint + "`holdfast runs` lists its runs; --store names another store."

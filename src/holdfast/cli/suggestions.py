@@ -27,7 +27,7 @@ def command_line(
     *, file: str | None = None, store: str | None = None, run_base: str | None = None
 ) -> CommandLine:
     """Return how suggested commands are typed here: with the file, store and run base that this command was called with."""
-    listed = tuple(flow_files.project_files())
+    listed = tuple(flow_files.split(entry)[0] for entry in settings.project_flows())
     return CommandLine(
         program=program.name(),
         file=file if file is not None else None if listed else PLACEHOLDER,

@@ -246,7 +246,7 @@ class Driver:
     @property
     def ear(self) -> Ear | None:
         """The object that listens for news of the store, created at its first use; None in an engine without threads."""
-        if self._ear is None and self.services.threads is not None:
+        if self._ear is None and not self.services.inline:
             self._ear = Ear(self.services.store.queues)
         return self._ear
 

@@ -44,13 +44,10 @@ from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary, re
 from holdfast.runtime import creation, nesting, settings
 from holdfast.runtime.calls.executors import (
     Executor,
-    Threads,
     check_given,
-    names_elsewhere,
     refuse_uncallable,
 )
 from holdfast.runtime.calls.process.executor import build_executors
-from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock, SystemClock, sleep
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.driver import Driver
@@ -61,7 +58,7 @@ from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp, edited
 from holdfast.runtime.runner import SOON_S, Runner
-from holdfast.runtime.services import ReadingThread, Services, at_once, in_thread, waker
+from holdfast.runtime.services import ReadingThread, Services, refuse_while_loading, waker
 from holdfast.runtime.signals import Signals, Stopping
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import NewRun, RunStatus, Store
@@ -133,7 +130,7 @@ class Engine:
             }
         )
         self._inline = inline
-        self._executors = check_given(executors or {})
+        self._executors = check_given(executors) if executors else {}
         self.flows: dict[str, Flow[Any]] = {}
         self.flow_files: dict[str, str] = {}
         """Name of a flow -> the file that the command line loaded the flow from. Runs that this engine creates record the path,
@@ -172,18 +169,12 @@ class Engine:
         self.flows[flow.name] = flow
 
     async def __aenter__(self) -> Self:
+        refuse_while_loading()
         store = self._given_store or open_store_for(self.settings, self._clock)
-        threads = None if self._inline else Threads()
-        aside = in_thread(threads) if threads is not None else at_once
-        executors = build_executors(threads, self._executors)
         writer = InlineWriter(store) if self._inline else Writer(store, waker(asyncio.get_running_loop()))
         holder = this_process(self.settings.lease_ttl)
-        self._holdings.open(store, holder, aside)
         files = self._files(store)
-        if self.settings.keep_checkpoints:
-            self._keeper = Keeper(store, self.settings.keep_checkpoints, aside, self._holdings)
-        ours = (self._keeper, self._scribe)
-        self._services = Services(
+        self._services = services = Services(
             store=store,
             commits=Commits(writer),
             clock=self._clock,
@@ -193,24 +184,28 @@ class Engine:
             resources=self._resources,
             blob_over=self.settings.blob_over,
             log_budget=self.settings.log_budget,
-            stage=Stage(0.0) if self._inline else Stage(),
-            threads=threads,
+            inline=self._inline,
             reading=ReadingThread(inline=self._inline),
-            executors=executors,
-            elsewhere=names_elsewhere(executors),
+            given_executors=self._executors,
+            build_executors=build_executors,
             haunted={},
             faults={},
-            aside=aside,
             park_after=self.settings.park_after,
             park_soon=min(self.settings.park_after, SOON_S if self._caller_blocks else math.inf),
             holdings=self._holdings,
-            listeners=Listeners((*(one for one in ours if one is not None), *self._listeners)),
+            listeners=Listeners(),
             **files,
         )
+        self._holdings.open(store, holder, services.aside)
+        if self.settings.keep_checkpoints:
+            self._keeper = Keeper(store, self.settings.keep_checkpoints, services.aside, self._holdings)
+        for listener in (self._keeper, self._scribe, *self._listeners):
+            if listener is not None:
+                services.listeners.add(listener)
         if not self._inline:
             self.os_signals.open()
-        self._driver = self._driver_type(self._services, self.flows)
-        self._requests = Requests(self._services, self.flows, self._driver)
+        self._driver = self._driver_type(services, self.flows)
+        self._requests = Requests(services, self.flows, self._driver)
         return self
 
     def _files(self, store: Store) -> dict[str, Any]:
@@ -244,11 +239,7 @@ class Engine:
         self._driver.close()
         holdings.close()
         self._services = self._followers = None
-        services.reading.close()
-        for name, executor in services.executors.items():
-            if name not in self._executors:
-                executor.close()
-        services.commits.close()
+        services.close()
         if self._keeper is not None:
             self._keeper.close()
         if self._scribe is not None:
@@ -675,7 +666,7 @@ class Engine:
                 blob_over=services.blob_over,
                 doubt=self._holdings.doubt,
             )
-        if services.threads is None:
+        if services.inline:
             return call()
         return await asyncio.to_thread(call)
 

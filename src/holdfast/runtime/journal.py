@@ -85,6 +85,12 @@ class Journal:
     """The blobs that `bases` refer to."""
     urgent = False
     """True if an event was recorded that must be saved at once, whatever the durability, because other processes wait for it."""
+    executes = False
+    """True if this engine executes the run, and does not only record something: then `ready` and `writers` exist, and are updated
+    with every event.
+    """
+    ready: Readiness
+    writers: Writers
     at = 0.0
     _stamp = "0.0"
     _tail_bytes = 0
@@ -108,8 +114,6 @@ class Journal:
         self.services = services
         self.flow = flow
         self.state = state
-        self.ready = Readiness(flow.topology, state)
-        self.writers = Writers(flow.topology, state)
         self.fence = fence
         self.saved_seq = row.seq if row is not None else 0
         self.digest = row.digest if row is not None else b""
@@ -127,6 +131,12 @@ class Journal:
         """Keys of the spills to delete after the next save, because the log has their chunks then."""
         self.streamed: dict[Streamer, int] = {}
         """Attempt that has unwound -> how many chunks it had streamed by then."""
+
+    def begin_execution(self) -> None:
+        """Find out which nodes are due, and which may write in parallel, from now on."""
+        topology, state = self.flow.topology, self.state
+        self.ready, self.writers = Readiness(topology, state), Writers(topology, state)
+        self.executes = True
 
     @property
     def fault(self) -> BaseException | None:
@@ -156,7 +166,8 @@ class Journal:
             type(event) is _NodeStarted
         ):  # half of all events are of this kind, and have no fields of their own
             fold(state, Stored(seq, at, event))
-            self.ready.observe(state, event)
+            if self.executes:
+                self.ready.observe(state, event)
         else:
             if encoded.kind not in OURS:
                 self._check(event, encoded)
@@ -171,8 +182,9 @@ class Journal:
             ):  # chunks were checked one by one, and must not cause the refusal of a result
                 self._since_checkpoint = since
             fold(state, Stored(seq, at, event))
-            self.ready.observe(state, event)
-            self.writers.observe(state, event)
+            if self.executes:
+                self.ready.observe(state, event)
+                self.writers.observe(state, event)
             self._tail_bytes += len(encoded.body)
         row = seal_row(self.digest, state.run_id, seq, at, self._stamp, encoded, self.services.salts())
         self.unsaved.append(row)

@@ -125,6 +125,7 @@ class Runner:
     _timer: Timer | None = None
 
     def __init__(self, journal: Journal) -> None:
+        journal.begin_execution()
         self.journal = journal
         self.services = journal.services
         self.flow: Flow[Any] = journal.flow

@@ -9,17 +9,18 @@ import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-import msgspec
-
+from holdfast.core.definition import BUILT_IN_EXECUTORS
 from holdfast.documents.artifacts import Artifacts
-from holdfast.errors import ContextError
-from holdfast.runtime.calls.executors import Executor, Threads
+from holdfast.errors import ContextError, SettingError
+from holdfast.runtime.calls.executors import Executor, Threads, loading
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.commits import Commits
-from holdfast.runtime.holdings import Aside, Holdings
+from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.listeners import Listeners
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
@@ -28,24 +29,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def at_once(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-    """Call a function on the event loop although it may block: for an engine without threads."""
-    try:
-        call()
-    except Exception as raised:  # noqa: BLE001 - passed on to the caller
-        done(raised)
-    else:
-        done(None)
-
-
-def in_thread(threads: Threads) -> Aside:
-    """Return a function that calls functions which may block in a thread (see `Aside`)."""
-
-    def aside(call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
-        future = threads.call(call)
-        future.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.exception()))
-
-    return aside
+def refuse_while_loading() -> None:
+    """Refuse to run a flow while the process of a node imports its file: every such process would run the flow again."""
+    if loading.is_set():
+        raise SettingError(
+            "this file runs a flow when it is imported, and the process of a node with executor='process' imports the file to "
+            "find the node's function. Move the code that runs the flow under if __name__ == '__main__':"
+        )
 
 
 def waker(loop: asyncio.AbstractEventLoop) -> Callable[[Callable[[], None]], None]:
@@ -100,8 +90,11 @@ class ReadingThread:
             self._thread = None
 
 
-class Services(msgspec.Struct, frozen=True, kw_only=True):
-    """The services that all runs of one engine share."""
+@dataclass(kw_only=True, eq=False)
+class Services:
+    """The services that all runs of one engine share. Threads and executors are made when they are first used: an engine that
+    only records or reads needs none of them.
+    """
 
     store: Store
     commits: Commits
@@ -111,23 +104,19 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """A function that returns random bytes for one event."""
     holder: Holder
     resources: Mapping[str, Any]
-    stage: Stage
-    """The queue that runs the coroutines of nodes which take no context."""
-    threads: Threads | None
-    """The threads for functions that may block; None if they are called on the event loop."""
+    inline: bool
+    """True if the engine has no threads: it calls every function on the event loop, although it may block."""
     reading: ReadingThread
     """The thread in which the engine reads its store, so that reading runs or an inbox never delays a running node."""
-    executors: Mapping[str, Executor] = {}
-    """The executors that call functions off the event loop, by the name in the option `executor` of a node. Empty if the engine
-    calls every function on the event loop.
-    """
-    elsewhere: frozenset[str] = frozenset()
-    """The names of the executors that call functions outside of this process."""
+    given_executors: Mapping[str, Executor] = field(default_factory=dict)
+    """The executors that the caller has given to the engine, by name. The engine does not close them."""
+    build_executors: Callable[[Threads], Mapping[str, Executor]] = lambda threads: {}
+    """A function that makes the executors that every engine has."""
     haunted: dict[str, dict[tuple[str, int | None], AbandonedCall]]
     """Run -> node and item -> the abandoned call whose thread still runs: no new attempt of that node or item starts beside it,
     not even after a resume.
     """
-    warned: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    warned: set[tuple[str, str]] = field(default_factory=set)
     """Flow and node for which a warning was logged that is given only once."""
     faults: dict[str, BaseException]
     """Run -> the exception for which it has failed in this process. `Driver.result` removes the entry."""
@@ -135,8 +124,6 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """The runs that this engine holds."""
     listeners: Listeners
     """The listeners, which are notified when events are durable, and when nodes are called or stream."""
-    aside: Aside = at_once
-    """A function that calls a function which may block, and then a second function on the event loop."""
     artifacts: Callable[[str, str, str, str], Artifacts] = no_artifacts
     """A function that takes run id, flow, node and visit, and returns the folder for the files of that visit."""
     artifact_names: Callable[[str, str, str], list[str]] = lambda run_id, flow, node: []
@@ -151,3 +138,50 @@ class Services(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of log for one checkpoint above which a result is refused."""
     blob_over: int = BLOB_OVER
     """Bytes of JSON above which a value is stored as a blob instead of in the log."""
+
+    stage: Stage = field(init=False)
+    """The queue that runs the coroutines of nodes which take no context."""
+    elsewhere: frozenset[str] = field(init=False)
+    """The names of the executors that call functions outside of this process."""
+    _own_executors: dict[str, Executor] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.stage = Stage(0.0) if self.inline else Stage()
+        given = {name: executor.traits for name, executor in self.given_executors.items()}
+        known = {} if self.inline else BUILT_IN_EXECUTORS | given
+        self.elsewhere = frozenset(name for name, traits in known.items() if not traits.here)
+
+    @cached_property
+    def threads(self) -> Threads | None:
+        """The threads for functions that may block; None if they are called on the event loop."""
+        return None if self.inline else Threads()
+
+    @cached_property
+    def executors(self) -> Mapping[str, Executor]:
+        """The executors that call functions off the event loop, by the name in the option `executor` of a node. Empty if the
+        engine calls every function on the event loop.
+        """
+        if self.threads is None:
+            return {}
+        self._own_executors.update(self.build_executors(self.threads))
+        return {**self._own_executors, **self.given_executors}
+
+    def aside(self, call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
+        """Call a function which may block, in a thread if the engine has threads, and then `done` on the event loop."""
+        if self.threads is not None:
+            future = self.threads.call(call)
+            future.add_done_callback(lambda ended: None if ended.cancelled() else done(ended.exception()))
+            return
+        try:
+            call()
+        except Exception as raised:  # noqa: BLE001 - passed on to the caller
+            done(raised)
+        else:
+            done(None)
+
+    def close(self) -> None:
+        """End the reading thread, the engine's own executors and the writer."""
+        self.reading.close()
+        for executor in self._own_executors.values():
+            executor.close()
+        self.commits.close()

@@ -71,25 +71,40 @@ def resolve(
 
 def project_table(folder: Path | None = None) -> dict[str, Any]:
     """Return the table `[tool.holdfast]` of the nearest pyproject.toml: in this folder (default: the current one) or a parent."""
+    file = project_file(folder)
+    try:
+        table = dict(_table_of(file.read_text("utf-8"))) if file.is_file() else {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
+        raise SettingError(
+            f"{file} cannot be read as TOML: {fault}. Correct the file: Holdfast reads its options from it."
+        ) from fault
+    known = (*Settings.__annotations__, "flows", "retention")
+    for name in table:
+        if name not in known:
+            raise SettingError(
+                f"{file}: [tool.holdfast] has no option {name!r}{did_you_mean(name, known) or '.'} "
+                f"The options are {', '.join(known)}."
+            )
+    return table
+
+
+def project_file(folder: Path | None = None) -> Path:
+    """Return the nearest pyproject.toml, or its path in the folder (default: the current one) if there is none."""
     folder = (folder or Path.cwd()).resolve()
-    for place in (folder, *folder.parents):
-        file = place / "pyproject.toml"
-        if file.is_file():
-            try:
-                table = dict(_table_of(file.read_text("utf-8")))
-            except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
-                raise SettingError(
-                    f"{file} cannot be read as TOML: {fault}. Correct the file: Holdfast reads its options from it."
-                ) from fault
-            known = (*Settings.__annotations__, "flows", "retention")
-            for name in table:
-                if name not in known:
-                    raise SettingError(
-                        f"{file}: [tool.holdfast] has no option {name!r}{did_you_mean(name, known) or '.'} "
-                        f"The options are {', '.join(known)}."
-                    )
-            return table
-    return {}
+    files = [place / "pyproject.toml" for place in (folder, *folder.parents)]
+    return next((file for file in files if file.is_file()), files[0])
+
+
+def project_flows() -> list[str]:
+    """Return the entries of `[tool.holdfast] flows` (`file.py` or `file.py:flow`) with absolute paths. Empty if that setting is
+    not valid.
+    """
+    try:
+        listed = project_table().get("flows", [])
+    except SettingError:
+        return []
+    folder, entries = project_file().parent, listed if isinstance(listed, list) else []
+    return [os.path.abspath(folder / entry) for entry in entries if isinstance(entry, str)]
 
 
 @lru_cache(maxsize=1)

@@ -225,7 +225,7 @@ class Worker:
     async def _taken(self, wanted: Wanted) -> list[Taken]:
         """Take runs. If the worker is cancelled meanwhile, the runs are released."""
         queues, holder = self._services.store.queues, self._services.holder
-        if self._services.threads is None:  # no other code runs meanwhile
+        if self._services.inline:  # no other code runs meanwhile
             await asyncio.sleep(0)  # other coroutines get their turn, however often this is called
             return queues.take(holder, wanted)
         taking = asyncio.ensure_future(self._call(lambda: queues.take(holder, wanted)))

@@ -204,13 +204,17 @@ class Store(Protocol):
     """The URL to open this store again, without a password."""
     blobs: Blobs
     """The place for values that are too large for the log."""
-    upkeep: Upkeep
-    """The methods that keep the store small and intact: retire, compact, delete, sweep, back up."""
-    queues: Queues
-    """The methods that offer waiting runs to workers."""
     generation: str
     """A random id of this store, chosen when it is created, and again when it is restored from a copy
     (`Queues.renew_generation`)."""
+
+    @property
+    def upkeep(self) -> Upkeep:
+        """The methods that keep the store small and intact: retire, compact, delete, sweep, back up."""
+
+    @property
+    def queues(self) -> Queues:
+        """The methods that offer waiting runs to workers."""
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         """Write a batch of appends in one transaction; when this returns, they are durable. Returns a verdict for each append, in

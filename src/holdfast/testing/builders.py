@@ -30,7 +30,6 @@ from holdfast.core.slots import Slot
 from holdfast.core.writers import Writers
 from holdfast.reading import history
 from holdfast.runtime import failures, outcomes, perform, questions
-from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import input_digest
 from holdfast.runtime.holdings import Holdings
@@ -674,8 +673,7 @@ def _services(store: Store, holder: Holder | None) -> Services:
         salts=lambda: luck.randbytes(SALT_BYTES),
         holder=holder or Holder(id=""),
         resources={},
-        stage=Stage(),
-        threads=None,
+        inline=True,
         reading=ReadingThread(inline=True),
         haunted={},
         faults={},

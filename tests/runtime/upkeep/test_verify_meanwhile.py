@@ -11,7 +11,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
-from holdfast.cli.commands import app
+from holdfast.cli.app import app
 from holdfast.reading.verification import verify
 from holdfast.storage.contract import Row, RunRow
 from holdfast.storage.sqlite.store import SqliteStore

@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.core import events
 from holdfast.core.events import Changes, Stored
 from holdfast.core.fold.items import cut_items
-from holdfast.core.fold.status import close_waits, set_status, settle, spend
+from holdfast.core.fold.status import arrive, close_waits, set_status, settle, spend
 from holdfast.core.run_state import NODE_LEVEL, Held, NodeState, NodeStatus, RunState, Warned
 from holdfast.core.state import apply
 from holdfast.errors import IllegalEvent
@@ -174,13 +174,6 @@ def layer_completed(state: RunState, event: events.LayerCompleted, stored: Store
 
 
 # --- shared by the handlers --------------------------------------------------------------------------
-
-
-def arrive(state: RunState, routes: list[str]) -> None:
-    """Record that the run has reached these nodes."""
-    for name in routes:
-        if name != "END":
-            state.arrivals[name] = state.arrivals.get(name, 0) + 1
 
 
 def _take_arrivals(state: RunState, event: events.NodeStarted | events.NodeSkipped) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 from holdfast.core import events
 from holdfast.core.events import Stored
 from holdfast.core.fold.items import cut_items
-from holdfast.core.fold.nodes import arrive, route_again, try_again
-from holdfast.core.fold.status import set_status, settle, spend
+from holdfast.core.fold.nodes import route_again, try_again
+from holdfast.core.fold.status import arrive, set_status, settle, spend
 from holdfast.core.run_state import RunState, wait_key
 from holdfast.core.state import always, apply
 from holdfast.errors import IllegalEvent

@@ -1,4 +1,4 @@
-"""Functions that several handlers of the fold share: set a node's status, derive the run's status, count time, close waits."""
+"""Functions that several handlers of the fold share: reach nodes, set a node's status, derive the run's status, close waits."""
 
 from __future__ import annotations
 
@@ -6,6 +6,13 @@ from typing import Any
 
 from holdfast.core.run_state import LIVE, UNDER_WAY, Items, NodeState, NodeStatus, RunState
 from holdfast.errors import IllegalEvent
+
+
+def arrive(state: RunState, routes: list[str]) -> None:
+    """Record that the run has reached these nodes."""
+    for name in routes:
+        if name != "END":
+            state.arrivals[name] = state.arrivals.get(name, 0) + 1
 
 
 def set_status(state: RunState, node: NodeState, status: NodeStatus) -> None:

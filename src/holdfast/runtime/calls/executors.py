@@ -241,17 +241,3 @@ def refuse_uncallable(flow: Flow[Any], given: Mapping[str, Executor]) -> None:
             )
     if problems:
         raise GraphError(flow.name, problems)
-
-
-def names_elsewhere(executors: Mapping[str, Executor]) -> frozenset[str]:
-    """Return the names of the executors that call functions outside of this process."""
-    return frozenset(name for name, executor in executors.items() if not executor.traits.here)
-
-
-def refuse_while_loading() -> None:
-    """Refuse to run a flow while the process of a node imports its file: every such process would run the flow again."""
-    if loading.is_set():
-        raise SettingError(
-            "this file runs a flow when it is imported, and the process of a node with executor='process' imports the file to "
-            "find the node's function. Move the code that runs the flow under if __name__ == '__main__':"
-        )

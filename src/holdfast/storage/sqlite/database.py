@@ -63,6 +63,27 @@ _inherited: list[SqliteDatabase] = []
 os.register_at_fork(after_in_child=lambda: _inherited.extend(_open))
 
 
+class News:
+    """Wakes the worker of this process that waits for news of a database. (News from other processes is seen in the database.)"""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.told = self.hushes = 0
+        """How often `tell` and `hush` were called."""
+
+    def tell(self) -> None:
+        """Wake the worker that waits in `hear`: this process has put a run on offer, or a request into an inbox."""
+        with self.changed:
+            self.told += 1
+            self.changed.notify_all()
+
+    def hush(self) -> None:
+        """Wake the worker that waits in `hear`, although there is no news."""
+        with self.changed:
+            self.hushes += 1
+            self.changed.notify_all()
+
+
 class SqliteDatabase:
     """The database in the file at `path`, which must exist. `clock` gives the time of the store."""
 
@@ -78,6 +99,7 @@ class SqliteDatabase:
         self._closed = False
         self.poison: str | None = None
         """Why nothing more may be written to the database; None if writing is allowed."""
+        self.news = News()
         self._writing = threading.RLock()  # reentrant: a failpoint's hook may act as a second writer
         self._reading = threading.Lock()
         try:

@@ -8,7 +8,6 @@ database's WAL file with `os.stat`, and only if that file has changed it asks SQ
 from __future__ import annotations
 
 import os
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection
@@ -40,9 +39,8 @@ class SqliteQueues:
         self._log = database.path + "-wal"
         self._alive = alive
         self._timer = timer
-        self._heard = threading.Condition()
-        self._news = self._news_seen = 0
-        self._hushes = self._hushes_seen = 0
+        self._heard = database.news
+        self._told_seen, self._hushes_seen = self._heard.told, self._heard.hushes
         self._seen = self._look()
         self._version: int | None = None
         self._unsure = True  # a write within the same tick of the file system's clock would not be seen
@@ -97,7 +95,7 @@ class SqliteQueues:
 
         gone: list[str] = self._database.commit("claim", write)
         if gone:
-            self.tell()
+            self._heard.tell()
         return gone
 
     def limit(self, queue: str, limit: int | None) -> None:
@@ -108,7 +106,7 @@ class SqliteQueues:
                 self._database.do("set_limit", queue, limit)
 
         self._database.commit("claim", write)
-        self.tell()
+        self._heard.tell()
 
     def queues(self) -> list[Queue]:
         fates = self._fates(self._database.read)
@@ -125,7 +123,7 @@ class SqliteQueues:
             self._database.do("drop_holders")
 
         self._database.commit("claim", write)
-        self.tell()
+        self._heard.tell()
         return generation
 
     def _fates(self, rows: _Rows, asking: str = "") -> Fates[int]:
@@ -155,29 +153,22 @@ class SqliteQueues:
             if self._others_wrote():
                 return True
             left = until - self._timer()
-            with self._heard:
+            with self._heard.changed:
                 if self._wait(min(left, LOOK_S)):
-                    news, self._news_seen = self._news != self._news_seen, self._news
-                    self._hushes_seen = self._hushes
+                    news, self._told_seen = self._heard.told != self._told_seen, self._heard.told
+                    self._hushes_seen = self._heard.hushes
                     return news
             if left <= 0:
                 return False
 
     def _wait(self, timeout_s: float) -> bool:
-        return self._heard.wait_for(
-            lambda: self._news != self._news_seen or self._hushes != self._hushes_seen, max(timeout_s, 0.0)
+        news = self._heard
+        return news.changed.wait_for(
+            lambda: news.told != self._told_seen or news.hushes != self._hushes_seen, max(timeout_s, 0.0)
         )
 
-    def tell(self) -> None:
-        """Wake the worker that waits in `hear`: this store has put a run on offer, or a request into an inbox."""
-        with self._heard:
-            self._news += 1
-            self._heard.notify_all()
-
     def hush(self) -> None:
-        with self._heard:
-            self._hushes += 1
-            self._heard.notify_all()
+        self._heard.hush()
 
     def _others_wrote(self) -> bool:
         """Return whether another connection has written to the database since the last call."""

@@ -11,7 +11,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import msgspec
@@ -62,14 +62,19 @@ class SqliteStore:
         self._alive = alive
         self._forgot_at = math.inf
         self._appends = Appends(self._database)
-        self.upkeep: Upkeep = SqliteUpkeep(self._database, alive)
-        self._queues = SqliteQueues(self._database, alive)
-        self.queues: Queues = self._queues
         try:
             self.generation: str = generation_of(self.url, self._database.read("generation"))
         except BaseException:
             self.close()
             raise
+
+    @cached_property
+    def upkeep(self) -> Upkeep:
+        return SqliteUpkeep(self._database, self._alive)
+
+    @cached_property
+    def queues(self) -> Queues:
+        return SqliteQueues(self._database, self._alive)
 
     # --- logs ----------------------------------------------------------------------------------------
 
@@ -88,7 +93,7 @@ class SqliteStore:
             judged = appends.append_singly(batch, refused)
         if appends.offers:
             appends.offers = False
-            self._queues.tell()
+            self._database.news.tell()
         return judged
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
@@ -218,11 +223,11 @@ class SqliteStore:
         if forgets:
             self._forgot_at = now
         if holder.ttl_s <= 0:
-            self._queues.tell()
+            self._database.news.tell()
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
         self._database.commit("release", lambda: self._database.do("release_lease", run_id, holder, fence))
-        self._queues.tell()
+        self._database.news.tell()
 
     # --- the inbox -----------------------------------------------------------------------------------
 
@@ -238,7 +243,7 @@ class SqliteStore:
                 request.at or self.now()).get is not None  # fmt: skip
 
         posted = self._database.commit("post", write)
-        self._queues.tell()
+        self._database.news.tell()
         return posted
 
     def inbox(self, holder: str) -> list[Request]:
@@ -254,5 +259,5 @@ class SqliteStore:
 
     def close(self) -> None:
         if self._database.is_own():
-            self._queues.hush()
+            self._database.news.hush()
             self._database.close()

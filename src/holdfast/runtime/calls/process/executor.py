@@ -21,7 +21,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -37,7 +36,6 @@ from holdfast.runtime.calls.executors import (
     Left,
     ThreadExecutor,
     Threads,
-    refuse_while_loading,
 )
 from holdfast.runtime.calls.process.wire import (
     Answer,
@@ -61,12 +59,9 @@ _BOOT = (
 )
 
 
-def build_executors(threads: Threads | None, given: Mapping[str, Executor]) -> dict[str, Executor]:
-    """Return the executors of an engine by name; empty if the engine calls every node on its event loop."""
-    refuse_while_loading()
-    if threads is None:
-        return {}
-    return {"thread": ThreadExecutor(threads), "process": ProcessExecutor(), **given}
+def build_executors(threads: Threads) -> dict[str, Executor]:
+    """Return the executors that every engine has, by name."""
+    return {"thread": ThreadExecutor(threads), "process": ProcessExecutor()}
 
 
 class ProcessExecutor:
