@@ -12,6 +12,7 @@ except ImportError:
 else:
     del fcntl
 
+from holdfast.core import VERSION
 from holdfast.core.graph import END, START, Flow, Graph, Retry
 from holdfast.core.state import add, append, merge
 from holdfast.errors import (
@@ -69,8 +70,9 @@ if TYPE_CHECKING:
     from holdfast.runtime.engine import Engine
     from holdfast.runtime.followers import Following
     from holdfast.runtime.listeners import Listener, NodeCall
+    from holdfast.server.asgi import asgi
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "END",
@@ -115,6 +117,7 @@ __all__ = [
     "add",
     "answer",
     "append",
+    "asgi",
     "cancel",
     "checkpoints",
     "connect",
@@ -171,6 +174,7 @@ _LATER = {
     "Chunk": "reading.chunks",
     "Run": "reading.views",
     "RunSummary": "reading.views",
+    "asgi": "server.asgi",
 }
 """Public names that need the engine -> the modules that define them. They are imported at their first use, so that a program
 that only defines flows does not wait for the engine.

@@ -5,3 +5,6 @@ Read in this order: `events` (what can happen), `run_state` and `fold` (the stat
 next). `graph`, `topology` and `readiness` define what a flow is and which of its nodes are due; `state` and `codec` convert
 values to JSON and back without loss.
 """
+
+VERSION = "0.1.0"
+"""The version of Holdfast."""

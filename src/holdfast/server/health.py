@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 
-import holdfast
+from holdfast.core import VERSION
 from holdfast.errors import HoldfastError
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
@@ -48,7 +48,7 @@ def get_metrics(call: HttpCall[NoQuery, None]) -> Answer:
         lines.extend([f"# HELP holdfast_{name} {text}", f"# TYPE holdfast_{name} {kind}"])
         lines.extend(f"holdfast_{name}{_labels(labels)} {value:g}" for labels, value in samples)
 
-    build = {"version": holdfast.__version__, "python": platform.python_version()}
+    build = {"version": VERSION, "python": platform.python_version()}
     metric("build_info", "gauge", "The version of the server.", [(build, 1)])
     queues = backend.store.queues.queues()
     metric(

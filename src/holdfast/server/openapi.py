@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-import holdfast
+from holdfast.core import VERSION
 from holdfast.server.calls import JSON, ApiRoute
 from holdfast.server.problems import MEDIA_TYPE, Problem
 from holdfast.server.table import VALUES
@@ -30,7 +30,7 @@ def document(routes: Iterable[ApiRoute], servers: Iterable[str] = ()) -> bytes:
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
-            "info": {"title": "Holdfast", "version": holdfast.__version__},
+            "info": {"title": "Holdfast", "version": VERSION},
             "servers": [{"url": url} for url in servers] or [{"url": "/"}],
             "paths": paths,
             "components": {

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-import holdfast
+from holdfast.core import VERSION
 from holdfast.errors import StateError
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.views import AskedQuestion
@@ -102,7 +102,7 @@ def get_meta(call: HttpCall[NoQuery, None]) -> About:
         role=who.role,
         kind=who.kind,
         expires_at=who.expires_at,
-        version=holdfast.__version__,
+        version=VERSION,
         store=backend.store.url,
         flows=sorted(backend.engine.flows),
         features=list(backend.features),
