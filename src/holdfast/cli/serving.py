@@ -132,7 +132,7 @@ def _run(plan: _Plan, given: blocking.Options) -> int:
                     app.stop()
                     hosting.stop()
                     await asyncio.shield(serving)
-                ended = True
+                    ended = True
 
         try:
             connection.run(main)
