@@ -16,6 +16,7 @@ import holdfast as hf
 from holdfast.server.asgi import asgi
 from holdfast.server.runs import etag
 from holdfast.storage.contract import Query
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.upkeep import archive
 
@@ -490,3 +491,33 @@ def test_two_applications_may_share_an_engine():
         other.stop()
 
     served(test)
+
+
+def test_a_file_is_closed_although_nobody_reads_it(tmp_path):
+    async def test(engine, caller):
+        await run_order(engine, "ok")
+        before = len(os.listdir("/proc/self/fd"))
+        for _ in range(5):
+            reply = await caller.send("HEAD", f"{API}/runs/ok/archive")
+            assert int(reply.headers["content-length"]) > 100
+            assert reply.body == b""
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    served(test)
+
+
+def test_a_run_whose_flow_has_changed_says_so():
+    graph = hf.Graph("order")
+    graph.node(name="other")(lambda state: {})
+    changed = graph.chain(hf.START, "other", hf.END).compile()
+
+    async def main() -> None:
+        store = MemoryStore()
+        async with opened(store) as (engine, _):
+            await engine.start(flow, {}, run_id="r")
+        async with opened(store, flows=[changed]) as (_, caller):
+            told = (await caller.get(f"{API}/runs/r")).json["reason"]
+            assert "changed in shape" in told
+            assert (await caller.get(f"{API}/runs")).json["runs"][0]["reason"] == told
+
+    asyncio.run(main())

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, TextIO
 import msgspec
 import typer
 
-from holdfast.cli import flow_files, options, program, screen, stores
+from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import CARE, EXECUTE, command
 from holdfast.cli.exits import Exit
 from holdfast.cli.suggestions import command_line
@@ -295,8 +295,7 @@ def _tokens(reader: Reader) -> Tokens:
 def _make_token(name: str | None, role: str, *, agent: bool, expires: str | None) -> tuple[Token, str]:
     if not name or len(name) > 64 or not name.isprintable() or "/" in name or ":" in name:
         raise SettingError(
-            f"give the name of the person or program that will use the token, without / and :, as in "
-            f"{program.name()} token create ada"
+            "give the name of the person or program that will use the token, without / and :, as in `holdfast token create ada`"
         )
     if role not in ROLES:
         raise SettingError(

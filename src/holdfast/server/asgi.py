@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Iterable
+from contextlib import ExitStack
+from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
 import msgspec
@@ -41,6 +42,7 @@ except ImportError:
 
 _encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 _BODY_METHODS = ("POST", "PUT", "PATCH", "DELETE")
+_PIECE = 256 * 1024
 
 
 def asgi(
@@ -80,6 +82,9 @@ class Application:
         self.backend = backend
         self.table = table
         self._guard = Guard(access, addresses, table.open_paths)
+        self._on_loop = {
+            route.handler for route in table.routes if inspect.iscoroutinefunction(route.handler)
+        }
         backend.document = openapi.document(table.routes, addresses.public_urls)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -98,23 +103,25 @@ class Application:
     async def _serve(self, request: Request, send: Send) -> None:
         began = asyncio.get_running_loop().time()
         route: ApiRoute | None = None
-        try:
-            head = head_of(request.scope)
-            who = await self._guard.admit(head)
-            route, values = self.table.match(head.method, head.path)
-            response = await self._answer(request, head, route, values, who)
-        except ClientDisconnect:
-            return
-        except Exception as error:  # noqa: BLE001 - every exception becomes a problem
-            response = _problem(error, request.scope)
-        for name, value in guard.HEADERS.items():
-            response.headers.setdefault(name, value)
-        await response(request.scope, request.receive, send)
+        with ExitStack() as opened:
+            try:
+                head = head_of(request.scope)
+                who = await self._guard.admit(head)
+                route, values = self.table.match(head.method, head.path)
+                answer = await self._answer(request, head, route, values, who)
+                if answer.file is not None:
+                    opened.callback(answer.file.close)
+                response = self._respond(answer, is_head=head.method == "HEAD")
+            except ClientDisconnect:
+                return
+            except Exception as error:  # noqa: BLE001 - every exception becomes a problem
+                response = _problem(error, request.scope)
+            for name, value in guard.HEADERS.items():
+                response.headers.setdefault(name, value)
+            await response(request.scope, request.receive, send)
         spent = asyncio.get_running_loop().time() - began
-        path = route.path if route is not None else "none"
-        self.backend.counts.add(
-            request.scope["method"] if route is not None else "none", path, response.status_code, spent
-        )
+        method, path = (route.method, route.path) if route is not None else ("none", "none")
+        self.backend.counts.add(method, path, response.status_code, spent)
 
     async def _answer(
         self,
@@ -123,7 +130,7 @@ class Application:
         route: ApiRoute,
         values: dict[str, str],
         who: Identity | None,
-    ) -> Response:
+    ) -> Answer:
         if route.role is not None:
             assert who is not None
             guard.check_role(who, route.role)
@@ -144,32 +151,35 @@ class Application:
             headers={name: found[0] for name, found in head.headers.items() if len(found) == 1},
             gone=_Gone(request.receive),
         )
-        if inspect.iscoroutinefunction(route.handler):
+        if route.handler in self._on_loop:
             found = await route.handler(call)
         else:
-            found = await self.backend.read(route.handler, call)
-        return await self._respond(found)
+            found = await self.backend.read(_call, route.handler, call)
+        return found if isinstance(found, Answer) else Answer(body=_encode(found))
 
-    async def _respond(self, found: Any) -> Response:
-        answer = found if isinstance(found, Answer) else Answer(data=found)
+    def _respond(self, answer: Answer, *, is_head: bool) -> Response:
         headers = dict(answer.headers)
-        if answer.pieces is not None:
-            headers["Content-Type"] = answer.media_type
-            return StreamingResponse(self._stream(answer.pieces), answer.status, headers)
         if answer.status == 304:
             return Response(None, 304, headers)
-        body = answer.body
-        if body is None:
-            body = await self.backend.read(_encode, answer.data)
         headers["Content-Type"] = answer.media_type
-        return Response(body, answer.status, headers)
+        if answer.file is None:
+            return Response(answer.body, answer.status, headers)
+        if is_head:
+            return Response(None, answer.status, headers)
+        return StreamingResponse(self._stream(answer.file), answer.status, headers)
 
-    async def _stream(self, pieces: Iterator[bytes]) -> AsyncIterator[bytes]:
+    async def _stream(self, file: BinaryIO) -> AsyncIterator[bytes]:
         while True:
-            piece: bytes | None = await self.backend.read(next, pieces, None)
-            if piece is None:
+            piece = await self.backend.read(file.read, _PIECE)
+            if not piece:
                 return
             yield piece
+
+
+def _call(handler: Any, call: HttpCall[Any, Any]) -> Answer:
+    """Call a handler, and encode what it returns, in the thread in which this is called."""
+    found = handler(call)
+    return found if isinstance(found, Answer) else Answer(body=_encode(found))
 
 
 _NOBODY = Identity(token_id="", name="", role="read", by="")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, BinaryIO, Generic, TypeVar
 
 import msgspec
 
@@ -37,14 +37,13 @@ class HttpCall(Generic[Q, B]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer that is more than data with status 200: give `data` (encoded as JSON), `body`, or `pieces` of a body."""
+    """An answer that is more than data with status 200: give its `body`, or a `file`."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
-    data: Any = None
     body: bytes | None = None
-    pieces: Iterator[bytes] | None = None
-    """The parts of a long body. They are made off the event loop."""
+    file: BinaryIO | None = None
+    """An open file whose content is the body. It is read off the event loop, and closed when the answer was sent."""
     media_type: str = JSON
 
 

@@ -11,7 +11,6 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from holdfast.storage.contract import RunRow, Store
 from holdfast.upkeep.archive import archive
 
 BINARY = "application/octet-stream"
-_PIECE = 256 * 1024
 
 
 class ReceiptList(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,7 +144,7 @@ def _open_inside(folder: Path, name: str) -> int:
 
 def _attachment(handle: int, name: str) -> Answer:
     return Answer(
-        pieces=_pieces(handle),
+        file=os.fdopen(handle, "rb", buffering=0),
         media_type=BINARY,
         headers={
             "Content-Length": str(os.fstat(handle).st_size),
@@ -154,17 +152,6 @@ def _attachment(handle: int, name: str) -> Answer:
             "Content-Security-Policy": "sandbox; default-src 'none'",
         },
     )
-
-
-def _pieces(handle: int) -> Iterator[bytes]:
-    """Yield the content of a file, up to the size that it had at the beginning."""
-    left = os.fstat(handle).st_size
-    try:
-        while left and (piece := os.read(handle, min(_PIECE, left))):
-            left -= len(piece)
-            yield piece
-    finally:
-        os.close(handle)
 
 
 # --- the archive -------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from msgspec import UNSET, Meta, UnsetType
 from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import ENDED, FINAL, UNDER_WAY
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
+from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Case, case_of, diagnose
 from holdfast.reading.remedies import Remedy
 from holdfast.reading.views import Run, RunSummary, run_summary
@@ -189,6 +190,7 @@ def describe(backend: Backend, row: RunRow, definitions: dict[str, Mapping[str, 
     """Return a row of the list. A run that cannot be read, or was deleted meanwhile, is listed with that reason."""
     try:
         case = case_of(backend.store, row, definitions=definitions)
+        case = compare(backend.store, case, backend.engine.flows.get(row.flow))
     except (StoreError, HoldfastError) as fault:
         case = Case(row=row, fault=str(fault))
     found = diagnose(case, backend.clock.now(), backend.commands)
@@ -259,7 +261,7 @@ def _encode_run(backend: Backend, row: RunRow) -> bytes:
 
 def show_run(backend: Backend, row: RunRow) -> ShownRun:
     """Return a run with the reason for its status."""
-    case = case_of(backend.store, row)
+    case = compare(backend.store, case_of(backend.store, row), backend.engine.flows.get(row.flow))
     assert case.state is not None
     found = diagnose(case, backend.clock.now(), backend.commands)
     return ShownRun(
