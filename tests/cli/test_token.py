@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from command_line import caller, furnish
 
+from command_line import caller, furnish
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.tokens import split
 
