@@ -145,10 +145,13 @@ def _run(plan: _Plan, given: blocking.Options) -> int:
 def _application(engine: Engine, plan: _Plan) -> Any:
     from holdfast.server.asgi import asgi
 
+    kept: Tokens | None = getattr(engine.store, "tokens", None)
+    # A token of the store has the role that the store says, also if it is in the environment of this process.
+    is_kept = plan.token is not None and kept is not None and kept.get(plan.token.id) is not None
     return asgi(
         engine,
         public_urls=plan.public_urls,
-        tokens=[plan.token] if plan.token is not None else [],
+        tokens=[plan.token] if plan.token is not None and not is_kept else [],
         anonymous=_anonymous() if plan.token is None else None,
         commands=plan.commands,
         features=("work",) if plan.works else (),

@@ -7,6 +7,7 @@ it arrived, `localhost` with the same port, or the name in one of the public URL
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from collections.abc import Iterable
 from urllib.parse import urlsplit
@@ -70,6 +71,7 @@ def join_host(address: str, port: int | None) -> str:
     return host if port is None else f"{host}:{port}"
 
 
+@functools.lru_cache(maxsize=64)
 def _loopback_hosts(server: tuple[str, int | None] | None) -> tuple[str, ...]:
     if server is None or server[1] is None or not is_loopback(server[0]):
         return ()

@@ -116,8 +116,6 @@ class Application:
                 return
             except Exception as error:  # noqa: BLE001 - every exception becomes a problem
                 response = _problem(error, request.scope)
-            for name, value in guard.HEADERS.items():
-                response.headers.setdefault(name, value)
             await response(request.scope, request.receive, send)
         spent = asyncio.get_running_loop().time() - began
         method, path = (route.method, route.path) if route is not None else ("none", "none")
@@ -158,7 +156,7 @@ class Application:
         return found if isinstance(found, Answer) else Answer(body=_encode(found))
 
     def _respond(self, answer: Answer, *, is_head: bool) -> Response:
-        headers = dict(answer.headers)
+        headers = {**guard.HEADERS, **answer.headers}
         if answer.status == 304:
             return Response(None, 304, headers)
         headers["Content-Type"] = answer.media_type
@@ -241,7 +239,7 @@ async def _read_body(request: Request) -> bytes:
 
 def _problem(error: Exception, scope: Scope) -> Response:
     problem = problems.problem_of(error)
-    headers = problems.headers_of(error)
+    headers = {**guard.HEADERS, **problems.headers_of(error)}
     if scope["method"] in _BODY_METHODS:
         headers["Connection"] = "close"  # the rest of the body is not read
     headers["Content-Type"] = problems.MEDIA_TYPE
