@@ -91,7 +91,7 @@ def node_applauded(state: RunState, event: events.NodeApplauded, stored: Stored)
     """Applause changes nothing."""
 
 
-def arrive('''
+def try_again('''
 CHANGES: dict[str, tuple[str, str, str]] = {
     "class": ("core/events.py", "\nAnyEvent: TypeAlias = (\n", CLASS),
     "union": ("core/events.py", "| WaitWithdrawn\n", "| WaitWithdrawn | NodeApplauded\n"),
@@ -100,7 +100,7 @@ CHANGES: dict[str, tuple[str, str, str]] = {
         "    # --- items\n",
         '    Kind(events.NodeApplauded, "nodes.node_applauded", LIVE, _RUNNING, "node"),\n',
     ),
-    "handler": ("core/fold/nodes.py", "\ndef arrive(", HANDLER),
+    "handler": ("core/fold/nodes.py", "\ndef try_again(", HANDLER),
     "words": (
         "reading/words.py",
         '"NodeStreamed": _streamed,',
