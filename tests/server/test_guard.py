@@ -61,6 +61,23 @@ def test_a_revoked_token_is_refused_within_ten_seconds():
     served(test)
 
 
+def test_a_request_that_waits_ends_when_its_token_is_revoked():
+    async def test(engine, caller, clock):
+        await engine.start(flow, {}, run_id="r")
+        engine.store.tokens.add(make_token(token_id="t1"))
+        waiting = asyncio.ensure_future(caller.get("/api/v1/runs/r?wait=60&after=999", token=f"t1.{SECRET}"))
+        began = clock.now()
+        while not waiting.done():
+            if clock.now() >= began + 1:
+                engine.store.tokens.revoke("t1", clock.now())
+            clock.advance(0.2)
+            await asyncio.sleep(0.005)
+        assert (await waiting).status == 401
+        assert clock.now() - began < 11
+
+    served(test)
+
+
 def test_a_token_that_is_made_now_is_accepted_at_once():
     async def test(engine, caller, clock):
         assert (await caller.get(META, token=f"t1.{SECRET}")).status == 401

@@ -30,7 +30,7 @@ CHECKS = [
     checks.content_type_conformance,
     checks.response_schema_conformance,
 ]
-EXAMPLES = 20
+EXAMPLES = 12
 SCHEMA = schemathesis.openapi.from_dict(msgspec.json.decode(document(ROUTES)))
 
 

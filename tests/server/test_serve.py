@@ -187,6 +187,23 @@ def test_a_port_in_use_is_reported(serve, tmp_path):
     assert "--port" in said
 
 
+@pytest.mark.parametrize("package", ["uvicorn", "starlette"])
+def test_an_installation_without_the_extra_says_what_to_install(tmp_path, package):
+    program = f"import sys; sys.modules[{package!r}] = None; from holdfast.cli import main; main()"
+    paths = os.pathsep.join(path for path in sys.path if path)
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "serve", "--no-token", "--port", "0"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode == 2, ended.stderr
+    assert "pip install 'holdfast[server]'" in ended.stderr
+
+
 # --- the file of the token -----------------------------------------------------------------------------
 
 

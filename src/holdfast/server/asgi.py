@@ -19,7 +19,7 @@ from holdfast.errors import SettingError
 from holdfast.reading.remedies import CommandLine
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Engine
-from holdfast.server import guard, openapi, problems
+from holdfast.server import MISSING_PACKAGES, guard, openapi, problems
 from holdfast.server.access import Access, Identity
 from holdfast.server.addresses import Addresses
 from holdfast.server.backend import Backend, encode_hook
@@ -36,9 +36,7 @@ try:
     from starlette.responses import Response, StreamingResponse
     from starlette.types import Receive, Scope, Send
 except ImportError:
-    raise SettingError(
-        "the server needs more packages: pip install 'holdfast[server]', or '.[server]' in a clone"
-    ) from None
+    raise SettingError(MISSING_PACKAGES) from None
 
 _encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 _BODY_METHODS = ("POST", "PUT", "PATCH", "DELETE")

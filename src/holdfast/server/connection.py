@@ -15,15 +15,14 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from holdfast.errors import SettingError
+from holdfast.server import MISSING_PACKAGES
 from holdfast.server.addresses import join_host
 
 try:
     import uvicorn
     from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 except ImportError:
-    raise SettingError(
-        "the server needs more packages: pip install 'holdfast[server]', or '.[server]' in a clone"
-    ) from None
+    raise SettingError(MISSING_PACKAGES) from None
 
 T = TypeVar("T")
 

@@ -19,7 +19,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import ENDED, FINAL, UNDER_WAY
-from holdfast.errors import HoldfastError, RunNotFound, StoreError
+from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Case, case_of, diagnose
 from holdfast.reading.remedies import Remedy
@@ -191,7 +191,7 @@ def describe(backend: Backend, row: RunRow, definitions: dict[str, Mapping[str, 
     try:
         case = case_of(backend.store, row, definitions=definitions)
         case = compare(backend.store, case, backend.engine.flows.get(row.flow))
-    except (StoreError, HoldfastError) as fault:
+    except HoldfastError as fault:
         case = Case(row=row, fault=str(fault))
     found = diagnose(case, backend.clock.now(), backend.commands)
     return ListedRun(
