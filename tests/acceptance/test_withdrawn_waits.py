@@ -18,6 +18,7 @@ import holdfast as hf
 PROGRAM = Path(__file__).parent / "programs" / "impatient.py"
 PATIENCE_S = 60.0
 FORMS = ["wait_for", "timeout", "task"]
+every_flow = pytest.mark.parametrize("flow", ["flow", "flow_in_a_process"])
 
 
 class Place:
@@ -61,29 +62,33 @@ def given(form: str, seconds: float, *, dies: bool) -> str:
     return json.dumps({"form": form, "seconds": seconds, "dies": dies})
 
 
+@every_flow
 @pytest.mark.parametrize("form", FORMS)
-def test_a_process_that_is_killed_after_a_wait_was_given_up_loses_no_signal(place: Place, form: str) -> None:
-    run = ("run", f"{PROGRAM}:flow", "--run-id", "r", "--input")
+def test_a_process_that_is_killed_after_a_wait_was_given_up_loses_no_signal(
+    place: Place, form: str, flow: str
+) -> None:
+    run = ("run", f"{PROGRAM}:{flow}", "--run-id", "r", "--input")
     child = place.begin(*run, given(form, 0.3, dies=True))
     place.until(place.note.exists)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     assert place.kinds()[-1] == "WaitWithdrawn"
     hf.signal("r", "x", 7, store=place.store)
-    resumed = place.begin("resume", "r", f"{PROGRAM}:flow", "--json")
+    resumed = place.begin("resume", "r", f"{PROGRAM}:{flow}", "--json")
     out, _ = resumed.communicate(timeout=PATIENCE_S)
     assert resumed.returncode == 0, out
     assert hf.get("r", store=place.store).state["second"] == 7
 
 
+@every_flow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_worker_does_not_unwind_a_wait_that_asyncio_ends_later_than_it_unwinds_others(
-    place: Place, form: str
+    place: Place, form: str, flow: str
 ) -> None:
     """A worker unwinds after one second. It would lose the timer, and the run would wait for ever."""
-    started = ("start", f"{PROGRAM}:flow", "--run-id", "r", "--input", given(form, 1.6, dies=False))
+    started = ("start", f"{PROGRAM}:{flow}", "--run-id", "r", "--input", given(form, 1.6, dies=False))
     place.begin(*started).wait(PATIENCE_S)
-    place.begin("worker", f"{PROGRAM}:flow")
+    place.begin("worker", f"{PROGRAM}:{flow}")
     place.until(lambda: "WaitWithdrawn" in place.kinds())
     assert "NodeWaiting" not in place.kinds()
     place.until(lambda: "NodeWaiting" in place.kinds())

@@ -12,6 +12,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -280,3 +281,53 @@ def test_what_makes_no_sense_is_refused_with_2(
     code, said = fleet(*arguments, "--store", str(tmp_path / "runs.db")).ended()
     assert code == 2, said
     assert told in said
+
+
+# --- who takes what ----------------------------------------------------------------------------------
+
+
+def doctor(folder: Path, url: str) -> list[tuple[str, str, list[str]]]:
+    """What `holdfast doctor` says about runs: the run, the reason and the commands that it suggests."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    environment |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    told = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", "doctor", "--json", "--store", url],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return [
+        (
+            found["run_id"],
+            found["reason"],
+            [" ".join(one["command"].split()[1:-2]) for one in found["remedies"]],
+        )
+        for found in json.loads(told.stdout)["findings"]
+        if found["run_id"] is not None
+    ]
+
+
+def test_doctor_names_a_run_exactly_while_no_live_worker_can_take_it(
+    url: str, fleet: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    start_all(url, flow_in(tmp_path / "slow.py"), 2)
+    commands = ["worker FILE.py", "resume {} FILE.py"]
+    alone = "recorded, but not started, and no live worker takes flow 'slow'"
+    named = {(run_id, alone, *(one.format(run_id) for one in commands)) for run_id in ("r0", "r1")}
+    assert {(run_id, why, *ways) for run_id, why, ways in doctor(tmp_path, url)} == named
+    worker = fleet("slow.py", "--store", url, "--concurrency", "1")
+    while worker.line() != "begun":
+        pass
+    assert doctor(tmp_path, url) == []  # it is busy, and takes the second run later
+    worker.process.send_signal(signal.SIGTERM)
+    ends_at = time.monotonic() + PATIENCE_S
+    while not (found := doctor(tmp_path, url)):  # until the worker has noticed the signal
+        assert time.monotonic() < ends_at
+    assert [(run_id, why) for run_id, why, _ in found] == [("r1", alone)]
+    assert worker.process.poll() is None
+    worker.process.kill()
+    worker.process.wait()
+    assert {run_id for run_id, _, _ in doctor(tmp_path, url)} == {"r0", "r1"}

@@ -22,7 +22,6 @@ from holdfast.core.run_state import Question
 from holdfast.reading import words as words_of_events
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.remedies import choices
-from holdfast.upkeep import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -336,15 +335,13 @@ def test_a_crashed_node_that_is_not_idempotent_is_a_question_to_come(cli: Cli) -
     assert "To come" not in cli("questions").out
 
 
-def test_doctor_names_a_run_that_recover_has_offered_and_no_worker_can_take(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_doctor_names_a_run_that_recover_has_offered_and_no_worker_can_take(cli: Cli) -> None:
     dies("flows.py:paying", "--run-id", "r1", "--input", '{"mode": "die"}')
     assert "crashed" in cli("recover").out
-    monkeypatch.setattr(doctor, "IDLE_S", 0.0)  # instead of a pause of two seconds
     told = cli("doctor")
     assert told.code == Exit.STUCK
-    assert "no worker  r1: its process crashed in pay, and no worker has claimed the run" in told.out
+    assert "no worker  r1: its process crashed in pay, and no live worker takes flow 'payout'" in told.out
+    assert "$ holdfast worker flows.py:paying" in told.out
     assert "$ holdfast resume r1 flows.py:paying" in told.out
 
 

@@ -250,7 +250,7 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
         "  no process executes the run now. A worker that knows its flow claims it. Without a worker:",
     ]
     assert "$ holdfast resume r1 post.py:gate" in approved.out
-    assert "Why:  answered by agent:x, and no worker has claimed the run" in cli("show", "r1").out
+    assert "Why:  answered by agent:x, and no live worker takes flow 'gated'" in cli("show", "r1").out
     assert "pending, answered" in cli("runs").out
     twice = cli("answer", "r1", "publish", "reject")
     assert (twice.code, "the question was answered 'approve' by agent:x already" in twice.err) == (
@@ -291,7 +291,10 @@ def test_a_signal_is_taken_before_and_after_the_wait(cli: Cli) -> None:
         'sent  after paid: {"usd": 3}',
         "  no process executes the run now. A worker that knows its flow claims it. Without a worker:",
     ]
-    assert "the signal 'paid' was sent by bank, and no worker has claimed the run" in cli("show", "after").out
+    assert (
+        "the signal 'paid' was sent by bank, and no live worker takes flow 'inside'"
+        in cli("show", "after").out
+    )
     ended = cli("resume", "after", "post.py:waits")
     assert (ended.code, "paid {'usd': 3}" in ended.out) == (Exit.OK, True)
     assert "warning: node note failed, which is ignored (safe_to_fail): ValueError: no pen" in ended.err
@@ -402,7 +405,7 @@ def test_a_timer_whose_process_died_was_cut(cli: Cli, live: Callable[..., subpro
     child.wait()
     shown = cli("show", "r1").out
     assert re.search(
-        r"Why:  process \d+ on \S+, which executed it, crashed( in \w+)?, and no worker has claimed the run",
+        r"Why:  process \d+ on \S+, which executed it, crashed( in \w+)?, and no live worker takes flow 'inside'",
         shown,
     )
     assert "$ holdfast resume r1 post.py:waits" in shown

@@ -64,7 +64,11 @@ def test_a_run_remembers_the_file_that_its_flow_was_loaded_from(cli: Cli, place:
     cli("start", "work.py", "--run-id", "s")
     assert suggested(cli("show", "r").out, "resume") == ["holdfast resume r work.py:flow"]
     assert suggested(cli("show", "s").out, "resume") == ["holdfast resume s work.py"]
-    assert suggested(cli("recover").out + cli("runs").out, "resume") == ["holdfast resume s work.py"]
+    for command in ("recover", "runs"):
+        assert suggested(cli(command).out, "resume") == ["holdfast resume s work.py"]
+    for command in ("recover", "show", "doctor"):
+        told = cli(command, *(["s"] if command == "show" else [])).out
+        assert suggested(told, "worker") == ["holdfast worker work.py"]
 
 
 def test_the_file_is_named_as_it_is_found_from_the_folder_of_the_command(

@@ -34,7 +34,9 @@ from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.upkeep import archive
 
 OUTCOME_OPEN = frozenset({"StorePoisoned"})
-WRITTEN_ONCE = frozenset({"row", "snapshot", "fence", "request", "taken", "retired", "base", "deleted"})
+WRITTEN_ONCE = frozenset(
+    {"row", "snapshot", "fence", "request", "taken", "unmet", "retired", "base", "deleted"}
+)
 """Kinds of facts that only one verb makes true: if the verb was refused, they must not hold."""
 LATER = 1_700_000_000.0 + 1_000 * DAY_S
 
@@ -344,6 +346,10 @@ class Truth:
         sql = "select taken from inbox join runs on runs.key = inbox.run where run_id = ?1 and id = ?2"
         return bool(self.one(sql, run_id, request))
 
+    def unmet(self, later: list[Verb], run_id: str, request: str) -> bool:
+        sql = "select unmet from inbox join runs on runs.key = inbox.run where run_id = ?1 and id = ?2"
+        return bool(self.one(sql, run_id, request))
+
     def version(self, later: list[Verb], version: int) -> bool:
         return self.one("pragma user_version") >= version
 
@@ -379,7 +385,7 @@ class Truth:
 
 
 _FACTS = (
-    "row retired base deleted limit copy snapshot definition fence free until gone request taken version blob unwanted "
+    "row retired base deleted limit copy snapshot definition fence free until gone request taken unmet version blob unwanted "
     "archive spill file"
 )
 _HOLDS: dict[str, Callable[..., bool]] = {name: getattr(Truth, name) for name in _FACTS.split()}

@@ -241,6 +241,13 @@ class ToldStore:
         facts += [["snapshot", one.run_id, snapshot.seq] for one in batch for snapshot in one.snapshots]
         facts += [["taken", one.run_id, request] for one in batch for request in one.taken]
         facts += [
+            ["unmet", one.run_id, request.id]
+            for one in batch
+            if one.view.status in run_state.FINAL and one.create is None
+            for request in self._store.inbox(run_id=one.run_id)
+            if not request.taken and request.id not in one.taken
+        ]
+        facts += [
             ["definition", one.view.fingerprint]
             for one in batch
             if one.definition is not None and one.create is None
@@ -268,9 +275,9 @@ class ToldStore:
         with self._tell.verb("release", [["free", run_id, holder, fence]]):
             self._store.release(run_id, holder, fence)
 
-    def post(self, run_id: str, request: Request) -> bool:
-        with self._tell.verb("post", [["request", run_id, request.id]]):
-            return self._store.post(run_id, request)
+    def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
+        with self._tell.verb("post", [] if only_look else [["request", run_id, request.id]]):
+            return self._store.post(run_id, request, only_look=only_look)
 
     def close(self) -> None:
         with self._tell.verb("close"):
@@ -403,6 +410,13 @@ def requested(hands: Hands) -> None:
     begun(hands).post("r1", Request(id="early", verb="signal", body={"name": "early", "value": 1}))
 
 
+def nearly_over(hands: Hands) -> None:
+    """Prepare a run that lacks only its last append, and two requests to it."""
+    store = begun(hands, length=len(story("r1")) - 1)
+    for request in ("one", "two"):
+        store.post("r1", Request(id=request, verb="signal", body={"name": request, "value": 1}))
+
+
 def old(hands: Hands) -> None:
     """Prepare a run with snapshots, and a new run."""
     store = begun(hands)
@@ -523,6 +537,14 @@ def post(hands: Hands) -> None:
         store.post("r1", Request(id="late", verb="signal", body={"name": "late", "value": "x" * 200}))
     with suppress(HoldfastError):
         store.append([msgspec.structs.replace(story("r1")[2], taken=("early",))])
+    store.close()
+
+
+def end(hands: Hands) -> None:
+    """Complete a run in whose inbox requests wait, and record one of them."""
+    store = hands.open()
+    with suppress(HoldfastError):
+        store.append([msgspec.structs.replace(story("r1")[-1], taken=("one",))])
     store.close()
 
 
@@ -718,6 +740,7 @@ OPERATIONS: dict[str, Operation] = {
     "snapshot": Operation(closed, append_snapshot),
     "lease": Operation(closed, lease),
     "post": Operation(requested, post),
+    "end": Operation(nearly_over, end),
     "blob": Operation(begun, put_blobs),
     "receipt": Operation(completed, receipts),
     "migrate": Operation(first_version, make_store),

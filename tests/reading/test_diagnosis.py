@@ -83,11 +83,15 @@ def test_recovery_and_doctor_name_a_crash_alike(store: Store) -> None:
     flow = outline("START a b END")
     History("r", flow, starts_at=store.now() - 90).created().completed("a").started("b").write(store)
     (of_doctor,) = doctor.examine(store, None, store.now())
-    of_run = next(one for one in Recovery(store).sweep().findings if one.node is None)
+    (of_run,) = Recovery(store).sweep().findings
     assert of_doctor.kind == of_run.kind == "no worker"
     assert (of_doctor.crashed, of_run.crashed) == (True, True)
-    assert of_doctor.reason == "its process crashed in b, and no worker has claimed the run"
-    assert [one.verb for one in of_run.remedies] == ["work", "resume"]
+    reason = "its process crashed in b, and no live worker takes flow 'outline'"
+    assert (of_doctor.reason, of_run.reason) == (reason, reason)
+    commands = [one.command for one in of_doctor.remedies]
+    assert commands == [one.command for one in of_run.remedies]
+    assert commands == ["holdfast worker FILE.py", "holdfast resume r FILE.py"]
+    assert of_run.remedies[1].words == "resuming runs the node again, as attempt 2"
 
 
 def test_a_remedy_says_what_was_given_to_the_command(store: Store) -> None:

@@ -676,9 +676,7 @@ def a_request_is_struck_out_when_it_is_read():
 
     def request(self, asked):
         real(self, asked)
-        data, key = self.services.store.disk._data, (self.state.run_id, asked.id)
-        if data.waiting.pop(key, None) is not None:
-            data.taken.add(key)
+        self.services.store.disk._data.handle(self.state.run_id, asked.id, self.state.seq)
 
     with patched((runner.Runner, "request", request)):
         yield

@@ -27,10 +27,12 @@ import holdfast as hf
 from holdfast import END, START, Graph, Retry, append
 from holdfast.core import run_state
 from holdfast.reading import history
+from holdfast.storage.contract import Request
 from holdfast.storage.leases import this_process
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing import checked, checker
+from holdfast.testing.appends import Log
 from holdfast.testing.builders import History, crashed_copy, play
 from holdfast.testing.checked import unpack
 from holdfast.testing.checker import Violation, check, compare, trace
@@ -726,7 +728,7 @@ def test_a_takeover_that_came_late_is_found(file: Path) -> None:
         run.events[-1].at += 60
         run.seal()
         run.row(status="running", rewinds=None, active='["judge"]')
-        run.sql("update inbox set taken = 1 where run = ?", run.key)
+        run.sql("delete from inbox where run = ?", run.key)
 
     forged(file, "r", plant)
     seen = [ack(1, ids[1], holder="dead"), line("killed", holder="dead", at=taken_up.at)]
@@ -736,12 +738,62 @@ def test_a_takeover_that_came_late_is_found(file: Path) -> None:
 
 def test_a_lease_that_nobody_gave_back_is_found(file: Path) -> None:
     def plant(run: Forger) -> None:
-        run.sql("insert into holders values (99, 'e9', 'h', 'b', 'n', 1, '1', 30.0, 0.0)")
+        run.sql("insert into holders values (99, 'e9', 'h', 'b', 'n', 1, '1', 30.0, 0.0, null, null, '')")
         run.row(holder=99)
 
     violations = check(forged(file, "r", plant), at_end=True)
     assert invariants(violations) == {"L3"}
     assert "'e9'" in violations[0].text
+
+
+def test_a_request_that_waits_for_a_run_that_is_over_is_found(file: Path) -> None:
+    def plant(run: Forger) -> None:
+        run.sql(
+            "insert into inbox (run, id, verb, body, at, taken) values (?, 'q', 'pause', '{}', 1.0, 0)",
+            run.key,
+        )
+
+    (violation,) = check(forged(file, "r", plant))
+    assert (violation.invariant, violation.run_id) == ("I9", "r")
+    assert "'q' (pause) still waits" in violation.text
+    over = "update inbox set taken = (select seq from runs where key = inbox.run), unmet = 1 where id = 'q'"
+    forged(file, "r", lambda run: run.sql(over))
+    assert check(file, at_end=True) == []
+
+
+def test_a_request_that_is_unmet_though_its_run_goes_on_is_found(file: Path) -> None:
+    def plant(run: Forger) -> None:
+        run.sql(
+            "insert into inbox (run, id, verb, body, at, taken, unmet) values (?, 'q', 'pause', '', 1.0, 2, 1)",
+            run.key,
+        )
+
+    (violation,) = check(forged(file, "w", plant))
+    assert (violation.invariant, violation.run_id) == ("I9", "w")
+    assert "marked as unmet" in violation.text
+
+
+def test_the_inbox_of_an_older_store_is_read_as_it_will_be_migrated(file: Path) -> None:
+    def plant(run: Forger) -> None:
+        run.sql(
+            "insert into inbox (run, id, verb, body, at, taken) values (?, 'q', 'pause', '{}', 1.0, 0)",
+            run.key,
+        )
+        run.sql("alter table inbox drop column unmet")
+        run.sql("alter table inbox drop column digest")
+
+    assert check(forged(file, "r", plant), at_end=True) == []
+
+
+def test_the_inbox_of_a_store_that_is_no_file_is_checked_too() -> None:
+    store = MemoryStore()
+    assert store.append([Log("r").create(status="completed")]) == [None]
+    with store._data as data:
+        data.post("r", Request(id="q", verb="cancel", run_id="r"), b"")
+    assert checked.source_of(store).inbox() == [
+        checked.StoredRequest("r", "q", "cancel", b"{}", 0, unmet=False, is_complete=True)
+    ]
+    assert "I9" in invariants(check(store))
 
 
 def test_a_request_that_nobody_took_is_found(file: Path) -> None:

@@ -95,9 +95,10 @@ def test_a_look_among_as_many_priorities_as_runs_reads_pages_for_those_that_are_
     assert offers(name) < PAGES_MAX + 10 * wanted
 
 
+@pytest.mark.parametrize("status", ["waiting", "pending"])
 @pytest.mark.parametrize("analyzed", [False, True])
-def test_the_next_of_many_waiting_runs_is_found_in_few_pages(name, analyzed):
-    record(name, "waiting", MANY, due_at="2e9 + n")
+def test_the_next_of_many_runs_that_wait_for_a_time_is_found_in_few_pages(name, analyzed, status):
+    record(name, status, MANY, due_at="2e10 + n")
     if analyzed:
         analyze(name)
     assert next_due(name) < PAGES_MAX

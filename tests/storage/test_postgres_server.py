@@ -597,8 +597,11 @@ def test_nul_and_numbers_out_of_range_are_refused_and_their_neighbours_are_writt
         (verdict,) = store.append([log.next(error="\x00")])
         assert isinstance(verdict, CodecError)
     assert len(store.runs(Query())) == 9
+    for request in (Request(id="\x00", verb="cancel"), Request(id="q", verb="cancel", reason="\x00")):
+        with raises(CodecError):
+            store.post("r1", request)
     with raises(CodecError):
-        store.post("r1", Request(id="\x00", verb="cancel"))
+        store.post("r1", Request(id="\x00", verb="cancel"), only_look=True)
     for use in (store.run, store.events, lambda run_id: store.claim(run_id, ME)):
         with raises(RunNotFound):
             use("a\x00b")

@@ -59,7 +59,7 @@ def recorded(store, run_id="r1", **changes):
 MANY_RUNS = """
 insert into {schema}runs (run_id, flow, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
                           state_version, fence, queue, priority, due_at)
-select '{prefix}' || n, '{flow}', {empty}, '{{}}', n, '{status}', 1, {empty}, n, 'print', 1, 0, '{queue}', {priority}, n
+select '{prefix}' || n, '{flow}', {empty}, '{{}}', n, '{status}', 1, {empty}, n, 'print', 1, 0, '{queue}', {priority}, {due_at}
 from {numbers}
 """
 
@@ -69,16 +69,24 @@ CROWD = [
     {"prefix": "strange", "flow": "strange", "priority": 9},
     {"prefix": "elsewhere", "queue": "elsewhere", "priority": 9},
     {"prefix": "full", "queue": "full", "priority": 9},
-    {"prefix": "due", "status": "waiting", "priority": 9},
+    {"prefix": "due", "status": "waiting", "priority": 9, "due_at": "n"},
+    {"prefix": "later", "priority": 9, "due_at": "2e10 + n"},
     {"prefix": "failed", "status": "failed"},
 ]
-"""Runs that wait, and what stands in front of them; four of six are pending."""
+"""Runs that wait, and what stands in front of them; five of seven are pending."""
 
 
 def crowd_of(count, prefix, *, numbers, empty, name=""):
     """Statements that make so many runs of each kind."""
     for kind in CROWD:
-        told = {"flow": "flow", "queue": "default", "status": "pending", "priority": 0, **kind}
+        told = {
+            "flow": "flow",
+            "queue": "default",
+            "status": "pending",
+            "priority": 0,
+            "due_at": "null",
+            **kind,
+        }
         told["prefix"] = prefix + told["prefix"]
         place = f'"{name}".' if name else ""
         yield MANY_RUNS.format(**told, schema=place, numbers=numbers.format(count=count), empty=empty)

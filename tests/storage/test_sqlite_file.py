@@ -14,6 +14,7 @@ import apsw
 import pytest
 
 from holdfast.errors import (
+    RequestExists,
     RunHeld,
     SchemaTooNew,
     StoreBusy,
@@ -23,12 +24,12 @@ from holdfast.errors import (
     StoreUnusable,
 )
 from holdfast.storage import rows, schema
-from holdfast.storage.contract import Holder, Query
+from holdfast.storage.contract import Holder, Query, Request
 from holdfast.storage.files import disk
 from holdfast.storage.leases import this_process
 from holdfast.storage.sqlite.database import APPLICATION_ID
 from holdfast.storage.sqlite.store import SqliteStore
-from holdfast.testing.appends import Log
+from holdfast.testing.appends import Log, raises
 
 ME = Holder(id="me", ttl_s=30.0)
 
@@ -113,6 +114,50 @@ def test_a_step_of_1_kb_takes_1600_bytes_at_most(path, open_store):
         log.wrote(append)
     store.close()
     assert path.stat().st_size <= 1_600_000
+
+
+def test_requests_that_an_older_version_left_to_runs_that_are_over_are_unmet(path):
+    connection = apsw.Connection(str(path))
+    for migration in schema.migrations("sqlite")[:4]:
+        connection.execute(migration)
+    for key, status in enumerate(("running", "completed", "cancelled", "failed"), 1):
+        connection.execute(
+            "insert into runs (key, run_id, flow, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,"
+            " state_version, fence) values (?1, ?2, 'flow', x'', '{}', 1, ?2, 9, x'', 1, 'print', 1, 0)",
+            (key, status),
+        )
+        connection.executemany(
+            "insert into inbox (run, id, verb, body, at, taken) values (?1, ?2, 'signal', ?3, 1, ?4)",
+            [(key, "handled", "", 7), (key, "waits", '{"name":"n"}', 0)],
+        )
+    connection.pragma("application_id", APPLICATION_ID)
+    connection.pragma("user_version", 4)
+    connection.close()
+    store = SqliteStore(path)
+    for status in ("running", "failed"):
+        assert [(r.id, r.taken, r.unmet) for r in store.inbox(run_id=status)] == [
+            ("handled", 7, False),
+            ("waits", 0, False),
+        ]
+    for status in ("completed", "cancelled"):
+        assert [(r.id, r.body, r.taken, r.unmet) for r in store.inbox(run_id=status)] == [
+            ("handled", {}, 7, False),
+            ("waits", {}, 9, True),
+        ]
+    # What an older version stored has no digest: only the verb can be compared.
+    assert not store.post("running", Request(id="waits", verb="signal", body={"name": "other"}))
+    with raises(RequestExists, "(signal)"):
+        store.post("running", Request(id="waits", verb="cancel"))
+    store.close()
+
+
+def test_the_end_of_a_run_looks_only_at_requests_that_wait(path):
+    store = SqliteStore(path)
+    for query, values in (("close_inbox", (1, 2)), ("close_inboxes", ("[[1,2]]",))):
+        sql = schema.queries("sqlite")[query]
+        plan = [row[3] for row in store._database._writer.execute(f"explain query plan {sql}", values)]
+        assert any("INDEX inbox_waiting (run=?)" in step for step in plan), plan
+    store.close()
 
 
 def test_the_schema_is_the_sum_of_the_migrations():

@@ -396,8 +396,8 @@ def doctor(
     """Report why runs cannot continue, and problems with the store.
 
     Each run is listed with the commands that resume or answer it. If many runs have the same reason, the first three are listed;
-    --json lists all. With flows (FILE, or those of the project) it also finds runs whose flow has changed. A run that waits for a
-    worker, or is overdue, is reported after 60 seconds, or after 2 if no live process executes any run; everything else at once.
+    --json lists all. With flows (FILE, or those of the project) it also finds runs whose flow has changed. A run that no live
+    worker takes is reported at once; one that an idle worker leaves alone, or whose queue is full, after 60 seconds.
     """
     flows = _flows(file)
     known = {flow.name: flow for flow in flows} if flows is not None else None

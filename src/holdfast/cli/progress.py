@@ -296,7 +296,7 @@ class _Watch:
             case "RunResumed" | "RunClaimed":
                 return event.body.get("holder") == self._mine
             # These events do not name the process that wrote them; the lease does.
-            case "RunCreated" | "RunRewound" | "ResumeRefused":
+            case "RunCreated" | "RunRewound" | "RequestRefused" | "ResumeRefused":
                 row = self.engine.store.run(self.run_id)
                 return not row.held or row.holder is None or row.holder.describe() == self._mine
             case _:

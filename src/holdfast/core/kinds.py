@@ -98,11 +98,12 @@ TABLE: tuple[Kind, ...] = (
     Kind(events.RunResumed, "run.run_resumed", OPEN, None, "everything", takes_over=True),
     Kind(events.RunRewound, "run.run_rewound", OPEN, None, "everything", run_after="running", writes="everything",
          takes_over=True),
-    Kind(events.RunPaused, "run.run_paused", GOING, None, "nothing"),
+    Kind(events.RunPaused, "run.run_paused", ACTIVE, None, "nothing"),
     Kind(events.RunInterrupted, "run.run_interrupted", ACTIVE, None, "nothing", run_after="interrupted"),
     Kind(events.RunCompleted, "run.run_completed", ACTIVE, None, "nothing", run_after="completed", ours=True),
     Kind(events.RunFailed, "run.run_failed", ACTIVE, None, "nothing", run_after="failed"),
     Kind(events.RunCancelled, "run.run_cancelled", OPEN, None, "nothing", run_after="cancelled"),
+    Kind(events.RequestRefused, "run.request_refused", OPEN, None, "nothing", heard=True, from_outside=True),
     Kind(events.ResumeRefused, "run.resume_refused", OPEN, None, "nothing"),
     # --- its state and its flow
     Kind(events.StateEdited, "run.state_edited", OPEN, None, "nothing", checkpoint=True),

@@ -173,6 +173,8 @@ class Book:
         self._stems: dict[tuple[str, str], str] = {}
         self._taken: set[str] = set()
         """The beginnings of file names (`<node>-<agent>`) in use, in lower case, because some file systems ignore case."""
+        self._inherited: dict[tuple[str, int, int | None], Changes] = {}
+        """For a fork: node, iteration and item -> the result that its parent had, which the fork may use."""
         self._went_back: dict[str, Any] | None = None
         """Who rewound the run last, and why; None if it was not rewound."""
         self._made: dict[str, bytes] = {}
@@ -308,8 +310,17 @@ class Book:
         elif visit.attempt is not None:
             _spend(visit.attempt, stored.at)
 
+    def _forked(self, event: events.RunForked, stored: Stored) -> None:
+        self._inherited = {
+            (one.node, one.iteration, one.item): one.result for one in event.visits if one.result is not None
+        }
+
     def _completed(self, event: events.NodeCompleted, stored: Stored) -> None:
         visit, attempt = self._attempt(event, stored)
+        for number, item in visit.items.items():
+            if item.status == "pending":  # the item did not run here: the fork uses the result of its parent
+                result = self._inherited.get((event.node, event.iteration, number), Changes())
+                item.status, item.changes, visit.changes[number] = "inherited", summary([result]), result
         artifacts = event.artifacts
         own = summary([event.changes])
         self._end(event.node, visit, attempt, stored, status="succeeded", changes=own, artifacts=artifacts)
@@ -611,6 +622,7 @@ class Book:
 
     _HANDLERS: ClassVar[dict[type[events.Event], Callable[..., None]]] = {
         events.RunCreated: _created,
+        events.RunForked: _forked,
         events.RunClaimed: _taken_up,
         events.RunResumed: _taken_up,
         events.RunRewound: _rewound,

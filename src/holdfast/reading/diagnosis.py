@@ -9,26 +9,30 @@ signal that has come, but no process executes it. Both follow from the lease and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
 from holdfast.core.definition import NodeOptions
 from holdfast.core.kinds import FROM_OUTSIDE
-from holdfast.core.run_state import ENDED, GOING, VISIT_STUCK, NodeState, Question, RunState, Wait
+from holdfast.core.run_state import ENDED, FINAL, GOING, VISIT_STUCK, NodeState, Question, RunState, Wait
 from holdfast.errors import describe_failure
 from holdfast.reading import history, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import EventView, event_view, held_by
-from holdfast.storage.contract import STATUSES, RunRow, RunStatus, Store
-from holdfast.storage.queues import Queue
+from holdfast.storage.contract import STATUSES, Request, Row, RunRow, RunStatus, Store
+from holdfast.storage.queues import LiveHolder, Queue
 
 Kind: TypeAlias = Literal[
     "executing", "waiting", "completed", "cancelled", "unreadable", "quarantined", "failed", "crashed", "answered",
     "flow changed", "flow unknown", "queue full", "due", "no worker", "interrupted", "paused", "question", "signal",
     "not started", "retry", "store",
 ]  # fmt: skip
+ON_OFFER: frozenset[Kind] = frozenset(
+    {"no worker", "interrupted", "answered", "due", "flow unknown", "queue full", "crashed"}
+)
+"""Kinds of diagnosis where a worker may claim the run at any moment."""
 WAITS: frozenset[Kind] = frozenset({"question", "signal", "paused"})
 """Kinds of diagnosis where nothing is wrong: the run waits for a person or another system."""
 
@@ -97,16 +101,37 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     takes: tuple[str, ...] | None = ()
     """The options with which `resume` accepts the changed flow; None if no options make it accept the flow."""
     queue: Queue | None = None
+    requests: tuple[Request, ...] = ()
+    """The requests that wait for an engine, oldest first; not read while an engine executes the run."""
+    holders: tuple[LiveHolder, ...] | None = None
+    """The engines that are alive, of which the workers may claim the run; None if they were not read."""
+
+    @property
+    def takers(self) -> list[LiveHolder]:
+        """The live workers that take the flow of the run from its queue."""
+        return [one for one in self.holders or () if one.holder.takes(self.row.flow, self.row.queue)]
+
+    @property
+    def has_no_taker(self) -> bool:
+        """True if it is known that no live worker takes the run."""
+        return self.holders is not None and not self.takers
 
 
 # --- reading a case ----------------------------------------------------------------------------------
 
 
 def case_of(
-    store: Store, row: RunRow, *, definitions: dict[str, Mapping[str, NodeOptions]] | None = None
+    store: Store,
+    row: RunRow,
+    *,
+    definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
+    holders: Iterable[LiveHolder] | None = None,
 ) -> Case:
-    """Read everything that a diagnosis of this run needs. `definitions` caches the nodes of flows by fingerprint."""
-    return _case(store, row, history.load(store, row.run_id, row=row), definitions)
+    """Read everything that a diagnosis of this run needs. `definitions` caches the nodes of flows by fingerprint. With `holders`
+    (`Queues.holders`), the diagnosis also says whether a live worker takes the run.
+    """
+    case = _case(store, row, history.load(store, row.run_id, row=row), definitions)
+    return case if holders is None else msgspec.structs.replace(case, holders=tuple(holders))
 
 
 def later_case(store: Store, case: Case) -> Case:
@@ -129,7 +154,14 @@ def _case(
         state=state,
         last=_last(store, row, state),
         nodes=_nodes(store, row, state, definitions if definitions is not None else {}),
+        requests=_waiting_requests(store, row),
     )
+
+
+def _waiting_requests(store: Store, row: RunRow) -> tuple[Request, ...]:
+    if row.held or row.status in FINAL:
+        return ()
+    return tuple(one for one in store.inbox(run_id=row.run_id) if not one.taken)
 
 
 def _last(store: Store, row: RunRow, state: RunState) -> EventView | None:
@@ -137,10 +169,20 @@ def _last(store: Store, row: RunRow, state: RunState) -> EventView | None:
     if kind is not None:
         found = store.events(row.run_id, kinds=(kind,))
     elif row.status in GOING and not row.held and not state.running:
-        found = [event for event in store.events(row.run_id, row.seq - 1) if event.kind in FROM_OUTSIDE]
+        found = [event for event in _latest_that_moved(store, row) if event.kind in FROM_OUTSIDE]
     else:
         found = []
     return next((event_view(event) for event in history.opened(store, row.run_id, found[-1:])), None)
+
+
+def _latest_that_moved(store: Store, row: RunRow) -> list[Row]:
+    """Return the last event of a run, without the refusals and edits after it, which do not move the run."""
+    seq, found = row.seq, list[Row]()
+    while seq and not found:
+        latest = store.events(row.run_id, seq - 1, seq)
+        found = [event for event in latest if event.kind not in ("RequestRefused", "StateEdited")]
+        seq = seq - 1 if latest else 0
+    return found
 
 
 def _nodes(
@@ -187,6 +229,8 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
     seen = _look(case, now)
     kind, since = _kind(case, seen, now)
     reason = _reason(case, seen, kind)
+    if case.requests:
+        reason += _unanswered(case, kind, now)
     if kind not in ("flow changed", "executing") and case.takes is None:
         reason += "; its flow has since changed in shape, and this run cannot continue with the changed flow"
     return Diagnosis(
@@ -205,6 +249,20 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
         unreceived=seen.unreceived,
         asks_before=tuple(seen.asked_about),
     )
+
+
+def may_be_claimed(case: Case, found: Diagnosis, now: float, patience_s: float) -> bool:
+    """Return whether a live worker is expected to claim a run on offer, so that there is nothing to report. A worker that holds
+    other runs may be busy. One that holds none is expected to claim the run within `patience_s` seconds. The same time is given
+    to a run whose queue is full, or if the live holders were not read. The run of a dead holder is claimed when a worker next
+    looks for runs.
+    """
+    if found.kind not in ON_OFFER or case.has_no_taker:
+        return False
+    if found.kind == "crashed":
+        return bool(case.takers)
+    is_busy = found.kind != "queue full" and any(taker.held for taker in case.takers)
+    return is_busy or (found.since is not None and now - found.since < patience_s)
 
 
 def _look(case: Case, now: float) -> _Seen:
@@ -305,6 +363,8 @@ def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
         if row.due_at is None or not is_due:
             return "waiting", since
         return _without_worker(case, "due"), row.due_at
+    if row.status == "pending" and row.due_at is not None and not is_due:
+        return "waiting", since
     if row.status == "interrupted":
         return _without_worker(case, "interrupted"), since
     return _without_worker(case, "answered" if seen.answered else "no worker"), since
@@ -345,7 +405,7 @@ def _without_worker(case: Case, kind: Kind) -> Kind:
         return "flow unknown"
     queue = case.queue
     full = queue is not None and queue.limit is not None and queue.held >= queue.limit
-    return "queue full" if full else kind
+    return "queue full" if full and not case.has_no_taker else kind
 
 
 # --- the reason --------------------------------------------------------------------------------------
@@ -380,6 +440,8 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
     why = f": {last.body['reason']}" if last is not None and last.body.get("reason") else ""
     match case.row.status:
         case "pending":
+            if kind == "waiting" and case.row.due_at is not None:
+                return f"it begins at {text.when(case.row.due_at)}"
             return f"recorded, but not started{_unclaimed(case, kind)}"
         case "running":
             return "the run is under way"
@@ -405,12 +467,26 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
 
 def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
     """Return the words that say that no worker has claimed the run, and why, if that is known."""
-    words = "" if said else ", and no worker has claimed the run"
-    if kind == "flow unknown":
-        return f"{words}: flow {case.row.flow!r} is not known here"
+    row, words = case.row, "" if said else ", and no worker has claimed the run"
+    if case.has_no_taker:
+        some_take_flow = any(row.flow in one.holder.flows for one in case.holders or ())
+        place = f" from queue {row.queue!r}" if some_take_flow else ""
+        unknown = ", which is not known here" if kind == "flow unknown" else ""
+        return f"{':' if said else ', and'} no live worker takes flow {row.flow!r}{place}{unknown}"
     if kind == "queue full" and case.queue is not None:
         return f"{words}: queue {case.queue.name!r} is at its limit of {case.queue.limit}"
-    return words
+    if case.takers:
+        return f"{words}; {case.takers[0].holder.describe()} takes flow {row.flow!r}"
+    return f"{words}: flow {row.flow!r} is not known here" if kind == "flow unknown" else words
+
+
+def _unanswered(case: Case, kind: Kind, now: float) -> str:
+    """Say which request waits for an engine, for how long, and whether a live worker takes it."""
+    oldest = case.requests[0]
+    by = f" by {oldest.by}" if oldest.by else ""
+    more = f" (and {text.count(len(case.requests) - 1, 'more request')})" if len(case.requests) > 1 else ""
+    who = "" if kind in ON_OFFER else _unclaimed(case, kind)
+    return f"; the request {oldest.verb!r}{by} has waited for {text.duration(max(0.0, now - oldest.at))}{more}{who}"
 
 
 def _came(last: EventView | None) -> str:
@@ -462,9 +538,13 @@ def _expects(
 
 
 def asks(question: Question) -> str:
-    """Return a question and the node that asks it, in one line. The text of a question about a crashed node names the node."""
+    """Return a question and the node that asks it, in one line. The text of a question that Holdfast asks names the node."""
     asked = _first_line(question.text)
-    return asked if question.about == "interrupt" else f"{_whose(question.node, question.item)} asks: {asked}"
+    return (
+        asked
+        if question.about in ("interrupt", "repeat")
+        else f"{_whose(question.node, question.item)} asks: {asked}"
+    )
 
 
 def _whose(node: str, item: int | None) -> str:
@@ -493,6 +573,8 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     if case.takes is None:
         commands = commands.without_file()
     found = _usual_remedies(case, seen, commands)
+    if (kind in ON_OFFER or case.requests) and case.has_no_taker:
+        found = [remedies.work(commands, case.row.flow, wants_base=seen.wants_base), *found]
     if kind == "queue full":
         line = commands.line("queue")
         return [Remedy("queue", {}, "list the queues; then raise the limit, or wait", line), *found]

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, TypeAlias
 
 import msgspec
 
+from holdfast.core.events import Changes
+from holdfast.errors import SettingError
 from holdfast.storage.contract import Request
 
 
@@ -27,6 +29,8 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     when it is carried out.
     """
     run_id: str = ""
+    at: float = 0.0
+    """When the request was put into the inbox; 0 if it was not."""
     by: str | None = None
     reason: str | None = None
 
@@ -78,6 +82,39 @@ class Skip(_Asked, frozen=True, kw_only=True):
     update: Any = None
 
 
+class Edit(_Asked, frozen=True, kw_only=True):
+    """A request to change fields of the state. The run must not be running."""
+
+    verb: ClassVar[str] = "edit"
+    fields: dict[str, Any] = {}
+    """Field -> its new value, as the caller gave it."""
+    changes: dict[str, Any] | None = None
+    """What a function of the caller changed, in the stored form of `events.Changes`, in place of `fields`."""
+    seen: int | None = None
+    """The seq of the last event that the function saw: the request is refused if the run has moved since. None if the caller
+    gave fields, which do not depend on the state.
+    """
+
+
+class Resume(_Asked, frozen=True, kw_only=True):
+    """A request to resume the run, with the options of `Engine.resume` except functions."""
+
+    verb: ClassVar[str] = "resume"
+    checkpoint: int | None = None
+    after: str | None = None
+    restart_at: str | None = None
+    replay: bool = False
+    edit: dict[str, Any] | None = None
+    """Field -> its new value, as the caller gave it."""
+    changes: dict[str, Any] | None = None
+    seen: int | None = None
+    """`changes` and `seen` are what a function of the caller changed, as in `Edit`."""
+    force: bool = False
+    confirm: list[str] = []
+    on_change: str = "refuse"
+    rename: dict[str, str] = {}
+
+
 class Unknown(_Asked, frozen=True, kw_only=True):
     """A request that this version of Holdfast cannot read."""
 
@@ -85,10 +122,10 @@ class Unknown(_Asked, frozen=True, kw_only=True):
     stored_verb: str
 
 
-AnyRequest: TypeAlias = Pause | Cancel | Answer | Signal | Retry | Skip | Unknown
+AnyRequest: TypeAlias = Pause | Cancel | Answer | Signal | Retry | Skip | Edit | Resume | Unknown
 
 _TYPES: dict[str, type[AnyRequest]] = {
-    kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip)
+    kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip, Edit, Resume)
 }
 _SHARED = frozenset(_Asked.__struct_fields__)
 _LEFT_OUT = {"answer": ("update", "confidence")}
@@ -108,7 +145,13 @@ def stored_form(request: AnyRequest) -> Request:
 
 def read(stored: Request) -> AnyRequest:
     """Convert the stored form of a request to its type."""
-    shared = {"id": stored.id, "run_id": stored.run_id, "by": stored.by, "reason": stored.reason}
+    shared = {
+        "id": stored.id,
+        "run_id": stored.run_id,
+        "at": stored.at,
+        "by": stored.by,
+        "reason": stored.reason,
+    }
     kind = _TYPES.get(stored.verb)
     if kind is not None:
         try:
@@ -116,6 +159,14 @@ def read(stored: Request) -> AnyRequest:
         except msgspec.ValidationError:
             pass
     return Unknown(**shared, stored_verb=stored.verb)  # type: ignore[arg-type]
+
+
+def read_changes(stored: dict[str, Any]) -> Changes:
+    """Read what a function of the caller changed. Raises `SettingError` if it is damaged."""
+    try:
+        return msgspec.convert(stored, Changes)
+    except msgspec.ValidationError as fault:
+        raise SettingError(f"the changes of this request cannot be read: {fault}") from fault
 
 
 def requests_to(run_id: str, stored: Iterable[Request]) -> list[AnyRequest]:

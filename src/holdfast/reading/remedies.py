@@ -113,6 +113,12 @@ def resume(
     return Remedy("resume", arguments, words, line)
 
 
+def work(commands: CommandLine, flow: str, *, wants_base: bool = False) -> Remedy:
+    """Return the remedy that starts a worker for the runs of a flow, in all queues."""
+    line = commands.line("worker", *commands.file_words(), run_base=commands.base_for(wants_base=wants_base))
+    return Remedy("work", {}, f"start a worker that takes flow {flow!r}: it claims the run", line)
+
+
 def _as_arguments(options: tuple[str, ...]) -> dict[str, Any]:
     """Convert command options (`--on-change compatible --rename old=new`) to arguments of the engine's `resume`."""
     found: dict[str, Any] = {}
@@ -206,6 +212,14 @@ def choices(question: Question) -> list[tuple[str, str]]:
                 "skip",
                 f"if its effect did happen (a payment went through): use these fields as the result of {node}",
             ),
+            ("abort", "cancel the run"),
+        ]
+    if question.about == "repeat":
+        has_result = "result" in question.partial or question.partial.get("items_done")
+        used = "with the result that it had in the parent" if has_result else "without a result"
+        return [
+            ("run", f"run {node} again, with new idempotency keys"),
+            ("skip", f"continue after {node}, {used}"),
             ("abort", "cancel the run"),
         ]
     if question.options and question.approving:

@@ -168,6 +168,7 @@ class Renewal:
         """The error of the last renewal; None if it succeeded."""
         self._sure_until = 0.0
         self._renewed_at = 0.0
+        self._renewing = threading.Lock()
         self.renew()
         if not quiet:
             self._watch(asyncio.get_running_loop())
@@ -199,7 +200,8 @@ class Renewal:
         """Renew the leases once. Errors of the store are raised."""
         before = self._now()
         try:
-            self._store.renew(self._holder)
+            with self._renewing:  # of two renewals, the later one writes what the holder says last
+                self._store.renew(self._holder)
         except StoreError as fault:
             self.fault = fault
             raise
@@ -208,6 +210,10 @@ class Renewal:
         self._sure_until = max(self._sure_until, before + self._holder.ttl_s * (1 - MARGIN))
         self._told = False
         self._give_back()
+
+    def describe_as(self, holder: Holder) -> None:
+        """Let the next renewal store what the holder says about itself now."""
+        self._holder = holder
 
     def keep(self) -> None:
         """Renew the leases if it is time, and call `lost` if they cannot be kept. For an engine without threads."""
@@ -303,7 +309,8 @@ class Holdings:
         self._given_up: dict[str, int] = {}
         """Run that was given up because the store did not answer -> the fence with which this engine held it."""
         self._store: Store | None = None
-        self._holder = Holder(id="")
+        self.holder = Holder(id="")
+        """This engine, as it is registered with the store: it says which flows and queues its worker takes now."""
         self._is_known = False
         """True if this engine may be registered with the store as a holder."""
         self._owed: list[tuple[str, int]] = []
@@ -318,7 +325,7 @@ class Holdings:
 
     def open(self, store: Store, holder: Holder, aside: Aside) -> None:
         """Set the store whose runs are held here, the holder that claims them, and how to call functions that may block."""
-        self._store, self._holder, self._aside = store, holder, aside
+        self._store, self.holder, self._aside = store, holder, aside
 
     def close(self) -> None:
         """Stop holding runs, and release every lease that this engine still has."""
@@ -327,7 +334,7 @@ class Holdings:
             self.renewal.stop()
         if self._is_known and store is not None:
             with suppress(StoreError):
-                store.renew(msgspec.structs.replace(self._holder, ttl_s=0.0))
+                store.renew(msgspec.structs.replace(self.holder, ttl_s=0.0))
 
     # --- what is executed here ------------------------------------------------------------------------
 
@@ -416,13 +423,24 @@ class Holdings:
 
     # --- leases ---------------------------------------------------------------------------------------
 
+    def serve(self, flows: tuple[str, ...], queues: tuple[str, ...] = ()) -> Renewal | None:
+        """Note which flows and queues the worker of this engine takes from now on; without flows, it claims no more runs. If that
+        is new, and the store knows the holder already, return the renewal that tells the store.
+        """
+        if (flows, queues) == (self.holder.flows, self.holder.queues):
+            return None
+        self.holder = msgspec.structs.replace(self.holder, flows=flows, queues=queues)
+        if self.renewal is not None:
+            self.renewal.describe_as(self.holder)
+        return self.renewal
+
     def hold(self) -> None:
         """Register this engine with the store as a holder, and keep it registered."""
         if self.renewal is None:
             self._is_known = True
             self.renewal = Renewal(
                 self._opened(),
-                self._holder,
+                self.holder,
                 lost=self.lose,
                 executes=self._executes,
                 now=self.now,
@@ -451,7 +469,7 @@ class Holdings:
             self.hold()
         self._is_known = True
         try:
-            return store.claim(run_id, self._holder)
+            return store.claim(run_id, self.holder)
         except StoreBusy:
             if self.renewal is None:
                 self._unanswered = True
@@ -467,7 +485,7 @@ class Holdings:
         lease = self.claim(run_id, briefly=briefly)
         waits = False
         try:
-            waits = any(waiting.id == request.id for waiting in store.inbox(self._holder.id))
+            waits = any(waiting.id == request.id for waiting in store.inbox(self.holder.id))
         finally:
             if not waits:
                 self.release(run_id, lease.fence)
@@ -480,7 +498,7 @@ class Holdings:
             return
         try:
             if renewal is None or renewal.sure:
-                store.release(run_id, self._holder.id, fence)
+                store.release(run_id, self.holder.id, fence)
                 return
         except StoreError:
             pass
@@ -527,7 +545,7 @@ class Holdings:
 
         def ask() -> None:
             renewal.renew()
-            ours.update((lease.run_id, lease.fence) for lease in store.queues.held_by(self._holder.id))
+            ours.update((lease.run_id, lease.fence) for lease in store.queues.held_by(self.holder.id))
 
         def on_reply(error: BaseException | None) -> None:
             if error is not None:

@@ -126,6 +126,7 @@ class Journal:
         self._tail_from = state.seq
         self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._senders: list[asyncio.Future[None]] = []
         self.faults = NodeFaults()
         self.spills: list[str] = []
         """Keys of the spills to delete after the next save, because the log has their chunks then."""
@@ -148,6 +149,12 @@ class Journal:
     def awaited(self) -> bool:
         """True if an attempt waits until an event is durable."""
         return bool(self._waiters)
+
+    def kinds_since(self, seq: int) -> set[str]:
+        """Return the kinds of all events after `seq`: those in the store, and those that are recorded here and not saved yet."""
+        under_way = self._sent.rows if self._sent is not None else ()
+        stored = self.services.store.events(self.state.run_id, seq)
+        return {row.kind for row in (*stored, *under_way, *self.unsaved) if row.seq > seq}
 
     def tick(self, at: float | None = None) -> float:
         """Set the time of the events that are recorded next: now, or the time given, but never before the last event."""
@@ -253,6 +260,7 @@ class Journal:
     def give_up(self, error: BaseException) -> None:
         """Save nothing more, not even an append that was to be sent again, and fail the futures that wait for a save."""
         self._given_up = error
+        self._wake_senders()
         waiters, self._waiters = self._waiters, []
         for _, waiter in waiters:
             if not waiter.done():
@@ -345,8 +353,21 @@ class Journal:
             self.bases, self.base_blobs = (), ()
         if append.taken:
             del self.taken[: len(append.taken)]
+            self._wake_senders()
         if self.services.listeners.hear_saves:
             self.services.listeners.saved(append.run_id)
+
+    def until_taken(self) -> asyncio.Future[None]:
+        """Return a future that is done when requests from the inbox were handled, or when nothing more is saved here."""
+        sender: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._senders.append(sender)
+        return sender
+
+    def _wake_senders(self) -> None:
+        senders, self._senders = self._senders, []
+        for sender in senders:
+            if not sender.done():
+                sender.set_result(None)
 
     def _wake_waiters(self) -> None:
         saved = [waiter for seq, waiter in self._waiters if seq <= self.saved_seq]

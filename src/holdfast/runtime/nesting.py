@@ -57,10 +57,21 @@ def run_of(engine: object) -> str | None:
     return next((outer.run.run_id for outer in _outer.get() if outer.engine is engine), None)
 
 
+def is_inside(store: str, run_id: str) -> bool:
+    """Return whether the executing code is part of this run, on whichever engine."""
+    return any(outer.run == RunKey(store, run_id) for outer in _outer.get())
+
+
 @contextmanager
-def waiting_for(store: str, run_id: str, *, refuse: bool = True) -> Iterator[None]:
+def waiting_for(
+    store: str,
+    run_id: str,
+    way_out: str = "Use engine.start, which does not wait, or another run id.",
+    *,
+    refuse: bool = True,
+) -> Iterator[None]:
     """Mark the executing code as waiting for a run inside this context. Raises `RunHeld` if that run itself waits for this
-    code, unless `refuse` is false.
+    code, unless `refuse` is false: then the call does not wait for ever.
     """
     wait = _Wait(frozenset(outer.run for outer in _outer.get()), RunKey(store, run_id))
     with _lock:
@@ -68,8 +79,7 @@ def waiting_for(store: str, run_id: str, *, refuse: bool = True) -> Iterator[Non
             raise RunHeld(
                 run_id,
                 "this process, and waits for the node that makes this call",
-                "If this call waited for the run, neither would ever end. Use engine.start, which does not wait, or another "
-                "run id.",
+                f"If this call waited for the run, neither would ever end. {way_out}",
             )
         _waits.add(wait)
     try:

@@ -103,6 +103,8 @@ class Services:
     salts: Callable[[], bytes]
     """A function that returns random bytes for one event."""
     holder: Holder
+    """The identity of this engine. A method of a store that registers the holder gets `holdings.holder`, which also says what the
+    worker of this engine takes."""
     resources: Mapping[str, Any]
     inline: bool
     """True if the engine has no threads: it calls every function on the event loop, although it may block."""

@@ -2,7 +2,8 @@
 the store, so another worker can continue the run at any time.
 
 It claims runs, it does not resume them (`RunClaimed`): no caller has asked, so a failed run stays failed, a paused one stays
-paused, and the time limit of a run keeps running. A run that waits for a long time is released, for any worker to take when it
+paused, and the time limit of a run keeps running. If a request to resume the run is in its inbox, a caller has asked, and the
+worker resumes it. A run that waits for a long time is released, for any worker to take when it
 is due.
 
 Invariants
@@ -20,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
@@ -47,7 +49,7 @@ from holdfast.runtime.creation import check_queue
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp
-from holdfast.runtime.runner import SOON_S, LongWait, Runner
+from holdfast.runtime.runner import Runner
 from holdfast.storage.queues import Taken, Wanted
 from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
@@ -173,7 +175,7 @@ class Worker:
             if self._ear is not None:
                 self._ear.leave(self._news)
             try:
-                await asyncio.gather(*self._going.values(), return_exceptions=True)
+                await asyncio.gather(self._serve(()), *self._going.values(), return_exceptions=True)
             finally:  # also when it is cancelled a second time: closing the engine waits for this
                 self.left.set()
         if self._fault is not None:
@@ -209,6 +211,7 @@ class Worker:
             return []
         ends = self._ends
         try:
+            await self._serve(tuple(self._flows))
             self._holdings.hold()
             taken = await self._taken(self._wanted(free))
         except StoreError as fault:
@@ -222,9 +225,16 @@ class Worker:
         self._empty = 0 if taken or ends != self._ends else self._empty + 1
         return taken
 
+    async def _serve(self, flows: tuple[str, ...]) -> None:
+        """Register with the store which flows this worker takes, if that has changed; none when it takes no more runs."""
+        renewal = self._holdings.serve(flows, self._queues if flows else ())
+        if renewal is not None:
+            with suppress(StoreError):  # a later renewal of the leases registers it
+                await self._call(renewal.renew)
+
     async def _taken(self, wanted: Wanted) -> list[Taken]:
         """Take runs. If the worker is cancelled meanwhile, the runs are released."""
-        queues, holder = self._services.store.queues, self._services.holder
+        queues, holder = self._services.store.queues, self._holdings.holder
         if self._services.inline:  # no other code runs meanwhile
             await asyncio.sleep(0)  # other coroutines get their turn, however often this is called
             return queues.take(holder, wanted)
@@ -280,7 +290,8 @@ class Worker:
                 self._pass_over(taken, refused)
         else:
             self._passed_over.pop(run_id, None)
-            self._on_end(run)
+            if run is not None:
+                self._on_end(run)
         finally:
             self._services.faults.pop(run_id, None)
             del self._going[run_id]
@@ -288,16 +299,19 @@ class Worker:
             self._empty = 0
             self._news.set()
 
-    async def _drive_as_far_as_it_goes(self, taken: Taken) -> Run[Any]:
+    async def _drive_as_far_as_it_goes(self, taken: Taken) -> Run[Any] | None:
+        """Drive a run that was taken. Returns None if there was only a request to refuse."""
         run_id = taken.lease.run_id
-        if taken.why == "asked" and self._services.store.run(run_id).status == "failed":
-            return await self._requests.carry_out_waiting(taken.lease)
+        waiting = self._driver.waiting_requests(run_id)
+        if not waiting and taken.why == "asked":  # another engine has carried the request out
+            self._holdings.release(run_id, taken.lease.fence)
+            return None
+        if waiting and self._requests.come_first(run_id, waiting):
+            return await self._requests.carry_out_waiting(taken.lease, waiting[0])
         journal = await self._driver.take_up(run_id, TakeUp(claims=True), taken.lease)
         runner = Runner(journal)
-        # A run that waits has a slot here and a place in its queue that other runs could use.
-        runner.park_after_s = runner.patience_s = min(self._services.park_after, SOON_S)
-        runner.on_long_wait = LongWait.LEAVE
-        return await self._driver.drive(journal, runner)
+        runner.leave_long_waits()
+        return await self._driver.drive(journal, runner, waiting)
 
     async def _is_lost(self, fault: StoreError) -> bool:
         """Return whether the whole store is unusable. If this worker can still renew its leases, only data of one run cannot be
@@ -305,7 +319,7 @@ class Worker:
         """
         if not isinstance(fault, StoreUnusable):
             return True
-        store, holder = self._services.store, self._services.holder
+        store, holder = self._services.store, self._holdings.holder
         try:
             await self._call(lambda: store.renew(holder))
         except StoreError:
@@ -428,10 +442,10 @@ class Worker:
             return
         for flow, count in report.unknown.items():
             wait = f"a run of flow {flow!r} waits" if count == 1 else f"{count} runs of flow {flow!r} wait"
-            self._report_flow(flow, f"{wait}, and this worker was not given that flow")
+            self._report_flow(flow, f"{wait}, and no live worker takes that flow")
 
     def _report_flow(self, flow: str, told: str) -> None:
-        way_out = "Give the worker the file that defines the flow, or start another worker."
+        way_out = "Give this worker the file that defines the flow, or start another worker."
         self._report_once(f"flow {flow}", Trouble(flow=flow, message=f"{told}. {way_out}"))
 
 

@@ -19,12 +19,12 @@ used in the child, raises `StoreUnusable` from every verb. Every verb may raise 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.storage import leases
+from holdfast.storage import leases, queues
 from holdfast.storage.blobs import Blob, Blobs
 from holdfast.storage.queues import DEFAULT_QUEUE, Queues
 from holdfast.storage.upkeep import Upkeep
@@ -45,6 +45,7 @@ STATUSES: tuple[RunStatus, ...] = (
 
 Holder: TypeAlias = leases.Holder
 Lease: TypeAlias = leases.Lease
+Request: TypeAlias = queues.Request
 
 
 def in_order(statuses: Collection[str]) -> tuple[RunStatus, ...]:
@@ -92,7 +93,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     rewinds: tuple[tuple[int, int], ...] = ()
     """Pairs (seq of a `RunRewound` event, seq that the run went back to), oldest first."""
     due_at: float | None = None
-    """The time of the run's next retry or timer, at which the run becomes due without a request; None if it waits for neither."""
+    """The time of the run's next retry or timer, at which the run becomes due without a request; None if it waits for neither. Of
+    a pending run, the time at which it is to begin; None: at once."""
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,18 +184,6 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 100
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to a run from a caller that does not hold its lease. Posting a request with the same `id` again has no effect."""
-
-    id: str
-    verb: str
-    body: dict[str, Any] = {}
-    by: str | None = None
-    reason: str | None = None
-    run_id: str = ""
-    at: float = 0.0
-
-
 Verdict: TypeAlias = HoldfastError | None
 
 
@@ -264,7 +254,9 @@ class Store(Protocol):
 
     def renew(self, holder: Holder) -> None:
         """Renew all leases of a holder by writing one row: they expire `ttl_s` seconds from now. An engine must do this before it
-        first appends as this holder. With `ttl_s=0` the holder is deleted, and all its leases are released at once.
+        first appends as this holder. The row also stores the flows, queues and version of the holder, replacing those of an
+        earlier renewal; `claim` and `Queues.take` do the same. With `ttl_s=0` the holder is deleted, and all its leases are
+        released at once.
         """
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
@@ -273,13 +265,16 @@ class Store(Protocol):
     def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
         """Put a request into the inbox of a run; it is durable when this returns. Returns False if a request with this id was
         posted before, whether or not that request has been handled since, and True otherwise. The store fills in `run_id`, and
-        `at` if it is 0. With `only_look`, the answer is the same, but nothing is posted. Raises `RunNotFound`, `CodecError`,
-        `StoreFull`.
+        `at` if it is 0. With `only_look`, the answer is the same, but nothing is posted. Raises `RunNotFound`; `RequestExists`
+        if the request with this id has another verb or body; `RunOver` if the run is completed or cancelled, which is checked in
+        the transaction that would write; `CodecError`, `StoreFull`.
         """
 
-    def inbox(self, holder: str) -> list[Request]:
-        """Return the requests to all runs that this holder holds, oldest first. A request stays until an append lists it in
-        `taken`.
+    def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
+        """Return the requests that wait for the runs of this holder, oldest first. A request waits until an append lists it in
+        `taken`, or until its run is completed or cancelled: the append that does this marks the requests that still wait as
+        handled and `unmet`. With `run_id` in place of a holder, return all requests that this run ever got, the handled ones too.
+        Raises `RunNotFound`.
         """
 
     def now(self) -> float:

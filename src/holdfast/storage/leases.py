@@ -22,6 +22,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from holdfast.core import VERSION
+
 KEPT_S = 86_400.0
 """How long, in seconds, a store keeps the row of a holder whose leases have expired and that holds no run."""
 FORGETS_S = 3600.0
@@ -43,9 +45,19 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     pid: int = 0
     process_started: str = ""
     ttl_s: float = 30.0
+    flows: tuple[str, ...] = ()
+    """Names of the flows whose runs this engine claims as a worker; empty if it is not a worker, or claims no more runs."""
+    queues: tuple[str, ...] = ()
+    """Names of the queues from which it claims runs; if empty, from all queues."""
+    version: str = ""
+    """The version of Holdfast that the engine uses."""
 
     def describe(self) -> str:
         return f"process {self.pid} on {self.host}" if self.pid else f"engine {self.id}"
+
+    def takes(self, flow: str, queue: str) -> bool:
+        """Return whether this engine is a worker that claims runs of a flow in a queue."""
+        return flow in self.flows and (not self.queues or queue in self.queues)
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -71,6 +83,7 @@ def this_process(ttl_s: float = 30.0, engine_id: str | None = None) -> Holder:
         pid=pid,
         process_started=process_started,
         ttl_s=ttl_s,
+        version=VERSION,
     )
 
 

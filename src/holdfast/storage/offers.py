@@ -12,7 +12,8 @@ import msgspec
 
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.queues import Queue, Taken, Why
+from holdfast.storage.queues import LiveHolder, Queue, Taken, Why
+from holdfast.storage.sql_rows import read_holder
 
 K = TypeVar("K", int, str)
 Cells = tuple[Any, ...]
@@ -42,19 +43,19 @@ class Fates(Generic[K]):
     """
 
     def __init__(self, told: Iterable[Cells], now: float, alive: leases.Alive, asking: str = "") -> None:
-        self.live: set[K] = set()
+        self.live: dict[K, Holder] = {}
         self._asking: set[K] = set()
         self.lost: list[K] = []
         """Keys of the holders whose leases do not protect their runs: the leases have expired or the process is dead."""
         self.dead: list[K] = []
         """Keys of the lost holders whose process is known to be dead, so that they will never renew their leases."""
         for key, expires_at, *cells in told:
-            holder = Holder(**dict(zip(Holder.__struct_fields__, cells, strict=True)))
+            holder = read_holder(cells)
             state = alive(holder)
             if holder.id == asking:
                 self._asking.add(key)
             if expires_at > now and state is not False:
-                self.live.add(key)
+                self.live[key] = holder
                 continue
             self.lost.append(key)
             if state is False:
@@ -67,6 +68,14 @@ class Fates(Generic[K]):
             if holder in self.live or holder in self._asking:
                 held[queue] += count
         return held
+
+    def list_live(self, told: Iterable[Cells]) -> list[LiveHolder]:
+        """Return the live holders, ordered by id. `told` are the rows of the query `held_runs`."""
+        held: Counter[K] = Counter()
+        for _, holder, count in told:
+            held[holder] += count
+        found = [LiveHolder(holder=holder, held=held[key]) for key, holder in self.live.items()]
+        return sorted(found, key=lambda one: one.holder.id)
 
 
 def room(limits: Iterable[Cells], held: Counter[str]) -> dict[str, int]:

@@ -3,10 +3,10 @@
 A run belongs to one named queue and has a priority, both fixed when it is created. It is *on offer* when no live engine holds it
 (it has no lease, or its lease has expired, or its holder is dead) and it can be executed, for one of these reasons:
 
-- `pending`: the run is recorded and has not begun;
+- `pending`: the run is recorded and has not begun, and the time at which it is to begin (`View.due_at`) has come, if it has one;
 - `running` or `interrupted`: its holder died or released it;
 - `due`: the run waits, and the time that it waits for (`View.due_at`) has come;
-- `asked`: the run waits, is paused or has failed, and a request is in its inbox.
+- `asked`: the run waits, is paused or has failed, or its time to begin has not come, and a request is in its inbox.
 
 `completed` and `cancelled` runs are never on offer. A queue may have a limit: how many of its runs may be held at the same time
 by all workers of the store together. Offers are computed from run rows, leases and inbox when a worker asks for runs: there is
@@ -15,11 +15,12 @@ no second record of them that could be lost or wrong. Every store passes `holdfa
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Collection, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from holdfast.errors import HoldfastError
 from holdfast.storage.leases import Holder, Lease
 
 DEFAULT_QUEUE = "default"
@@ -63,6 +64,37 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     """How many runs of the queue are on offer, whether or not the limit lets a worker claim them."""
 
 
+class LiveHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine that is registered with the store, whose leases have not expired and whose process is not known to be dead. Its
+    `holder` says whether it is a worker, and for which flows and queues.
+    """
+
+    holder: Holder
+    held: int = 0
+    """How many runs it holds."""
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to a run from a caller that does not hold its lease. Posting a request with the same `id` again has no effect."""
+
+    id: str
+    verb: str
+    body: dict[str, Any] = {}
+    """What the verb needs. It is empty once the request has been handled."""
+    by: str | None = None
+    reason: str | None = None
+    run_id: str = ""
+    at: float = 0.0
+    taken: int = 0
+    """The seq of the last event of the append that handled the request; 0 if the request still waits."""
+    unmet: bool = False
+    """True if the request still waited when the run was completed or cancelled: nothing can come of it any more."""
+
+
+Posted: TypeAlias = bool | HoldfastError
+"""What came of one request of a batch: True if it was stored, False if it had been posted before, or why it was refused."""
+
+
 class Queues(Protocol):
     """The methods of a store that offer runs to workers. They are synchronous, may be called from any thread, and raise
     the errors that every method of a store may raise.
@@ -70,14 +102,26 @@ class Queues(Protocol):
 
     def take(self, holder: Holder, wanted: Wanted) -> list[Taken]:
         """Claim runs that are on offer, in one transaction: those with the highest priority first, then those that have waited
-        longest (`due` runs since that time, `asked` runs since the request, other runs since their creation). Two workers that
-        call this at the same time never get the same run, and neither waits for the other's rows. If any run is taken, the holder
-        is also renewed (as by `Store.renew`). The fence of each run grows by one. A holder whose leases had expired, but that
-        renewed them before this transaction, keeps its runs.
+        longest (`due` runs and runs that begin at a time: since that time; `asked` runs: since the request; other runs: since
+        their creation). Two workers that call this at the same time never get the same run, and neither waits for the other's
+        rows. If any run is taken, the holder is also renewed (as by `Store.renew`). The fence of each run grows by one. A holder
+        whose leases had expired, but that renewed them before this transaction, keeps its runs.
+        """
+
+    def post_all(self, batch: Sequence[Request]) -> list[Posted]:
+        """Put requests into the inboxes of many runs, each into that of its `run_id`, in one transaction; they are durable when
+        this returns. Returns for each request, in order, what `Store.post` would return, or the `RunNotFound`, `RunOver` or
+        `RequestExists` that it would raise: if one is refused, the others are still stored. Raises `CodecError` and `StoreFull`
+        if nothing was stored.
         """
 
     def held_by(self, holder: str) -> list[Lease]:
         """Return the leases of a holder, ordered by run id."""
+
+    def holders(self) -> list[LiveHolder]:
+        """Return the live holders, whether or not they are workers, ordered by id. A holder's flows, queues and version are those
+        of its last renewal or claim.
+        """
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         """Find the given holders whose leases have expired or whose process is dead, release their leases, and return their ids.
@@ -85,9 +129,9 @@ class Queues(Protocol):
         """
 
     def next_due(self, wanted: Wanted) -> float | None:
-        """Return when the next wanted run is due, in the store's time; this may be in the past. Returns None if no wanted run
-        waits for a time. Runs in queues at their limit are left out, because `hear` returns when a lease is released. Expiring
-        leases are not considered.
+        """Return when the next wanted run is due or begins, in the store's time; this may be in the past. Returns None if no
+        wanted run waits for a time. Runs in queues at their limit are left out, because `hear` returns when a lease is released.
+        Expiring leases are not considered.
         """
 
     def limit(self, queue: str, limit: int | None) -> None:

@@ -10,26 +10,38 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import StoreCorrupt
-from holdfast.storage.contract import Holder, RunRow
+from holdfast.storage.contract import Holder, Request, RunRow
 
+_encode = msgspec.json.Encoder().encode
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
 _pairs = msgspec.json.Decoder(tuple[tuple[int, int], ...]).decode
+_object = msgspec.json.Decoder(dict[str, Any]).decode
 _strings = msgspec.json.Decoder(dict[str, str]).decode
 
 
 def holder_of(cells: tuple[Any, ...]) -> Holder | None:
     """Return the holder from the columns of a row, or None if the run has no holder."""
-    engine, host, boot, pid_namespace, pid, process_started, ttl_s = cells
-    if engine is None:
-        return None
-    return Holder(id=engine, host=host, boot=boot, pid_namespace=pid_namespace, pid=pid, process_started=process_started,
-                  ttl_s=ttl_s)  # fmt: skip
+    return None if cells[0] is None else read_holder(cells)
 
 
-def holder_cells(holder: Holder, expires_at: float) -> tuple[Any, ...]:
-    """Return a holder as parameters of the query `renew_holder`, with the time at which its leases expire."""
-    return (holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s,
-            expires_at)  # fmt: skip
+def read_holder(cells: Sequence[Any]) -> Holder:
+    """Return the holder from the columns of a row."""
+    engine, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version = cells
+    return Holder(
+        id=engine, host=host, boot=boot, pid_namespace=pid_namespace, pid=pid, process_started=process_started, ttl_s=ttl_s,
+        flows=_names(flows) if flows else (), queues=_names(queues) if queues else (), version=version,
+    )  # fmt: skip
+
+
+def holder_cells(holder: Holder, at: float | None) -> tuple[Any, ...]:
+    """Return a holder as parameters of the query `renew_holder`. `at` is the parameter for the time: SQLite wants to know when
+    the leases expire, PostgreSQL what time it is (None: the server knows).
+    """
+    return (
+        holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s, at,
+        _encode(holder.flows).decode() if holder.flows else None,
+        _encode(holder.queues).decode() if holder.queues else None, holder.version,
+    )  # fmt: skip
 
 
 def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow:
@@ -48,6 +60,13 @@ def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow
             f"run {run_id!r}: the row of this run is damaged ({fault}). Restore the store from a backup. The "
             "other runs are not affected: each can still be shown and archived by its id."
         ) from fault
+
+
+def request_of(cells: tuple[Any, ...]) -> Request:
+    """Return a request from the columns that the queries `inbox` and `inbox_of` select."""
+    request, verb, body, by, reason, run_id, at, taken, unmet = cells
+    return Request(id=request, verb=verb, body=_object(body) if body else {}, by=by, reason=reason, run_id=run_id, at=at,
+                   taken=taken, unmet=bool(unmet))  # fmt: skip
 
 
 def generation_of(where: str, found: Sequence[tuple[str, ...]]) -> str:

@@ -1,12 +1,18 @@
-"""The rules by which an append is refused, and any other change of a run that has ended. Every store applies the rules for
-appends, in this order, with these messages.
+"""The rules by which an append or a request is refused, and any other change of a run that has ended. Every store applies the
+rules for appends and requests, in this order, with these messages.
 """
 
 from __future__ import annotations
 
+from hashlib import sha256
+
+import msgspec
+
 from holdfast.core.run_state import FINAL
-from holdfast.errors import FenceLost, RunExists, RunOver, SeqConflict
-from holdfast.storage.contract import Append, Verdict
+from holdfast.errors import CodecError, FenceLost, RequestExists, RunExists, RunOver, SeqConflict
+from holdfast.storage.contract import Append, Request, Verdict
+
+_encode = msgspec.json.Encoder(order="sorted").encode
 
 
 def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
@@ -18,6 +24,37 @@ def refuse_final(run_id: str, status: str, asked: str = "resumed") -> None:
             f"fork({run_id!r}, checkpoint=…), `holdfast fork {run_id}`.",
             asked=asked,
         )
+
+
+def digest_request(request: Request) -> bytes:
+    """Return the digest of what a request asks for: its verb and its body. A repeated request has the same digest. Raises
+    `CodecError` for text that cannot be stored.
+    """
+    try:
+        _encode([request.id, request.by, request.reason])
+        return sha256(_encode([request.verb, request.body])).digest()
+    except UnicodeEncodeError as fault:
+        raise CodecError(f"a value cannot be stored: {fault}", path="post") from fault
+
+
+def is_new_request(
+    run_id: str,
+    request: Request,
+    digest: bytes,
+    status: str,
+    posted_verb: str | None,
+    posted_digest: bytes | None,
+) -> bool:
+    """Return whether a request with this digest, to a run with this status, is to be stored; False if it was posted before. The
+    last two arguments describe the request of the run that has the same id, if there is one; its digest is None if it was stored
+    by a version of Holdfast that kept no digests. Raises `RequestExists`, `RunOver`.
+    """
+    if posted_verb is not None:
+        if posted_verb != request.verb or posted_digest not in {None, digest}:
+            raise RequestExists(run_id, request.id, posted_verb)
+        return False
+    refuse_final(run_id, status, "changed")
+    return True
 
 
 def judge_create(append: Append, *, exists: bool, holder_known: bool) -> Verdict:

@@ -68,13 +68,17 @@ class SnapshotFacts(NamedTuple):
 
 
 class StoredRequest(NamedTuple):
-    """A request in the inbox. `taken` is the seq of the event that recorded the request, or 0 while no event has."""
+    """A request in the inbox. `taken` is the seq of the last event of the append that handled it, or 0 while it waits."""
 
     run_id: str | None
     id: str
     verb: str
     body: bytes
     taken: int
+    unmet: bool
+    """True if the request still waited when its run was over."""
+    is_complete: bool
+    """False if the request may be of an older version of Holdfast, which did not record what became of every request."""
 
 
 class Source(Protocol):
@@ -100,7 +104,7 @@ class Source(Protocol):
     def definitions(self, fingerprints: set[str]) -> dict[str, bytes]: ...
 
     def inbox(self) -> list[StoredRequest]:
-        """Return all requests of all runs, or an empty list if the store cannot list them."""
+        """Return all requests of all runs, oldest first for each run."""
 
     def blob(self, digest: str) -> bytes | None:
         """Return the content of a blob, or None if it is missing or does not match its digest."""
@@ -217,9 +221,12 @@ class FileSource:
         return dict(self._select("definitions"))
 
     def inbox(self) -> list[StoredRequest]:
-        found = self._select("inbox")
+        ((columns,),) = self._select("inbox_columns")
         return [
-            StoredRequest(run, name, verb, body.encode(), taken) for run, name, verb, body, taken in found
+            StoredRequest(run, name, verb, body.encode(), taken, bool(unmet), bool(complete))
+            for run, name, verb, body, taken, unmet, complete in self._select(
+                "inbox" if columns == 2 else "old_inbox"
+            )
         ]
 
     def blob(self, digest: str) -> bytes | None:
@@ -289,7 +296,16 @@ class StoreSource:
         return {name: body for name, body in found.items() if body is not None}
 
     def inbox(self) -> list[StoredRequest]:
-        return []
+        is_complete = self._store.url.startswith(
+            "memory:"
+        )  # other stores may have been written by an older version
+        return [
+            StoredRequest(
+                run.run_id, one.id, one.verb, json.dumps(one.body).encode(), one.taken, one.unmet, is_complete
+            )
+            for run in self.runs()
+            for one in self._store.inbox(run_id=run.run_id)
+        ]
 
     def blob(self, digest: str) -> bytes | None:
         try:

@@ -164,6 +164,8 @@ class StoreConformance(LeaseConformance):
                 lambda r: self.store.snapshot(r, [(0, 9)]),
                 lambda r: self.store.claim(r, self.holder),
                 lambda r: self.store.post(r, Request(id="q", verb="cancel")),
+                lambda r: self.store.post(r, Request(id="q", verb="cancel"), only_look=True),
+                lambda r: self.store.inbox(run_id=r),
             ):
                 with raises(RunNotFound):
                     ask(run_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +15,19 @@ import msgspec
 from holdfast.errors import (
     CodecError,
     FenceLost,
+    RequestExists,
     RunHeld,
     RunNotFound,
+    RunOver,
 )
+from holdfast.storage import failpoints
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Store
 from holdfast.storage.leases import alive, this_process
-from holdfast.testing.appends import Log, Time, dead_process, raises
+from holdfast.testing.appends import Log, Time, dead_process, hooked, in_threads, raises
 
 TTL_S = 30.0
+_MANY = 40
+"""So many appends at once that every store writes them as a batch."""
 
 
 class LeaseConformance:
@@ -252,7 +258,7 @@ class LeaseConformance:
         self.start_run("r1")
         self.start_run("r2")
         assert self.store.post("r1", Request(id="q", verb="cancel", at=5.0))
-        assert not self.store.post("r1", Request(id="q", verb="pause"))
+        assert not self.store.post("r1", Request(id="q", verb="cancel", by="ann", reason="again"))
         assert self.store.post("r2", Request(id="q", verb="cancel"))
         assert [(r.run_id, r.verb) for r in self.store.inbox(self.holder.id)] == [
             ("r1", "cancel"),
@@ -287,6 +293,240 @@ class LeaseConformance:
         assert not self.store.post("r1", request, only_look=True)
         with raises(RunNotFound):
             self.store.post("none", request, only_look=True)
+
+    def test_requests_to_many_runs_are_stored_together_and_judged_one_by_one(self) -> None:
+        self.start_run("r1")
+        self.start_run("r2")
+        self.write(self.start_run("over"), status="completed")
+        self.store.post("r2", Request(id="old", verb="cancel"))
+        batch = [
+            Request(id="q", verb="resume", body={"force": True}, by="ada", reason="fixed", run_id="r2"),
+            Request(id="q", verb="resume", run_id="none"),
+            Request(id="q", verb="resume", run_id="over"),
+            Request(id="q", verb="resume", body={"force": True}, run_id="r1"),
+            Request(id="old", verb="cancel", run_id="r2"),
+            Request(id="old", verb="resume", run_id="r2"),
+            Request(id="q", verb="resume", body={"force": True}, run_id="r1"),
+            Request(id="q", verb="pause", run_id="r1"),
+        ]
+        told = [
+            one if isinstance(one, bool) else type(one).__name__ for one in self.store.queues.post_all(batch)
+        ]
+        assert told == [True, "RunNotFound", "RunOver", True, False, "RequestExists", False, "RequestExists"]
+        left = {(one.run_id, one.id): one for one in self.store.inbox(self.holder.id)}
+        assert sorted(left) == [("r1", "q"), ("r2", "old"), ("r2", "q")]
+        kept = left["r2", "q"]
+        assert (kept.verb, kept.body, kept.by, kept.reason) == ("resume", {"force": True}, "ada", "fixed")
+        assert kept.at == self.store.now()
+        assert not any(isinstance(one, bool) and one for one in self.store.queues.post_all(batch))
+        assert self.store.queues.post_all([]) == []
+
+    def test_batches_that_are_posted_at_once_leave_each_request_once(self) -> None:
+        runs = [f"r{number}" for number in range(10)]
+        for run_id in runs:
+            self.start_run(run_id)
+        batch = [Request(id="q", verb="resume", run_id=run_id) for run_id in runs]
+        posted: list[Any] = []
+        stores = [self.another() for _ in range(8)]
+
+        def ask() -> None:
+            store = stores.pop()
+            posted.extend(store.queues.post_all(batch if len(stores) % 2 else batch[::-1]))
+
+        in_threads(8, ask)
+        assert sorted(map(bool, posted)) == [False] * (7 * len(runs)) + [True] * len(runs)
+        assert sorted(one.run_id for one in self.store.inbox(self.holder.id)) == runs
+
+    def test_a_batch_with_a_request_that_cannot_be_stored_leaves_none(self) -> None:
+        self.start_run()
+        bad = Request(id="bad", verb="signal", body={"text": "\ud800"}, run_id="r1")
+        with raises(CodecError):
+            self.store.queues.post_all([Request(id="good", verb="signal", run_id="r1"), bad])
+        assert self.store.inbox(self.holder.id) == []
+
+    def test_a_request_with_the_id_of_another_is_refused_and_named(self) -> None:
+        log = self.start_run()
+        body = {"name": "parcel", "payload": {"a": 1, "b": [2, {"d": 4, "c": 3}]}}
+        turned = {"payload": {"b": [2, {"c": 3, "d": 4}], "a": 1}, "name": "parcel"}
+        others = (
+            Request(id="q", verb="answer", body=body),
+            Request(id="q", verb="signal"),
+            Request(id="q", verb="signal", body={**body, "payload": {"a": 1, "b": []}}),
+        )
+        assert self.store.post("r1", Request(id="q", verb="signal", body=body))
+        for taken in ((), ("q",)):
+            self.write(log, taken=taken)
+            for only_look in (False, True):
+                assert not self.another().post(
+                    "r1", Request(id="q", verb="signal", body=turned), only_look=only_look
+                )
+                for other in others:
+                    with raises(RequestExists, "'r1'", "'q'", "(signal)"):
+                        self.store.post("r1", other, only_look=only_look)
+        assert [(r.verb, r.taken) for r in self.store.inbox(run_id="r1")] == [("signal", log.seq)]
+
+    def test_all_requests_of_a_run_are_listed_oldest_first_with_what_became_of_them(self) -> None:
+        log = self.start_run()
+        self.start_run("r2")
+        for request in ("b", "a", "c"):
+            self.time.pass_s(1)
+            sent = Request(
+                id=request, verb="signal", body={"n": 1}, by="me", reason="why", taken=7, unmet=True
+            )
+            self.store.post("r1", sent)
+            self.store.post("r2", sent)
+        self.write(log, taken=("a",))
+        self.write(log, taken=("a",))
+        sent = Request(
+            id="b", verb="signal", body={"n": 1}, by="me", reason="why", run_id="r1", at=self.time.at - 2
+        )
+        handled = msgspec.structs.replace(sent, id="a", body={}, at=self.time.at - 1, taken=3)
+        latest = msgspec.structs.replace(sent, id="c", at=self.time.at)
+        assert self.another().inbox(run_id="r1") == [sent, handled, latest]
+        assert [r.id for r in self.store.inbox(self.holder.id) if r.run_id == "r1"] == ["b", "c"]
+        with raises(RunNotFound, "none"):
+            self.store.inbox(run_id="none")
+
+    def test_a_run_that_is_over_takes_no_request(self) -> None:
+        for status in ("completed", "cancelled"):
+            log = self.start_run(status)
+            self.store.post(status, Request(id="early", verb="signal"))
+            self.write(log, taken=("early",), status=status, release=True)
+            for only_look in (False, True):
+                with raises(RunOver, repr(status), f"it is {status}"):
+                    self.store.post(status, Request(id="late", verb="cancel"), only_look=only_look)
+                assert not self.store.post(status, Request(id="early", verb="signal"), only_look=only_look)
+                with raises(RequestExists):
+                    self.store.post(status, Request(id="early", verb="cancel"), only_look=only_look)
+            assert [r.id for r in self.store.inbox(run_id=status)] == ["early"]
+        log = self.start_run("failed")
+        self.write(log, status="failed", release=True)
+        assert self.store.post("failed", Request(id="late", verb="retry"))
+
+    def test_a_request_that_waits_when_its_run_ends_is_unmet(self) -> None:
+        for status in ("completed", "cancelled"):
+            log = self.start_run(status)
+            self.start_run(f"not {status}")
+            for run_id in (status, f"not {status}"):
+                for request in ("one", "two", "three"):
+                    self.store.post(run_id, Request(id=request, verb="signal", body={"n": 1}))
+            self.write(log, status="failed", taken=("one",))
+            assert [(r.id, r.unmet) for r in self.store.inbox(run_id=status)] == [
+                ("one", False),
+                ("two", False),
+                ("three", False),
+            ]
+            self.write(log, status=status, taken=("three",))
+            found = self.store.inbox(run_id=status)
+            assert [(r.id, r.taken, r.unmet) for r in found] == [
+                ("one", log.seq - 2, False),
+                ("two", log.seq, True),
+                ("three", log.seq, False),
+            ]
+            assert [r.body for r in found] == [{}, {}, {}]
+            waiting = self.store.inbox(self.holder.id)
+            assert [(r.run_id, r.id) for r in waiting if r.run_id.endswith(status)] == [
+                (f"not {status}", request) for request in ("one", "two", "three")
+            ]
+            assert not self.store.post(status, Request(id="two", verb="signal", body={"n": 1}))
+
+    def test_requests_of_many_runs_that_end_in_one_batch_are_unmet(self) -> None:
+        logs = [self.start_run(f"r{number}") for number in range(_MANY)]
+        for log in logs:
+            for request in ("one", "two"):
+                self.store.post(log.run_id, Request(id=request, verb="signal"))
+        batch = [
+            log.next(taken=("one",), status="completed" if number % 2 else "waiting", release=True)
+            for number, log in enumerate(logs)
+        ]
+        assert self.store.append(batch) == [None] * _MANY
+        for number, log in enumerate(logs):
+            found = [(r.id, r.taken, r.unmet) for r in self.store.inbox(run_id=log.run_id)]
+            unmet = ("two", 3, True) if number % 2 else ("two", 0, False)
+            assert found == [("one", 3, False), unmet]
+
+    def test_a_batch_that_ends_a_run_it_has_just_advanced_leaves_no_request_waiting(self) -> None:
+        log = self.start_run()
+        self.store.post("r1", Request(id="one", verb="signal"))
+        self.store.post("r1", Request(id="two", verb="signal"))
+        first = log.next(b"1", taken=("one",))
+        log.wrote(first)
+        assert self.store.append([first, log.next(b"2", status="completed", release=True)]) == [None, None]
+        assert [(r.id, r.taken, r.unmet) for r in self.store.inbox(run_id="r1")] == [
+            ("one", 2, False),
+            ("two", 3, True),
+        ]
+
+    def test_an_append_that_is_refused_leaves_every_request_waiting(self) -> None:
+        log = self.start_run()
+        self.store.post("r1", Request(id="q", verb="signal"))
+        self.require_refused(log.next(fence=9, status="completed"), FenceLost)
+        assert [r.unmet for r in self.store.inbox(self.holder.id)] == [False]
+
+    def test_a_request_that_comes_just_before_the_end_of_its_run_is_unmet(self) -> None:
+        log, other = self.start_run(), self.another()
+
+        def ask(place: str) -> None:
+            if place == "append.before":
+                failpoints.install(None)
+                assert other.post("r1", Request(id="q", verb="cancel"))
+
+        with hooked(ask):
+            self.write(log, status="completed", release=True)
+        assert [(r.id, r.taken, r.unmet) for r in self.store.inbox(run_id="r1")] == [("q", log.seq, True)]
+
+    def test_a_request_that_comes_just_after_the_end_of_its_run_is_refused(self) -> None:
+        log, other = self.start_run(), self.another()
+        last = log.next(status="completed", release=True)
+
+        def end(place: str) -> None:
+            if place == "post.before":
+                failpoints.install(None)
+                assert other.append([last]) == [None]
+
+        with hooked(end), raises(RunOver, "'r1'"):
+            self.store.post("r1", Request(id="q", verb="cancel"))
+        assert self.store.inbox(run_id="r1") == []
+
+    def test_no_request_is_lost_that_comes_while_its_run_ends(self) -> None:
+        rounds, threads = 12, 3
+        logs = [self.start_run(f"r{number}") for number in range(rounds)]
+        accepted: list[tuple[str, str]] = []
+        together = threading.Barrier(threads + 1)
+
+        def ask() -> None:
+            store, name = self.open(self.folder, self.time), str(threading.get_ident())
+            for log in logs:
+                together.wait()
+                try:
+                    assert store.post(log.run_id, Request(id=name, verb="signal"))
+                    accepted.append((log.run_id, name))
+                except RunOver:
+                    continue
+            store.close()
+
+        def end_all() -> None:
+            for log in logs:
+                together.wait()
+                self.write(log, status="completed", release=True)
+
+        in_threads(1, end_all, *[ask] * threads)
+        stored = [request for log in logs for request in self.store.inbox(run_id=log.run_id)]
+        assert sorted((r.run_id, r.id) for r in stored) == sorted(accepted)
+        assert all(r.unmet and r.taken == 3 for r in stored)
+
+    def test_of_many_callers_that_leave_one_request_at_once_one_leaves_it(self) -> None:
+        self.start_run()
+        together = threading.Barrier(16)
+        posted: list[bool] = []
+
+        def ask() -> None:
+            together.wait()
+            posted.append(self.store.post("r1", Request(id="q", verb="signal", body={"n": 1})))
+
+        in_threads(16, ask)
+        assert sorted(posted) == [False] * 15 + [True]
+        assert [r.id for r in self.store.inbox(self.holder.id)] == ["q"]
 
     def test_a_request_that_no_store_can_keep_is_refused(self) -> None:
         self.start_run()

@@ -27,7 +27,7 @@ import msgspec
 from holdfast.errors import FenceLost, RunHeld, StoreUnusable
 from holdfast.storage.contract import Holder, Lease, Query, Request, Store
 from holdfast.storage.leases import alive
-from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
+from holdfast.storage.queues import FENCE_STEP, LiveHolder, Queue, Taken, Wanted
 from holdfast.testing.appends import Log, Time, dead_process, in_threads, raises
 
 TTL_S = 30.0
@@ -305,6 +305,52 @@ class QueuesConformance:
         assert self.queues.hear(20.0)
         assert self.store.run("r1").holder is None
 
+    # --- live holders --------------------------------------------------------------------------------
+
+    def test_live_holders_are_listed_with_what_they_take_and_how_many_runs_they_hold(self) -> None:
+        for number in range(3):
+            self.create_pending(f"r{number}")
+        mailer = msgspec.structs.replace(
+            self.worker, flows=("flow", *HOSTILE), queues=("mail", *HOSTILE), version="1.2.3"
+        )
+        self.store.renew(mailer)
+        assert self.take(mailer, limit=2) == ["r0", "r1"]
+        self.create_held(self.rival, "r3")
+        found = [LiveHolder(holder=mailer, held=2), LiveHolder(holder=self.rival, held=1)]
+        assert self.another().queues.holders() == self.queues.holders() == found
+        assert self.another().run("r0").holder == mailer
+
+    def test_a_holder_says_anew_what_it_takes_with_every_renewal_and_claim(self) -> None:
+        self.create_pending("r1")
+        self.create_pending("r2")
+        changed = msgspec.structs.replace(self.worker, flows=("flow",), version="2")
+        drained = msgspec.structs.replace(self.worker, version="2")
+        renewals: tuple[Callable[[Holder], object], ...] = (
+            self.store.renew,
+            lambda holder: self.store.claim("r1", holder),
+            lambda holder: self.take(holder, limit=1),
+        )
+        self.store.renew(self.worker)
+        for renew in renewals:
+            renew(changed)
+            assert [one.holder for one in self.queues.holders()] == [changed]
+            self.store.renew(drained)
+            assert [one.holder for one in self.queues.holders()] == [drained]
+
+    def test_a_holder_that_has_expired_ended_or_died_is_not_listed_as_live(self) -> None:
+        dead = dead_process()
+        self.create_held(self.rival, "r1")
+        self.store.renew(self.worker)
+        if alive(dead) is not None:
+            self.store.renew(dead)
+        assert [one.holder.id for one in self.queues.holders()] == [self.worker.id, self.rival.id]
+        self.store.renew(msgspec.structs.replace(self.worker, ttl_s=0.0))
+        assert [one.holder.id for one in self.queues.holders()] == [self.rival.id]
+        self.time.pass_s(TTL_S + 1)
+        assert self.queues.holders() == []
+        self.store.renew(self.rival)
+        assert self.queues.holders() == [LiveHolder(holder=self.rival, held=1)]
+
     # --- due -----------------------------------------------------------------------------------------
 
     def test_a_waiting_run_is_on_offer_when_its_time_has_come(self) -> None:
@@ -322,13 +368,82 @@ class QueuesConformance:
         self.create_pending("late", status="waiting", due_at=at + 30, priority=5)
         self.create_pending("soon", status="waiting", due_at=at + 20, queue="mail")
         self.create_pending("strange", status="waiting", due_at=at + 10, flow="strange")
-        self.create_pending("pending", due_at=at + 5)
+        self.create_pending("running", status="running", due_at=at + 5)
         self.create_held(self.rival, "held", status="waiting", due_at=at + 1)
         assert self.queues.next_due(ANY) == at + 20
         assert self.queues.next_due(msgspec.structs.replace(ANY, queues=("default",))) == at + 30
         assert self.queues.next_due(msgspec.structs.replace(ANY, flows=("none",))) is None
         self.time.pass_s(TTL_S + 1)
         assert self.queues.next_due(ANY) == at + 1
+
+    def test_a_pending_run_that_begins_at_a_time_is_on_offer_from_then_on(self) -> None:
+        at = self.time.at
+        self.create_pending("r1", due_at=at + 10.5)
+        self.create_pending("r2", due_at=at + 9.5, queue="mail")
+        assert self.queues.next_due(ANY) == at + 9.5
+        assert self.queues.next_due(msgspec.structs.replace(ANY, queues=("default",))) == at + 10.5
+        assert [queue.offered for queue in self.queues.queues()] == [0, 0]
+        self.time.pass_s(10)
+        assert [queue.offered for queue in self.queues.queues()] == [0, 1]
+        assert self.queues.take(self.worker, ANY) == [Taken(Lease("r2", 1, 1), "flow", "pending")]
+        assert self.queues.next_due(ANY) == at + 10.5
+        self.time.pass_s(0.5)
+        assert [queue.offered for queue in self.queues.queues()] == [1, 0]
+        assert self.queues.take(self.worker, ANY) == [Taken(Lease("r1", 1, 1), "flow", "pending")]
+        assert self.queues.next_due(ANY) is None
+
+    def test_runs_that_begin_at_a_time_are_taken_in_the_order_of_their_times(self) -> None:
+        at = self.time.at
+        self.create_pending("old", created_at=at - 5)
+        self.create_pending("late", due_at=at - 1, created_at=at - 99)
+        self.create_pending("later", due_at=at + 1, created_at=at - 99, priority=9)
+        self.create_pending("early", due_at=at - 20, created_at=at - 30)
+        self.create_pending("due", status="waiting", due_at=at - 10, created_at=at - 99)
+        self.create_pending("urgent", due_at=at, priority=1)
+        assert self.take() == ["urgent", "early", "due", "old", "late"]
+        self.time.pass_s(1)
+        assert self.take() == ["later"]
+
+    def test_only_a_pending_run_waits_for_its_time_to_begin(self) -> None:
+        at = self.time.at
+        for status in ("running", "interrupted"):
+            self.create_pending(status, status=status, due_at=at + 99, created_at=at - 5)
+        found = self.queues.take(self.worker, ANY)
+        assert {(one.lease.run_id, one.why) for one in found} == {
+            ("running", "running"),
+            ("interrupted", "interrupted"),
+        }
+
+    def test_a_run_that_begins_later_is_not_begun_because_its_holder_is_gone(self) -> None:
+        at = self.time.at
+        brief = msgspec.structs.replace(self.rival, ttl_s=1.0)
+        self.create_held(brief, "later", status="pending", due_at=at + 20, created_at=at - 9)
+        self.create_held(brief, "now", status="pending", created_at=at - 1)
+        self.time.pass_s(2)
+        assert self.queues.next_due(ANY) == at + 20
+        assert self.take() == ["now"]
+        self.create_pending("between", due_at=at + 19)
+        self.create_pending("after", due_at=at + 21)
+        self.time.pass_s(20)
+        assert self.take() == ["between", "later", "after"]
+
+    def test_a_request_puts_a_run_on_offer_that_begins_later(self) -> None:
+        at = self.time.at
+        self.create_pending("r1", due_at=at + 99)
+        self.create_pending("r2", due_at=at + 99)
+        self.create_pending("r3", due_at=at - 1)
+        for run_id in ("r1", "r3"):
+            self.store.post(run_id, Request(id="q", verb="resume"))
+        assert [(queue.name, queue.offered) for queue in self.queues.queues()] == [("default", 2)]
+        found = self.queues.take(self.worker, ANY)
+        assert [(one.lease.run_id, one.why) for one in found] == [("r3", "pending"), ("r1", "asked")]
+
+    def test_a_new_run_that_begins_later_is_heard_of(self) -> None:
+        self.wait_until_quiet(self.store)
+        log = Log("r1")
+        assert self.another().append([log.create(status="pending", due_at=self.time.at + 99)]) == [None]
+        assert self.queues.hear(20.0)
+        assert self.queues.next_due(ANY) == self.time.at + 99
 
     def test_what_is_passed_over_has_no_next_due_time(self) -> None:
         at = self.time.at
@@ -367,9 +482,10 @@ class QueuesConformance:
 
     def test_a_request_puts_a_run_on_offer_that_waits_is_paused_or_failed(self) -> None:
         for status in ("waiting", "paused", "failed", "completed", "cancelled"):
-            self.create_pending(status, status=status)
+            log = self.create_held(self.rival, status)
             self.store.post(status, Request(id="one", verb="signal"))
             self.store.post(status, Request(id="two", verb="signal"))
+            assert self.store.append([log.next(status=status, release=True)]) == [None]
         found = self.queues.take(self.worker, ANY)
         assert {one.lease.run_id for one in found} == {"waiting", "paused", "failed"}
         assert {one.why for one in found} == {"asked"}

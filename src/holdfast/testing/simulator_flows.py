@@ -33,6 +33,8 @@ TALES = 160
 """The number of different random flows. It is limited, so that compiled flows are used again: compiling a flow takes a quarter of
 the time of a schedule.
 """
+RISKY_TALES = 40
+"""The number of further random flows, of schedules with requests: their fan-outs may have items that must not run twice."""
 CRASHES_MAX = 1000
 _VISITS = (4, 8)
 TRIES = 3
@@ -72,6 +74,8 @@ class Voyage:
     trail: Annotated[list[str], append] = field(default_factory=list)
     longest: Annotated[int, largest] = 0
     stage: str = ""
+    note: str = ""
+    """For edits by callers; no node reads or changes it."""
 
 
 class BodyCall(msgspec.Struct, frozen=True):
@@ -97,6 +101,15 @@ class BodyCall(msgspec.Struct, frozen=True):
     @property
     def visit(self) -> tuple[str, str, int, int, int | None]:
         return self.run_id, self.node, self.iteration, self.execution, self.item
+
+
+FORK = "-fork"
+"""The id of a fork is that of its parent and this suffix."""
+
+
+def root_of(run_id: str) -> str:
+    """Return the id of the run that a run descends from, over all forks."""
+    return run_id.partition(FORK)[0]
 
 
 class BodyWitness:
@@ -133,11 +146,13 @@ class BodyWitness:
         self.routed.append((self._tick(), flow, node, iteration, held))
 
     def receive(self, ctx: Any) -> None:
-        """Receive an effect of a node. A second effect with the same idempotency key counts as the same effect."""
+        """Receive an effect of a node. A second effect with the same idempotency key counts as the same effect. A run and its
+        forks may share their keys.
+        """
         key = ctx.idempotency_key()
         whose = (ctx.run_id, ctx.node, ctx.iteration, ctx.item)
         first = self.effects.setdefault(key, whose)
-        if first != whose:
+        if (root_of(first[0]), *first[1:]) != (root_of(whose[0]), *whose[1:]):
             self.wrong.append(f"{_named(whose)} and {_named(first)} have the same idempotency key")
         if self.keys.setdefault(whose, key) != key:
             self.wrong.append(f"{_named(whose)} has two idempotency keys")
@@ -253,7 +268,9 @@ def tale(number: int) -> Tale:
         if name in sketch.plans and habit in ("question", "doomed"):
             habit = "steps"
         if name in sketch.items:
-            habit = luck.choice(("plain", "steps", "flaky", "slow"))
+            habit = luck.choice(
+                ("plain", "steps", "flaky", "slow") if number < TALES else ("careful", "plain", "flaky")
+            )
         # `skip` names a node, not a visit: a skip that arrives late could skip the next visit, so such a node has one visit.
         if habit == "doomed" and (doomed or name not in sketch.alone or visits[name] != 1):
             habit = "flaky"
@@ -419,7 +436,7 @@ async def _ask(ctx: Context) -> None:
 
 def answer_to(node: str, iteration: int, options: list[str]) -> str:
     """Return the answer to a question, chosen so that every run continues and ends in the same state."""
-    for yes in ("approve", "retry"):
+    for yes in ("approve", "retry", "run"):
         if yes in options:
             return yes
     return options[iteration % len(options)]

@@ -18,7 +18,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import OPEN
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
 from holdfast.reading.changes import compare
-from holdfast.reading.diagnosis import Case, Diagnosis, Kind, case_of, diagnose
+from holdfast.reading.diagnosis import Case, Diagnosis, Kind, case_of, diagnose, may_be_claimed
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Query, RunRow, Store, in_order
@@ -29,18 +29,10 @@ from holdfast.storage.upkeep import Facts
 
 _WELL: frozenset[Kind] = frozenset({"executing", "waiting", "completed", "cancelled"})
 """Kinds of diagnosis that need no report: the run continues by itself, or has ended."""
-_ON_OFFER: frozenset[Kind] = frozenset(
-    {"no worker", "interrupted", "answered", "due", "flow unknown", "queue full"}
-)
-"""Kinds of diagnosis where a worker may claim the run at any moment. They are reported only after `PATIENCE_S` or `IDLE_S`
-seconds.
-"""
 
 PATIENCE_S = 60.0
-"""Seconds for which a run may wait for a worker, or be overdue, before the doctor reports it."""
-IDLE_S = 2.0
-"""Seconds for which a run may wait for a worker, or be overdue, if no live process holds any run of the store: an idle worker
-would claim it within a second.
+"""Seconds for which a run may wait although a live worker takes its flow and is idle, or its queue is full, before the doctor
+reports it. A run that no live worker takes is reported at once.
 """
 SKEW_S = 5.0
 LOG_BYTES = 256 * 1024 * 1024
@@ -55,18 +47,13 @@ _PAGE = 500
 # --- judging -----------------------------------------------------------------------------------------
 
 
-def judge(
-    case: Case, now: float, commands: CommandLine | None = None, *, has_live_holder: bool = True
-) -> Diagnosis | None:
-    """Return why a run does not continue; None if it continues by itself or has ended, or if it is too early to report it.
-    `has_live_holder` is True if a live process executes runs of the store: it may be a worker that claims this run soon.
+def judge(case: Case, now: float, commands: CommandLine | None = None) -> Diagnosis | None:
+    """Return why a run does not continue; None if it has ended, continues by itself, or is expected to be claimed by a live
+    worker.
     """
     found = diagnose(case, now, commands)
-    if found.kind in _WELL:
-        return None
-    patience_s = PATIENCE_S if has_live_holder else min(PATIENCE_S, IDLE_S)
-    is_early = found.since is not None and now - found.since < patience_s
-    return None if found.kind in _ON_OFFER and is_early else found
+    is_well = found.kind in _WELL or may_be_claimed(case, found, now, PATIENCE_S)
+    return None if is_well else found
 
 
 def look_over(facts: Facts, now: float, damage: list[str]) -> Iterator[Diagnosis]:
@@ -156,9 +143,7 @@ def examine(
                 "examined. Resolve the problems of those runs, then run doctor again"
             )
         )
-    examination = _Examination(
-        store, flows, commands or CommandLine(), has_live_holder=any(row.held for row in rows)
-    )
+    examination = _Examination(store, flows, commands or CommandLine())
     of_runs: list[Diagnosis] = []
     for row in rows:
         with suppress(RunNotFound):  # deleted meanwhile
@@ -184,30 +169,24 @@ def _rows(store: Store) -> tuple[list[RunRow], int]:
 class _Examination:
     """One examination of the runs of a store."""
 
-    def __init__(
-        self,
-        store: Store,
-        flows: Mapping[str, Flow[Any]] | None,
-        commands: CommandLine,
-        *,
-        has_live_holder: bool = True,
-    ) -> None:
+    def __init__(self, store: Store, flows: Mapping[str, Flow[Any]] | None, commands: CommandLine) -> None:
         self._store = store
-        self._has_live_holder = has_live_holder
         self._flows = flows
         self._commands = commands
         self._queues: dict[str, Queue] = {queue.name: queue for queue in store.queues.queues()}
+        self._holders = store.queues.holders()
         self._definitions: dict[str, Mapping[str, NodeOptions]] = {}
 
     def judge(self, row: RunRow, now: float) -> Diagnosis | None:
         flow = self._flows.get(row.flow) if self._flows is not None else None
         lacks_flow = self._flows is not None and flow is None
         commands = self._commands.without_file() if lacks_flow else self._commands
-        return judge(self._case(row, flow), now, commands, has_live_holder=self._has_live_holder)
+        return judge(self._case(row, flow), now, commands)
 
     def _case(self, row: RunRow, flow: Flow[Any] | None) -> Case:
         try:
-            case = compare(self._store, case_of(self._store, row, definitions=self._definitions), flow)
+            case = case_of(self._store, row, definitions=self._definitions, holders=self._holders)
+            case = compare(self._store, case, flow)
         except RunNotFound:
             raise
         except (HoldfastError, msgspec.MsgspecError) as fault:

@@ -16,21 +16,33 @@ from collections.abc import Collection, Iterator, Mapping
 import msgspec
 
 from holdfast.core.definition import Definition, NodeOptions
-from holdfast.core.run_state import TAKEABLE, RunState
+from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import HoldfastError, RunNotFound
-from holdfast.reading import history
-from holdfast.reading.diagnosis import Case, Diagnosis, diagnose, diagnose_nodes
-from holdfast.reading.remedies import CommandLine, Remedy
+from holdfast.reading.diagnosis import (
+    ON_OFFER,
+    Case,
+    Diagnosis,
+    case_of,
+    diagnose,
+    diagnose_nodes,
+    may_be_claimed,
+)
+from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Query, RunRow, Store, in_order
 from holdfast.storage.leases import Holder
+from holdfast.storage.queues import LiveHolder
 
 PATIENCE_S = 30.0
-"""How many seconds a run may wait for a worker before it is reported."""
+"""How many seconds a run may wait for an idle live worker that takes its flow before it is reported. A run that no live worker
+takes is reported at once.
+"""
 ROWS_MAX = 10_000
 """The number of runs that one sweep examines at most."""
 LOADS_MAX = 200
 """The number of runs whose log one sweep reads at most."""
 _PAGE = 500
+_NODES_MAX = 3
+"""For how many nodes of a run the report says what resuming does to them."""
 
 
 class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +54,7 @@ class RecoveryReport(msgspec.Struct, frozen=True, kw_only=True):
     given_back: tuple[str, ...] = ()
     """The dead holders whose leases were released."""
     unknown: dict[str, int] = {}
-    """Flow that is not known here -> how many of its runs wait for a worker."""
+    """Flow that is not known here -> how many of its runs no live worker takes."""
     complete: bool = True
     """False if there are more runs than one sweep examines."""
     error: str | None = None
@@ -96,6 +108,8 @@ class _Sweep:
         self._now = 0.0
         self._findings: list[Diagnosis] = []
         self._unknown: dict[str, int] = {}
+        self._holders: tuple[LiveHolder, ...] = ()
+        self._definitions: dict[str, Mapping[str, NodeOptions]] = {}
         self._gone: dict[str, Holder] = {}
         self._given_back: list[str] = []
         self._loads = LOADS_MAX
@@ -104,7 +118,7 @@ class _Sweep:
     def done(self) -> RecoveryReport:
         error: str | None = None
         try:
-            self._now = self._store.now()
+            self._now, self._holders = self._store.now(), tuple(self._store.queues.holders())
             for row in self._rows():
                 self._look_at(row)
             self._offer_again()
@@ -159,46 +173,65 @@ class _Sweep:
         if row.held:
             return
         is_known = self._flows is None or row.flow in self._flows
-        goes = row.status != "waiting" or row.due_at is not None
-        loaded = self._load(row) if self._inside and goes else None
-        commands = self._commands.for_flow_of(loaded[0].options.get(history.FLOW_FILE) if loaded else None)
-        found = diagnose(Case(row=row, flow_known=is_known), self._now, commands)
+        case = self._case(row)
+        if case is None:
+            return
+        case = msgspec.structs.replace(case, flow_known=is_known, holders=self._holders)
+        found = diagnose(case, self._now, self._commands)
+        nodes = (
+            list(diagnose_nodes(row, case.state, case.nodes, self._now, self._commands)) if case.state else []
+        )
         if row.holder is not None:
             self._gone[row.holder.id] = row.holder
-            self._report(row, found, commands, is_known=True)
-        elif found.kind != "waiting" and self._now - (found.since or 0.0) > self._patience_s:
-            self._report(row, found, commands, is_known=is_known)
-        if loaded is not None:
-            self._findings += diagnose_nodes(row, *loaded, self._now, commands)
-
-    def _report(self, row: RunRow, found: Diagnosis, commands: CommandLine, *, is_known: bool) -> None:
-        """Report a run that waits for a worker. The first remedy is to start a worker, the second to resume the run."""
-        if not is_known:
+        elif found.kind not in ON_OFFER and not case.fault:
+            self._findings += nodes  # the run is well, but says when it goes on
+            return
+        elif may_be_claimed(case, found, self._now, self._patience_s):
+            return
+        elif not is_known:
             self._unknown[row.flow] = self._unknown.get(row.flow, 0) + 1
-        words = (
-            f"start a worker that knows its flow and serves its queue ({row.queue}): it claims the run"
-            if is_known
-            else f"start a worker that knows flow {row.flow!r}: it claims the run"
-        )
-        work = Remedy("work", {}, words, commands.line("worker", *commands.file_words()))
-        self._findings.append(msgspec.structs.replace(found, remedies=(work, *found.remedies)))
+        self._findings.append(_with_nodes(found, nodes))
 
-    def _load(self, row: RunRow) -> tuple[RunState, Mapping[str, NodeOptions]] | None:
-        """Load a run, and the options of its nodes. A run that cannot be read is reported."""
+    def _case(self, row: RunRow) -> Case | None:
+        """Read a run as far as the sweep needs it: its log only if the run should move. Returns None if the run was deleted
+        meanwhile.
+        """
+        if not self._inside or (row.status == "waiting" and row.due_at is None):
+            return Case(row=row)
         if self._loads <= 0:
             self._complete = False
-            return None
+            return Case(row=row)
         self._loads -= 1
         try:
-            state = history.load(self._store, row.run_id, row=row)
-            stored = self._store.definition(row.fingerprint)
-            return state, msgspec.json.decode(stored, type=Definition).nodes if stored is not None else {}
-        except RunNotFound:  # deleted meanwhile
+            self._read_definition(row.fingerprint)
+            return case_of(self._store, row, definitions=self._definitions)
+        except RunNotFound:
             return None
         except (HoldfastError, msgspec.MsgspecError) as fault:
             newer = "; a newer version of Holdfast may have written it" if _is_unknown(fault) else ""
-            self._findings.append(diagnose(Case(row=row, fault=f"{fault}{newer}"), self._now, self._commands))
-            return None
+            return Case(row=row, fault=f"{fault}{newer}")
+
+    def _read_definition(self, fingerprint: str) -> None:
+        """Read the definition of a flow, so that a run whose flow cannot be read is reported even if its log can be."""
+        if fingerprint not in self._definitions:
+            stored = self._store.definition(fingerprint)
+            self._definitions[fingerprint] = (
+                msgspec.json.decode(stored, type=Definition).nodes if stored is not None else {}
+            )
+
+
+def _with_nodes(found: Diagnosis, nodes: list[Diagnosis]) -> Diagnosis:
+    """Return the diagnosis of a run whose command to resume it says what that does to the nodes that do not move."""
+    if not nodes:
+        return found
+    words = "; ".join(
+        f"{one.node}: {one.remedies[0].words}" if len(nodes) > 1 else one.remedies[0].words
+        for one in nodes[:_NODES_MAX]
+    )
+    told = tuple(
+        msgspec.structs.replace(one, words=words) if one.verb == "resume" else one for one in found.remedies
+    )
+    return msgspec.structs.replace(found, remedies=told)
 
 
 def _is_unknown(fault: Exception) -> bool:

@@ -51,3 +51,7 @@ async def listen(state: dict[str, Any], ctx: Context) -> dict[str, Any]:
 
 
 flow = graph.chain(START, "listen", END).compile()
+
+elsewhere = Graph("elsewhere", dict)
+elsewhere.node(executor="process")(listen)
+flow_in_a_process = elsewhere.chain(START, "listen", END).compile()

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
+
+import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
@@ -96,5 +99,50 @@ def test_closing_ends_although_the_worker_is_cancelled_again_and_again() -> None
             await closing
         await asyncio.gather(working, return_exceptions=True)
         assert not len(engine._holdings)
+
+    asyncio.run(scene())
+
+
+def quick_flow() -> hf.Flow[Any]:
+    graph: Graph[Any] = Graph("quick")
+    graph.node(name="only")(lambda state: None)
+    return graph.chain(START, "only", END).compile()
+
+
+def test_an_engine_is_opened_once_and_a_second_time_is_refused() -> None:
+    async def scene() -> None:
+        engine = hf.Engine(MemoryStore())
+        async with engine:
+            with pytest.raises(hf.SettingError, match="opened only once; make another one"):
+                await engine.__aenter__()
+            assert (await engine.run(quick_flow(), {})).status == "completed"
+        with pytest.raises(hf.SettingError, match="opened only once"):
+            async with engine:
+                pass
+
+    asyncio.run(scene())
+
+
+def test_an_engine_whose_store_could_not_be_opened_can_be_opened_later(tmp_path: Path) -> None:
+    async def scene() -> None:
+        (tmp_path / "folder").write_text("not a folder")
+        engine = hf.Engine(str(tmp_path / "folder" / "runs.db"))
+        with pytest.raises(hf.HoldfastError):
+            await engine.__aenter__()
+        (tmp_path / "folder").unlink()
+        async with engine:
+            assert (await engine.run(quick_flow(), {})).status == "completed"
+
+    asyncio.run(scene())
+
+
+def test_stopping_an_engine_that_is_not_open_changes_nothing() -> None:
+    async def scene() -> None:
+        engine = hf.Engine(MemoryStore())
+        await engine.stop("too early")
+        async with engine:
+            assert (await engine.run(quick_flow(), {})).status == "completed"
+            assert await engine.work(until="idle") is None
+        await engine.stop("too late")
 
     asyncio.run(scene())

@@ -372,6 +372,12 @@ def test_a_node_cannot_join_its_own_run() -> None:
         async with hf.Engine(ctx.resources["engines"][0].store) as other:
             with pytest.raises(hf.RunHeld):
                 await other.run(flows[0], run_id="r")
+            with pytest.raises(hf.RunHeld, match=r"Give wait\(\) a timeout"):
+                await other.wait("r")
+        with pytest.raises(hf.RunHeld, match="neither would ever end"):
+            await ctx.resources["engines"][0].wait("r")
+        with pytest.raises(TimeoutError):
+            await ctx.resources["engines"][0].wait("r", timeout=0)
         return {"log": ["refused"]}
 
     flows.append(one_node(body))

@@ -14,6 +14,7 @@ from harness import PATIENCE_S, Stage, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.core.definition import Definition
+from holdfast.reading import history
 from holdfast.reading.remedies import CommandLine
 from holdfast.runtime import worker
 from holdfast.runtime.holdings import Renewal
@@ -68,13 +69,13 @@ def test_a_holder_that_renews_while_a_sweep_looks_keeps_its_leases(stage: Stage,
     starts(stage, "r")
     stage.store.claim("r", LATE)
     stage.clock.advance(TTL_S + 1)
-    load = recovery.history.load
+    load = history.load
 
     def renews_meanwhile(*asked: Any, **named: Any) -> Any:
         stage.store.renew(LATE)
         return load(*asked, **named)
 
-    monkeypatch.setattr(recovery.history, "load", renews_meanwhile)
+    monkeypatch.setattr(history, "load", renews_meanwhile)
     report = Recovery(stage.store).sweep()
     assert report.given_back == ()
     assert stage.store.run("r").held
@@ -227,11 +228,11 @@ def test_the_sweep_of_a_worker_looks_into_no_log(stage: Stage, monkeypatch: Any)
     flow = flow_of(naps, "naps")
     starts(stage, "r", flow=flow)
     looked: list[str] = []
-    load = recovery.history.load
+    load = history.load
     swept: list[Any] = []
     sweep = recovery.Recovery.sweep
     monkeypatch.setattr(
-        recovery.history,
+        history,
         "load",
         lambda store, run_id, **named: looked.append(run_id) or load(store, run_id, **named),
     )

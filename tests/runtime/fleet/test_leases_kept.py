@@ -54,9 +54,9 @@ class Unreachable:
         self._refuse()
         return self._store.appended(*asked)
 
-    def inbox(self, *asked: Any) -> Any:
+    def inbox(self, *asked: Any, **named: Any) -> Any:
         self._refuse()
-        return self._store.inbox(*asked)
+        return self._store.inbox(*asked, **named)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

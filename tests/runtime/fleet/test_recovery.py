@@ -13,7 +13,8 @@ from harness import LeftRuns, Stage, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
 from holdfast.errors import StoreBusy, StoreCorrupt
-from holdfast.storage.leases import this_process
+from holdfast.reading import history
+from holdfast.storage.leases import Holder, this_process
 from holdfast.testing.builders import History, outline
 from holdfast.upkeep import recovery
 from holdfast.upkeep.recovery import Recovery, RecoveryReport
@@ -71,29 +72,61 @@ def dies(stage: Stage, **options: Any) -> Flow[Any]:
     return flow
 
 
+def worker_of(stage: Stage, *flows: str, **options: Any) -> Holder:
+    """Register a worker in another process."""
+    worker = Holder(id=f"worker of {flows}", host="elsewhere", flows=flows, ttl_s=1000.0, **options)
+    stage.store.renew(worker)
+    return worker
+
+
 def test_nothing_is_found_where_all_is_well(stage: Stage) -> None:
     starts(stage, flow_of(), "r")
+    worker_of(stage, "one")
     assert sweep(stage) == RecoveryReport(at=stage.clock.now())
 
 
-def test_a_pending_run_that_nobody_takes_is_told_of(stage: Stage) -> None:
+def test_a_pending_run_that_no_live_worker_takes_is_told_of_at_once(stage: Stage) -> None:
     starts(stage, flow_of(), "r")
-    stage.clock.advance(60)
+    worker_of(stage, "another")
     report = sweep(stage)
     assert found(report) == [("r", "no worker", None)]
-    assert report.findings[0].since == stage.clock.now() - 60
+    (told,) = report.findings
+    assert told.since == stage.clock.now()
+    assert told.reason == "recorded, but not started, and no live worker takes flow 'one'"
+    assert told.remedies[0].words == "start a worker that takes flow 'one': it claims the run"
+    assert told.remedies[0].command == "holdfast worker FILE.py"
+
+
+def test_a_run_in_a_queue_that_no_live_worker_serves_is_told_of_with_its_queue(stage: Stage) -> None:
+    starts(stage, flow_of(), "r")
+    worker_of(stage, "one", queues=("mail", "calls"))
+    (told,) = sweep(stage).findings
     assert (
-        "start a worker that knows its flow and serves its queue (default): it claims the run"
-        in report.findings[0].remedies[0].words
+        told.reason == "recorded, but not started, and no live worker takes flow 'one' from queue 'default'"
     )
 
 
-def test_a_run_whose_flow_is_not_known_here_is_counted(stage: Stage) -> None:
+def test_an_idle_worker_that_does_not_claim_a_run_is_named_after_a_while_and_a_busy_one_is_not(
+    stage: Stage,
+) -> None:
     starts(stage, flow_of(), "r", "s")
+    worker = worker_of(stage, "one")
+    assert sweep(stage).findings == ()
     stage.clock.advance(60)
+    assert {one.reason for one in sweep(stage).findings} == {
+        f"recorded, but not started, and no worker has claimed the run; {worker.describe()} takes flow 'one'"
+    }
+    stage.store.claim("s", worker)
+    assert sweep(stage).findings == ()
+
+
+def test_a_run_whose_flow_is_not_known_here_is_counted_unless_another_worker_takes_it(stage: Stage) -> None:
+    starts(stage, flow_of(), "r", "s")
     report = sweep(stage, flows=["another"])
     assert report.unknown == {"one": 2}
-    assert "start a worker that knows flow 'one'" in report.findings[0].remedies[0].words
+    assert "start a worker that takes flow 'one'" in report.findings[0].remedies[0].words
+    worker_of(stage, "one")
+    assert sweep(stage, flows=["another"]) == RecoveryReport(at=stage.clock.now())
 
 
 @pytest.mark.parametrize(
@@ -111,12 +144,12 @@ def test_a_lease_that_ran_out_is_given_back_and_the_cut_node_named(
     assert sweep(stage).findings == ()  # its holder may live
     stage.clock.advance(31)
     report = sweep(stage)
-    assert set(found(report)) == {("r", "crashed", None), ("r", "crashed", "only")}
-    assert [what in one.remedies[0].words for one in report.findings if one.node == "only"] == [True]
+    (told,) = report.findings
+    assert (told.run_id, told.kind, "crashed in only" in told.reason) == ("r", "crashed", True)
+    assert [what in one.words for one in told.remedies if one.verb == "resume"] == [True]
     assert "elsewhere" in report.given_back[0]
     assert stage.store.run("r").holder is None
-    stage.clock.advance(60)
-    assert ("r", "no worker", None) in found(sweep(stage))
+    assert found(sweep(stage)) == [("r", "no worker", None)]
 
 
 def test_a_late_holder_whose_lease_was_given_back_is_refused(stage: Stage) -> None:
@@ -150,9 +183,9 @@ def test_a_node_that_was_due_and_never_started_starts_as_the_same_attempt(stage:
     stage.crash(graph.compile(max_parallel=1), {})
     stage.clock.advance(60)
     report = sweep(stage)
-    assert {("r", "crashed", "first"), ("r", "not started", "second")} < set(found(report))
-    assert [one.remedies[0].words for one in report.findings if one.node == "second"] == [
-        "the node starts, as attempt 1"
+    (told,) = report.findings
+    assert [one.words for one in told.remedies if one.verb == "resume"] == [
+        "first: resuming runs the node again, as attempt 2; second: the node starts, as attempt 1"
     ]
 
 
@@ -167,7 +200,7 @@ def test_a_node_that_waits_for_its_next_try_is_told_of(stage: Stage) -> None:
     assert found(report) == [("r", "retry", "only")]
     assert report.findings[0].remedies[0].words == "the node is retried in 600 s"
     stage.clock.advance(700)
-    assert set(found(sweep(stage))) == {("r", "retry", "only"), ("r", "due", None)}
+    assert found(sweep(stage)) == [("r", "due", None)]
 
 
 def test_a_run_that_somebody_executes_is_none_of_its_business(stage: Stage) -> None:
@@ -225,7 +258,7 @@ def test_a_sweep_looks_into_so_many_logs_and_no_more(monkeypatch: Any) -> None:
     kept.clock.advance(60)
     monkeypatch.setattr(recovery, "LOADS_MAX", 1)
     report = Recovery(kept.store).sweep()
-    assert sum(found.kind == "crashed" and found.node is not None for found in report.findings) == 1
+    assert sorted("crashed in b" in found.reason for found in report.findings) == [False, True]
     assert not report.complete
 
 
@@ -236,7 +269,7 @@ def test_a_run_whose_log_cannot_be_read_is_told_of_with_the_way_out(monkeypatch:
     def damaged(*asked: Any, **named: Any) -> Any:
         raise StoreCorrupt("event 2 is not what was written")
 
-    monkeypatch.setattr(recovery.history, "load", damaged)
+    monkeypatch.setattr(history, "load", damaged)
     (found,) = (one for one in Recovery(kept.store).sweep().findings if one.kind == "unreadable")
     assert found.reason == "its log cannot be read: event 2 is not what was written"
     assert "holdfast verify r0" in found.remedies[0].command

@@ -339,7 +339,7 @@ def test_a_validation_binds_workers(stage: Stage) -> None:
     ended, told = works(stage, flow)
     assert ended == []
     assert "not today" in told[0].message
-    assert stage.kinds() == ["RunCreated", "ResumeRefused"]
+    assert stage.kinds() == ["RunCreated", "RequestRefused"]
 
 
 def test_without_a_hook_troubles_are_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:

@@ -16,12 +16,11 @@ from holdfast import END, START, Graph
 from holdfast.reading import history, text
 from holdfast.reading.diagnosis import Case
 from holdfast.storage.contract import Holder, Store
-from holdfast.storage.leases import this_process
 from holdfast.storage.upkeep import Facts
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import doctor
-from holdfast.upkeep.doctor import FREE_BYTES, IDLE_S, LOG_BYTES, PATIENCE_S
+from holdfast.upkeep.doctor import FREE_BYTES, LOG_BYTES, PATIENCE_S
 
 
 def made(*extra: str) -> hf.Flow[Any]:
@@ -89,10 +88,15 @@ def ward(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Ward]:
     made.store.close()
 
 
+WORKER = Holder(id="worker", host="box", pid=7, ttl_s=10_000.0, flows=("other", "work"))
+
+
 def test_runs_that_are_well_are_not_told_of(ward: Ward) -> None:
     ward.run("done")
     ward.start("new")
+    ward.store.renew(WORKER)
     assert ward.found() == []
+    assert ward.found({}) == []
 
 
 def test_a_failed_run_is_told_with_its_failure(ward: Ward) -> None:
@@ -110,39 +114,69 @@ def test_a_run_that_asks_or_waits_for_a_signal_is_told_as_waiting(ward: Ward) ->
     assert all(one.waits for one in doctor.examine(ward.store, None, ward.clock.now()))
 
 
-def test_a_run_on_offer_is_named_within_seconds_if_no_live_process_holds_any_run(ward: Ward) -> None:
+@pytest.mark.parametrize(
+    ("workers", "told"),
+    [
+        ([], "flow 'work'"),
+        ([msgspec.structs.replace(WORKER, flows=())], "flow 'work'"),
+        ([msgspec.structs.replace(WORKER, flows=("other",))], "flow 'work'"),
+        ([msgspec.structs.replace(WORKER, queues=("mail",))], "flow 'work' from queue 'default'"),
+    ],
+    ids=["no engine", "no worker", "another flow", "another queue"],
+)
+def test_a_run_that_no_live_worker_takes_is_named_at_once(
+    ward: Ward, workers: list[Holder], told: str
+) -> None:
     ward.start("r")
+    for worker in workers:
+        ward.store.renew(worker)
+    reason = f"recorded, but not started, and no live worker takes {told}"
+    assert ward.found() == [("r", "no worker", reason)]
+    assert ward.found({}) == [("r", "flow unknown", f"{reason}, which is not known here")]
+    (finding,) = doctor.examine(ward.store, None, ward.clock.now())
+    assert [(one.verb, one.command) for one in finding.remedies] == [
+        ("work", "holdfast worker FILE.py"),
+        ("resume", "holdfast resume r FILE.py"),
+    ]
+
+
+def test_a_run_is_named_as_soon_as_its_worker_drains_or_its_lease_expires(ward: Ward) -> None:
+    ward.start("r")
+    ward.store.renew(WORKER)
     assert ward.found() == []
-    ward.clock.advance(IDLE_S)
-    assert [(run, kind) for run, kind, _ in ward.found()] == [("r", "no worker")]
+    ward.store.renew(msgspec.structs.replace(WORKER, flows=()))
+    assert [kind for _, kind, _ in ward.found()] == ["no worker"]
+    ward.store.renew(msgspec.structs.replace(WORKER, ttl_s=5.0))
+    assert ward.found() == []
+    ward.clock.advance(6)
+    assert [kind for _, kind, _ in ward.found()] == ["no worker"]
 
 
-def test_a_run_that_nobody_takes_is_told_after_a_while(ward: Ward) -> None:
-    ward.start("held")
-    holder = this_process(ttl_s=2 * PATIENCE_S)
-    ward.store.renew(holder)
-    ward.store.claim("held", holder)
+def test_a_run_that_an_idle_worker_leaves_alone_is_told_after_a_while(ward: Ward) -> None:
     ward.start("r")
+    ward.store.renew(WORKER)
     ward.clock.advance(PATIENCE_S - 1)
     assert ward.found() == []
     ward.clock.advance(2)
-    assert ward.found() == [
-        ("r", "no worker", "recorded, but not started, and no worker has claimed the run")
-    ]
-    assert ward.found({}) == [
-        (
-            "r",
-            "flow unknown",
-            "recorded, but not started, and no worker has claimed the run: flow 'work' is not known here",
-        )
-    ]
+    reason = (
+        "recorded, but not started, and no worker has claimed the run; process 7 on box takes flow 'work'"
+    )
+    assert ward.found() == [("r", "no worker", reason)]
+
+
+def test_a_run_that_waits_until_a_busy_worker_has_time_is_not_told(ward: Ward) -> None:
+    ward.start("held")
+    ward.store.claim("held", WORKER)
+    ward.start("r")
+    ward.clock.advance(10 * PATIENCE_S)
+    assert ward.found() == []
 
 
 def test_a_full_queue_is_named(ward: Ward) -> None:
     ward.start("r", queue="slow")
     ward.store.queues.limit("slow", 0 + 1)
     ward.start("other", queue="slow")
-    ward.store.claim("other", Holder(id="x", ttl_s=10_000))
+    ward.store.claim("other", WORKER)
     ward.clock.advance(PATIENCE_S + 1)
     assert (
         "r",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness import Stage, Work, turns, until
+from impatient_nodes import FORMS, by_timeout
 from waits import Going, told
 
 import holdfast as hf
@@ -30,74 +31,6 @@ def stage(request: Any, tmp_path: Path) -> Iterator[Stage]:
     found.close()
 
 
-# --- how a node gives up a wait ----------------------------------------------------------------------
-
-
-async def by_wait_for(wait: Callable[[], Awaitable[Any]], seconds: float) -> Any:
-    return await asyncio.wait_for(wait(), seconds)
-
-
-async def by_timeout(wait: Callable[[], Awaitable[Any]], seconds: float) -> Any:
-    async with asyncio.timeout(seconds):
-        return await wait()
-
-
-async def by_slow_cleanup(wait: Callable[[], Awaitable[Any]], seconds: float) -> Any:
-    async with asyncio.timeout(seconds):
-        try:
-            return await wait()
-        finally:
-            await turns(20)
-
-
-async def by_first_completed(wait: Callable[[], Awaitable[Any]], seconds: float) -> Any:
-    waiting, timer = asyncio.ensure_future(wait()), asyncio.ensure_future(asyncio.sleep(seconds))
-    await asyncio.wait({waiting, timer}, return_when=asyncio.FIRST_COMPLETED)
-    for task in (waiting, timer):
-        task.cancel()
-    await asyncio.gather(waiting, timer, return_exceptions=True)
-    if waiting.cancelled():
-        raise TimeoutError
-    return waiting.result()
-
-
-async def by_wait(wait: Callable[[], Awaitable[Any]], seconds: float) -> Any:
-    waiting = asyncio.ensure_future(wait())
-    await asyncio.wait({waiting}, timeout=seconds)
-    if not waiting.done():
-        waiting.cancel()
-        raise TimeoutError
-    return waiting.result()
-
-
-async def late(seconds: float) -> None:
-    await asyncio.sleep(seconds)
-    raise TimeoutError
-
-
-async def by_group(wait: Callable[[], Awaitable[Any]], seconds: float) -> Any:
-    try:
-        async with asyncio.TaskGroup() as group:
-            timer = group.create_task(late(seconds))
-            waiting = asyncio.ensure_future(wait())
-            waiting.add_done_callback(lambda done: timer.cancel())
-            return await waiting
-    except* TimeoutError as group_error:
-        raise TimeoutError from group_error
-
-
-async def by_group_around(wait: Callable[[], Awaitable[Any]], seconds: float) -> Any:
-    try:
-        async with asyncio.TaskGroup() as group:
-            timer = group.create_task(late(seconds))
-            found = await wait()
-            timer.cancel()
-            return found
-    except* TimeoutError as group_error:
-        raise TimeoutError from group_error
-
-
-FORMS = [by_wait_for, by_timeout, by_slow_cleanup, by_first_completed, by_wait, by_group, by_group_around]
 every_form = pytest.mark.parametrize("form", FORMS, ids=lambda form: form.__name__)
 
 

@@ -38,7 +38,7 @@ from holdfast.runtime.calls.body import Body, Parked, Stopped
 from holdfast.runtime.calls.executors import Threads
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.calls.task_family import Family
-from holdfast.runtime.clock import Timer
+from holdfast.runtime.clock import Clock, Timer
 from holdfast.runtime.journal import Journal
 
 T = TypeVar("T")
@@ -96,6 +96,8 @@ class Attempt:
             idempotent=options.idempotent,
             blocks=blocks,
             callers=self._services.threads,
+            clock=self._services.clock,
+            park_after_s=self._services.park_after,
         )
         self._sync = state.options.get("durability", "sync") == "sync" or not options.idempotent
         self._loop = asyncio.get_running_loop()
@@ -112,11 +114,18 @@ class Attempt:
         idempotent: bool,
         blocks: bool,
         callers: Threads | None,
+        clock: Clock,
+        park_after_s: float,
     ) -> None:
         """Set the attributes that an attempt has wherever its function runs: in this process or in another one."""
         self.body = body
         self.blocks = blocks
-        """True if a wait unwinds the node at once, because it is a plain function or runs in another process."""
+        """True if no wait of the node stays in memory here: it is a plain function, or it runs in another process."""
+        self.parks_elsewhere = False
+        """True if the engine has asked the attempt to unwind while its function runs in another process."""
+        self._clock = clock
+        self.park_after_s = park_after_s
+        """Seconds after which a wait that an asyncio timer may end is unwound."""
         self._run_id = run_id
         self._item: int | None = body.key[1]
         self._header = header
@@ -148,6 +157,11 @@ class Attempt:
     @property
     def visit(self) -> NodeState:
         return self._journal.state.nodes[self._header["node"]]
+
+    @property
+    def key_root(self) -> str:
+        """The run id from which the idempotency keys of this visit (or item) are derived."""
+        return self._journal.state.key_root(self._header["node"], self._header["iteration"], self._item)
 
     def kept(self) -> dict[str, Any]:
         """Return the values that this execution has kept, by slot."""
@@ -374,6 +388,15 @@ class Attempt:
                     f"node {self._header['node']!r} called {told} and did not await it, so it was not done: await {told}"
                 )
 
+    async def find_kept(self, slots: list[str]) -> dict[str, list[Any]]:
+        """Return the outcomes of those of these waits that are over and whose outcome is durable."""
+        self._require_current()
+        kept = self.kept()
+        found = {slot: kept[slot] for slot in slots if slot in kept}
+        if found and self._sync:
+            await self._durable(self._journal.state.seq)
+        return found
+
     async def until_kept(self, slot: str) -> list[Any]:
         """Wait until the wait of this slot, which is in the log, is over. Returns `[value]`, or `[]` if the wait timed out."""
         while slot not in self.kept():
@@ -388,9 +411,9 @@ class Attempt:
         return came
 
     async def _wait_here(self, slot: str) -> None:
-        clock, longest_s = self._services.clock, self._runner.park_after_s
-        waiter = self._waiters[slot] = _Waiter(clock.now())
-        waiter.timer = clock.call_at(waiter.began_at + longest_s, lambda: self._park_in_time(waiter))
+        waiter = self._waiters[slot] = _Waiter(self._clock.now())
+        soonest_at = waiter.began_at + self._park_soon_s()
+        waiter.timer = self._clock.call_at(soonest_at, lambda: self._park_in_time(waiter))
         self._withdraw()
         if self.is_withdrawn(slot):
             self._loop.call_soon(self._begin_withdrawn_again, False)
@@ -414,21 +437,25 @@ class Attempt:
         """Unwind the attempt because this wait takes long. If the node may cancel one of its waits by an asyncio timer, which
         unwinding would lose, the attempt is unwound only `park_after` seconds after this wait began.
         """
-        clock, latest_at = self._services.clock, waiter.began_at + self._services.park_after
+        latest_at = waiter.began_at + self.park_after_s
         is_timed = self._may_be_cancelled()
-        if is_timed and clock.now() < latest_at:
-            waiter.timer = clock.call_at(latest_at, lambda: self._park_in_time(waiter))
+        if is_timed and self._clock.now() < latest_at:
+            waiter.timer = self._clock.call_at(latest_at, lambda: self._park_in_time(waiter))
             return
         if self.park() and is_timed:
-            self._warn_of_lost_timer()
+            self.warn_of_lost_timer()
+
+    def _park_soon_s(self) -> float:
+        """Return after how many seconds a wait is unwound that nothing in the node can cancel."""
+        return self._runner.park_after_s
 
     def park(self) -> bool:
         """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now. Returns whether the
         attempt unwinds.
         """
-        waiters = self._waiters
+        waiters, self.parks_elsewhere = self._waiters, self.blocks
         self._park_due = bool(waiters) and all(not waiter.over.done() for waiter in waiters.values())
-        is_free = self._park_due and not self._steps and self._runner.is_current(self.body)
+        is_free = self._park_due and not self._steps and self._is_current()
         if not is_free or self._is_about_to_give_up():
             return False
         self._begin_withdrawn_again(True)
@@ -447,7 +474,7 @@ class Attempt:
         given_up = [waiter for slot, waiter in self._waiters.items() if self.is_withdrawn(slot)]
         if not given_up or not self._may_be_cancelled():
             return False
-        long_since = self._services.clock.now() - self._services.park_after
+        long_since = self._clock.now() - self.park_after_s
         is_recent = all(waiter.began_at > long_since for waiter in given_up)
         return is_recent or any(slot not in self._used for slot in self.kept() if slot != CHECKPOINT)
 
@@ -456,7 +483,8 @@ class Attempt:
         waiting = {waiter.task for waiter in self._waiters.values() if waiter.task is not None}
         return own is not None and asyncio_timers.may_be_cancelled(own, waiting, set(self.family))
 
-    def _warn_of_lost_timer(self) -> None:
+    def warn_of_lost_timer(self) -> None:
+        """Log once per node that it is unwound although asyncio was perhaps meant to cancel its wait."""
         node = (self._journal.flow.name, self._header["node"])
         if node not in self._services.warned:
             self._services.warned.add(node)
@@ -466,7 +494,7 @@ class Attempt:
                 "never do so. Give the wait its own timeout=…, which is durable.",
                 self._run_id,
                 self._header["node"],
-                self._services.park_after,
+                self.park_after_s,
             )
 
     # --- waits that the node cancels --------------------------------------------------------------------
@@ -491,7 +519,7 @@ class Attempt:
 
     def _is_unwinding(self) -> bool:
         """Return whether the engine is ending this attempt, and its waits with it."""
-        return self._is_closing or self.body.parking is not None or not self._runner.is_current(self.body)
+        return self._is_closing or self.body.parking is not None or not self._is_current()
 
     def _find_out_who_cancelled(self) -> None:
         """Find out whether the node or the engine has cancelled a wait. If the task of the node is not being cancelled, the
@@ -527,10 +555,19 @@ class Attempt:
                 (slot, None) for slot, waiter in self._waiters.items() if self._is_cancelled(waiter)
             ]
         for slot, signal in cancelled:
-            if self.is_waiting(slot):
-                self.note(events.WaitWithdrawn, slot=slot)
-            elif signal is not None and self.kept().get(slot):
-                self.note(events.WaitWithdrawn, slot=slot, returned=signal)
+            self.withdraw(slot, signal)
+
+    def withdraw(self, slot: str, signal: str | None) -> bool:
+        """Record that the node has withdrawn a wait. If the wait was over, and the node did not receive its signal, the signal is
+        returned for the next wait. Returns whether there was anything to record.
+        """
+        if self.is_waiting(slot):
+            self.note(events.WaitWithdrawn, slot=slot)
+        elif signal is not None and self.kept().get(slot):
+            self.note(events.WaitWithdrawn, slot=slot, returned=signal)
+        else:
+            return False
+        return True
 
     def _is_cancelled(self, waiter: _Waiter) -> bool:
         """Return whether the node has cancelled one of its own tasks, which waits."""
@@ -548,7 +585,7 @@ class Attempt:
         """Begin the withdrawn waits again if the node awaits only these, and nothing else could wake it: because it `unwinds`
         now, or because none of its tasks or timers can cancel them.
         """
-        if not self._runner.is_current(self.body) or not all(map(self.is_withdrawn, self._waiters)):
+        if not self._is_current() or not all(map(self.is_withdrawn, self._waiters)):
             return
         if any(map(self._is_cancelled, self._waiters.values())):
             return
@@ -583,6 +620,9 @@ class Attempt:
         """Make the files that the node wrote durable, and note their names and digests. May block."""
         if self._artifacts is not None:
             self.artifacts_made = self._artifacts.collect()
+
+    def _is_current(self) -> bool:
+        return self._runner.is_current(self.body)
 
     def _require_current(self) -> None:
         if not self._runner.is_current(self.body):

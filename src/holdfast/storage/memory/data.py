@@ -23,8 +23,15 @@ class RunHead(msgspec.Struct, frozen=True):
     holder: str | None
 
 
+class PostedRequest(msgspec.Struct, frozen=True):
+    """A request to a run, and the digest of what it asked for when it was posted."""
+
+    request: Request
+    digest: bytes
+
+
 class StoredRun:
-    """A run in a memory store: its run row, its log and its snapshots."""
+    """A run in a memory store: its run row, its log, its snapshots and the requests that it got."""
 
     def __init__(self, new: NewRun, view: View) -> None:
         self.new = msgspec.structs.replace(new, labels=dict(new.labels))
@@ -33,6 +40,8 @@ class StoredRun:
         self.snapshots: dict[int, Snapshot] = {}
         self.head = RunHead(0, 0, None)
         self.trimmed = WHOLE
+        self.requests: dict[str, PostedRequest] = {}
+        """All requests by their ids, oldest first, also those that were handled."""
 
 
 class Data:
@@ -49,7 +58,6 @@ class Data:
         """Engine id -> the holder, and the time at which its leases expire."""
         self.waiting: dict[tuple[str, str], Request] = {}
         """Requests that are not handled yet, by run id and request id, oldest first."""
-        self.taken: set[tuple[str, str]] = set()
         self.blobs = MemoryBlobs()
         self.limits: dict[str, int] = {}
         self.tokens: dict[str, Token] = {}
@@ -68,6 +76,20 @@ class Data:
         """Wake the workers that wait for a run to come on offer."""
         self.news += 1
         self.heard.notify_all()
+
+    def post(self, run_id: str, request: Request, digest: bytes) -> None:
+        """Put a request into the inbox of a run, and wake the workers."""
+        self.runs[run_id].requests[request.id] = PostedRequest(request, digest)
+        self.waiting[run_id, request.id] = request
+        self.tell()
+
+    def handle(self, run_id: str, request_id: str, seq: int, *, unmet: bool = False) -> None:
+        """Mark a request as handled by the event at `seq`, if it waits."""
+        waiting = self.waiting.pop((run_id, request_id), None)
+        if waiting is not None:
+            requests = self.runs[run_id].requests
+            handled = msgspec.structs.replace(waiting, body={}, taken=seq, unmet=unmet)
+            requests[request_id] = PostedRequest(handled, requests[request_id].digest)
 
     def turned(self, run_id: str) -> None:
         """Update `unended` after an append to a run, and wake the workers if no engine holds the run now."""

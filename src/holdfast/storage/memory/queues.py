@@ -6,17 +6,18 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 
 import msgspec
 
 from holdfast.core.run_state import OFFERED
-from holdfast.errors import StoreUnusable
+from holdfast.errors import RequestExists, RunNotFound, RunOver, StoreUnusable
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.memory.data import Data, StoredRun
-from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted, Why
+from holdfast.storage.queues import FENCE_STEP, LiveHolder, Posted, Queue, Request, Taken, Wanted, Why
+from holdfast.storage.verdicts import digest_request
 
 
 class _Offer(msgspec.Struct, frozen=True):
@@ -31,18 +32,20 @@ class _Offer(msgspec.Struct, frozen=True):
 
 
 class MemoryQueues:
-    """The queues of a memory store. `use` gives access to its data; `now` and `renew` are methods of the store."""
+    """The queues of a memory store. `use` gives access to its data; `now`, `renew` and `post` are methods of the store."""
 
     def __init__(
         self,
         use: Callable[[], AbstractContextManager[Data]],
         now: Callable[[], float],
         renew: Callable[[Data, Holder], None],
+        post: Callable[[str, Request], bool],
         alive: leases.Alive,
     ) -> None:
         self._use = use
         self._now = now
         self._renew = renew
+        self._post = post
         self._alive = alive
         with use() as data:
             self._news = data.news
@@ -74,7 +77,7 @@ class MemoryQueues:
             times = [
                 run.view.due_at
                 for run_id, run in data.unended.items()
-                if run.view.status == "waiting"
+                if run.view.status in {"pending", "waiting"}
                 and run_id not in without
                 and run.view.due_at is not None
                 and _is_wanted(run, wanted)
@@ -83,6 +86,17 @@ class MemoryQueues:
             ]
             return min(times, default=None)
 
+    def post_all(self, batch: Sequence[Request]) -> list[Posted]:
+        for request in batch:  # all of them can be stored, or none is
+            digest_request(request)
+        posted: list[Posted] = []
+        for request in batch:
+            try:
+                posted.append(self._post(request.run_id, request))
+            except (RunNotFound, RunOver, RequestExists) as refused:
+                posted.append(refused)
+        return posted
+
     def held_by(self, holder: str) -> list[Lease]:
         with self._use() as data:
             return [
@@ -90,6 +104,12 @@ class MemoryQueues:
                 for run_id, run in sorted(data.runs.items())
                 if run.head.holder == holder
             ]
+
+    def holders(self) -> list[LiveHolder]:
+        with self._use() as data:
+            held = Counter(run.head.holder for run in data.runs.values())
+            live = sorted(engine for engine in self._live(data) if engine is not None)
+            return [LiveHolder(holder=data.holders[engine][0], held=held[engine]) for engine in live]
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         with self._use() as data:
@@ -188,10 +208,11 @@ def _is_wanted(run: StoredRun, wanted: Wanted) -> bool:
 
 def _offer(run_id: str, run: StoredRun, now: float, asked_at: float | None) -> _Offer | None:
     status, due_at = run.view.status, run.view.due_at
-    if status in OFFERED:
+    if status in {"pending", "waiting"} and due_at is not None:
+        if due_at <= now:
+            return _Offer(run_id, run, "pending" if status == "pending" else "due", due_at)
+    elif status in OFFERED:
         return _Offer(run_id, run, status, run.new.created_at)
-    if status == "waiting" and due_at is not None and due_at <= now:
-        return _Offer(run_id, run, "due", due_at)
     if asked_at is not None:
         return _Offer(run_id, run, "asked", asked_at)
     return None

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.run_state import FINAL
 from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreUnusable
 from holdfast.storage import failpoints, leases, process, verdicts
 from holdfast.storage.blobs import Blobs
@@ -62,7 +63,7 @@ class MemoryStore:
         self._forks = process.count
         self._closed = False
         self.generation = self._data.generation
-        self.queues: Queues = MemoryQueues(self._use, self.now, self._renew, alive)
+        self.queues: Queues = MemoryQueues(self._use, self.now, self._renew, self.post, alive)
         self.upkeep: Upkeep = MemoryUpkeep(self.url, self._use, self.now, alive)
         self.tokens: Tokens = MemoryTokens(self._use)
 
@@ -113,6 +114,9 @@ class MemoryStore:
         run.rows.extend(append.rows)
         if append.has_extras:
             _write_extras(data, run, append)
+        if append.view.status in FINAL:
+            for request in run.requests:
+                data.handle(append.run_id, request, append.rows[-1].seq, unmet=True)
         data.turned(append.run_id)
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
@@ -234,7 +238,9 @@ class MemoryStore:
     def _renew(self, data: Data, holder: Holder) -> None:
         known, _ = data.holders.get(holder.id, (holder, 0.0))
         data.holders[holder.id] = (
-            msgspec.structs.replace(known, ttl_s=holder.ttl_s),
+            msgspec.structs.replace(
+                known, ttl_s=holder.ttl_s, flows=holder.flows, queues=holder.queues, version=holder.version
+            ),
             self.now() + holder.ttl_s,
         )
 
@@ -252,24 +258,26 @@ class MemoryStore:
     def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
         with self._use() as data:
             failpoints.reach("post.before")
-            self._run(run_id)
-            try:
-                body = _copied(_encode(request.body))
-                _encode((request.id, request.verb, request.by, request.reason))
-            except UnicodeEncodeError as fault:
-                raise CodecError(f"a value cannot be stored: {fault}", path="post") from fault
-            key = (run_id, request.id)
-            new = key not in data.waiting and key not in data.taken
+            run = self._run(run_id)
+            digest = verdicts.digest_request(request)
+            posted = run.requests.get(request.id)
+            known = (posted.request.verb, posted.digest) if posted is not None else (None, None)
+            new = verdicts.is_new_request(run_id, request, digest, run.view.status, *known)
             if new and not only_look:
-                at = request.at or self.now()
-                data.waiting[key] = msgspec.structs.replace(request, body=body, run_id=run_id, at=at)
-                data.tell()
+                body, at = _copied(_encode(request.body)), request.at or self.now()
+                waiting = msgspec.structs.replace(
+                    request, body=body, run_id=run_id, at=at, taken=0, unmet=False
+                )
+                data.post(run_id, waiting, digest)
             failpoints.reach("post.committed")
             return new
 
-    def inbox(self, holder: str) -> list[Request]:
+    def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
         with self._use() as data:
-            found = [r for r in data.waiting.values() if data.runs[r.run_id].head.holder == holder]
+            if run_id is not None:
+                found = [posted.request for posted in self._run(run_id).requests.values()]
+            else:
+                found = [r for r in data.waiting.values() if data.runs[r.run_id].head.holder == holder]
             return [
                 msgspec.structs.replace(request, body=_copied(_encode(request.body))) for request in found
             ]
@@ -323,8 +331,7 @@ def _write_extras(data: Data, run: StoredRun, append: Append) -> None:
     if append.definition is not None:
         data.definitions.setdefault(append.view.fingerprint, append.definition)
     for request in append.taken:
-        if data.waiting.pop((append.run_id, request), None) is not None:
-            data.taken.add((append.run_id, request))
+        data.handle(append.run_id, request, append.rows[-1].seq)
 
 
 def _next(head: RunHead | None, append: Append) -> RunHead:

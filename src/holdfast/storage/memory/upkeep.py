@@ -96,8 +96,7 @@ class MemoryUpkeep:
             if holder is not None and leases.is_held(holder, expires_at, self._now(), self._alive):
                 raise RunHeld(run_id, holder.describe())
             children = sorted(name for name, other in data.runs.items() if other.new.parent == run_id)
-            waiting = (request for key, request in data.waiting.items() if key[0] == run_id)
-            asked = next((request.verb for request in waiting if run_id in data.unended), None)
+            asked = next((request.verb for key, request in data.waiting.items() if key[0] == run_id), None)
             refuse_deletion(
                 run_id, seq=seq, end=run.head.seq, child=children[0] if children else None, asked=asked
             )
@@ -105,7 +104,6 @@ class MemoryUpkeep:
             data.unended.pop(run_id, None)
             for key in [key for key in data.waiting if key[0] == run_id]:
                 del data.waiting[key]
-            data.taken = {key for key in data.taken if key[0] != run_id}
             failpoints.reach("delete.committed")
 
     def sweep(self, limit: int = PIECE) -> int:

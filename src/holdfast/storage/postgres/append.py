@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
+from holdfast.core.run_state import FINAL
 from holdfast.errors import CodecError, RunNotFound, StoreCorrupt
 from holdfast.storage import failpoints, verdicts
 from holdfast.storage.contract import Append, Row, Verdict
@@ -164,6 +165,13 @@ def _write(
         for append in accepted:
             if append.has_extras:
                 _write_extras(transaction, append, heads[append.run_id].key)
+        ended = [
+            (heads[append.run_id].key, append.rows[-1].seq)
+            for append in accepted
+            if append.view.status in FINAL
+        ]
+        if ended:
+            transaction.do("close_inboxes", *_columns((Ints, Ints), ended))
         left = [
             heads[run_id].key
             for run_id in {append.run_id for append in accepted}

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.errors import RunHeld, RunNotFound, StoreError
+from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreError
 from holdfast.storage import leases, schema
 from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
@@ -32,13 +32,13 @@ from holdfast.storage.postgres.queues import PostgresQueues
 from holdfast.storage.postgres.server_time import DatabaseTime
 from holdfast.storage.postgres.upkeep import PostgresUpkeep
 from holdfast.storage.queues import Queues
-from holdfast.storage.sql_rows import generation_of, holder_of, run_row
+from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, request_of, run_row
 from holdfast.storage.upkeep import Upkeep
+from holdfast.storage.verdicts import digest_request, is_new_request
 
 _LAST_SEQ = 2**62
 
 _encode = msgspec.json.Encoder().encode
-_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class PostgresStore:
@@ -231,9 +231,12 @@ class PostgresStore:
         """
         address = self._database.address
         version, fsync, synchronous_commit, now = session.alone(
-            "renew_alone", holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started,
-            holder.ttl_s, self._given_now(), self._database.bounds[0], setup.known_version(), address.unsafe,
-        )  # fmt: skip
+            "renew_alone",
+            *holder_cells(holder, self._given_now()),
+            self._database.bounds[0],
+            setup.known_version(),
+            address.unsafe,
+        )
         self._time.hear(now)
         self._database.require_known([(version,)])
         if not address.unsafe and "off" in {fsync, synchronous_commit}:
@@ -241,8 +244,7 @@ class PostgresStore:
 
     def _renew(self, transaction: Transaction, holder: Holder) -> None:
         transaction.look()
-        transaction.do("renew_holder", holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid,
-                       holder.process_started, holder.ttl_s, self._given_now())  # fmt: skip
+        transaction.do("renew_holder", *holder_cells(holder, self._given_now()))
 
     def release(self, run_id: str, holder: str, fence: int) -> None:
         def write(session: Session) -> None:
@@ -254,28 +256,45 @@ class PostgresStore:
     # --- the inbox -----------------------------------------------------------------------------------
 
     def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
+        digest = digest_request(request)
+        if not _is_text(request.id):
+            raise CodecError("a value cannot be stored: the id of the request contains a NUL", path="post")
         if only_look:
-            self.run(run_id)
-            return not self._database.read("posted", run_id, request.id)
+            found = self._database.read("posted", run_id, request.id)
+            if not found:
+                raise RunNotFound(run_id, self.url)
+            return is_new_request(run_id, request, digest, *found[0][1:])
 
         def write(session: Session) -> bool:
             with session.transaction() as transaction:
-                (run,) = self._find(transaction, "lock_run", run_id)
-                posted = transaction.rows(
-                    "post", run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
-                    request.at or self._given_now())  # fmt: skip
-                if posted:
-                    transaction.do("notify")
-                return bool(posted)
+                return self._post(transaction, run_id, request, digest)
 
         return self._database.write("post", write)
 
-    def inbox(self, holder: str) -> list[Request]:
-        found = self._database.read("inbox", holder)
-        return [
-            Request(id=request, verb=verb, body=_object(body), by=by, reason=reason, run_id=run_id, at=at)
-            for request, verb, body, by, reason, run_id, at in found
-        ]
+    def _post(self, transaction: Transaction, run_id: str, request: Request, digest: bytes) -> bool:
+        """Put a request into an inbox, and return whether it is new. The run cannot end before the transaction does."""
+        if _is_text(run_id):
+            transaction.do("lock_run", run_id)
+        run, *known = self._find(transaction, "posted", run_id, request.id)
+        if not is_new_request(run_id, request, digest, *known):
+            return False
+        made = transaction.rows(
+            "post", run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
+            request.at or self._given_now(), digest)  # fmt: skip
+        if not made:  # another process has just posted a request with this id
+            return is_new_request(
+                run_id, request, digest, *self._find(transaction, "posted", run_id, request.id)[1:]
+            )
+        transaction.do("notify")
+        return True
+
+    def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
+        if run_id is None:
+            return [request_of(cells) for cells in self._database.read("inbox", holder)]
+        found = self._database.read("inbox_of", run_id)
+        if not found:
+            self._require(run_id)
+        return [request_of(cells) for cells in found]
 
     # --- the store as a whole ------------------------------------------------------------------------
 

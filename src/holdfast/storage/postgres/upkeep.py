@@ -27,10 +27,10 @@ from holdfast.errors import RunHeld, RunNotFound, SettingError, StoreError
 from holdfast.storage import failpoints, leases, schema
 from holdfast.storage.files import disk
 from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, report_failure
-from holdfast.storage.leases import Holder
 from holdfast.storage.postgres.address import Address
 from holdfast.storage.postgres.arrays import Ints, Texts
 from holdfast.storage.postgres.database import Cells, PostgresDatabase, Session, Transaction
+from holdfast.storage.sql_rows import read_holder
 from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_compaction, refuse_deletion
 
 _LAST_SEQ = 2**62
@@ -124,7 +124,7 @@ class PostgresUpkeep:
         found = transaction.rows("claim_holders", Texts([held_by])) if held_by is not None else []
         if found:
             expires_at, *cells = found[0]
-            holder = Holder(**dict(zip(Holder.__struct_fields__, cells, strict=True)))
+            holder = read_holder(cells)
             if leases.is_held(holder, expires_at, now, self._alive):
                 raise RunHeld(run_id, holder.describe())
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import astuple
 
+from holdfast.core.run_state import FINAL
 from holdfast.errors import CodecError, RunNotFound, StoreCorrupt
 from holdfast.storage import failpoints, schema, verdicts
 from holdfast.storage.contract import Append, Verdict
@@ -166,6 +167,8 @@ class Appends:
             execute(_SQL["advance_runs"], (batches.as_json(gathered.advances),))
         if gathered.turns:
             execute(_SQL["turn_runs"], (batches.as_json(gathered.turns),))
+        if gathered.ends:
+            execute(_SQL["close_inboxes"], (batches.as_json(gathered.ends),))
         if gathered.events:
             execute(_SQL["write_events"], gathered.written())
 
@@ -190,6 +193,8 @@ class Appends:
             self._advance(run, status, append)
         rows.extend([(run, *astuple(row)) for row in append.rows])
         self._write_extras(run, append)
+        if append.view.status in FINAL:
+            self._cursor.execute(_SQL["close_inbox"], (run, append.rows[-1].seq))
         return None
 
     def _create(self, append: Append, holder: int | None) -> int:

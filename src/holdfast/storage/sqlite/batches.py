@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.run_state import FINAL
 from holdfast.storage.contract import Append
 from holdfast.storage.rows import SALT_BYTES
 
@@ -67,6 +68,8 @@ class Gathered:
         """Run id -> the run's first append, and the key of its holder."""
         self.advances: list[tuple[Any, ...]] = []
         self.turns: list[tuple[Any, ...]] = []
+        self.ends: list[tuple[int, int]] = []
+        """The key of each run that is over now, and the seq at which it ended."""
         self.events: list[tuple[Any, ...]] = []
         self.marks: list[bytes] = []
         """The salt and the digest of each event row, in the order of `events`."""
@@ -91,6 +94,8 @@ class Gathered:
         ))  # fmt: skip
         if append.release or status != view.status:
             self.turns.append((run, view.status, int(append.release)))
+            if view.status in FINAL:
+                self.ends.append((run, last.seq))
 
     def write(self, run: int, append: Append) -> None:
         """Collect the event rows of an append."""

@@ -276,12 +276,12 @@ class SqliteDatabase:
         """Execute a named query. Call it within a transaction."""
         return self.cursor.execute(_SQL[query], values)
 
-    def find(self, query: str, run_id: str) -> Any:
+    def find(self, query: str, run_id: str, *values: Any) -> Any:
         """Return the row that a named query selects for a run (its value, if it has one column). Call it within a transaction.
         Raises `RunNotFound`.
         """
         try:
-            found = self.cursor.execute(_SQL[query], (run_id,)).get
+            found = self.cursor.execute(_SQL[query], (run_id, *values)).get
         except UnicodeEncodeError:
             found = None
         if found is None:

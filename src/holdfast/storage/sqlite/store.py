@@ -24,18 +24,18 @@ from holdfast.storage.files import disk
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
-from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, run_row
+from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, request_of, run_row
 from holdfast.storage.sqlite.append import Appends, UnfitAppend
 from holdfast.storage.sqlite.database import Cells, SqliteDatabase
 from holdfast.storage.sqlite.queues import SqliteQueues
 from holdfast.storage.sqlite.upkeep import SqliteUpkeep
 from holdfast.storage.upkeep import Upkeep
+from holdfast.storage.verdicts import digest_request, is_new_request
 
 _SQL = schema.queries("sqlite")
 _LAST_SEQ = 2**32 - 1
 
 _encode = msgspec.json.Encoder().encode
-_object = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 class SqliteStore:
@@ -74,7 +74,7 @@ class SqliteStore:
 
     @cached_property
     def queues(self) -> Queues:
-        return SqliteQueues(self._database, self._alive)
+        return SqliteQueues(self._database, self._post, self._alive)
 
     # --- logs ----------------------------------------------------------------------------------------
 
@@ -232,25 +232,34 @@ class SqliteStore:
     # --- the inbox -----------------------------------------------------------------------------------
 
     def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
+        digest = digest_request(request)
         if only_look:
-            self.run(run_id)
-            return not self._database.read("posted", run_id, request.id)
+            found = self._database.read("posted", run_id, request.id)
+            if not found:
+                raise RunNotFound(run_id, self.url)
+            return is_new_request(run_id, request, digest, *found[0][1:])
 
-        def write() -> bool:
-            run: int = self._database.find("run_key", run_id)
-            return self._database.do("post",
-                run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
-                request.at or self.now()).get is not None  # fmt: skip
-
-        posted = self._database.commit("post", write)
+        posted = self._database.commit("post", lambda: self._post(run_id, request, digest))
         self._database.news.tell()
         return posted
 
-    def inbox(self, holder: str) -> list[Request]:
-        return [
-            Request(id=request, verb=verb, body=_object(body), by=by, reason=reason, run_id=run_id, at=at)
-            for request, verb, body, by, reason, run_id, at in self._database.read("inbox", holder)
-        ]
+    def _post(self, run_id: str, request: Request, digest: bytes) -> bool:
+        """Put a request into an inbox within a transaction, and return whether it is new."""
+        run, *known = self._database.find("posted", run_id, request.id)
+        new = is_new_request(run_id, request, digest, *known)
+        if new:
+            self._database.do("post",
+                run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
+                request.at or self.now(), digest)  # fmt: skip
+        return new
+
+    def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
+        if run_id is None:
+            return [request_of(cells) for cells in self._database.read("inbox", holder)]
+        found = self._database.read("inbox_of", run_id)
+        if not found:
+            self._database.require_run(run_id)
+        return [request_of(cells) for cells in found]
 
     # --- the store as a whole ------------------------------------------------------------------------
 

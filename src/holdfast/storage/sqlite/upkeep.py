@@ -25,7 +25,7 @@ from holdfast.errors import RunHeld
 from holdfast.storage import failpoints, leases, schema
 from holdfast.storage.files import disk
 from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, report_failure
-from holdfast.storage.leases import Holder
+from holdfast.storage.sql_rows import read_holder
 from holdfast.storage.sqlite.database import Cells, SqliteDatabase
 from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_compaction, refuse_deletion
 
@@ -94,7 +94,7 @@ class SqliteUpkeep:
         def write() -> None:
             run, end, _, _, expires_at, *cells = self._database.find("lease", run_id)
             if cells[0] is not None:
-                holder = Holder(**dict(zip(Holder.__struct_fields__, cells, strict=True)))
+                holder = read_holder(cells)
                 if leases.is_held(holder, expires_at, self._database.now(), self._alive):
                     raise RunHeld(run_id, holder.describe())
             child = self._database.do("child_of", run_id).get

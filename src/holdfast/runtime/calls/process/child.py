@@ -141,8 +141,9 @@ class _NodeCall:
             return await fn(given)
         here = _Here(self._context(self._work), asyncio.get_running_loop())
         executing.set(lambda: here)
-        value = await (fn(given, here.context) if takes_context else fn(given))
-        self._work.refuse_forgotten()
+        with self._work.coroutine():
+            value = await (fn(given, here.context) if takes_context else fn(given))
+            self._work.refuse_forgotten()
         return value
 
     def _call_plain(self, fn: Any, given: Any, *, takes_context: bool) -> Any:
@@ -193,7 +194,7 @@ class _NodeCall:
             failure=failure,
             names=[self._name(kind) for kind in type(raised).__mro__],
             retry_after=failures.retry_after(raised, now=time.time()),
-            parked=isinstance(raised, Parked),
+            parked=raised.slots if isinstance(raised, Parked) else None,
             spent=isinstance(raised, MemoryError) or self._is_spent(),
         )
 

@@ -250,8 +250,8 @@ class _Handle:
     def _take_result(self, said: Returned | Raised) -> Changes:
         if isinstance(said, Returned):
             return said.changes
-        if said.parked and self._parked is not None:
-            raise self._parked
+        if said.parked is not None:
+            raise self._parked or Parked(said.parked)
         raise failures.rebuild_error(said.failure, said.names, said.retry_after)
 
 

@@ -39,8 +39,13 @@ class Told(msgspec.Struct, frozen=True):
     execution: int
     attempt: int
     fresh: int
+    key_root: str
     idempotent: bool
     kept: dict[str, Any]
+    withdrawn: list[str]
+    """The slots of the waits that the execution has withdrawn."""
+    park_after: float
+    """Seconds after which a wait that an asyncio timer may end is unwound."""
 
 
 class Order(msgspec.Struct, frozen=True, tag="order"):
@@ -87,7 +92,8 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
     names: list[str]
     """Module and name of the exception's class and of every parent class."""
     retry_after: float | None
-    parked: bool
+    parked: list[str] | None
+    """The slots that the node waits for, if it was unwound; otherwise None."""
     spent: bool
 
 

@@ -2,7 +2,12 @@
 
 Both halves are in this module because they must know the same verbs. `DistantAttempt` is the attempt in the other process. It
 gets the kept values with the order to call the function, and sends a request to the engine to record an event or to wait.
-`Answering` serves these requests on the event loop, as for a plain function in a thread: a wait unwinds the node at once.
+`Answering` serves these requests on the event loop.
+
+A wait unwinds a plain function at once, as in a thread, and a coroutine after a tenth of a second, so that the process can serve
+another call. But a wait that an asyncio timer or another task of the node may cancel stays in the process for `park_after`
+seconds, as in the engine: unwinding would lose the timer. Meanwhile the process asks the engine again and again whether the wait
+is over, because the engine cannot call it.
 
 Invariant: only the engine, which holds the lease, records events. Requests from the process of an abandoned attempt are
 refused.
@@ -13,7 +18,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from typing import Any, NoReturn
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
@@ -25,11 +31,19 @@ from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.reading.chunks import Step
+from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.attempt import Attempt
-from holdfast.runtime.calls.body import Body
+from holdfast.runtime.calls.body import Body, Parked
 from holdfast.runtime.calls.executors import Call, Threads
 from holdfast.runtime.calls.process.wire import Asked, Order, Told
 from holdfast.runtime.calls.streams import encode_chunk
+from holdfast.runtime.clock import SystemClock
+
+T = TypeVar("T")
+_PARK_SOON_S = 0.1
+"""Seconds for which a wait that nothing in the node can cancel stays in the process: long enough for parallel waits to begin."""
+_LOOK_S = 0.05
+"""Seconds after which the process asks the engine again whether a wait is over."""
 
 
 def told(call: Call) -> Told:
@@ -43,8 +57,11 @@ def told(call: Call) -> Told:
         execution=context.execution,
         attempt=context.attempt,
         fresh=work.visit.fresh,
+        key_root=work.key_root,
         idempotent=call.node.options.idempotent,
         kept=work.kept(),
+        withdrawn=work.visit.withdrawn.get(NODE_LEVEL if call.item is None else call.item, []),
+        park_after=work.park_after_s,
     )
 
 
@@ -66,6 +83,19 @@ class Answering:
                 return self._wait(work.record(getattr(events, given["kind"]), **given["fields"]))
             case "until_kept":
                 return self._wait(work.until_kept(given["slot"]))
+            case "find_kept":
+                return {
+                    "kept": self._wait(work.find_kept(given["slots"])),
+                    "parks": work.parks_elsewhere,
+                }
+            case "withdraw":
+                return self._call(work.withdraw, given["slot"], given["signal"])
+            case "hold_limit":
+                return self._call(work.body.hold_limit)
+            case "go_on_with_limit":
+                return self._call(work.body.go_on_with_limit)
+            case "warn_of_lost_timer":
+                return self._call(work.warn_of_lost_timer)
             case "is_waiting":
                 return work.is_waiting(given["slot"])
             case "set_aside":
@@ -89,7 +119,15 @@ class Answering:
                     "This is a defect in Holdfast; please report it."
                 )
 
-    def _wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+    def _call(self, call: Callable[..., T], *args: Any) -> T:
+        """Call a function on the event loop, and return its result."""
+
+        async def called() -> T:
+            return call(*args)
+
+        return self._wait(called())
+
+    def _wait(self, coroutine: Coroutine[Any, Any, T]) -> T:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
 
@@ -108,24 +146,68 @@ class DistantAttempt(Attempt):
         started = events.NodeStarted(
             node=order.node, iteration=told.iteration, execution=told.execution, attempt=told.attempt
         )
-        body = Body(started, order.item, None)
-        self._begin(body, header, told.run_id, idempotent=told.idempotent, blocks=True, callers=threads)
+        self._distant = _DistantBody(started, order.item, ask)
+        self._begin(
+            self._distant,
+            header,
+            told.run_id,
+            idempotent=told.idempotent,
+            blocks=True,
+            callers=threads,
+            clock=SystemClock(),
+            park_after_s=told.park_after,
+        )
         self._ask = ask
-        level = NODE_LEVEL if order.item is None else order.item
-        self._visit = NodeState(kept={level: told.kept}, fresh=told.fresh)
+        self._key_root = told.key_root
+        self._level = NODE_LEVEL if order.item is None else order.item
+        self._visit = NodeState(
+            kept={self._level: told.kept}, fresh=told.fresh, withdrawn={self._level: told.withdrawn}
+        )
+        self._looking: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def coroutine(self) -> Iterator[None]:
+        """Run the coroutine of the node inside this context, in the current task: its waits may stay in memory. Raises `Parked`
+        if the attempt was unwound, whatever the node has made of that.
+        """
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        self.blocks, self._loop = False, loop
+        self._distant.run_in(task)
+        task_family.join(loop, self.family)
+        try:
+            yield
+        except BaseException:
+            if self.body.parking is None:
+                raise
+        finally:
+            self._is_closing = True  # waits that end with the event loop are not withdrawn
+        if self.body.parking is not None:
+            raise Parked(self.body.parking)
 
     @property
     def visit(self) -> NodeState:
         return self._visit
 
+    @property
+    def key_root(self) -> str:
+        return self._key_root
+
     async def record(self, kind: type[NodeEvent], **fields: Any) -> None:
+        self.note(kind, **fields)
+
+    def note(self, kind: type[NodeEvent], **fields: Any) -> int:
+        self._withdraw()
         self._ask("record", {"kind": kind.__name__, "fields": fields})
+        withdrawn = self._visit.withdrawn[self._level]
         if kind is events.StepCompleted:
             self.kept()[step_text(fields["step"])] = fields["value"]
         elif kind is events.NodeCheckpointed:
             self.kept()[CHECKPOINT] = fields["value"]
         elif kind is events.SignalSetAside:
             del self.kept()[fields["slot"]]
+        elif fields["slot"] in withdrawn:  # the wait begins again
+            withdrawn.remove(fields["slot"])
+        return 0  # only the engine knows the seq, and it has made the event durable already
 
     def now(self) -> float:
         return float(self._ask("now", {}))
@@ -143,9 +225,54 @@ class DistantAttempt(Attempt):
         kept = self.kept()
         if slot not in kept:
             self._refuse_inside_step(slot)
-            kept[slot] = self._ask("until_kept", {"slot": slot})
+            if self.blocks:
+                kept[slot] = self._ask("until_kept", {"slot": slot})
+            else:
+                self._look([slot])
+        while slot not in kept:
+            await self._wait_here(slot)
         came: list[Any] = kept[slot]
         return came
+
+    async def _wait_here(self, slot: str) -> None:
+        if self._looking is None:
+            self._looking = self._loop.call_later(_LOOK_S, self._look_again)
+        await super()._wait_here(slot)
+
+    def _look(self, slots: list[str]) -> None:
+        """Ask the engine which of these waits are over, and whether the node has to unwind."""
+        found = self._ask("find_kept", {"slots": slots})
+        self.kept().update(found["kept"])
+        self.parks_elsewhere = found["parks"]
+
+    def _look_again(self) -> None:
+        self._looking = None
+        if not self._waiters:
+            return
+        try:
+            self._look(list(self._waiters))
+        except BaseException as raised:  # noqa: BLE001 - raised in the node
+            for waiter in self._waiters.values():
+                if not waiter.over.done():
+                    waiter.over.set_exception(raised)
+            return
+        self.deliver()
+        if self.parks_elsewhere:
+            self.park()
+        self._looking = self._loop.call_later(_LOOK_S, self._look_again)
+
+    def _park_soon_s(self) -> float:
+        return _PARK_SOON_S
+
+    def withdraw(self, slot: str, signal: str | None) -> bool:
+        is_withdrawn = bool(self._ask("withdraw", {"slot": slot, "signal": signal}))
+        if is_withdrawn:
+            self._visit.withdrawn[self._level].append(slot)
+            self.kept().pop(slot, None)
+        return is_withdrawn
+
+    def warn_of_lost_timer(self) -> None:
+        self._ask("warn_of_lost_timer", {})
 
     def artifacts(self) -> Artifacts:
         if self._artifacts is None:
@@ -163,8 +290,29 @@ class DistantAttempt(Attempt):
         """True if a thread of a step still runs."""
         return self._threads > 0
 
+    def _is_current(self) -> bool:
+        return True
+
     def _require_current(self) -> None:
         """Nothing to check: the engine kills the process of an abandoned attempt."""
+
+
+class _DistantBody(Body):
+    """The call of the node's function in this process. The engine limits its time."""
+
+    def __init__(self, start: NodeEvent, item: int | None, ask: Callable[[str, dict[str, Any]], Any]) -> None:
+        super().__init__(start, item, None)
+        self._ask = ask
+
+    def run_in(self, task: asyncio.Task[Any] | None) -> None:
+        """Note in which task the coroutine of the node runs."""
+        self._task = task
+
+    def hold_limit(self) -> None:
+        self._ask("hold_limit", {})
+
+    def go_on_with_limit(self) -> None:
+        self._ask("go_on_with_limit", {})
 
 
 class NoResources(Mapping[str, Any]):

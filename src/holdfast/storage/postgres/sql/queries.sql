@@ -105,7 +105,10 @@ where excluded.base >= snapshots.base
 insert into holdfast.definitions (fingerprint, body) values ($1, $2) on conflict (fingerprint) do nothing
 
 -- take_requests: mark requests as handled; their rows and ids stay, so that posting them again has no effect
-update holdfast.inbox set taken = $3, body = '' where run = $1 and id = any($2::text[])
+update holdfast.inbox set taken = $3, body = '' where run = $1 and id = any($2::text[]) and taken = 0
+
+-- close_inboxes: mark the requests that still wait as handled and unmet, because their runs are over
+select holdfast.close_inbox(run, seq) from unnest($1::bigint[], $2::bigint[]) as ended(run, seq)
 
 -- appended: whether the event at a seq was written by this append; the first salt of an append is its id
 select 1 from holdfast.events
@@ -114,14 +117,15 @@ where run = (select key from holdfast.runs where run_id = $1) and seq = $2::bigi
 -- run_key: a run's numeric key; no row if the store does not have the run
 select key from holdfast.runs where run_id = $1
 
--- lock_run: lock a run, so that it cannot be deleted until the transaction ends
+-- lock_run: lock a run, so that it cannot be deleted, completed or cancelled until the transaction ends
 select key from holdfast.runs where run_id = $1 for key share
 
 -- runs: run rows with their holders; a condition whose parameter is null does not apply
 select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
        runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.active, runs.error, runs.rewinds, runs.due_at,
        runs.fence, runs.queue, runs.priority, extract(epoch from clock_timestamp())::float8, holders.expires_at, holders.id,
-       holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s
+       holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s,
+       holders.flows, holders.queues, holders.version
 from holdfast.runs left join holdfast.holders on holders.id = runs.holder
 where ($1::text is null or runs.run_id = $1)
   and ($2::text[] is null or runs.status = any($2))
@@ -170,7 +174,8 @@ select runs.key, runs.seq, runs.fence, coalesce($2::float8, extract(epoch from c
 from holdfast.runs where runs.run_id = $1 for update
 
 -- claim_holders: lock the current holder and the claimant, so that neither renews; always in the order of ids, to avoid deadlocks
-select expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s from holdfast.holders where id = any($1::text[])
+select expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version
+from holdfast.holders where id = any($1::text[])
 order by id for no key update
 
 -- take_lease: give a run a holder and a new fence
@@ -182,22 +187,25 @@ with left_alone as (
 select holdfast.tell(array_agg(key)) from left_alone
 
 -- renew_holder: insert or update the row of a holder, which now expires later
-insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
-values ($1, $2, $3, $4, $5, $6, $7::float8, coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8)
-on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
+values ($1, $2, $3, $4, $5, $6, $7::float8, coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8,
+        $9, $10, $11)
+on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version
 
 -- renew_alone: `renew_holder` as its own transaction; does nothing if the schema is too new or the commit would not be durable
 with found as (
     select coalesce((select value::bigint from holdfast.meta where name = 'schema_version'), 0) as version,
            current_setting('fsync') as fsync, current_setting('synchronous_commit') as synchronous_commit,
-           set_config('lock_timeout', $9, true) as lock_wait
+           set_config('lock_timeout', $12, true) as lock_wait
 ), renewed as (
-    insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
+    insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
     select $1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::float8,
-           coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8
+           coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8, $9::text, $10::text, $11::text
     from found
-    where lock_wait is not null and version <= $10::bigint and ($11::boolean or 'off' not in (fsync, synchronous_commit))
-    on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+    where lock_wait is not null and found.version <= $13::bigint and ($14::boolean or 'off' not in (fsync, synchronous_commit))
+    on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version
 )
 select version, fsync, synchronous_commit, extract(epoch from clock_timestamp())::float8 from found
 
@@ -216,18 +224,39 @@ delete from holdfast.holders
 where expires_at < coalesce($1::float8, extract(epoch from clock_timestamp())::float8) - $2::float8
   and not exists (select from holdfast.runs where runs.holder = holders.id)
 
+-- posted: the columns that decide whether a request is put into the inbox of a run: those of the run, and of a request of that id
+select runs.key, runs.status, inbox.verb, inbox.digest
+from holdfast.runs left join holdfast.inbox on inbox.run = runs.key and inbox.id = $2 where runs.run_id = $1
+
 -- post: put a request into the inbox of a run; no row is returned if the request is there already
-insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken)
-values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0)
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest)
+values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0, $8)
 on conflict (run, id) do nothing returning key
 
--- posted: a request that was posted, whether or not it has been handled since
-select inbox.key from holdfast.inbox join holdfast.runs on runs.key = inbox.run where runs.run_id = $1 and inbox.id = $2
+-- lock_runs: lock runs in the order of their ids, so that none can be deleted, completed or cancelled until the transaction ends
+select run_id, key, status from holdfast.runs where run_id = any($1::text[]) order by run_id for key share
+
+-- posted_all: which of these requests are in the inboxes of these runs
+select inbox.run, inbox.id, inbox.verb, inbox.digest
+from unnest($1::bigint[], $2::text[]) as given(run, id) join holdfast.inbox on inbox.run = given.run and inbox.id = given.id
+
+-- post_all: put requests into the inboxes of many runs; no row is returned for a request that is there already
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest)
+select run, id, verb, body, "by", reason, coalesce(at, extract(epoch from clock_timestamp())::float8), 0, digest
+from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::float8[], $8::bytea[])
+     as given(run, id, verb, body, "by", reason, at, digest)
+on conflict (run, id) do nothing returning run, id
 
 -- inbox: requests that wait for the runs of a holder
-select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from holdfast.inbox join holdfast.runs on runs.key = inbox.run
 where inbox.taken = 0 and runs.holder = $1
+order by inbox.key
+
+-- inbox_of: all requests that a run ever got
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
+from holdfast.inbox join holdfast.runs on runs.key = inbox.run
+where runs.run_id = $1
 order by inbox.key
 
 -- keep_blob: renew the time at which a blob was last put; no row is returned if the blob is missing or damaged
@@ -342,9 +371,8 @@ delete from holdfast.remains where run = $1
 -- child_of: a run that was forked from this run
 select run_id from holdfast.runs where parent = $1 order by run_id limit 1
 
--- asked_of: a request that waits in the inbox of a run that is not completed or cancelled
-select inbox.verb from holdfast.inbox join holdfast.runs on runs.key = inbox.run
-where inbox.run = $1 and inbox.taken = 0 and runs.status not in ('completed', 'cancelled') order by inbox.key limit 1
+-- asked_of: a request that waits in the inbox of a run
+select verb from holdfast.inbox where run = $1 and taken = 0 order by key limit 1
 
 -- delete_labels: delete the labels of a run
 delete from holdfast.labels using holdfast.runs, json_each_text(runs.labels::json) as label
@@ -425,7 +453,7 @@ select holdfast.next_due($1::text[], $2::text[], $3::text[], $4::text[], $5::tex
 
 -- holders: every engine that holds runs, or recently did, and how many seconds remain until it expires
 select id, expires_at - coalesce($1::float8, extract(epoch from clock_timestamp())::float8), id, host, boot, pid_namespace, pid,
-       process_started, ttl_s
+       process_started, ttl_s, flows, queues, version
 from holdfast.holders
 
 -- held_runs: how many runs of each queue each holder holds
@@ -452,9 +480,9 @@ where status in ('pending', 'running', 'waiting', 'paused', 'interrupted', 'fail
 -- offered_runs: how many runs of each queue are on offer
 select queue, count(*) from holdfast.runs
 where (holder is null or holder = any($1::text[]))
-and (status in ('pending', 'running', 'interrupted')
-     or (status = 'waiting' and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8))
-     or (status in ('waiting', 'paused', 'failed')
+and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
+     or (status in ('pending', 'waiting') and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8))
+     or (status in ('pending', 'waiting', 'paused', 'failed')
          and exists (select from holdfast.inbox where inbox.run = runs.key and inbox.taken = 0)))
 group by queue
 

@@ -17,7 +17,10 @@ create table holdfast.holders (
     pid             bigint not null,
     process_started text not null,
     ttl_s           double precision not null,
-    expires_at      double precision not null
+    expires_at      double precision not null,
+    flows           text,                     -- JSON: the flows whose runs it claims as a worker; null: it is not a worker
+    queues          text,                     -- JSON: the queues from which it claims them; null: all queues
+    version         text not null default ''
 ) with (fillfactor = 50);
 
 -- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease. Pages keep free
@@ -54,10 +57,10 @@ create index runs_by_holder on holdfast.runs (holder, queue) where holder is not
 
 -- Runs that a worker may take, in the order in which they are taken, for each flow and queue.
 create index runs_offered on holdfast.runs (flow, queue, priority desc, created_at, run_id)
-where holder is null and status in ('pending', 'running', 'interrupted');
+where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null);
 
 create index runs_due on holdfast.runs (flow, queue, priority desc, due_at, run_id)
-where holder is null and status = 'waiting' and due_at is not null;
+where holder is null and status in ('pending', 'waiting') and due_at is not null;
 
 -- Queues that have a limit. A worker that takes runs from such a queue locks its row, so that workers do so one after another.
 create table holdfast.queues (
@@ -120,7 +123,9 @@ create table holdfast.inbox (
     "by"   text,
     reason text,
     at     double precision not null,
-    taken  bigint not null                    -- the seq of the event that handled it; 0: not handled yet
+    taken  bigint not null,                   -- the seq of the event that handled it; 0: not handled yet
+    digest bytea,                             -- sha256 of verb and body; null: posted before there were digests
+    unmet  boolean not null default false     -- whether it still waited when the run was completed or cancelled
 );
 
 create unique index inbox_by_run on holdfast.inbox (run, id);
@@ -177,10 +182,23 @@ begin
 end
 $$;
 
+-- Mark the requests that still wait as handled and unmet, because their run is over. A function, so that its plan is kept; the
+-- settings make the plan use the index of waiting requests, even if it was made while the table was small.
+create function holdfast.close_inbox(of_run bigint, of_seq bigint) returns void language plpgsql
+set plan_cache_mode = force_generic_plan set enable_seqscan = off
+as $$
+begin
+    update holdfast.inbox set taken = of_seq, unmet = true, body = '' where run = of_run and taken = 0;
+end
+$$;
+
 -- Write a lone append: it is checked, written and acknowledged in one round trip. A function, because the server keeps the plans
 -- of its statements without a session having to prepare them. Nearly every step of a run writes two rows (a node has ended, the
 -- next begins), so the first two rows are plain parameters: decoding and indexing arrays costs time at every call. Further rows
 -- are arrays. A statement that reads arrays as a table is planned again each time, so up to 8 rows are inserted one by one.
+-- An append that ends the run locks its row before the update: a request that another session is putting into the inbox is then
+-- seen, and one that comes later waits, and finds that the run is over. (`for update` excludes the `for key share` of a request;
+-- an update by itself would not.)
 -- Returns null if the append is refused, -1 if the commit would not be durable, otherwise the database's time.
 create function holdfast.append_one(
     unsafe boolean, lock_wait text, of_run text, expected bigint, of_fence bigint, of_holder text, gives_back boolean,
@@ -200,6 +218,9 @@ begin
         return -1;
     end if;
     perform set_config('lock_timeout', lock_wait, true);
+    if new_status in ('completed', 'cancelled') then
+        perform from holdfast.runs where run_id = of_run for update;
+    end if;
     update holdfast.runs set
         seq = new_seq, digest = new_digest, updated_at = new_at, status = new_status, fingerprint = new_fingerprint,
         state_version = new_state_version, active = new_active, error = new_error, rewinds = new_rewinds, due_at = new_due_at,
@@ -208,6 +229,9 @@ begin
     returning key into of_key;
     if not found then
         return null;
+    end if;
+    if new_status in ('completed', 'cancelled') then
+        perform holdfast.close_inbox(of_key, new_seq);
     end if;
     if gives_back then
         perform holdfast.tell(array[of_key]);
@@ -258,12 +282,14 @@ begin
     ready_queues (flow, queue) as (
         select wanted.flow, (select runs.queue from holdfast.runs
                              where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                             and (runs.status <> 'pending' or runs.due_at is null)
                              and runs.flow = wanted.flow
                              order by runs.queue limit 1)
         from unnest(of_flows) as wanted(flow)
         union all
         select ready_queues.flow, (select runs.queue from holdfast.runs
                                    where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                                   and (runs.status <> 'pending' or runs.due_at is null)
                                    and runs.flow = ready_queues.flow and runs.queue > ready_queues.queue
                                    order by runs.queue limit 1)
         from ready_queues where queue is not null
@@ -271,6 +297,7 @@ begin
     ready_lanes (flow, queue, priority, n) as (
         select flow, queue, (select runs.priority from holdfast.runs
                              where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                             and (runs.status <> 'pending' or runs.due_at is null)
                              and runs.flow = ready_queues.flow and runs.queue = ready_queues.queue
                              order by runs.priority desc limit 1), 1
         from ready_queues
@@ -278,6 +305,7 @@ begin
         union all
         select flow, queue, (select runs.priority from holdfast.runs
                              where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                             and (runs.status <> 'pending' or runs.due_at is null)
                              and runs.flow = ready_lanes.flow and runs.queue = ready_lanes.queue
                              and runs.priority < ready_lanes.priority
                              order by runs.priority desc limit 1), n + 1
@@ -285,27 +313,27 @@ begin
     ),
     due_queues (flow, queue) as (
         select wanted.flow, (select runs.queue from holdfast.runs
-                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                              and runs.flow = wanted.flow
                              order by runs.queue limit 1)
         from unnest(of_flows) as wanted(flow)
         union all
         select due_queues.flow, (select runs.queue from holdfast.runs
-                                 where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                                 where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                                  and runs.flow = due_queues.flow and runs.queue > due_queues.queue
                                  order by runs.queue limit 1)
         from due_queues where queue is not null
     ),
     due_lanes (flow, queue, priority) as (
         select flow, queue, (select runs.priority from holdfast.runs
-                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                              and runs.flow = due_queues.flow and runs.queue = due_queues.queue
                              order by runs.priority desc limit 1)
         from due_queues
         where queue is not null and (of_queues is null or queue = any(of_queues))
         union all
         select flow, queue, (select runs.priority from holdfast.runs
-                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                              and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue
                              and runs.priority < due_lanes.priority
                              order by runs.priority desc limit 1)
@@ -317,14 +345,16 @@ begin
                runs.status as why, runs.created_at as since
         from ready_lanes as lane cross join lateral (
             select * from holdfast.runs where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+            and (runs.status <> 'pending' or runs.due_at is null)
             and runs.flow = lane.flow and runs.queue = lane.queue
             and runs.priority between lane.priority and lane.priority
             order by runs.priority desc, runs.created_at, runs.run_id limit width) as runs
         where lane.priority is not null
         union all
-        select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence, 'due', runs.due_at
+        select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence,
+               case runs.status when 'waiting' then 'due' else runs.status end, runs.due_at
         from due_lanes as lane cross join lateral (
-            select * from holdfast.runs where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+            select * from holdfast.runs where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
             and runs.flow = lane.flow and runs.queue = lane.queue
             and runs.priority between lane.priority and lane.priority and runs.due_at <= (select at from now)
             order by runs.priority desc, runs.due_at, runs.run_id limit width) as runs
@@ -332,19 +362,20 @@ begin
         union all
         (select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence,
                 case runs.status when 'waiting' then 'due' else runs.status end,
-                case runs.status when 'waiting' then runs.due_at else runs.created_at end
+                case when runs.status in ('pending', 'waiting') then coalesce(runs.due_at, runs.created_at)
+                     else runs.created_at end
          from left_behind as runs
          where runs.flow = any(of_flows) and (of_queues is null or runs.queue = any(of_queues))
-         and (runs.status in ('pending', 'running', 'interrupted')
-              or (runs.status = 'waiting' and runs.due_at <= (select at from now))))
+         and (runs.status in ('running', 'interrupted') or (runs.status = 'pending' and runs.due_at is null)
+              or (runs.status in ('pending', 'waiting') and runs.due_at <= (select at from now))))
         union all
         (select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence, 'asked', asked.at
          from (select run, min(at) as at from holdfast.inbox where taken = 0 group by run) as asked
          join holdfast.runs on runs.key = asked.run
          where (runs.holder is null or runs.holder = any(lost))
          and runs.flow = any(of_flows) and (of_queues is null or runs.queue = any(of_queues))
-         and (runs.status in ('paused', 'failed')
-              or (runs.status = 'waiting' and coalesce(runs.due_at > (select at from now), true))))
+         and (runs.status in ('paused', 'failed') or (runs.status = 'waiting' and runs.due_at is null)
+              or (runs.status in ('pending', 'waiting') and runs.due_at > (select at from now))))
     )
     select key, run_id, flow, queue, priority, seq, fence, why, since
     from (select *, row_number() over (partition by queue order by priority desc, since, run_id) as n from offers) as offer
@@ -364,7 +395,7 @@ begin
 end
 $$;
 
--- When the first waiting run of some flows and queues (null: all queues) is due, except runs in the queues `stopped` and the
+-- When the first waiting or pending run of some flows and queues (null: all queues) is due, except runs in the queues `stopped` and the
 -- runs `without`.
 create function holdfast.next_due(of_flows text[], of_queues text[], lost text[], stopped text[], without text[])
 returns double precision
@@ -377,27 +408,27 @@ begin
     with recursive
     due_queues (flow, queue) as (
         select wanted.flow, (select runs.queue from holdfast.runs
-                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                              and runs.flow = wanted.flow
                              order by runs.queue limit 1)
         from unnest(of_flows) as wanted(flow)
         union all
         select due_queues.flow, (select runs.queue from holdfast.runs
-                                 where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                                 where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                                  and runs.flow = due_queues.flow and runs.queue > due_queues.queue
                                  order by runs.queue limit 1)
         from due_queues where queue is not null
     ),
     due_lanes (flow, queue, priority) as (
         select flow, queue, (select runs.priority from holdfast.runs
-                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                              and runs.flow = due_queues.flow and runs.queue = due_queues.queue
                              order by runs.priority desc limit 1)
         from due_queues
         where queue is not null and (of_queues is null or queue = any(of_queues))
         union all
         select flow, queue, (select runs.priority from holdfast.runs
-                             where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                             where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                              and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue
                              and runs.priority < due_lanes.priority
                              order by runs.priority desc limit 1)
@@ -406,14 +437,14 @@ begin
     left_behind as materialized (select * from holdfast.runs where runs.holder = any(lost))
     select min(due_at) from (
         select (select runs.due_at from holdfast.runs
-                where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                 and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue and runs.priority = due_lanes.priority
                 and runs.run_id <> all(without)
                 order by runs.due_at limit 1) as due_at
         from due_lanes where due_lanes.queue <> all(stopped)
         union all
         select runs.due_at from left_behind as runs
-        where runs.status = 'waiting' and runs.flow = any(of_flows)
+        where runs.status in ('pending', 'waiting') and runs.flow = any(of_flows)
         and (of_queues is null or runs.queue = any(of_queues)) and runs.queue <> all(stopped)
         and runs.run_id <> all(without)
     ) as times

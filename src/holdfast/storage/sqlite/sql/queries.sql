@@ -87,7 +87,15 @@ where excluded.base >= snapshots.base
 insert into definitions (fingerprint, body) values (?1, ?2) on conflict (fingerprint) do nothing
 
 -- take_request: mark a request as handled; its row and id stay, so that posting it again has no effect
-update inbox set taken = ?3, body = '' where run = ?1 and id = ?2
+update inbox set taken = ?3, body = '' where run = ?1 and id = ?2 and taken = 0
+
+-- close_inbox: mark the requests that still wait as handled and unmet, because their run is over
+update inbox set taken = ?2, unmet = 1, body = '' where run = ?1 and taken = 0
+
+-- close_inboxes: `close_inbox` for many runs: a JSON list of their keys and of the seqs at which they ended
+update inbox set taken = ended.cells ->> 1, unmet = 1, body = ''
+from (select value as cells from jsonb_each(?1)) as ended
+where inbox.run = ended.cells ->> 0 and inbox.taken = 0
 
 -- appended: whether the event at a seq was written by this append; the first salt of an append is its id
 select 1 from events
@@ -100,7 +108,7 @@ select key from runs where run_id = ?1
 select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
        runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.active, runs.error, runs.rewinds, runs.due_at,
        runs.fence, runs.queue, runs.priority, holders.expires_at, holders.id, holders.host, holders.boot,
-       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s
+       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues, holders.version
 from runs left join holders on holders.key = runs.holder
 where true
 
@@ -153,7 +161,7 @@ select body from definitions where fingerprint = ?1
 
 -- lease: the columns that decide whether a claim of a run succeeds
 select runs.key, runs.seq, runs.fence, holders.key, holders.expires_at, holders.id, holders.host, holders.boot,
-       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s
+       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues, holders.version
 from runs left join holders on holders.key = runs.holder
 where runs.run_id = ?1
 
@@ -165,15 +173,17 @@ update runs set holder = null
 where run_id = ?1 and fence = ?3 and holder = (select key from holders where id = ?2)
 
 -- renew_holder: insert or update the row of a holder, which now expires later
-insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
-on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version
 returning key
 
 -- renew_alone: `renew_holder` as a transaction of its own; does nothing if the schema is newer than this Holdfast knows
-insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at)
-select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8 from pragma_user_version where user_version <= ?9
-on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s
+insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
+select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 from pragma_user_version where user_version <= ?12
+on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version
 returning key
 
 -- holder_key: the numeric key of a holder
@@ -191,17 +201,23 @@ delete from holders where key = ?1 and not exists (select 1 from runs where hold
 -- drop_old_holders: delete holders that expired long ago and hold no run
 delete from holders where expires_at < ?1 and not exists (select 1 from runs where runs.holder = holders.key)
 
--- post: put a request into the inbox of a run; no row is returned if the request is there already
-insert into inbox (run, id, verb, body, "by", reason, at, taken) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0)
-on conflict (run, id) do nothing returning key
+-- posted: the columns that decide whether a request is put into the inbox of a run: those of the run, and of a request of that id
+select runs.key, runs.status, inbox.verb, inbox.digest
+from runs left join inbox on inbox.run = runs.key and inbox.id = ?2 where runs.run_id = ?1
 
--- posted: a request that was posted, whether or not it has been handled since
-select key from inbox where run = (select key from runs where run_id = ?1) and id = ?2
+-- post: put a request into the inbox of a run
+insert into inbox (run, id, verb, body, "by", reason, at, taken, digest) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8)
 
 -- inbox: requests that wait for the runs of a holder; begins with the inbox, which is mostly empty
-select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from inbox cross join runs on runs.key = inbox.run cross join holders on holders.key = runs.holder
 where inbox.taken = 0 and holders.id = ?1
+order by inbox.key
+
+-- inbox_of: all requests that a run ever got
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
+from runs cross join inbox on inbox.run = runs.key
+where runs.run_id = ?1
 order by inbox.key
 
 -- trimmed: what upkeep has removed from the log of a run
@@ -273,9 +289,8 @@ select count(*) from remains
 -- child_of: a run that was forked from this run
 select run_id from runs where parent = ?1 order by run_id limit 1
 
--- asked_of: a request that waits in the inbox of a run that is not completed or cancelled
-select inbox.verb from inbox join runs on runs.key = inbox.run
-where inbox.run = ?1 and inbox.taken = 0 and runs.status not in ('completed', 'cancelled') order by inbox.key limit 1
+-- asked_of: a request that waits in the inbox of a run
+select verb from inbox where run = ?1 and taken = 0 order by key limit 1
 
 -- highest_run: the highest key of any run
 select coalesce(max(key), 0) from runs
@@ -309,47 +324,51 @@ with recursive
 ready_queues (flow, queue) as (
     select value, (select min(runs.queue) from runs
                    where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                   and (runs.status <> 'pending' or runs.due_at is null)
                    and runs.flow = value)
     from json_each(?1)
     union all
     select flow, (select min(runs.queue) from runs
                   where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                  and (runs.status <> 'pending' or runs.due_at is null)
                   and runs.flow = ready_queues.flow and runs.queue > ready_queues.queue)
     from ready_queues where queue is not null
 ),
 ready_lanes (flow, queue, priority, n) as (
     select flow, queue, (select max(runs.priority) from runs
                          where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                         and (runs.status <> 'pending' or runs.due_at is null)
                          and runs.flow = ready_queues.flow and runs.queue = ready_queues.queue), 1
     from ready_queues
     where queue is not null and (?2 is null or queue in (select value from json_each(?2)))
     union all
     select flow, queue, (select max(runs.priority) from runs
                          where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+                         and (runs.status <> 'pending' or runs.due_at is null)
                          and runs.flow = ready_lanes.flow and runs.queue = ready_lanes.queue
                          and runs.priority < ready_lanes.priority), n + 1
     from ready_lanes where priority is not null and n < ?5
 ),
 due_queues (flow, queue) as (
     select value, (select min(runs.queue) from runs
-                   where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                   where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                    and runs.flow = value)
     from json_each(?1)
     union all
     select flow, (select min(runs.queue) from runs
-                  where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                  where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                   and runs.flow = due_queues.flow and runs.queue > due_queues.queue)
     from due_queues where queue is not null
 ),
 due_lanes (flow, queue, priority) as (
     select flow, queue, (select max(runs.priority) from runs
-                         where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                         where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                          and runs.flow = due_queues.flow and runs.queue = due_queues.queue)
     from due_queues
     where queue is not null and (?2 is null or queue in (select value from json_each(?2)))
     union all
     select flow, queue, (select max(runs.priority) from runs
-                         where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                         where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                          and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue
                          and runs.priority < due_lanes.priority)
     from due_lanes where priority is not null
@@ -362,26 +381,30 @@ from (
         select runs.*, runs.status as why, runs.created_at as since
         from ready_lanes as lane cross join runs on runs.key in (
         select runs.key from runs where runs.holder is null and runs.status in ('pending', 'running', 'interrupted')
+        and (runs.status <> 'pending' or runs.due_at is null)
         and runs.flow = lane.flow and runs.queue = lane.queue and runs.priority = lane.priority
         order by runs.created_at, runs.run_id limit ?5)
         union all
-        select runs.*, 'due', runs.due_at
+        select runs.*, case runs.status when 'waiting' then 'due' else runs.status end, runs.due_at
         from due_lanes as lane cross join runs on runs.key in (
-        select runs.key from runs where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+        select runs.key from runs where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
         and runs.flow = lane.flow and runs.queue = lane.queue and runs.priority = lane.priority and runs.due_at <= ?4
         order by runs.due_at, runs.run_id limit ?5)
         union all
         select runs.*, case runs.status when 'waiting' then 'due' else runs.status end,
-               case runs.status when 'waiting' then runs.due_at else runs.created_at end
+               case when runs.status in ('pending', 'waiting') then coalesce(runs.due_at, runs.created_at)
+                    else runs.created_at end
         from lost cross join runs on runs.holder = lost.key
         where runs.flow in (select value from json_each(?1)) and (?2 is null or runs.queue in (select value from json_each(?2)))
-        and (runs.status in ('pending', 'running', 'interrupted') or (runs.status = 'waiting' and runs.due_at <= ?4))
+        and (runs.status in ('running', 'interrupted') or (runs.status = 'pending' and runs.due_at is null)
+             or (runs.status in ('pending', 'waiting') and runs.due_at <= ?4))
         union all
         select runs.*, 'asked', min(inbox.at)
         from inbox cross join runs on runs.key = inbox.run
         where inbox.taken = 0 and (runs.holder is null or runs.holder in (select key from lost))
         and runs.flow in (select value from json_each(?1)) and (?2 is null or runs.queue in (select value from json_each(?2)))
-        and (runs.status in ('paused', 'failed') or (runs.status = 'waiting' and coalesce(runs.due_at > ?4, true)))
+        and (runs.status in ('paused', 'failed') or (runs.status = 'waiting' and runs.due_at is null)
+             or (runs.status in ('pending', 'waiting') and runs.due_at > ?4))
         group by runs.key
     )
 )
@@ -391,43 +414,43 @@ where n <= ?5 order by priority desc, since, run_id
 with recursive
 due_queues (flow, queue) as (
     select value, (select min(runs.queue) from runs
-                   where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                   where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                    and runs.flow = value)
     from json_each(?1)
     union all
     select flow, (select min(runs.queue) from runs
-                  where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                  where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                   and runs.flow = due_queues.flow and runs.queue > due_queues.queue)
     from due_queues where queue is not null
 ),
 due_lanes (flow, queue, priority) as (
     select flow, queue, (select max(runs.priority) from runs
-                         where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                         where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                          and runs.flow = due_queues.flow and runs.queue = due_queues.queue)
     from due_queues
     where queue is not null and (?2 is null or queue in (select value from json_each(?2)))
     union all
     select flow, queue, (select max(runs.priority) from runs
-                         where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+                         where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
                          and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue
                          and runs.priority < due_lanes.priority)
     from due_lanes where priority is not null
 )
 select min(due_at), exists (select 1 from queues) from (
     select (select min(runs.due_at) from runs
-            where runs.holder is null and runs.status = 'waiting' and runs.due_at is not null
+            where runs.holder is null and runs.status in ('pending', 'waiting') and runs.due_at is not null
             and runs.flow = due_lanes.flow and runs.queue = due_lanes.queue and runs.priority = due_lanes.priority
             and runs.run_id not in (select value from json_each(?5))) as due_at
     from due_lanes where due_lanes.queue not in (select value from json_each(?4))
     union all
     select runs.due_at from json_each(?3) as lost cross join runs on runs.holder = lost.value
-    where runs.status = 'waiting' and runs.flow in (select value from json_each(?1))
+    where runs.status in ('pending', 'waiting') and runs.flow in (select value from json_each(?1))
     and (?2 is null or runs.queue in (select value from json_each(?2)))
     and runs.queue not in (select value from json_each(?4)) and runs.run_id not in (select value from json_each(?5))
 )
 
 -- holders: every engine that holds runs, or recently did
-select key, expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s from holders
+select key, expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version from holders
 
 -- release_dead: release all leases of a holder that is dead or has expired
 update runs set holder = null where holder = ?1
@@ -455,8 +478,9 @@ where status in ('pending', 'running', 'waiting', 'paused', 'interrupted', 'fail
 -- offered_runs: how many runs of each queue are on offer; lost holders are a JSON list of keys
 select queue, count(*) from runs
 where (holder is null or holder in (select value from json_each(?1)))
-and (status in ('pending', 'running', 'interrupted') or (status = 'waiting' and due_at <= ?2)
-     or (status in ('waiting', 'paused', 'failed')
+and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
+     or (status in ('pending', 'waiting') and due_at <= ?2)
+     or (status in ('pending', 'waiting', 'paused', 'failed')
          and exists (select 1 from inbox where inbox.run = runs.key and inbox.taken = 0)))
 group by queue
 

@@ -16,7 +16,10 @@ create table holders (
     pid             integer not null,
     process_started text not null,
     ttl_s           real not null,
-    expires_at      real not null
+    expires_at      real not null,
+    flows           text,            -- JSON: the flows whose runs it claims as a worker; null: it is not a worker
+    queues          text,            -- JSON: the queues from which it claims them; null: all queues
+    version         text not null default ''
 ) strict;
 
 -- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease.
@@ -53,10 +56,10 @@ create index runs_by_holder on runs (holder, queue) where holder is not null;
 -- Runs that a worker may take, in the order in which they are taken, for each flow and queue. A held run is in neither index,
 -- so appends do not update them, although `due_at` may change with every step.
 create index runs_offered on runs (flow, queue, priority desc, created_at, run_id)
-where holder is null and status in ('pending', 'running', 'interrupted');
+where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null);
 
 create index runs_due on runs (flow, queue, priority desc, due_at, run_id)
-where holder is null and status = 'waiting' and due_at is not null;
+where holder is null and status in ('pending', 'waiting') and due_at is not null;
 
 -- Queues that have a limit.
 create table queues (
@@ -118,7 +121,9 @@ create table inbox (
     "by"   text,
     reason text,
     at     real not null,
-    taken  integer not null          -- the seq of the event that handled it; 0: not handled yet
+    taken  integer not null,         -- the seq of the event that handled it; 0: not handled yet
+    digest blob,                     -- sha256 of verb and body; null: posted before there were digests
+    unmet  integer not null default 0  -- 1: it still waited when the run was completed or cancelled
 ) strict;
 
 create unique index inbox_by_run on inbox (run, id);
