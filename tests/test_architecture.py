@@ -136,7 +136,7 @@ TWICE: dict[str, str] = {
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 STORE_VERBS_MAX = 15
-STORE_ATTRIBUTES_MAX = 5
+STORE_ATTRIBUTES_MAX = 6
 
 # --- reading a tree ----------------------------------------------------------------------------------
 
@@ -738,8 +738,8 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         (
             "storage/contract.py",
             "class Store:\n    url: str\n"
-            + "".join(f"    @property\n    def part_{n}(self): ...\n" for n in range(5)),
-            "6 attributes, more than 5",
+            + "".join(f"    @property\n    def part_{n}(self): ...\n" for n in range(6)),
+            "7 attributes, more than 6",
         ),
     ],
 }

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import holdfast as hf
+from command_line import caller, furnish
 from holdfast.errors import SettingError
 from holdfast.server import token_file
 
@@ -171,12 +172,14 @@ def test_the_link_shows_the_public_address(serve):
         (["--host", "256.1.1.1", "--public-url", "https://x.example"], {}, "--host"),
     ],
 )  # fmt: skip
-def test_what_would_be_unsafe_is_refused(serve, words, environment, told):
-    server = serve(*words, **environment)
-    _, said = server.process.communicate(timeout=PATIENCE_S)
-    assert server.process.returncode == 2
-    assert told in said
-    assert "short.one" not in said
+def test_what_would_be_unsafe_is_refused(tmp_path, monkeypatch, capsys, words, environment, told):
+    furnish(tmp_path, monkeypatch)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    ended = caller(capsys)("serve", "--port", "0", *words)
+    assert ended.code == 2
+    assert told in ended.err
+    assert "short.one" not in ended.err
 
 
 def test_a_port_in_use_is_reported(serve, tmp_path):

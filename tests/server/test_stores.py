@@ -6,7 +6,7 @@ import asyncio
 
 import msgspec
 import pytest
-from app_client import TOKENS, Caller
+from app_client import SECRET, TOKENS, Caller, make_token
 from fastapi import FastAPI
 from served_flows import flow, run_order
 from starlette.applications import Starlette
@@ -14,10 +14,12 @@ from starlette.routing import Mount
 from test_table import path_of
 
 import holdfast as hf
+from holdfast.server.access import FRESH_S
 from holdfast.server.table import ROUTES
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.testing.clock import ManualClock
 from postgres_server import drop_schema, schema_for, shared_url
 
 
@@ -52,6 +54,28 @@ def test_every_route_answers(store):
             ]
             missing = await caller.get("/api/v1/runs/none")
             assert missing.status == 404
+            app.stop()
+
+    try:
+        asyncio.run(main())
+    finally:
+        store.close()
+
+
+def test_a_token_of_the_store_is_accepted_until_it_is_revoked(store):
+    async def main() -> None:
+        clock = ManualClock()
+        async with hf.Engine(store, flows=[flow]) as engine:
+            app = hf.asgi(engine, clock=clock)
+            caller = Caller(app)
+            assert (await caller.get("/api/v1/meta")).status == 401
+            store.tokens.add(make_token("operate", "t1", kind="agent"))
+            about = await caller.get("/api/v1/meta", token=f"t1.{SECRET}")
+            assert (about.status, about.json["name"], about.json["role"]) == (200, "operate-ada", "operate")
+            assert (await caller.get("/api/v1/meta", token=f"t1.{SECRET}x")).status == 401
+            store.tokens.revoke("t1", clock.now())
+            clock.advance(FRESH_S)
+            assert (await caller.get("/api/v1/meta", token=f"t1.{SECRET}")).status == 401
             app.stop()
 
     try:

@@ -1,7 +1,7 @@
 """Commands for the HTTP server: serve, which answers requests until it is stopped, and token, which says who may call.
 
-`serve` prints one line when it listens: the link to open. If it knows flows, it is a worker as well, in the same process. SIGTERM
-and Ctrl-C make it drain like a worker, and it answers until its running nodes have ended.
+`serve` prints one line when it listens: its address, with the token. If it knows flows, it is a worker as well, in the same process.
+SIGTERM and Ctrl-C make it drain like a worker, and it answers until its running nodes have ended.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from holdfast.cli.app import CARE, EXECUTE, command
 from holdfast.cli.exits import Exit
 from holdfast.cli.suggestions import command_line
 from holdfast.errors import SettingError, did_you_mean
-from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
 from holdfast.runtime import blocking, settings
 from holdfast.runtime.clock import SystemClock
@@ -77,8 +76,8 @@ def serve(
 ) -> int:
     """Serve runs over HTTP, and execute them.
 
-    The first line of the output is the link to open, with the token in it. If HOLDFAST_TOKEN is set, that token is valid, and the
-    line has only the address.
+    The first line of the output is the address, with the token after #token=. If HOLDFAST_TOKEN is set, that token is valid, and
+    the line has only the address.
     """
     given, text = (None, "") if no_token else _own_token(store)
     _check_exposure(host, public_url or [], no_token=no_token)
@@ -145,9 +144,8 @@ def _run(plan: _Plan, given: blocking.Options) -> int:
 def _application(engine: Engine, plan: _Plan) -> Any:
     from holdfast.server.asgi import asgi
 
-    kept: Tokens | None = getattr(engine.store, "tokens", None)
     # A token of the store has the role that the store says, also if it is in the environment of this process.
-    is_kept = plan.token is not None and kept is not None and kept.get(plan.token.id) is not None
+    is_kept = plan.token is not None and engine.store.tokens.get(plan.token.id) is not None
     return asgi(
         engine,
         public_urls=plan.public_urls,
@@ -192,7 +190,7 @@ def _flows_of(files: list[str]) -> list[Any]:
 
 
 def _own_token(store: str | None) -> tuple[Token, str]:
-    """Return the token of this server, and its text if the link is to contain it."""
+    """Return the token of this server, and its text if the first line is to contain it."""
     name, now = _login(), SystemClock().now()
     found = token_file.from_environment(name, now)
     if found is not None:
@@ -211,7 +209,7 @@ def _anonymous() -> Identity:
 
 
 def _link(plan: _Plan, port: int) -> str:
-    """Return the link to open. The token is in its fragment, which browsers do not send."""
+    """Return the address to print. The token is in its fragment, which browsers do not send."""
     url = plan.public_urls[0].rstrip("/") if plan.public_urls else f"http://{join_host(plan.host, port)}"
     return f"{url}/#token={plan.token_text}" if plan.token_text else f"{url}/"
 
@@ -247,11 +245,11 @@ def token(
         typer.Option(
             "--role",
             metavar="ROLE",
-            help="What the token allows: read, start (also start and signal), operate (all verbs) or admin. Default: read.",
+            help="What the token allows: read, start, operate or admin, each of which includes those before it. Default: read.",
         ),
     ] = "read",
     agent: Annotated[
-        bool, typer.Option("--agent", help="The token is for an agent: logs record it as agent:NAME.")
+        bool, typer.Option("--agent", help="The token is for an agent, which the server knows as agent:NAME.")
     ] = False,
     expires: Annotated[
         str | None,
@@ -268,12 +266,12 @@ def token(
     match action:
         case "create":
             made = _make_token(name, role, agent=agent, expires=expires)
-            stores.read(store, lambda reader: _tokens(reader).add(made[0]))
+            stores.read(store, lambda reader: reader.store.tokens.add(made[0]))
             _say_created(*made, as_json=as_json)
         case "list":
-            _say_tokens(stores.read(store, lambda reader: _tokens(reader).all()), as_json=as_json)
+            _say_tokens(stores.read(store, lambda reader: reader.store.tokens.all()), as_json=as_json)
         case "revoke":
-            revoked = stores.read(store, lambda reader: _revoke(_tokens(reader), name))
+            revoked = stores.read(store, lambda reader: _revoke(reader.store.tokens, name))
             if as_json:
                 screen.say_json(_shown(revoked))
             else:
@@ -286,13 +284,6 @@ def token(
                 f"{action!r} is not an action{did_you_mean(action, ('create', 'list', 'revoke'))}; the actions are create, list "
                 "and revoke"
             )
-
-
-def _tokens(reader: Reader) -> Tokens:
-    found: Tokens | None = getattr(reader.store, "tokens", None)
-    if found is None:
-        raise SettingError("this kind of store keeps no tokens; set HOLDFAST_TOKEN for the server instead")
-    return found
 
 
 def _make_token(name: str | None, role: str, *, agent: bool, expires: str | None) -> tuple[Token, str]:

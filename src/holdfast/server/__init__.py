@@ -1,4 +1,4 @@
-"""The server: one HTTP API for programs, agents and the page. `asgi` makes the application, `connection` serves it.
+"""The server: an HTTP API for programs and agents. `asgi` makes the application, `connection` serves it.
 
 A handler of the server executes no node. Reading is done off the event loop.
 """

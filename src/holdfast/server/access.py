@@ -17,7 +17,7 @@ import msgspec
 from holdfast.runtime.clock import Clock
 from holdfast.server.addresses import network_of
 from holdfast.server.problems import Refused, refuse
-from holdfast.storage.tokens import Kind, Role, Token, Tokens, digest_of, split
+from holdfast.storage.tokens import Kind, Role, Token, digest_of, split
 
 FRESH_S = 5.0
 """For how many seconds a token that was looked up counts without a look at the store."""
@@ -62,13 +62,13 @@ class Failures:
 
 
 class Access:
-    """Knows the tokens of the server: `given` are those of its process, `tokens` those of the store."""
+    """Knows the tokens of the server: `given` are those of its process, `find` gets those of the store."""
 
     def __init__(
         self,
         *,
         given: Iterable[Token] = (),
-        tokens: Callable[[], Tokens | None] = lambda: None,
+        find: Callable[[str], Token | None] = lambda token_id: None,
         read: Read,
         clock: Clock,
         anonymous: Identity | None = None,
@@ -76,7 +76,7 @@ class Access:
         """With `anonymous`, no token is needed, and every request comes from that identity."""
         self.anonymous = anonymous
         self._given = {token.id: token for token in given}
-        self._tokens = tokens
+        self._get = find
         self._read = read
         self._clock = clock
         self._known: OrderedDict[str, tuple[float, Token]] = OrderedDict()
@@ -131,8 +131,7 @@ class Access:
         at, known = self._known.get(token_id, (0.0, None))
         if known is not None and 0 <= self._clock.now() - at < FRESH_S:
             return known
-        tokens = self._tokens()
-        found: Token | None = await self._read(tokens.get, token_id) if tokens is not None else None
+        found: Token | None = await self._read(self._get, token_id)
         self._known.pop(token_id, None)
         if found is not None:
             self._known[token_id] = (self._clock.now(), found)

@@ -29,7 +29,7 @@ from holdfast.server.json_body import decode
 from holdfast.server.parameters import read_query
 from holdfast.server.problems import refuse
 from holdfast.server.table import Table
-from holdfast.storage.tokens import Token, Tokens
+from holdfast.storage.tokens import Token
 
 try:
     from starlette.requests import ClientDisconnect, Request
@@ -63,12 +63,15 @@ def asgi(
     addresses = Addresses(public_urls)
     backend.public_urls, backend.features = addresses.public_urls, features
 
-    def stored() -> Tokens | None:
-        found: Tokens | None = getattr(backend.store, "tokens", None)
-        return found
+    def find(token_id: str) -> Token | None:
+        return backend.store.tokens.get(token_id)  # the store of this moment: the engine may be opened later
 
     backend.access = Access(
-        given=tokens, tokens=stored, read=backend.read, clock=backend.clock, anonymous=anonymous
+        given=tokens,
+        find=find,
+        read=backend.read,
+        clock=backend.clock,
+        anonymous=anonymous,
     )
     return Application(backend, table or Table(), addresses, backend.access)
 

@@ -107,7 +107,7 @@ class Guard:
         if origin is not None and not self._addresses.is_origin(origin, head.server):
             raise refuse("wrong-origin", "The header `Origin` names another site.")
         site = head.one("sec-fetch-site")
-        # A link on another site may lead to the page; it cannot read what the page shows.
+        # A link on another site may lead to an open path; that site cannot read what is shown.
         if site is not None and site not in _OWN_SITES and not is_open:
             raise refuse(
                 "wrong-origin", "The header `Sec-Fetch-Site` says that another site sends the request."

@@ -78,7 +78,7 @@ KINDS: dict[str, ProblemKind] = {
     "wrong-origin": ProblemKind(
         403,
         "The request comes from another site",
-        "Open the page under its own address. Behind a proxy, give the server that address: --public-url URL.",
+        "Call the server under its own address. Behind a proxy, give the server that address: --public-url URL.",
     ),
     "not-found": ProblemKind(
         404,

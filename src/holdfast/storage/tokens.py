@@ -15,6 +15,8 @@ from typing import Literal, Protocol, TypeAlias, get_args
 
 import msgspec
 
+from holdfast.errors import SettingError
+
 Role: TypeAlias = Literal["read", "start", "operate", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """The roles, each of which may do everything that the roles before it may do."""
@@ -56,7 +58,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 class Tokens(Protocol):
     """The methods of a store that keep tokens. They are synchronous, may be called from any thread, and raise the errors that
-    every method of a store may raise.
+    every method of a store may raise; those that write may also raise `CodecError` and `StoreFull`.
     """
 
     def add(self, token: Token) -> None:
@@ -70,6 +72,11 @@ class Tokens(Protocol):
 
     def revoke(self, token_id: str, at: float) -> bool:
         """Revoke a token. Returns False if there is no such token, or if it was revoked before: then nothing changes."""
+
+
+def token_exists(token_id: str) -> SettingError:
+    """Return the error for a new token whose id is in use."""
+    return SettingError(f"there is a token with the id {token_id!r} already; create another one")
 
 
 def digest_of(secret: str) -> bytes:

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
-from holdfast.errors import SettingError
+from holdfast.storage import failpoints
 from holdfast.storage.memory.data import Data
-from holdfast.storage.tokens import Token
+from holdfast.storage.tokens import Token, token_exists
 
 
 class MemoryTokens:
@@ -21,8 +21,10 @@ class MemoryTokens:
     def add(self, token: Token) -> None:
         with self._use() as data:
             if token.id in data.tokens:
-                raise SettingError(f"there is a token with the id {token.id!r} already; create another one")
+                raise token_exists(token.id)
+            failpoints.reach("token.before")
             data.tokens[token.id] = token
+            failpoints.reach("token.committed")
 
     def get(self, token_id: str) -> Token | None:
         with self._use() as data:
@@ -37,5 +39,7 @@ class MemoryTokens:
             token = data.tokens.get(token_id)
             if token is None or token.revoked_at is not None:
                 return False
+            failpoints.reach("token.before")
             data.tokens[token_id] = msgspec.structs.replace(token, revoked_at=at)
+            failpoints.reach("token.committed")
             return True
