@@ -1,6 +1,6 @@
 """Commands for the HTTP server: serve, which answers requests until it is stopped, and token, which says who may call.
 
-`serve` prints one line when it listens: its address, with the token. If it knows flows, it is a worker as well, in the same process.
+`serve` prints its address, with the token, when it listens. If it knows flows, it is a worker as well, in the same process.
 SIGTERM and Ctrl-C make it drain like a worker, and it answers until its running nodes have ended.
 """
 
