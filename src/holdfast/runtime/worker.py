@@ -409,7 +409,7 @@ class Worker:
         """Return how many seconds to wait before the worker looks for runs again."""
         clock = self._services.clock
         if self._troubled:
-            return float(min(2.0 ** (self._troubled - 2), POLL_S))
+            return float(min(2.0 ** min(self._troubled - 2, 10), POLL_S))  # a float has no 2 ** 1024
         await self._sweep()
         slow = max(
             min(POLL_S, self._services.holder.ttl_s / 3), UNHEARD_POLL_S

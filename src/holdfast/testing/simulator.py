@@ -60,7 +60,7 @@ from holdfast.testing.simulator_flows import (
     watching,
     witness_flow,
 )
-from holdfast.testing.simulator_forks import Family, check_forks
+from holdfast.testing.simulator_forks import ForkedRuns, check_forks
 from holdfast.testing.simulator_hands import Answers, Hand, Subject, answers_of
 from holdfast.testing.simulator_loop import Hung, Luck, ProcessDied, SimulatedLoop, Stuck, World
 from holdfast.testing.simulator_requests import check_made, check_requests
@@ -616,7 +616,7 @@ class Schedule:
         forks = [subject for subject in self.subjects if subject.of is not None]
         if not forks:
             return []
-        family = Family(
+        runs = ForkedRuns(
             logs={run_id: walk.log for run_id, walk in walks.items()},
             tales={subject.run_id: subject.tale for subject in self.subjects},
             fresh=frozenset(subject.run_id for subject in forks if subject.fresh),
@@ -625,7 +625,7 @@ class Schedule:
             },
             ledger=self.ledger,
         )
-        return check_forks(family, self.witness)
+        return check_forks(runs, self.witness)
 
     def _judge(
         self, subject: Subject, hand: Hand, walk: oracle.Walk, states: dict[str, Any], *, looks: bool
@@ -634,7 +634,6 @@ class Schedule:
         state and its answers.
         """
         fork = subject.of is not None
-        events = [event for _, event in walk.log]
         wrong = [*hand.requests.wrong]
         wrong += check_made(subject.run_id, walk.log, hand.requests.made, self.ledger)
         if not fork:
@@ -647,7 +646,7 @@ class Schedule:
             values = history.load(self.disk, subject.run_id, row=row).values
             wrong += oracle.check_result(row, walk, values, cancelled=hand.cancels, fork=fork)
             wrong += oracle.check_answers(row, walk, hand.acknowledged)
-            wrong += check_requests(subject.run_id, events, self.disk, self.ledger)
+            wrong += check_requests(subject.run_id, walk.log, self.disk, self.ledger)
             wrong += oracle.check_confirmed(walk, hand.requests.made)
             if row.status == "completed":
                 states[subject.run_id] = values

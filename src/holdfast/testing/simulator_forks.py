@@ -20,7 +20,7 @@ Visit: TypeAlias = tuple[str, int, int | None]
 _ENDS = frozenset({"NodeCompleted", "NodeSkipped", "ItemCompleted"})
 
 
-class Family(NamedTuple):
+class ForkedRuns(NamedTuple):
     """The runs of a schedule that descend from each other: their logs, and which flow they have."""
 
     logs: Mapping[str, Log]
@@ -32,22 +32,23 @@ class Family(NamedTuple):
     ledger: Ledger
 
 
-def check_forks(family: Family, witness: BodyWitness) -> list[str]:
+def check_forks(runs: ForkedRuns, witness: BodyWitness) -> list[str]:
     """Check all forks of a schedule."""
     wrong: list[str] = []
     decided: dict[str, set[tuple[str, int]]] = {}
-    for run_id, log in family.logs.items():
+    for run_id, log in runs.logs.items():
         if log and log[0][0].kind == "RunForked":
-            wrong += _check_starts(family, run_id, decided.setdefault(run_id, set()))
-    return wrong + _check_keys(family, witness, decided)
+            wrong += _check_starts(runs, run_id, decided.setdefault(run_id, set()))
+    return wrong + _check_keys(runs, witness, decided)
 
 
-def _check_starts(family: Family, run_id: str, decided: set[tuple[str, int]]) -> list[str]:
+def _check_starts(runs: ForkedRuns, run_id: str, decided: set[tuple[str, int]]) -> list[str]:
     """Check that a fork starts nothing again that must not run twice, unless that was decided. Collect in `decided` what was
     decided to run again.
     """
-    log, first = family.logs[run_id], family.logs[run_id][0][1]
-    begun, done = _known_at(family, first.parent, first.to, family.forked[run_id][first.reason])
+    log, first = runs.logs[run_id], runs.logs[run_id][0][1]
+    begun, done = _known_at(runs, first.parent, first.to, runs.forked[run_id][first.reason])
+    decided |= {(one.node, one.iteration) for one in first.visits if first.repeat.get(one.node) == "run"}
     wrong, asked = [], set()
     for row, event in log:
         if row.kind == "QuestionAsked" and event.about == "repeat":
@@ -57,8 +58,6 @@ def _check_starts(family: Family, run_id: str, decided: set[tuple[str, int]]) ->
         if row.kind not in ("NodeStarted", "ItemStarted"):
             continue
         visit = (event.node, event.iteration, getattr(event, "item", None))
-        if first.repeat.get(event.node) == "run" and any(one[:2] == visit[:2] for one in begun - done):
-            decided.add(visit[:2])
         if visit in done or (visit[2] is not None and (*visit[:2], None) in done):
             wrong.append(f"{run_id}@{row.seq}: {visit} starts, but was done where the run was forked")
         elif visit in begun and visit[:2] not in decided:
@@ -68,19 +67,19 @@ def _check_starts(family: Family, run_id: str, decided: set[tuple[str, int]]) ->
     return wrong
 
 
-def _known_at(family: Family, run_id: str, to: int, turn: int) -> tuple[set[Visit], set[Visit]]:
+def _known_at(runs: ForkedRuns, run_id: str, to: int, turn: int) -> tuple[set[Visit], set[Visit]]:
     """Return what a run had begun until a turn of the ledger (only what must not run twice), and what was done at event `to`,
     both with what its own parent had begun and done.
     """
-    tale, log = family.tales[run_id], family.logs[run_id]
-    by_seq = dict((row.seq, (row, event)) for row, event in log)
+    tale, log = runs.tales[run_id], runs.logs[run_id]
+    by_seq = {row.seq: (row, event) for row, event in log}
     begun: set[Visit] = set()
     done: set[Visit] = set()
     for row, event in log:
-        if family.ledger.when[run_id, row.seq] >= turn or tale is None:
+        if runs.ledger.when[run_id, row.seq] >= turn or tale is None:
             break
         is_whole = row.kind == "NodeStarted" and event.node not in tale.sketch.items
-        if (is_whole or row.kind == "ItemStarted") and tale.habits.get(event.node) == "careful":
+        if (is_whole or row.kind == "ItemStarted") and tale.is_careful(event.node):
             begun.add((event.node, event.iteration, getattr(event, "item", None)))
     seq = to
     while seq in by_seq:
@@ -90,7 +89,7 @@ def _known_at(family: Family, run_id: str, to: int, turn: int) -> tuple[set[Visi
         seq = event.to if row.kind == "RunRewound" else seq - 1
     if log[0][0].kind == "RunForked":
         first = log[0][1]
-        earlier, before = _known_at(family, first.parent, first.to, family.forked[run_id][first.reason])
+        earlier, before = _known_at(runs, first.parent, first.to, runs.forked[run_id][first.reason])
         begun |= earlier
         done |= before
     open_items = {visit for visit in done if visit[2] is not None and (*visit[:2], None) not in done}
@@ -98,10 +97,10 @@ def _known_at(family: Family, run_id: str, to: int, turn: int) -> tuple[set[Visi
 
 
 def _check_keys(
-    family: Family, witness: BodyWitness, decided: Mapping[str, set[tuple[str, int]]]
+    runs: ForkedRuns, witness: BodyWitness, decided: Mapping[str, set[tuple[str, int]]]
 ) -> list[str]:
-    """Check that the runs of a lineage use one key for each visit, so that a receiver acts once; and that a visit which was to run
-    again, and a fork with keys of its own, have others.
+    """Check that the runs of a lineage use one key for each visit, so that a receiver acts once; and that a visit which was to
+    run again, and a fork with keys of its own, have others.
     """
     wrong: list[str] = []
     first: dict[tuple[str, str, int, int | None], tuple[str, str]] = {}
@@ -115,11 +114,11 @@ def _check_keys(
             continue
         if (node, iteration) in decided.get(run_id, ()):
             continue  # of the items, only those that had begun have other keys
-        lineage = _lineage_of(family, run_id)
+        lineage = _lineage_of(runs, run_id)
         other, known = first.setdefault((lineage, node, iteration, item), (run_id, key))
         if known != key:
             wrong.append(f"{run_id}: {named} has another key than in {other}, so its effect happens twice")
-    for (lineage, node, iteration, item), (run_id, key) in first.items():
+    for (_, node, _, _), (run_id, key) in first.items():
         if key in own:
             wrong.append(
                 f"{own[key]}: node {node!r} was to run again, but has the key that it has in {run_id}"
@@ -130,10 +129,10 @@ def _check_keys(
     return wrong
 
 
-def _lineage_of(family: Family, run_id: str) -> str:
+def _lineage_of(runs: ForkedRuns, run_id: str) -> str:
     """Return the run whose keys a run has: its first ancestor, or the last one that has keys of its own."""
-    log = family.logs.get(run_id)
-    while log and log[0][0].kind == "RunForked" and run_id not in family.fresh:
+    log = runs.logs.get(run_id)
+    while log and log[0][0].kind == "RunForked" and run_id not in runs.fresh:
         run_id = log[0][1].parent
-        log = family.logs.get(run_id)
+        log = runs.logs.get(run_id)
     return run_id

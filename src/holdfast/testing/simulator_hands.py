@@ -134,7 +134,7 @@ class Hand:
         self._chance = random.Random(f"hand {scene.seed} {self._run_id}")
         """For choices that only callers make which leave requests."""
         self._forks_early = (
-            asks and subject.tale is not None and not scene.tidies and self._chance.random() < 0.4
+            asks and subject.tale is not None and not scene.tidies and self._chance.random() < 0.6
         )
         self._forks_early = self._forks_early and self._run_id.count(FORK) < _GENERATIONS
 
@@ -236,7 +236,24 @@ class Hand:
         places = history.checkpoints(self._scene.disk, self._subject.of)
         if self._scene.tidies:  # older checkpoints may be retired before the fork is made
             places = places[-1:]
+        elif self._scene.asks and self._chance.random() < 0.7:
+            risky = self._risky_places(self._subject.of)
+            places = [place for place in places if place.seq in risky] or places
         return self._luck.choice(places).id
+
+    def _risky_places(self, run_id: str) -> set[int]:
+        """Return the events of a run after which a visit is open that must not run twice."""
+        tale = self._subject.tale
+        is_open: set[str | None] = set()
+        found = set()
+        for row in self._scene.ledger.rows[run_id]:
+            if row.kind == "NodeStarted" and tale is not None and tale.is_careful(row.node or ""):
+                is_open.add(row.node)
+            elif row.kind in ("NodeCompleted", "NodeSkipped"):
+                is_open.discard(row.node)
+            if is_open:
+                found.add(row.seq)
+        return found
 
     def _repeat(self) -> Any:
         """Return what the fork does with what its parent has begun. Nothing is skipped without a result: the final state of the
@@ -252,8 +269,8 @@ class Hand:
             return self._chance.choice(choices)
         return {
             name: self._chance.choice(choices)
-            for name, habit in subject.tale.habits.items()
-            if habit == "careful"
+            for name in subject.tale.habits
+            if subject.tale.is_careful(name)
         }
 
     async def _tell(self) -> None:

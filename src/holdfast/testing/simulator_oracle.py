@@ -137,7 +137,7 @@ class Walk:
 
     def is_careful(self, node: str) -> bool:
         """Return whether the node must not run twice."""
-        return self.tale is not None and self.tale.habits.get(node) == "careful"
+        return self.tale is not None and self.tale.is_careful(node)
 
     def say(self, seq: int, told: str) -> None:
         self.wrong.append(f"{self.run_id}@{seq}: {told}")

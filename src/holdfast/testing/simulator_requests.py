@@ -18,7 +18,7 @@ import msgspec
 from holdfast.core.run_state import FINAL
 from holdfast.errors import HoldfastError, RequestExists
 from holdfast.runtime.engine import Engine
-from holdfast.storage.contract import Row, Store
+from holdfast.storage.contract import Request, Row, Store
 from holdfast.testing.simulator_faults import Ledger
 from holdfast.testing.simulator_flows import Tale
 
@@ -29,6 +29,7 @@ _PATIENCE_S = 4.5
 """A caller waits at least this many seconds for its request to be handled."""
 
 Deed: TypeAlias = Callable[[Engine], Awaitable[Any]]
+Log: TypeAlias = Sequence[tuple[Row, Any]]
 Ask: TypeAlias = Callable[[Deed], Awaitable[object]]
 """Calls a random engine, and waits a while for its reply."""
 
@@ -88,7 +89,7 @@ class Requester:
         await self._luck.choice(
             (
                 self._pause, self._edit, self._edit, self._edit_by_function, self._resume, self._resume, self._rewind,
-                self._retry, self._retry, self._skip_nothing, self._again, self._again, self._differently,
+                self._rewind, self._retry, self._retry, self._skip_nothing, self._again, self._again, self._differently,
             )
         )()  # fmt: skip
 
@@ -152,14 +153,14 @@ class Requester:
             ({"restart_at": place.node}, {"after": place.node}, {"checkpoint": place.seq}, {"replay": True})
         )
         begun = {row.node or "" for row in rows if row.kind == "NodeStarted" and row.seq > place.seq}
-        careful = {name for name in {*begun, place.node or ""} if tale.habits.get(name) == "careful"}
+        careful = {name for name in {*begun, place.node or ""} if tale.is_careful(name)}
         drawn = luck.random()
         confirm = tuple(sorted(careful)) if drawn < 0.5 else ()
         force = 0.5 <= drawn < 0.6
-        given = {"confirm": confirm, "force": force}
+        given: dict[str, Any] = {**options, "confirm": confirm, "force": force}
         await self._make(
             "resume",
-            lambda engine, said: engine.resume(self._run_id, **options, **given, **said),
+            lambda engine, said: engine.resume(self._run_id, **given, **said),
             confirm=confirm,
             force=force,
         )
@@ -194,7 +195,7 @@ class Requester:
         def deed(engine: Engine) -> Awaitable[Any]:
             return engine.retry(self._run_id, f"{NOWHERE} else", **given)
 
-        await self._send(Made(tag, "retry", deed, first.id), other=True)
+        await self._send(Made(tag, "retry", deed, first.id))
 
     # --- sending --------------------------------------------------------------------------------------
 
@@ -216,21 +217,21 @@ class Requester:
         self.made.append(made)
         await self._send(made)
 
-    async def _send(self, made: Made, *, other: bool = False) -> None:
-        """Send a request, and check the reply. `other`: its id is that of another request."""
+    async def _send(self, made: Made) -> None:
+        """Send a request, and check the reply."""
         scene, ledger, place = self._scene, self._scene.ledger, (self._run_id, f"request:{made.id}")
 
         async def deed(engine: Engine) -> None:
-            was_there, was_over, began = place in ledger.posted, self._is_over(), scene.now()
+            known, was_over, began = ledger.posted.get(place), self._is_over(), scene.now()
             try:
                 run = await made.deed(engine)
             except HoldfastError as fault:
                 self._note(made, began, fault)
                 raise
             self._note(made, began, None)
-            if was_there and (other or not run.repeated):
+            if known is not None and (known.reason != made.tag or not run.repeated):
                 self._say(made, "returned as if it were new, but its id had been used")
-            elif was_over and not was_there and not self._is_returned(made):
+            elif was_over and known is None and not self._is_returned(made):
                 self._say(made, "returned, but the run was over")
 
         await self._ask(deed)
@@ -277,15 +278,17 @@ _SHOWN_BY = {
     "resume": ("RunResumed", "RunRewound"),
 }
 """Verb -> the kinds of events of which one shows that a request was carried out."""
+_UNMOVED = frozenset({"RunClaimed", "RequestRefused", "NodeStreamed", "NodeWaiting"})
+"""Events that do not change the state from which an edit was computed."""
 
 
-def check_requests(run_id: str, log: Sequence[Any], disk: Store, ledger: Ledger) -> list[str]:
+def check_requests(run_id: str, log: Log, disk: Store, ledger: Ledger) -> list[str]:
     """Check that every request that was put into the inbox of a run which is over is still there, and was carried out once, was
-    refused once, or is unmet. `log` are the events of the run.
+    refused once, or is unmet.
     """
     wrong: list[str] = []
     inbox = {one.id: one for one in disk.inbox(run_id=run_id)}
-    refused = [event for event in log if type(event).__name__ == "RequestRefused"]
+    refused = [event for row, event in log if row.kind == "RequestRefused"]
     for (whose, id), request in ledger.posted.items():
         if whose != run_id:
             continue
@@ -303,17 +306,25 @@ def check_requests(run_id: str, log: Sequence[Any], disk: Store, ledger: Ledger)
             wrong.append(f"{named} was refused {refusals} times, and carried out {shown or 0} times")
         elif not found.unmet and not refusals and shown == 0 and request.verb != "cancel":
             wrong.append(f"{named} is marked as handled, but was neither carried out nor refused")
+        if moved := _find_moved(log, request):
+            wrong.append(f"{named} was carried out, but the run had moved since it was made: {moved}")
     return wrong
 
 
-def check_made(
-    run_id: str, log: Sequence[tuple[Row, Any]], made: Sequence[Made], ledger: Ledger
-) -> list[str]:
+def _find_moved(log: Log, request: Request) -> list[str]:
+    """Return the events between the state from which an edit was computed, and the edit."""
+    seen, kinds = request.body.get("seen"), _SHOWN_BY.get(request.verb, ())
+    if seen is None or not request.reason:
+        return []
+    done = [row.seq for row, event in log if row.kind in kinds and event.reason == request.reason]
+    return [row.kind for row, _ in log if done and seen < row.seq < done[0] and row.kind not in _UNMOVED]
+
+
+def check_made(run_id: str, log: Log, made: Sequence[Made], ledger: Ledger) -> list[str]:
     """Check that no request was carried out twice, and that the sender of a request that was refused got the exception."""
     wrong = []
-    events = [event for _, event in log]
     for one in made:
-        shown = _count_shown(events, one.verb, one.tag)
+        shown = _count_shown(log, one.verb, one.tag)
         if shown > 1:
             wrong.append(f"{run_id}: {one.verb} ({one.tag}) was carried out {shown} times")
         if one.waits:
@@ -321,7 +332,7 @@ def check_made(
     return wrong
 
 
-def _check_replies(run_id: str, log: Sequence[tuple[Row, Any]], made: Made, ledger: Ledger) -> list[str]:
+def _check_replies(run_id: str, log: Log, made: Made, ledger: Ledger) -> list[str]:
     ids = {id for (whose, id), one in ledger.posted.items() if whose == run_id and one.reason == made.tag}
     for row, event in log:
         if row.kind != "RequestRefused" or event.request not in ids:
@@ -337,10 +348,10 @@ def _check_replies(run_id: str, log: Sequence[tuple[Row, Any]], made: Made, ledg
     return []
 
 
-def _count_shown(log: Sequence[Any], verb: str, tag: str) -> int:
+def _count_shown(log: Log, verb: str, tag: str) -> int:
     """Return how often a request with this reason was carried out. One retry schedules several nodes, each once."""
     kinds = _SHOWN_BY.get(verb, ())
-    found = [event for event in log if type(event).__name__ in kinds and event.reason == tag]
+    found = [event for row, event in log if row.kind in kinds and event.reason == tag]
     if verb != "retry":
         return len(found)
     visits = [(event.node, event.iteration, event.execution) for event in found]

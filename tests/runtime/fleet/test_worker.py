@@ -529,6 +529,12 @@ def test_a_store_that_does_not_answer_is_asked_again(stage: Stage) -> None:
     ]
 
 
+def test_a_worker_outlives_a_store_that_does_not_answer_for_hours(stage: Stage) -> None:
+    starts(stage, PLAIN, "r")
+    stage.do(in_trouble(stage, *[StoreBusy("gone")] * 1100), PLAIN)
+    assert status(stage) == "completed"
+
+
 def test_a_store_that_will_not_work_again_ends_the_worker(stage: Stage) -> None:
     starts(stage, PLAIN, "r")
     with pytest.raises(StorePoisoned):
