@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.engine import Engine
     from holdfast.runtime.followers import Following
     from holdfast.runtime.listeners import Listener, NodeCall
+    from holdfast.server.asgi import asgi
 
 __version__ = VERSION
 
@@ -121,6 +122,7 @@ __all__ = [
     "add",
     "answer",
     "append",
+    "asgi",
     "cancel",
     "checkpoints",
     "connect",
@@ -182,6 +184,7 @@ _LATER = {
     "RequestView": "reading.views",
     "Run": "reading.views",
     "RunSummary": "reading.views",
+    "asgi": "server.asgi",
 }
 """Public names that need the engine -> the modules that define them. They are imported at their first use, so that a program
 that only defines flows does not wait for the engine.

@@ -29,6 +29,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(EXECUTE, "skip", "execution", "Continue a run without a failed, crashed or waiting node."),
     Entry(EXECUTE, "worker", "worker", "Execute the runs that wait for a worker, until stopped."),
     Entry(EXECUTE, "start", "worker", "Record a new run, for a worker to execute."),
+    Entry(EXECUTE, "serve", "serving", "Serve runs over HTTP, and execute them."),
     Entry(OPERATE, "answer", "questions", "Answer a question that a run asks."),
     Entry(OPERATE, "signal", "questions", "Send a signal to a run."),
     Entry(OPERATE, "cancel", "requests", "Cancel a run for good, and stop its running nodes."),
@@ -55,6 +56,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(CARE, "unarchive", "care", "Put an archived run back into a store, unchanged."),
     Entry(CARE, "backup", "care", "Copy the whole store into a file while runs continue."),
     Entry(CARE, "restore", "care", "Make a new store from a backup."),
+    Entry(CARE, "token", "serving", "Create, list or revoke tokens for the server."),
     Entry(CARE, "doctor", "care", "Report why runs cannot continue, and problems with the store."),
 )
 """Every command, in the order in which `holdfast --help` lists them."""

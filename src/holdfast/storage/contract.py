@@ -3,8 +3,8 @@
 
 A store keeps, per run: a log of rows without gaps, one run row that summarises the log, snapshots that make loading fast, a lease
 (which engine may append) and an inbox (requests from all other processes). Beside the runs it keeps blobs, which are values too
-large for a log (`holdfast.storage.blobs`), and queues of runs that wait for a worker (`holdfast.storage.queues`). It never
-interprets the body of an event.
+large for a log (`holdfast.storage.blobs`), queues of runs that wait for a worker (`holdfast.storage.queues`), and tokens, which
+say who may use the server of the store (`holdfast.storage.tokens`). It never interprets the body of an event.
 
 The most important write is `append`. It is conditional: the log must end at `expected_seq`, and the writer must still hold the
 lease with `fence`. Both are checked in the transaction that writes, so a writer that has lost the lease cannot write, whatever
@@ -27,6 +27,7 @@ from holdfast.errors import HoldfastError
 from holdfast.storage import leases, queues
 from holdfast.storage.blobs import Blob, Blobs
 from holdfast.storage.queues import DEFAULT_QUEUE, Queues
+from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
 
 RunStatus: TypeAlias = Literal[
@@ -205,6 +206,10 @@ class Store(Protocol):
     @property
     def queues(self) -> Queues:
         """The methods that offer waiting runs to workers."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """The methods that keep the tokens of the server."""
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         """Write a batch of appends in one transaction; when this returns, they are durable. Returns a verdict for each append, in

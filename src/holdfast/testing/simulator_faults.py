@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import FenceLost, StoreBusy
 from holdfast.storage.contract import Append, Holder, Lease, Request, Row, RunRow, Store, Verdict
 from holdfast.storage.queues import Posted, Queues, Taken, Wanted
+from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
 from holdfast.storage.writer import Done
 from holdfast.testing.simulator_loop import ProcessDied, SimulatedLoop, World
@@ -286,6 +287,7 @@ class FaultyStore:
         self._crash = crash
         self.queues: Any = _FaultyQueues(self, disk.queues, Queues)
         self.upkeep: Any = _FaultyPart(self, disk.upkeep, Upkeep)
+        self.tokens: Any = _FaultyPart(self, disk.tokens, Tokens)
         for name in _verbs(Store, FaultyStore):
             setattr(self, name, partial(self.call, name, getattr(disk, name)))
 

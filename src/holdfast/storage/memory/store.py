@@ -30,9 +30,11 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.memory.data import Data, RunHead, StoredRun
 from holdfast.storage.memory.queues import MemoryQueues
+from holdfast.storage.memory.tokens import MemoryTokens
 from holdfast.storage.memory.upkeep import MemoryUpkeep
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
+from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
 
 _encode = msgspec.msgpack.Encoder().encode  # refuses text that cannot be encoded, as a database would
@@ -64,6 +66,7 @@ class MemoryStore:
         self.generation = self._data.generation
         self.queues: Queues = MemoryQueues(self._use, self.now, self._renew, self.post, alive)
         self.upkeep: Upkeep = MemoryUpkeep(self.url, self._use, self.now, alive)
+        self.tokens: Tokens = MemoryTokens(self._use)
 
     # --- logs ----------------------------------------------------------------------------------------
 

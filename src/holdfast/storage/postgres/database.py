@@ -54,7 +54,7 @@ from holdfast.storage.postgres.setup import not_durable, require_fit, require_kn
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
-Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact", "delete", "sweep"]
+Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact", "delete", "sweep", "token"]
 
 _READERS_MAX = 8
 """How many connections may read at the same time; further threads wait, because a server allows few connections."""

@@ -28,7 +28,9 @@ from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, re
 from holdfast.storage.sqlite.append import Appends, UnfitAppend
 from holdfast.storage.sqlite.database import Cells, SqliteDatabase
 from holdfast.storage.sqlite.queues import SqliteQueues
+from holdfast.storage.sqlite.tokens import SqliteTokens
 from holdfast.storage.sqlite.upkeep import SqliteUpkeep
+from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
 from holdfast.storage.verdicts import digest_request, is_new_request
 
@@ -75,6 +77,10 @@ class SqliteStore:
     @cached_property
     def queues(self) -> Queues:
         return SqliteQueues(self._database, self._post, self._alive)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        return SqliteTokens(self._database)
 
     # --- logs ----------------------------------------------------------------------------------------
 

@@ -497,3 +497,17 @@ update holdfast.runs set holder = null, fence = fence + $1::bigint
 
 -- drop_holders: delete all holders
 delete from holdfast.holders
+
+-- add_token: store a new token; selects nothing if there is a token with this id
+insert into holdfast.tokens (id, name, role, kind, digest, created_at, created_by, expires_at, revoked_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+on conflict (id) do nothing returning id
+
+-- token: the token with this id
+select id, name, role, kind, digest, created_at, created_by, expires_at, revoked_at from holdfast.tokens where id = $1
+
+-- tokens: all tokens, oldest first
+select id, name, role, kind, digest, created_at, created_by, expires_at, revoked_at from holdfast.tokens order by created_at, id
+
+-- revoke_token: revoke a token; selects nothing if there is none, or if it was revoked before
+update holdfast.tokens set revoked_at = $2 where id = $1 and revoked_at is null returning id
