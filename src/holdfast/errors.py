@@ -149,6 +149,7 @@ class RequestExists(HoldfastError):
     def __init__(self, run_id: str, request: str, verb: str) -> None:
         self.run_id = run_id
         self.request = request
+        self.verb = verb
         super().__init__(
             f"run {run_id!r} already has a request with the id {request!r} ({verb}), which asks for something else. Give a new "
             "request an id of its own; repeat a request with the same verb and the same values."

@@ -25,6 +25,8 @@ from postgres_server import drop_schema, schema_for, shared_url
 
 PROGRAM = Path(__file__).parent / "programs" / "asked.py"
 PATIENCE_S = 60
+ANSWERS = ("new", "repeated", "over")
+"""What a sender says about its request."""
 
 
 def make_flow() -> hf.Flow[Any]:
@@ -214,8 +216,60 @@ def test_a_request_that_is_left_at_any_write_around_the_end_of_the_run_is_settle
         outcomes[f"{number} {point}"] = place.assert_settled(run_id, "1", effect, was_left=left[0])
         if point == "over":
             break
-    assert "over" in outcomes.values(), outcomes
-    assert {"done", "unmet"} & set(outcomes.values()), outcomes
+    assert list(outcomes.values()) == sorted(outcomes.values(), reverse=True), "first unmet, then over"
+    found = {point.partition(" ")[2]: outcome for point, outcome in outcomes.items()}
+    assert (found["append.before"], found["append.committed"]) == ("unmet", "over"), outcomes
+
+
+def test_a_run_that_completes_at_any_write_of_a_request_settles_it(place: Place) -> None:
+    """The other order: the sender is in the middle of its request when the run completes."""
+    outcomes: dict[str, tuple[str, str]] = {}
+    for number in range(1, 100):
+        run_id = f"r{number}"
+        holder, sender = place.start("run", run_id), place.start("signal", run_id, "1", "--wait", number)
+        assert (holder.line(), sender.line()) == ("in", "in")
+        sender.go_on()
+        point = sender.line()
+        if point in ANSWERS:  # it had fewer writes
+            break
+        holder.go_on()
+        if not point.endswith(".written"):  # the run waits for a transaction that is under way
+            assert holder.line() == "over"
+        sender.go_on()
+        answer = sender.line()
+        assert (holder.end(), sender.end()) == (0, 0)
+        settled = place.assert_settled(run_id, "signal:1", "SignalReceived", was_left=point != "post.before")
+        outcomes[f"{number} {point}"] = (answer, settled)
+    found = {point.partition(" ")[2]: outcome for point, outcome in outcomes.items()}
+    assert found["post.before"] == ("over", "over"), outcomes
+    assert found["post.committed"] == ("over", "unmet"), outcomes
+
+
+def test_a_sender_that_is_killed_at_any_write_has_left_its_request_or_not_and_may_repeat_it(
+    place: Place,
+) -> None:
+    holder = place.start("run", "r")
+    assert holder.line() == "in"
+    for number in range(1, 100):
+        sender = place.start("signal", "r", number, "--die", number)
+        assert sender.line() == "in"
+        sender.go_on()
+        code = sender.end()
+        was_left = place.request("r", f"signal:{number}") is not None
+        again = place.start("signal", "r", number)
+        assert again.line() == "in"
+        again.go_on()
+        assert again.line() == ("repeated" if was_left else "new")
+        assert again.end() == 0
+        if code == 0:
+            break
+    assert number > 2
+    holder.go_on()
+    assert holder.end() == 0
+    assert [place.request("r", f"signal:{one}") is not None for one in range(1, number + 1)] == [
+        True
+    ] * number
+    assert place.kinds("r").count("SignalReceived") == number
 
 
 def test_16_processes_that_leave_the_same_request_at_once_leave_it_once(place: Place) -> None:

@@ -95,7 +95,7 @@ def test_a_request_that_executes_nothing_is_left_for_a_worker(
     repair(place)
     ended = cli(*words, "--no-execute", "--by", "ada", "--reason", "repaired")
     assert ended.code == 0
-    assert f"asked  r1: a worker carries this out ({words[0]})" in ended.out
+    assert f"asked  r1: {words[0]}; a worker carries the request out" in ended.out
     assert "no live worker takes flow 'order'. Start one: holdfast worker FILE.py" in ended.out
     assert "see what became of it: holdfast requests r1" in ended.out
     shown = cli("show", "r1", "--json").json
@@ -109,7 +109,10 @@ def test_a_request_that_executes_nothing_is_left_for_a_worker(
     assert "repaired" in listed.out
     assert "completed  r1" in work(cli)
     assert shipped(place) == ([] if words[0] == "skip" else ["1"])
-    assert cli("requests", "r1").out == "no request to r1 waits or was refused\n"
+    assert (
+        cli("requests", "r1").out
+        == "no request to r1 waits or was refused; its log has those that were carried out: holdfast events r1\n"
+    )
 
 
 def test_a_request_that_is_refused_says_who_asked_when_and_why_not(cli: Cli) -> None:
@@ -146,6 +149,10 @@ def test_a_node_that_is_not_idempotent_runs_again_only_if_it_is_confirmed(cli: C
     ended = cli("resume", "r1", "order.py", "--restart-at", "charge")
     assert ended.code == 4
     assert "--confirm charge" in ended.err
+    assert cli("resume", "r1", "--restart-at", "charge", "--no-execute").code == 0
+    work(cli)
+    assert "\n    charge (completed at " in cli("requests", "r1").out
+    assert "\nRequests:\nrefused  resume" in cli("show", "r1").out
     assert cli("resume", "r1", "order.py", "--restart-at", "charge", "--confirm", "chrge").code == 4
     ended = cli("resume", "r1", "order.py", "--restart-at", "charge", "--confirm", "charge")
     assert ended.code == 0, ended.err
@@ -161,13 +168,18 @@ def test_a_state_is_edited_and_the_edit_is_recorded(cli: Cli, place: Path) -> No
     assert cli("edit", "r1", "{}", "order.py").code == 2
     assert cli("edit", "r1", "[1]", "order.py").code == 2
     assert cli("edit", "none", '{"number": 7}').code == 3
+    told = cli("edit", "r1", "number=7", "order.py").err
+    assert (
+        """in single quotes: '{"topic": "tides"}'; or name a file that contains the JSON: @input.json."""
+        in told
+    )
 
 
 def test_an_edit_without_the_flow_is_left_for_a_worker(cli: Cli, place: Path) -> None:
     fail(1)
     ended = cli("edit", "r1", '{"number": 7}')
     assert ended.code == 0
-    assert "asked  r1: a worker makes the change" in ended.out
+    assert "asked  r1: edit; a worker carries the request out" in ended.out
     assert cli("edit", "r1", '{"number": 8}', "--json").json["waits"]
     work(cli)
     assert cli("state", "r1").json["number"] == 8
@@ -181,16 +193,20 @@ def test_one_command_resumes_every_run_that_matches_and_no_other(cli: Cli, place
     repair(place)
     ended = cli("resume", "--where", "status=failed", "--where", "label=n=1")
     assert ended.code == 0
-    assert "1 run to be resumed" in ended.err
+    assert "1 run matches" in ended.err
     assert "asked  1 run to be resumed" in ended.out
     assert "no live worker takes flow 'order'. Start one: holdfast worker FILE.py" in ended.out
     ended = cli("resume", "--where", "flow=order", "--by", "ada")
-    assert "asked  3 runs to be resumed, 1 of them before" in ended.out
+    assert "asked  2 runs to be resumed\n  1 run asked before, and not again\n" in ended.out
     work(cli)
     assert shipped(place) == ["1", "2", "3"]
     ended = cli("resume", "--where", "flow=order")
     assert ended.code == 3
-    assert "no run matches --where flow=order and is paused or interrupted or failed" in ended.err
+    assert (
+        "no run matches --where flow=order and is paused or interrupted or failed. `holdfast runs`"
+        in ended.err
+    )
+    assert "did you mean" not in ended.err
 
 
 @pytest.mark.parametrize("verb", ["resume", "retry", "cancel"])
@@ -267,7 +283,12 @@ BAD_CONDITIONS: list[tuple[list[str], int, str]] = [
     (["--where", "flw=order"], 2, "did you mean 'flow'?"),
     (["--where", "status=fialed"], 2, "did you mean 'failed'?"),
     (["--where", "status=completed"], 2, "a run that is completed cannot be resumed"),
-    (["--where", "label=n"], 2, "write it as"),
+    (
+        ["--where", "label=n"],
+        2,
+        "--where 'label=n': a label has a name and a value; write it as --where label=NAME=VALUE",
+    ),
+    (["--where", "label==1"], 2, "write it as --where label=NAME=VALUE"),
     (["--where", "flow=a", "--where", "flow=b"], 2, "no run has both a and b"),
     (["--where", "label=a=1", "--where", "label=a=2"], 2, "no run has both a=1 and a=2"),
     (["--where", "flow=ordr"], 3, "did you mean 'order'?"),
@@ -307,9 +328,9 @@ def test_runs_that_are_executed_over_or_gone_are_counted(
     ended = cli("resume", "--where", "status=failed")
     assert ended.code == 0
     assert "asked  2 runs to be resumed" in ended.out
-    assert "1 run ended before it could be asked" in ended.out
-    assert "1 run deleted before it could be asked" in ended.out
-    assert "1 run executed by a process: it needs no request" in ended.out
+    assert "1 run not asked: ended meanwhile" in ended.out
+    assert "1 run not asked: deleted meanwhile" in ended.out
+    assert "1 run not asked: executed by a process" in ended.out
 
 
 def test_a_command_that_was_stopped_says_how_far_it_came(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +351,8 @@ def test_a_command_that_was_stopped_says_how_far_it_came(cli: Cli, monkeypatch: 
         in ended.err
     )
     monkeypatch.setattr(failpoints, "hook", None)
-    assert "asked  3 runs to be resumed, 2 of them before" in cli("resume", "--where", "status=failed").out
+    ended = cli("resume", "--where", "status=failed")
+    assert "asked  1 run to be resumed\n  2 runs asked before, and not again\n" in ended.out
 
 
 # --- later -------------------------------------------------------------------------------------------
@@ -350,6 +372,7 @@ def test_a_run_begins_at_its_time_and_not_before(cli: Cli, place: Path) -> None:
     listed = cli("runs").out
     assert "begins at " in listed
     assert "not executed by any process" not in listed
+    assert "holdfast resume late order.py   # begin it now" in cli("show", "late").out
     assert cli("start", "order.py", "--run-id", "late", "--in", "2h").code == 0
     assert cli("resume", "late", "order.py").code == 0
     assert shipped(place) == ["0"]
@@ -386,8 +409,8 @@ def test_a_fork_says_what_comes_next_and_what_it_will_ask(cli: Cli, place: Path)
     ended = cli("fork", "r1@1", "order.py", "--run-id", "f1")
     assert ended.code == 0, ended.err
     assert "next: charge (not idempotent)" in ended.out
-    assert "note: r1 has completed charge, " in ended.out
-    assert ": the new run asks before it runs it again" in ended.out
+    assert "note: r1 has completed charge (" in ended.out
+    assert "): the new run asks before it runs it again" in ended.out
     assert "keys" not in ended.out
     told = cli("fork", "r1@1", "order.py", "--run-id", "f1", "--json").json
     assert (told["id"], told["next"], told["lineage"], told["fresh"]) == ("f1", ["charge"], "r1", False)
@@ -396,7 +419,7 @@ def test_a_fork_says_what_comes_next_and_what_it_will_ask(cli: Cli, place: Path)
     ]
     repair(place)
     assert cli("resume", "f1", "order.py").code == 7
-    assert "has completed 'charge'" in cli("questions", "f1").out
+    assert "'charge' was completed" in cli("questions", "f1").out
 
 
 @pytest.mark.parametrize(

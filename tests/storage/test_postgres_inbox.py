@@ -195,3 +195,12 @@ def test_requests_that_an_older_version_left_to_runs_that_are_over_are_unmet(pos
     assert not store.post("running", Request(id="waits", verb="signal", body={"name": "other"}))
     with raises(RequestExists, "(signal)"):
         store.post("running", Request(id="waits", verb="cancel"))
+
+
+def test_a_large_request_is_sent_as_a_whole(begun):
+    """A pipeline of psycopg sends what fits into the buffer of the socket, and then waits for the reply."""
+    store, _ = begun
+    for number in range(4):
+        body = {"payload": f"{number}" * 3_000_000}
+        assert store.post("r1", Request(id=f"large {number}", verb="signal", body=body))
+    assert [len(one.body["payload"]) for one in store.inbox("me")] == [3_000_000] * 4

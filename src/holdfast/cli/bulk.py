@@ -7,7 +7,7 @@ again. Workers carry the requests out. Only a cancellation executes nothing, so 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -110,8 +110,8 @@ def chooses(run: str | None, matching: Matching, others: Mapping[str, Any]) -> b
         return False
     if run is not None:
         raise SettingError(
-            f"{run!r} and --where cannot be combined: --where chooses the runs, and the workers that carry the requests out have "
-            "the flows. Leave one of the two out."
+            f"{run!r} and --where cannot be combined. To ask one run, leave --where out; to ask every run that matches, leave "
+            f"{run!r} out (no file is needed: workers carry the requests out)."
         )
     given = [name for name, value in others.items() if value not in (None, False)]
     if given:
@@ -137,7 +137,7 @@ def ask_all(request: inbox.AnyRequest, matching: Matching) -> int:
 
 def _ask(reader: Reader, request: inbox.AnyRequest, found: Sequence[_Match], matching: Matching) -> int:
     if not matching.as_json:
-        screen.say(f"{screen.count(len(found), 'run')} to be {_DONE[request.verb]}", err=True)
+        screen.say(f"{screen.count(len(found), 'run')} {'matches' if len(found) == 1 else 'match'}", err=True)
     tally = _Tally(matched=len(found))
     with _told_at_least(request.verb, tally, matching), gauge(quiet=matching.as_json) as tell:
         asked = _leave_all(reader.store, request, found, tally, tell)
@@ -167,8 +167,8 @@ def _no_match(store: Store, query: Query, matching: Matching) -> RunNotFound:
     near = ""
     if query.flow is not None or query.queue is not None:
         some = store.runs(Query(limit=_PAGE))
-        near = (did_you_mean(query.flow, {row.flow for row in some}) if query.flow is not None else "") or (
-            did_you_mean(query.queue, {row.queue for row in some}) if query.queue is not None else ""
+        near = _near(query.flow, {row.flow for row in some}) or _near(
+            query.queue, {row.queue for row in some}
         )
     error = RunNotFound("")
     where = " ".join(f"--where {condition}" for condition in matching.where)
@@ -181,6 +181,11 @@ def _no_match(store: Store, query: Query, matching: Matching) -> RunNotFound:
         f"no run matches {where}{statuses}{near or '.'} `holdfast runs` lists the runs of the store.",
     )
     return error
+
+
+def _near(given: str | None, known: Collection[str]) -> str:
+    """Return the name that was probably meant; an empty text if none was given, or if it is one of those that are known."""
+    return "" if given is None or given in known else did_you_mean(given, known)
 
 
 # --- asking ------------------------------------------------------------------------------------------
@@ -281,13 +286,12 @@ def _say_asked(reader: Reader, verb: str, found: Sequence[_Match], tally: _Tally
     if matching.as_json:
         screen.say_json(_as_json(verb, tally, matching))
         return
-    before = f", {tally.repeated} of them before" if tally.repeated else ""
-    total = screen.count(tally.asked + tally.repeated, "run")
-    screen.say(("asked  ", "bold green"), f"{total} to be {_DONE[verb]}{before}")
+    screen.say(("asked  ", "bold green"), f"{screen.count(tally.asked, 'run')} to be {_DONE[verb]}")
     for count, words in (
-        (tally.executing, "executed by a process: it needs no request"),
-        (tally.over, "ended before it could be asked"),
-        (tally.gone, "deleted before it could be asked"),
+        (tally.repeated, "asked before, and not again"),
+        (tally.executing, "not asked: executed by a process"),
+        (tally.over, "not asked: ended meanwhile"),
+        (tally.gone, "not asked: deleted meanwhile"),
     ):
         if count:
             screen.say(f"  {screen.count(count, 'run')} {words}")

@@ -427,7 +427,9 @@ def _say_left(reader: Reader, row: RunRow, errand: Errand, *, repeated: bool) ->
         return
     who = f"{holder}, which executes the run," if holder is not None else "a worker"
     before = " (it was asked before)" if repeated else ""
-    screen.say(("asked  ", "bold green"), f"{row.run_id}{before}: {who} carries this out ({errand.verb})")
+    screen.say(
+        ("asked  ", "bold green"), f"{row.run_id}{before}: {errand.verb}; {who} carries the request out"
+    )
     screen.say(f"  see what became of it: {line('requests', row.run_id, store=errand.store)}")
     if holder is None:
         say_missing_workers(reader, [(row.run_id, row.flow, row.queue)], errand.store)

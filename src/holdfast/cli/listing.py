@@ -299,6 +299,9 @@ def _say_requests(shown: _Shown, store: str | None) -> None:
     """Print the requests that wait, and the last ones that were refused."""
     waiting = [one for one in shown.requests if one.status == "waiting"]
     refused = [one for one in shown.requests if one.status == "refused"]
+    if shown.requests:
+        screen.say("")
+        screen.say("Requests:")
     for one in [*refused[-_REFUSALS_MAX:], *waiting]:
         say_request(one, shown.now)
     if len(refused) > _REFUSALS_MAX:

@@ -182,6 +182,7 @@ def read_json(given: str | None, option: str) -> Any:
     if given is None:
         return None
     text, where = given, option
+    typed = f"{option} " if option.startswith("--") else ""
     if given.startswith("@"):
         where = given[1:]
         try:
@@ -197,7 +198,7 @@ def read_json(given: str | None, option: str) -> Any:
     except (ValueError, RecursionError) as fault:
         raise SettingError(
             f"{where} is not JSON: {fault}. Put strings and names in double quotes, and the whole value in single quotes: "
-            f"""{option} '{{"topic": "tides"}}'; or name a file that contains the JSON: {option} @input.json."""
+            f"""{typed}'{{"topic": "tides"}}'; or name a file that contains the JSON: {typed}@input.json."""
         ) from fault
 
 
@@ -254,6 +255,10 @@ def read_where(given: Sequence[str]) -> Query:
             raise SettingError(
                 f"--where {condition!r}: give a field and its value, as in --where status=failed. The fields are "
                 f"{', '.join(_FIELDS)}."
+            )
+        if field == "label" and value.find("=") < 1:
+            raise SettingError(
+                f"--where {condition!r}: a label has a name and a value; write it as --where label=NAME=VALUE"
             )
         found[field] += [value] if value not in found[field] else []
     labels = read_pairs(found["label"], "--where label:")

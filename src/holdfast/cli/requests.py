@@ -157,7 +157,7 @@ def edit(
             screen.say(("edited  ", "bold green"), f"{run_id}  {', '.join(given)}")
             return waits
         who = held_by(row) or "a worker"
-        screen.say(("asked  ", "bold green"), f"{run_id}: {who} makes the change")
+        screen.say(("asked  ", "bold green"), f"{run_id}: edit; {who} carries the request out")
         screen.say(f"  see what became of it: {line('requests', run_id, store=store)}")
         if not row.held:
             say_missing_workers(reader, [(run_id, row.flow, row.queue)], store)
@@ -314,7 +314,7 @@ def _say_fork(told: _Forked, *, edited: bool) -> None:
         done = sum(one.result is not None for one in visits)
         began = "completed" if done == len(visits) else "begun and not completed" if not done else "begun"
         many = f" ({screen.count(len(visits), 'time')})" if len(visits) > 1 else ""
-        when = f", {screen.when(latest.at)}" if latest.at else ""
+        when = f" ({screen.when(latest.at)})" if latest.at else ""
         screen.say(
             ("  note: ", "yellow"),
             f"{latest.run or event.parent} has {began} {name}{many}{when}: {_REPEATS[told.choice(name)]}",
@@ -380,7 +380,10 @@ def requests(
             screen.say_json(found)
             return
         if not found:
-            screen.say(f"no request to {run_id} waits or was refused")
+            screen.say(
+                f"no request to {run_id} waits or was refused; its log has those that were carried out: "
+                + line("events", run_id, store=store)
+            )
         for one in found:
             say_request(one, now)
         if any(one.status == "waiting" for one in found) and not row.held:

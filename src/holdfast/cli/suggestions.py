@@ -130,7 +130,8 @@ def say_request(one: RequestView, now: float) -> None:
     screen.say((one.status, style), f"  {one.verb}, asked{by} {screen.ago(now - one.at)}{why}")
     if one.refused is not None:
         when = f"{screen.ago(now - one.refused_at)}: " if one.refused_at is not None else ""
-        screen.say(f"  refused {when}{one.refused}")
+        why_not = one.refused.replace("\n", "\n  ")
+        screen.say(f"  refused {when}{why_not}")
 
 
 def say_commands(commands: Iterable[tuple[str, str]], *, err: bool = False) -> None:

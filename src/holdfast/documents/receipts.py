@@ -177,6 +177,8 @@ class Book:
         """For a fork: node, iteration and item -> the result that its parent had, which the fork may use."""
         self._went_back: dict[str, Any] | None = None
         """Who rewound the run last, and why; None if it was not rewound."""
+        self._refused: list[dict[str, Any]] = []
+        """The requests to the run that were refused, oldest first."""
         self._made: dict[str, bytes] = {}
         self._plain: dict[str, str] = {}
 
@@ -198,6 +200,8 @@ class Book:
         told = {
             name: getattr(run, name) for name in ("run_id", "flow", "status", "labels", "parent", "error")
         }
+        if self._refused:
+            told["refused"] = self._refused
         return encode(
             {
                 **told,
@@ -217,6 +221,10 @@ class Book:
 
     def _created(self, event: events.RunCreated, stored: Stored) -> None:
         self._use(event.fingerprint)
+
+    def _request_refused(self, event: events.RequestRefused, stored: Stored) -> None:
+        said = {"verb": event.verb, "by": event.by, "reason": event.reason}
+        self._refused.append(said | {"request": event.request, "at": instant(stored.at)})
 
     def _flow_changed(self, event: events.FlowChanged, stored: Stored) -> None:
         self._use(event.fingerprint)
@@ -627,6 +635,7 @@ class Book:
         events.RunResumed: _taken_up,
         events.RunRewound: _rewound,
         events.RunCancelled: _cancelled,
+        events.RequestRefused: _request_refused,
         events.FlowChanged: _flow_changed,
         events.NodeScheduled: _scheduled,
         events.NodeStarted: _started,

@@ -572,7 +572,7 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     commands = commands.for_flow_of(seen.flow_file)
     if case.takes is None:
         commands = commands.without_file()
-    found = _usual_remedies(case, seen, commands)
+    found = _usual_remedies(case, seen, kind, commands)
     if (kind in ON_OFFER or case.requests) and case.has_no_taker:
         found = [remedies.work(commands, case.row.flow, wants_base=seen.wants_base), *found]
     if kind == "queue full":
@@ -581,7 +581,7 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     return found if case.takes == () else _of_changed_flow(case, found, commands)
 
 
-def _usual_remedies(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
+def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> list[Remedy]:
     run_id, status = case.row.run_id, case.row.status
 
     def resume(words: str, *, force: bool = False) -> Remedy:
@@ -593,6 +593,8 @@ def _usual_remedies(case: Case, seen: _Seen, commands: CommandLine) -> list[Reme
         return []
     if status == "cancelled":
         return [remedies.fork(commands, run_id)]
+    if status == "pending" and kind == "waiting":
+        return [resume("begin it now")]
     if status == "failed":
         words, force = _after_failure(case, seen)
         return [resume(words, force=force), *_skip(case, seen, commands)]

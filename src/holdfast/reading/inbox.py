@@ -11,7 +11,7 @@ inbox.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import msgspec
 
@@ -33,6 +33,15 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     """When the request was put into the inbox; 0 if it was not."""
     by: str | None = None
     reason: str | None = None
+
+
+_GIVEN = ("request:", "signal:")
+"""What the stored id of a request begins with if its caller has given the id."""
+
+
+def given_id(stored: str) -> str:
+    """Return the id of a request as its caller gave it; the stored id if the caller gave none."""
+    return next((stored.removeprefix(mark) for mark in _GIVEN if stored.startswith(mark)), stored)
 
 
 class Pause(_Asked, frozen=True, kw_only=True):
@@ -111,7 +120,7 @@ class Resume(_Asked, frozen=True, kw_only=True):
     """`changes` and `seen` are what a function of the caller changed, as in `Edit`."""
     force: bool = False
     confirm: list[str] = []
-    on_change: str = "refuse"
+    on_change: Literal["refuse", "compatible"] = "refuse"
     rename: dict[str, str] = {}
 
 
@@ -141,6 +150,16 @@ def stored_form(request: AnyRequest) -> Request:
         if name not in _SHARED and ((value := getattr(request, name)) is not None or name not in left_out)
     }
     return Request(id=request.id, verb=request.verb, body=body, by=request.by, reason=request.reason)
+
+
+def check(request: AnyRequest) -> None:
+    """Refuse a request whose options have the wrong type: no engine could read it. Raises `SettingError`."""
+    try:
+        msgspec.convert(stored_form(request).body, type(request))
+    except msgspec.ValidationError as fault:
+        raise SettingError(
+            f"this {request.verb} cannot be requested: {fault}. Correct the option."
+        ) from fault
 
 
 def read(stored: Request) -> AnyRequest:

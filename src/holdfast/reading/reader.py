@@ -21,7 +21,7 @@ from holdfast.core.definition import Definition
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, FINAL, OPEN, RunState
 from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
-from holdfast.reading import history
+from holdfast.reading import history, inbox
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
@@ -112,7 +112,8 @@ class Reader:
                 )
             )
         order = list(known)
-        return sorted(found, key=lambda one: (one.at, order.index(one.id) if one.id in known else len(order)))
+        found.sort(key=lambda one: (one.at, order.index(one.id) if one.id in known else len(order)))
+        return [msgspec.structs.replace(one, id=inbox.given_id(one.id)) for one in found]
 
     def plan_fork(self, run: str, checkpoint: str | int | None = None) -> ForkPlan:
         """Return what a fork from a checkpoint (default: the latest) would begin with, and what it must not repeat without a

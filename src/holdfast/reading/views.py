@@ -143,7 +143,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     """A request to a run that waits for an engine, or that was refused."""
 
     id: str
-    """The id of the request, as it is stored; empty if a caller asked an engine directly."""
+    """The id that the caller gave, or a random one; empty if the caller asked an engine directly."""
     verb: str
     status: Literal["waiting", "refused"]
     by: str | None

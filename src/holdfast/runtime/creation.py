@@ -154,7 +154,7 @@ def fork_journal(
     if asked.edit is not None and flow is None:
         raise FlowNotFound(row.flow, (), run_id=row.run_id)
     plan = plan_fork(services.store, row, fork_place(services.store, row.run_id, seq), flow)
-    choices = _choices(row.flow, plan, asked.repeat)
+    choices = _choices(row, plan, asked.repeat)
     state = plan.state
     body, blobs = take_out(run_state.dump(state), services.blob_over)
     base = pack(body)
@@ -183,7 +183,9 @@ def fork_journal(
             reason=asked.reason,
         )
     )
-    changes = edited(flow, state, asked.edit) if asked.edit is not None and flow is not None else None
+    changes = None
+    if asked.edit is not None and flow is not None:
+        changes = edited(flow, state, asked.edit, run_id=row.run_id)
     journal.create = NewRun(
         flow=row.flow,
         input_digest=_fork_digest(digest + base, changes, choices, fresh=asked.fresh),
@@ -198,32 +200,28 @@ def fork_journal(
     return journal
 
 
-def _choices(flow: str, plan: ForkPlan, repeat: Any) -> dict[str, Choice]:
+def _choices(row: RunRow, plan: ForkPlan, repeat: Any) -> dict[str, Choice]:
     """Return what the fork does with the visits of each node that its parent has begun. Raises `SettingError`."""
     allowed = get_args(Repeat)
-    if isinstance(repeat, str):
-        if repeat not in allowed:
-            raise SettingError(
-                f"repeat={repeat!r} is not valid: give 'ask', 'run', 'skip', or a dict of nodes"
-            )
+    by_node = dict(repeat) if isinstance(repeat, Mapping) else {}
+    refused = f"run {row.run_id!r} was not forked: repeat={by_node or repeat!r}"
+    if isinstance(repeat, str) and repeat in allowed:
         risky = [name for name, is_idempotent in plan.idempotent.items() if not is_idempotent]
         return {} if repeat == "ask" else dict.fromkeys(risky, cast("Choice", repeat))
     if not isinstance(repeat, Mapping):
-        raise SettingError(f"repeat={repeat!r} is not valid: give 'ask', 'run', 'skip', or a dict of nodes")
-    for name, choice in repeat.items():
+        raise SettingError(f"{refused} is not valid: give 'ask', 'run', 'skip', or a dict of nodes")
+    for name, choice in by_node.items():
         if name not in plan.idempotent:
             near = did_you_mean(str(name), plan.idempotent) or f"; it has {', '.join(plan.idempotent)}"
-            raise SettingError(f"repeat={dict(repeat)!r}: flow {flow!r} has no node {name!r}{near}")
+            raise SettingError(f"{refused}: flow {row.flow!r} has no node {name!r}{near}")
         if choice not in allowed:
-            raise SettingError(
-                f"repeat={dict(repeat)!r}: {choice!r} is not valid: give 'ask', 'run' or 'skip'"
-            )
+            raise SettingError(f"{refused}: {choice!r} is not valid: give 'ask', 'run' or 'skip'")
         if plan.idempotent[name]:
             raise SettingError(
-                f"repeat={dict(repeat)!r}: node {name!r} is idempotent, so a fork repeats it without asking. Leave it out, or "
-                "mark it with idempotent=False."
+                f"{refused}: node {name!r} is idempotent, so a fork repeats it without asking. Leave it out, or mark it with "
+                "idempotent=False."
             )
-    return {name: choice for name, choice in repeat.items() if choice != "ask"}
+    return {name: choice for name, choice in by_node.items() if choice != "ask"}
 
 
 def _fork_digest(

@@ -129,10 +129,14 @@ VERBS: Mapping[str, Verb] = {
 
 
 def check_by_and_reason(by: Any, reason: Any) -> None:
-    """Refuse a `by` or `reason` that is not text. Raises `SettingError`."""
+    """Refuse a `by` or `reason` that is not text, or text that no store can keep. Raises `SettingError`."""
     for name, said in (("by", by), ("reason", reason)):
         if said is not None and not isinstance(said, str):
             raise SettingError(f"{name}={said!r} is not text: give a string, or leave {name} out")
+        if said is not None and ("\0" in said or said != said.encode(errors="ignore").decode()):
+            raise SettingError(
+                f"{name}={said[:80]!r} cannot be stored: it contains a NUL character, or half of a surrogate pair. Remove it."
+            )
 
 
 def record_unexecuted(journal: Journal, request: inbox.AnyRequest) -> None:

@@ -112,15 +112,18 @@ def _repeated(state: RunState, name: str, iteration: int, visit: BegunVisit) -> 
     run = latest.run or state.parent
     what = f"{name!r}" + (f" (iteration {iteration})" if iteration > 1 else "")
     done = sum(one.result is not None for one in asked)
-    by = f"Run {run!r}, from which this run was forked,"
-    when = f" ({history.day(latest.at)})" if latest.at else ""
+    by = f" at {history.day(latest.at)}" if latest.at else ""
+    by += f" by run {run!r}, from which this run was forked"
     known: dict[str, Any] = {"run": run, "at": latest.at, "iteration": iteration}
     if visit.whole is None:
         several = len(asked) > 1
         shown = ", ".join(
             [*(str(one.item) for one in asked[:_ITEMS_SHOWN]), *["…"] * (len(asked) > _ITEMS_SHOWN)]
         )
-        text = f"{by} has begun {'items' if several else 'item'} {shown} of {what} and completed {done} of {len(asked)}{when}. "
+        text = (
+            f"{'Items' if several else 'Item'} {shown} of {what} {'were' if several else 'was'} begun{by}; "
+        )
+        text += f"{done} of {len(asked)} {'was' if done == 1 else 'were'} completed. "
         text += (
             "Run them again, skip them with their results"
             if several
@@ -129,10 +132,10 @@ def _repeated(state: RunState, name: str, iteration: int, visit: BegunVisit) -> 
         text += ", or abort this run?"
         known |= {"items": [one.item for one in asked], "items_done": done}
     elif done:
-        text = f"{by} has completed {what}{when}. Run it again, skip it with that result, or abort this run?"
+        text = f"{what} was completed{by}. Run it again, skip it with that result, or abort this run?"
         known["result"] = msgspec.to_builtins(visit.whole.result)
     else:
-        text = f"{by} has begun {what}{when} and not completed it: its effect may or may not have happened. "
+        text = f"{what} was begun{by}, and was not completed: its effect may or may not have happened. "
         text += "Run it again, skip it without a result, or abort this run?"
     return text, known
 

@@ -29,6 +29,7 @@ from holdfast.core.run_state import FINAL, RunState
 from holdfast.errors import (
     FlowNotFound,
     HoldfastError,
+    RequestExists,
     RunHeld,
     RunOver,
     SettingError,
@@ -46,7 +47,7 @@ from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.operator import REFUSALS, VERBS, check_by_and_reason
-from holdfast.runtime.resume import TakeUp, edited, prepare_unchecked
+from holdfast.runtime.resume import TakeUp, edited, naming_misfit, prepare_unchecked
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow
@@ -55,6 +56,8 @@ from holdfast.storage.verdicts import refuse_final
 
 R = TypeVar("R", bound=AnyRequest)
 
+_ID_MAX = 512
+"""How many characters the id of a request may have: PostgreSQL cannot index much longer ones."""
 _LOOK_S = POLL_S / 4
 _LOOKS = 100
 """How often a caller looks whether its request was carried out, every `_LOOK_S` seconds, before it returns the run as it is."""
@@ -160,7 +163,8 @@ class Requests:
         flow = self._flows.get(row.flow)
         if flow is None or row.state_version != flow.definition.state_version:
             return {field: questions.plain(value, f"state.{field}") for field, value in given.items()}
-        return {field: flow.state.accept_field(field, value) for field, value in given.items()}
+        with naming_misfit(row.run_id, flow):
+            return {field: flow.state.accept_field(field, value) for field, value in given.items()}
 
     def _flow_for(self, row: RunRow, id: str | None) -> Flow[Any]:
         """Return the flow that a function which edits the state needs."""
@@ -216,14 +220,13 @@ class Requests:
         has_id = id is not None
         if has_id:  # signals had ids before other requests, and keep a name of their own
             request = msgspec.structs.replace(request, id=f"signal:{id}")
-        store, known = self._services.store, self._look_at(run_id, VERBS["signal"].asked)
+        known = self._look_at(run_id, VERBS["signal"].asked)
         request = msgspec.structs.replace(request, payload=questions.plain(payload, "payload"))
-        left = inbox.stored_form(request)
         wrong = _misfit(known.state, request)
         if wrong is not None and (count := self._on_their_way(run_id, request.name)):
             # Read the log again: one that has arrived meanwhile must not be counted in neither place.
             wrong = _misfit(self._look_at(run_id, VERBS["signal"].asked).state, request, count)
-        if wrong is not None and (not has_id or store.post(run_id, left, only_look=True)):
+        if wrong is not None and (not has_id or self._post(run_id, request, only_look=True)):
             raise SignalRefused(run_id, request.name, wrong)
         if has_id and not self._post(run_id, request):
             return msgspec.structs.replace(self.view(run_id), repeated=True)
@@ -247,12 +250,17 @@ class Requests:
         """Return a request that was just put into an inbox, with the time of that."""
         return msgspec.structs.replace(request, at=self._services.store.now())
 
-    def _post(self, run_id: str, request: AnyRequest) -> bool:
-        """Put a request into the inbox. Returns False if it was there before. Raises `RequestExists` and `RunOver`."""
+    def _post(self, run_id: str, request: AnyRequest, *, only_look: bool = False) -> bool:
+        """Put a request into the inbox, unless `only_look` is given. Returns False if it was there before. Raises `RequestExists`
+        and `RunOver`.
+        """
         store = self._services.store
         check_by_and_reason(request.by, request.reason)
+        inbox.check(request)
         try:
-            return store.post(run_id, inbox.stored_form(request))
+            return store.post(run_id, inbox.stored_form(request), only_look=only_look)
+        except RequestExists as other:  # name the id that the caller gave
+            raise RequestExists(run_id, inbox.given_id(other.request), other.verb) from None
         except RunOver:  # say what the caller wanted to do with the run
             refuse_final(run_id, store.run(run_id).status, VERBS[request.verb].asked)
             raise
@@ -269,6 +277,10 @@ class Requests:
         store, verb = self._services.store, VERBS[request.verb]
         check_by_and_reason(request.by, request.reason)
         row = store.run(run_id)
+        if (
+            posted and row.status in FINAL
+        ):  # the request itself may have been carried out, and have ended the run
+            return await self._until_handled(run_id, request)
         refuse_final(run_id, row.status, verb.asked)
         if run_id not in self._holdings and not row.held:
             with suppress(RunHeld):
@@ -445,6 +457,15 @@ class Requests:
         done.leave_long_waits()
         return await self._driver.drive(done.journal, done)
 
+    async def carry_out_unclaimed(self, run_id: str, request: AnyRequest) -> Run[Any] | None:
+        """Carry out the oldest request in the inbox of a run that this worker may not continue: recording it does not need the
+        flow of the run. Returns what `carry_out_waiting` returns.
+        """
+        with suppress(RunHeld):
+            lease = self._holdings.claim_for(run_id, request, briefly=True)
+            return await self.carry_out_waiting(lease, request) if lease is not None else None
+        return None
+
     async def _record_refused(self, run_id: str, request: AnyRequest, refused: HoldfastError) -> None:
         """Record that a request cannot be carried out, and remove it from the inbox. If another engine has claimed the run
         meanwhile, that engine does so; if the run has ended, the store has marked the request as unmet.
@@ -487,6 +508,10 @@ def _check_id(id: Any, what: str) -> None:
         raise SettingError(
             f"id={id!r} is not a valid id of a {what}: give a string that is not empty, or leave id out"
         )
+    if id is not None and what == "request" and (len(id) > _ID_MAX or not id.isprintable()):
+        raise SettingError(
+            f"id={id[:40]!r}{'…' * (len(id) > 40)} is not a valid id of a request: give up to {_ID_MAX} printable characters"
+        )
 
 
 def _take_up(request: inbox.Resume) -> TakeUp:
@@ -501,7 +526,7 @@ def _take_up(request: inbox.Resume) -> TakeUp:
         seen=request.seen,
         force=request.force,
         confirm=request.confirm,
-        on_change="compatible" if request.on_change == "compatible" else "refuse",
+        on_change=request.on_change,
         rename=request.rename,
         by=request.by,
         reason=request.reason,

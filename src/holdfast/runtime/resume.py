@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -202,7 +203,8 @@ def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> 
     reached = node is not None and (node.completed_seq if take_up.after else node.iteration)
     if node is None or not reached:
         what = "has not completed" if take_up.after else "was never reached"
-        raise ResumeRefused(row.run_id, f"node {name!r} {what} in this run{did_you_mean(name, head.nodes)}")
+        near = did_you_mean(name, head.nodes) if node is None else ""
+        raise ResumeRefused(row.run_id, f"node {name!r} {what} in this run{near}")
     if take_up.after:
         return node.completed_seq
     return row.seq if name in head.open else node.completed_seq - 1
@@ -268,11 +270,11 @@ def _rewound_to(
         named = ", ".join(f'"{name}"' for name in once)
         raise ResumeRefused(
             row.run_id,
-            f"going back to event {to} would run {'a node' if len(once) == 1 else f'{len(once)} nodes'} again that "
+            f"going back to event {to} would repeat {'a node' if len(once) == 1 else f'{len(once)} nodes'} that "
             f"{'is' if len(once) == 1 else 'are'} not idempotent:\n"
             + _indented([f"{name} {_last_run(again[name])}" for name in once])
-            + f"\nIf that is right, use confirm=[{named}] ({' '.join(f'--confirm {name}' for name in once)}); or resume from "
-            "a later checkpoint.",
+            + f"\nTo run {'it' if len(once) == 1 else 'them'} again, add confirm=[{named}] "
+            f"({' '.join(f'--confirm {name}' for name in once)}); otherwise resume from a later checkpoint.",
         )
     return state
 
@@ -480,30 +482,53 @@ def refuse_moved(journal: Journal, seen: int | None, asked: str = "resumed") -> 
 
 
 def edited(
-    flow: Flow[Any], state: RunState, edit: Callable[[Any], Any] | Mapping[str, Any] | events.Changes
+    flow: Flow[Any],
+    state: RunState,
+    edit: Callable[[Any], Any] | Mapping[str, Any] | events.Changes,
+    *,
+    run_id: str | None = None,
 ) -> events.Changes:
     """Return the changes that an edit makes to the state. The edit is a mapping of fields, a function that returns fields or a
-    state, or changes its argument; or it is what such a function has changed. Raises `StateError` if the edit does not fit the
-    state type.
+    state, or changes its argument; or it is what such a function has changed. Raises `StateError`, which names the run (for a
+    fork, the run `run_id` that it is forked from), if the edit does not fit the state type; `SettingError` if it is no edit.
     """
-    if isinstance(edit, events.Changes):
-        after = dict(state.values)
-        apply(after, edit, always)
-        flow.state.load(after)
-        return edit
-    if isinstance(edit, Mapping):
-        result: Any = dict(edit)
-    else:
-        given = flow.state.load(state.values)
-        result = edit(given)
-        if result is None:
-            return diff(state.values, flow.state.dump(given))
-    if isinstance(result, dict):
-        after = dict(state.values)
-        for field, value in result.items():
-            after[field] = flow.state.accept_field(field, value)
-        return diff(state.values, flow.state.dump(flow.state.load(after)))
-    return diff(state.values, flow.state.dump(result))
+    if not callable(edit) and not isinstance(edit, (Mapping, events.Changes)):
+        raise SettingError(
+            f"edit={edit!r} of run {run_id or state.run_id!r} is not valid: give a dict of fields and values, or a function of "
+            "the state"
+        )
+    with naming_misfit(run_id or state.run_id, flow):
+        if isinstance(edit, events.Changes):
+            after = dict(state.values)
+            apply(after, edit, always)
+            flow.state.load(after)
+            return edit
+        if isinstance(edit, Mapping):
+            result: Any = dict(edit)
+        else:
+            given = flow.state.load(state.values)
+            result = edit(given)
+            if result is None:
+                return diff(state.values, flow.state.dump(given))
+        if isinstance(result, dict):
+            after = dict(state.values)
+            for field, value in result.items():
+                after[field] = flow.state.accept_field(field, value)
+            return diff(state.values, flow.state.dump(flow.state.load(after)))
+        return diff(state.values, flow.state.dump(result))
+
+
+@contextmanager
+def naming_misfit(run_id: str, flow: Flow[Any]) -> Iterator[None]:
+    """Say in a `StateError` which run an edit does not fit."""
+    try:
+        yield
+    except StateError as misfit:
+        why = end_sentence(str(misfit))
+        misfit.args = (
+            f"the edit of run {run_id!r} does not fit {flow.state.name}: {why} Give fields and values of that type.",
+        )
+        raise
 
 
 def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:

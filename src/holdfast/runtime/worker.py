@@ -31,6 +31,7 @@ from holdfast.errors import (
     BlobMissing,
     FenceLost,
     HoldfastError,
+    ResumeRefused,
     RunCancelled,
     RunFailed,
     SchemaTooNew,
@@ -300,7 +301,7 @@ class Worker:
             self._news.set()
 
     async def _drive_as_far_as_it_goes(self, taken: Taken) -> Run[Any] | None:
-        """Drive a run that was taken. Returns None if there was only a request to refuse."""
+        """Drive a run that was taken. Returns None if there was only a request to record or to refuse."""
         run_id = taken.lease.run_id
         waiting = self._driver.waiting_requests(run_id)
         if not waiting and taken.why == "asked":  # another engine has carried the request out
@@ -308,7 +309,12 @@ class Worker:
             return None
         if waiting and self._requests.come_first(run_id, waiting):
             return await self._requests.carry_out_waiting(taken.lease, waiting[0])
-        journal = await self._driver.take_up(run_id, TakeUp(claims=True), taken.lease)
+        try:
+            journal = await self._driver.take_up(run_id, TakeUp(claims=True), taken.lease)
+        except ResumeRefused:  # such as: the flow has changed
+            if not waiting:
+                raise
+            return await self._requests.carry_out_unclaimed(run_id, waiting[0])
         runner = Runner(journal)
         runner.leave_long_waits()
         return await self._driver.drive(journal, runner, waiting)

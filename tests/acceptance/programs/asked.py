@@ -1,11 +1,13 @@
 """Runs of one node `work`, in a process that can be made to wait or to die at any write; and processes that leave requests.
 
-    asked.py run   STORE IDS [--wait N | --die N]   execute these runs (separated by commas)
-    asked.py leave STORE RUN REQUEST                leave the request `resume` with this id
+    asked.py run    STORE IDS [--wait N | --die N]           execute these runs (separated by commas)
+    asked.py leave  STORE RUN REQUEST                        leave the request `resume` with this id
+    asked.py signal STORE RUN REQUEST [--wait N | --die N]   send the signal `news` with this id
 
 `run` prints "in" when every node has begun, and lets them end when it reads a line. Failpoints are counted from then on: at the
 N-th of them, with `--wait`, it prints the name of the failpoint and waits for another line; with `--die`, it kills itself. At
-the end it prints "over". `leave` waits for a line before it leaves the request, and then prints whether it was new.
+the end it prints "over". `leave` and `signal` wait for a line before they leave the request, and then print whether it was new
+("over" if the run was over). The failpoints of `signal` are counted from then on.
 """
 
 from __future__ import annotations
@@ -85,17 +87,32 @@ def leave(given: argparse.Namespace) -> None:
     store.close()
 
 
+def send(given: argparse.Namespace) -> None:
+    store = open_store(given.store)
+    say("in")
+    sys.stdin.readline()
+    arm(given)
+    try:
+        sent = hf.signal(given.run, "news", id=given.request, store=store)
+    except hf.RunOver:
+        say("over")
+    else:
+        say("repeated" if sent.repeated else "new")
+    failpoints.install(None)
+    store.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=["run", "leave"])
+    parser.add_argument("verb", choices=["run", "leave", "signal"])
     parser.add_argument("store")
     parser.add_argument("run")
     parser.add_argument("request", nargs="?")
     parser.add_argument("--wait", type=int, default=0)
     parser.add_argument("--die", type=int, default=0)
     given = parser.parse_args()
-    if given.verb == "leave":
-        leave(given)
+    if given.verb != "run":
+        leave(given) if given.verb == "leave" else send(given)
         return
     IDS.extend(given.run.split(","))
     asyncio.run(run(given))

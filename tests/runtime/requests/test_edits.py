@@ -255,3 +255,12 @@ def test_typed_values_are_stored_as_plain_data_with_and_without_the_flow(stage: 
     for run_id in ("r0", "r1"):
         state = stage.do(partial(hf.Engine.state, run=run_id), flow)
         assert (state.when, state.tags, state.points) == ("3", ["t"], {"a": Point(3)})
+
+
+@pytest.mark.parametrize("edit", [None, 5, ["plain"]])
+def test_an_edit_that_is_neither_fields_nor_a_function_is_refused(
+    stage: Stage, order: Order, edit: Any
+) -> None:
+    error = error_of(stage, "edit", edit, flows=(order.flow,))
+    assert isinstance(error, hf.SettingError)
+    assert "give a dict of fields, or a function of the state" in str(error)

@@ -4,6 +4,7 @@ them out. The calling process claims nothing and executes nothing, and needs no 
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from asking import Order, error_of, leave, refused, requests, waiting, works
 from harness import Stage
 
 import holdfast as hf
+from holdfast.runtime.requests import Requests
 
 
 @pytest.fixture
@@ -176,12 +178,36 @@ def test_a_recorded_request_with_an_id_is_recorded_once(
     assert len(kinds) == 2
 
 
+@pytest.mark.parametrize(("verb", "given"), [("cancel", ()), ("signal", ("news",))])
+def test_a_request_that_another_engine_carries_out_at_once_is_not_refused_although_the_run_is_over_then(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, verb: str, given: tuple[Any, ...]
+) -> None:
+    order = Order()
+    order.broken = False
+    stage.do(lambda engine: engine.start(order.flow, {"plain": "tea"}, run_id="r"))
+    post = Requests._post
+
+    def and_works(*posted: Any) -> bool:
+        is_new = post(*posted)
+        worker = threading.Thread(target=works, args=(stage, order.flow))
+        worker.start()
+        worker.join()
+        return is_new
+
+    monkeypatch.setattr(Requests, "_post", and_works)
+    run = leave(stage, verb, *given, id="7")
+    assert run.status == ("cancelled" if verb == "cancel" else "completed")
+    assert stage.kinds().count("RunCancelled" if verb == "cancel" else "SignalReceived") == 1
+    assert requests(stage) == []
+
+
 def test_another_request_with_the_same_id_is_refused(stage: Stage, order: Order) -> None:
     leave(stage, "retry", "send", execute=False, id="7")
     for verb, given in (("retry", ()), ("resume", ())):
         error = error_of(stage, verb, *given, execute=False, id="7")
         assert isinstance(error, hf.RequestExists)
-        assert "'request:7' (retry)" in str(error)
+        assert "the id '7' (retry)" in str(error)
+        assert error.request == "7"
     assert len(waiting(stage)) == 1
 
 
@@ -204,3 +230,33 @@ def test_an_id_needs_an_inbox(stage: Stage, order: Order, verb: str) -> None:
 @pytest.mark.parametrize("id", ["", 7])
 def test_an_id_that_is_not_text_is_refused(stage: Stage, order: Order, id: Any) -> None:
     assert isinstance(error_of(stage, "resume", execute=False, id=id), hf.SettingError)
+
+
+@pytest.mark.parametrize(
+    ("verb", "given", "named"),
+    [
+        ("resume", {"rename": {"send": 5}}, "$.rename"),
+        ("resume", {"on_change": "perhaps"}, "$.on_change"),
+        ("resume", {"force": "yes"}, "$.force"),
+        ("resume", {"after": 5}, "$.after"),
+        ("retry", {"node": 5}, "$.node"),
+        ("skip", {"node": None}, "$.node"),
+        ("resume", {"by": "\ud800"}, "by="),
+        ("resume", {"reason": "a\0b"}, "reason="),
+        ("resume", {"id": "x" * 513}, "up to 512 printable characters"),
+        ("resume", {"id": "a\0b"}, "up to 512 printable characters"),
+    ],
+)
+def test_an_option_that_no_engine_could_read_is_refused_at_once(
+    stage: Stage, order: Order, verb: str, given: dict[str, Any], named: str
+) -> None:
+    error = error_of(stage, verb, execute=False, **given)
+    assert isinstance(error, hf.SettingError)
+    assert named in str(error)
+    assert waiting(stage) == []
+
+
+def test_a_whole_number_of_any_size_can_be_left(stage: Stage, order: Order) -> None:
+    leave(stage, "skip", "send", {"log": [10**30]}, execute=False)
+    (ended,) = works(stage, order.flow)
+    assert ended.state.log[-1] == 10**30

@@ -180,11 +180,11 @@ def test_the_requests_of_a_run_are_listed_oldest_first_with_who_when_and_why(sta
     leave(stage, "edit", {"plain": "x"}, by="ann", reason="no tea", id="2")
     first, second = requests(stage)
     assert (first.id, first.verb, first.status, first.by, first.reason) == (
-        "request:1", "resume", "refused", "bob", "a typo",
+        "1", "resume", "refused", "bob", "a typo",
     )  # fmt: skip
     assert "has no event 99" in (first.refused or "")
     assert (second.id, second.status, second.reason, second.refused) == (
-        "request:2",
+        "2",
         "waiting",
         "no tea",
         None,

@@ -40,7 +40,7 @@ def test_the_refusal_lists_every_node_with_when_it_ran_and_the_option_that_confi
 ) -> None:
     said = refusal(scene, paid(scene), after="a")
     assert re.search(
-        rf"would run 3 nodes again that are not idempotent:\n  pay \(completed at {TIME}\)\n"
+        rf"would repeat 3 nodes that are not idempotent:\n  pay \(completed at {TIME}\)\n"
         rf"  mail \(completed at {TIME}\)\n  ship \(failed at {TIME}\)\n",
         said,
     )
@@ -49,7 +49,7 @@ def test_the_refusal_lists_every_node_with_when_it_ran_and_the_option_that_confi
 
 @pytest.mark.parametrize("confirm", [["pay"], ["pay", "ship"], ("mail",)])
 def test_confirming_some_of_them_is_not_enough(scene: Scene, confirm: list[str]) -> None:
-    assert "would run 3 nodes again" in refusal(scene, paid(scene), after="a", confirm=confirm)
+    assert "would repeat 3 nodes that" in refusal(scene, paid(scene), after="a", confirm=confirm)
 
 
 def test_confirmed_nodes_run_again_and_the_log_names_them(scene: Scene) -> None:

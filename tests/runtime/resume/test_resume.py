@@ -328,9 +328,7 @@ def test_rewinding_past_a_node_that_is_not_idempotent_needs_force(scene: Scene) 
         {"restart_at": "pay"},
         {"replay": True},
     ):
-        with pytest.raises(
-            hf.ResumeRefused, match=r"a node again that is not idempotent:\n  pay \(completed"
-        ):
+        with pytest.raises(hf.ResumeRefused, match=r"a node that is not idempotent:\n  pay \(completed"):
             scene.call("resume", "r", flows=[flow], **how)
     assert scene.ran == []
     run = scene.call("resume", "r", after="a", force=True, flows=[flow])

@@ -115,7 +115,7 @@ def test_a_signal_with_an_id_is_taken_once_however_often_it_is_told(stage: Stage
     stage.do(lambda engine: engine.start(flow, run_id="r"))
     for _ in range(3):
         told(stage, "paid", 1, id="invoice-3")
-    with pytest.raises(hf.RequestExists, match="'signal:invoice-3'"):
+    with pytest.raises(hf.RequestExists, match="the id 'invoice-3'"):
         told(stage, "paid", 2, id="invoice-3")
     assert [signal.payload for signal in stage.told("SignalReceived")] == [1]
 

@@ -36,7 +36,8 @@ from holdfast.storage.queues import Queues
 from holdfast.storage.upkeep import Upkeep
 
 _encode = msgspec.msgpack.Encoder().encode  # refuses text that cannot be encoded, as a database would
-_copied = msgspec.msgpack.Decoder(dict[str, Any]).decode
+_to_json = msgspec.json.Encoder().encode
+_from_json = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 _named: dict[str, Data] = {}
@@ -261,7 +262,7 @@ class MemoryStore:
             known = (posted.request.verb, posted.digest) if posted is not None else (None, None)
             new = verdicts.is_new_request(run_id, request, digest, run.view.status, *known)
             if new and not only_look:
-                body, at = _copied(_encode(request.body)), request.at or self.now()
+                body, at = _copied(request.body), request.at or self.now()
                 waiting = msgspec.structs.replace(
                     request, body=body, run_id=run_id, at=at, taken=0, unmet=False
                 )
@@ -275,9 +276,7 @@ class MemoryStore:
                 found = [posted.request for posted in self._run(run_id).requests.values()]
             else:
                 found = [r for r in data.waiting.values() if data.runs[r.run_id].head.holder == holder]
-            return [
-                msgspec.structs.replace(request, body=_copied(_encode(request.body))) for request in found
-            ]
+            return [msgspec.structs.replace(request, body=_copied(request.body)) for request in found]
 
     # --- the store as a whole ------------------------------------------------------------------------
 
@@ -309,6 +308,11 @@ class MemoryStore:
                 f"the store {self.url} was opened before this process was forked, and the parent process would not see "
                 "what this process writes. Use a SQLite file to share runs between processes."
             )
+
+
+def _copied(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the body of a request. JSON has whole numbers of any size, as in a database; msgpack has not."""
+    return _from_json(_to_json(body))
 
 
 def _unfit(append: Append) -> CodecError | None:
