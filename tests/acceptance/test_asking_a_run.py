@@ -137,7 +137,7 @@ def test_a_handler_that_asks_executes_nothing_and_a_worker_carries_the_requests_
     again = shop.leave("resume", "r", execute=False, by="ann", id="2")
     assert (left.status, left.repeated, again.repeated, shop.called) == ("failed", False, True, [])
     waiting = [(one.id, one.verb, one.status, one.by) for one in shop.leave("requests", "r")]
-    assert waiting == [("request:1", "edit", "waiting", "ann"), ("request:2", "resume", "waiting", "ann")]
+    assert waiting == [("1", "edit", "waiting", "ann"), ("2", "resume", "waiting", "ann")]
     shop.work()
     run = shop("get", "r")
     assert (run.status, run.state.log[-1], shop.ran("r")) == ("completed", "r send Kiel", ["send"])
@@ -439,7 +439,7 @@ def test_the_same_request_id_with_another_verb_or_body_names_the_run_and_the_fir
     for verb, given in (("resume", ()), ("retry", ()), ("skip", ("send",))):
         error = shop.refusal(verb, "r", *given, execute=False, id="1")
         assert isinstance(error, hf.RequestExists), verb
-        assert "run 'r' already has a request with the id 'request:1' (retry)" in str(error)
+        assert "run 'r' already has a request with the id '1' (retry)" in str(error)
         assert "an id of its own" in str(error)
 
 

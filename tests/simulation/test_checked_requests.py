@@ -102,6 +102,28 @@ def test_requests_of_a_store_in_memory_are_checked_too() -> None:
     assert check(store) == []
 
 
+def test_a_fork_of_a_failed_run_that_was_edited_is_fine() -> None:
+    graph = Graph("fails", dict)
+
+    @graph.node
+    def fail(state: dict[str, Any]) -> None:
+        raise hf.Fatal("no stamps")
+
+    flow = graph.chain(START, "fail", END).compile()
+    clock = ManualClock(auto=True)
+    store = MemoryStore(clock=clock.now)
+
+    async def main() -> None:
+        async with hf.Engine(store, flows=[flow], clock=clock, inline=True) as engine:
+            with pytest.raises(hf.RunFailed):
+                await engine.run(flow, {}, run_id="r")
+            await engine.edit("r", {"note": "stamps came"})
+            await engine.fork("r", run_id="f")
+
+    asyncio.run(main())
+    assert check(store) == []
+
+
 # --- what is planted ---------------------------------------------------------------------------------
 
 

@@ -127,7 +127,8 @@ def say_request(one: RequestView, now: float) -> None:
     style = "yellow" if one.status == "refused" else "cyan"
     by = f" by {one.by}" if one.by else ""
     why = f": {screen.one_line(one.reason, 300)}" if one.reason else ""
-    screen.say((one.status, style), f"  {one.verb}, asked{by} {screen.ago(now - one.at)}{why}")
+    what = f"{one.verb} {screen.one_line(one.about, 80)}" if one.about else one.verb
+    screen.say((one.status, style), f"  {what}, asked{by} {screen.ago(now - one.at)}{why}")
     if one.refused is not None:
         when = f"{screen.ago(now - one.refused_at)}: " if one.refused_at is not None else ""
         why_not = one.refused.replace("\n", "\n  ")

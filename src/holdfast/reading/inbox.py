@@ -11,7 +11,7 @@ inbox.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, assert_never
 
 import msgspec
 
@@ -139,6 +139,41 @@ _TYPES: dict[str, type[AnyRequest]] = {
 _SHARED = frozenset(_Asked.__struct_fields__)
 _LEFT_OUT = {"answer": ("update", "confidence")}
 """Verb of a request -> fields that are stored only if they have a value."""
+
+
+def about(request: AnyRequest) -> str | None:
+    """Return in a few words what a request is about: the node, the question, the signal, the fields, or the place to resume
+    from. None if its verb says everything.
+    """
+    match request:
+        case Answer():
+            return request.key
+        case Signal():
+            return request.name
+        case Retry() | Skip():
+            return request.node
+        case Edit():
+            return ", ".join(_edited_fields(request.fields, request.changes)) or None
+        case Resume():
+            place = {
+                "checkpoint": request.checkpoint,
+                "after": request.after,
+                "restart at": request.restart_at,
+            }
+            said = [f"{name} {where}" for name, where in place.items() if where is not None]
+            said += ["replay"] * request.replay
+            fields = _edited_fields(request.edit or {}, request.changes)
+            return "; ".join([*said, *([f"edit {', '.join(fields)}"] if fields else [])]) or None
+        case Pause() | Cancel() | Unknown():
+            return None
+        case _:
+            assert_never(request)
+
+
+def _edited_fields(fields: dict[str, Any], changes: dict[str, Any] | None) -> list[str]:
+    """Return the names of the fields that an edit changes, as far as the request can be read."""
+    parts = [part for part in (changes or {}).values() if isinstance(part, (dict, list))]
+    return list(dict.fromkeys([*fields, *(str(name) for part in parts for name in part)]))
 
 
 def stored_form(request: AnyRequest) -> Request:

@@ -103,6 +103,7 @@ class Reader:
                 RequestView(
                     id=event.request,
                     verb=event.verb,
+                    about=event.about if event.error != "RunHeld" else None,  # then it names the holder
                     status="refused",
                     by=event.by,
                     reason=sent.reason if sent is not None else None,
@@ -227,6 +228,7 @@ def _request_view(request: Request, row: RunRow) -> RequestView:
     return RequestView(
         id=request.id,
         verb=request.verb,
+        about=inbox.about(inbox.read(request)) if request.body else None,
         status="refused" if request.unmet else "waiting",
         by=request.by,
         reason=request.reason,

@@ -145,6 +145,8 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """The id that the caller gave, or a random one; empty if the caller asked an engine directly."""
     verb: str
+    about: str | None = None
+    """What the request is about, in a few words: a node, a question, a signal, fields, or the place to resume from."""
     status: Literal["waiting", "refused"]
     by: str | None
     reason: str | None

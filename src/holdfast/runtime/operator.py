@@ -162,7 +162,7 @@ def refuse(journal: Journal, request: inbox.AnyRequest, refused: HoldfastError) 
             reason=str(getattr(refused, "reason", refused)),
             request=request.id,
             error=name_refusal(refused),
-            about=about,
+            about=about or inbox.about(request),
             asked_at=request.at or None,
             by=request.by,
         )

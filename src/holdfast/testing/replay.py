@@ -31,10 +31,11 @@ Handler: TypeAlias = Callable[[Where, Body, float], None]
 
 FINAL = frozenset({"completed", "cancelled"})
 _AFTER_FAILURE = frozenset({
-    "RunResumed", "RunRewound", "RunCancelled", "RequestRefused", "ResumeRefused", "StateEdited", "StateUpgraded", "FlowChanged",
-    "QuestionAnswered", "SignalReceived",
+    "RunForked", "RunResumed", "RunRewound", "RunCancelled", "RequestRefused", "ResumeRefused", "StateEdited", "StateUpgraded",
+    "FlowChanged", "QuestionAnswered", "SignalReceived",
 })  # fmt: skip
-"""The event kinds that may follow the failure of a run: those that an operator or a caller causes, and those of a resume."""
+"""The event kinds that may follow the failure of a run: those that an operator or a caller causes, those of a resume,
+and the first one of a fork of the failed run."""
 _INSIDE = frozenset({
     "StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside", "WaitWithdrawn", "NodeWaiting",
 })  # fmt: skip

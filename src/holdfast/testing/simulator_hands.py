@@ -133,10 +133,10 @@ class Hand:
         )
         self._chance = random.Random(f"hand {scene.seed} {self._run_id}")
         """For choices that only callers make which leave requests."""
-        self._forks_early = (
+        self._forks_any_time = (
             asks and subject.tale is not None and not scene.tidies and self._chance.random() < 0.6
         )
-        self._forks_early = self._forks_early and self._run_id.count(FORK) < _GENERATIONS
+        self._forks_any_time = self._forks_any_time and self._run_id.count(FORK) < _GENERATIONS
 
     async def attend(self) -> None:
         """Start the run, and operate it until it is over."""
@@ -145,7 +145,7 @@ class Hand:
         while True:
             row = self._scene.disk.run(self._run_id)
             if row.status in FINAL:
-                if self._forks and row.status == "completed":
+                if (self._forks or self._forks_any_time) and row.status == "completed":
                     self._fork()
                 elif self._scene.asks and self._subject.tale is not None and self._chance.random() < 0.3:
                     await self.requests.ask_in_vain()
@@ -182,7 +182,7 @@ class Hand:
         if self.requests.left and chance.random() < 0.4:
             await self.requests.ask_something()
             return
-        if self._forks_early and chance.random() < 0.3:
+        if self._forks_any_time and chance.random() < 0.15:
             self._fork()
         if status == "paused" and luck.random() < 0.5:
             if self._scene.asks and self._subject.tale is not None and chance.random() < 0.7:
@@ -223,7 +223,7 @@ class Hand:
 
     def _fork(self) -> None:
         """Fork the run."""
-        self._forks = self._forks_early = False
+        self._forks = self._forks_any_time = False
         fresh = self._scene.asks and self._chance.random() < 0.2
         child = f"{self._run_id}{FORK}"
         self._scene.attend(

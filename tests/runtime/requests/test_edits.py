@@ -263,4 +263,4 @@ def test_an_edit_that_is_neither_fields_nor_a_function_is_refused(
 ) -> None:
     error = error_of(stage, "edit", edit, flows=(order.flow,))
     assert isinstance(error, hf.SettingError)
-    assert "give a dict of fields, or a function of the state" in str(error)
+    assert "give a dict of fields and values, or a function of the state" in str(error)
