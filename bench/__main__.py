@@ -12,7 +12,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench import asking, beside_peers, document, fleet, parts, pictures, profiles, raw, reasons, report, stores
+from bench import (
+    asking,
+    beside_peers,
+    document,
+    fleet,
+    parts,
+    pictures,
+    profiles,
+    raw,
+    reasons,
+    report,
+    stores,
+)
 from bench.parts import FULL, NORMAL, QUICK, Bench, Effort
 from bench.report import Figure
 
