@@ -10,7 +10,6 @@ inbox.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, TypeAlias, assert_never
 
 import msgspec
@@ -221,8 +220,3 @@ def read_changes(stored: dict[str, Any]) -> Changes:
         return msgspec.convert(stored, Changes)
     except msgspec.ValidationError as fault:
         raise SettingError(f"the changes of this request cannot be read: {fault}") from fault
-
-
-def requests_to(run_id: str, stored: Iterable[Request]) -> list[AnyRequest]:
-    """Return the requests for one run among all stored requests, oldest first."""
-    return [read(request) for request in stored if request.run_id == run_id]

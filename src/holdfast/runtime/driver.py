@@ -289,8 +289,7 @@ class Driver:
     def waiting_requests(self, run_id: str) -> list[AnyRequest]:
         """Return the requests that are in the inbox of a run which this engine holds, oldest first."""
         services = self.services
-        stored = services.store.inbox(services.holder.id)
-        return inbox.requests_to(run_id, stored) if stored else []
+        return [inbox.read(one) for one in services.store.inbox(services.holder.id, run_id=run_id)]
 
     def _watch(self) -> None:
         if self._watching is None or self._watching.done():

@@ -236,7 +236,9 @@ class Requests:
         """How many signals of that name were sent to the run, and are not in its log yet because another engine holds it."""
         store = self._services.store
         holder = store.run(run_id).holder
-        left = inbox.requests_to(run_id, store.inbox(holder.id)) if holder is not None else []
+        left = (
+            [inbox.read(one) for one in store.inbox(holder.id, run_id=run_id)] if holder is not None else []
+        )
         return sum(isinstance(request, inbox.Signal) and request.name == name for request in left)
 
     def _with_id(self, request: R, id: str | None) -> R:

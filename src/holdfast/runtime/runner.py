@@ -305,7 +305,8 @@ class Runner:
         if not self.journal.saved_seq or self._halt is not None or self.state.status in FINAL:
             return False
         services = self.services
-        for request in inbox.requests_to(self.state.run_id, services.store.inbox(services.holder.id)):
+        waiting = services.store.inbox(services.holder.id, run_id=self.state.run_id)
+        for request in map(inbox.read, waiting):
             if request.id not in self._known_requests:
                 self._known_requests.add(request.id)
                 self._requests.append(request)

@@ -278,8 +278,9 @@ class Store(Protocol):
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
         """Return the requests that wait for the runs of this holder, oldest first. A request waits until an append lists it in
         `taken`, or until its run is completed or cancelled: the append that does this marks the requests that still wait as
-        handled and `unmet`. With `run_id` in place of a holder, return all requests that this run ever got, the handled ones too.
-        Raises `RunNotFound`.
+        handled and `unmet`. With `run_id` as well, return those that wait for this run, at a cost that does not grow with those
+        for other runs. With `run_id` in place of a holder, return all requests that this run ever got, the handled ones too.
+        Raises `RunNotFound` if no holder is given.
         """
 
     def now(self) -> float:

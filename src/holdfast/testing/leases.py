@@ -254,6 +254,19 @@ class LeaseConformance:
         self.store.claim("r3", self.rival)
         assert [r.id for r in self.store.inbox(self.rival.id)] == ["x"]
 
+    def test_the_requests_that_wait_for_one_run_are_found_among_those_of_its_holder(self) -> None:
+        log = self.start_run("r1")
+        self.start_run("r2")
+        for run_id, request in (("r1", "b"), ("r2", "same"), ("r1", "same"), ("r1", "a")):
+            self.store.post(run_id, Request(id=request, verb="signal"))
+        found = self.store.inbox(self.holder.id, run_id="r1")
+        assert [(r.run_id, r.id) for r in found] == [("r1", "b"), ("r1", "same"), ("r1", "a")]
+        assert self.store.inbox(self.rival.id, run_id="r1") == []
+        assert self.store.inbox(self.holder.id, run_id="none") == []
+        self.write(log, taken=("b", "same"))
+        assert [r.id for r in self.store.inbox(self.holder.id, run_id="r1")] == ["a"]
+        assert [r.id for r in self.store.inbox(self.holder.id, run_id="r2")] == ["same"]
+
     def test_a_request_is_left_once_per_run(self) -> None:
         self.start_run("r1")
         self.start_run("r2")

@@ -7,6 +7,7 @@ from harness import Stage, Work
 
 import holdfast as hf
 from holdfast import END, START, Graph
+from holdfast.reading import inbox
 from holdfast.storage.contract import Request
 
 
@@ -33,3 +34,21 @@ def test_a_worker_carries_out_a_pause_of_a_paused_run(stage: Stage) -> None:
     stage.store.post("r", Request(id="late", verb="pause"))
     works(stage, flow)
     assert (waiting(stage), stage.store.run("r").status) == ([], "paused")
+
+
+def test_a_request_that_was_carried_out_is_told_from_one_to_another_run_with_the_same_id(
+    stage: Stage,
+) -> None:
+    flow = asks()
+    for run_id in ("r", "other"):
+        stage.run(flow, run_id=run_id)
+    leave(stage, "pause", id="same")
+    handled = inbox.read(stage.store.inbox(run_id="r")[0])
+    stage.store.post("other", Request(id=handled.id, verb="pause"))
+
+    async def claim_again(engine: hf.Engine) -> None:
+        engine._holdings.claim("other")
+        assert engine._holdings.claim_for("r", handled) is None
+
+    stage.do(claim_again, flow)
+    assert stage.store.run("r").holder is None

@@ -275,10 +275,14 @@ class MemoryStore:
 
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
         with self._use() as data:
-            if run_id is not None:
+            if run_id is not None and holder is None:
                 found = [posted.request for posted in self._run(run_id).requests.values()]
             else:
-                found = [r for r in data.waiting.values() if data.runs[r.run_id].head.holder == holder]
+                found = [
+                    request
+                    for request in data.waiting.values()
+                    if run_id in (None, request.run_id) and data.runs[request.run_id].head.holder == holder
+                ]
             return [msgspec.structs.replace(request, body=_copied(request.body)) for request in found]
 
     # --- the store as a whole ------------------------------------------------------------------------

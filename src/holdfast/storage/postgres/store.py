@@ -294,6 +294,8 @@ class PostgresStore:
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
         if run_id is None:
             return [request_of(cells) for cells in self._database.read("inbox", holder)]
+        if holder is not None:
+            return [request_of(cells) for cells in self._database.read("inbox_of_held", holder, run_id)]
         found = self._database.read("inbox_of", run_id)
         if not found:
             self._require(run_id)

@@ -214,6 +214,12 @@ from inbox cross join runs on runs.key = inbox.run cross join holders on holders
 where inbox.taken = 0 and holders.id = ?1
 order by inbox.key
 
+-- inbox_of_held: requests that wait for one run, if this holder holds it
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
+from runs cross join holders on holders.key = runs.holder cross join inbox on inbox.run = runs.key
+where runs.run_id = ?2 and holders.id = ?1 and inbox.taken = 0
+order by inbox.key
+
 -- inbox_of: all requests that a run ever got
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from runs cross join inbox on inbox.run = runs.key
