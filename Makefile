@@ -69,7 +69,7 @@ format: $(VENV)/.installed-dev ## format the code and mend what ruff can mend
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) $(VERSIONS:%=.venv-%) bench/peers/.venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(VERSIONS:%=.venv-%) bench/peers/.venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A venv that could not be finished is removed: its python would look like a good one to the next make.

@@ -12,7 +12,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench import beside_peers, document, fleet, listings, parts, profiles, raw, reasons, report, stores
+from bench import (
+    asking,
+    beside_peers,
+    document,
+    fleet,
+    listings,
+    parts,
+    pictures,
+    profiles,
+    raw,
+    reasons,
+    report,
+    stores,
+)
 from bench.parts import FULL, NORMAL, QUICK, Bench, Effort
 from bench.report import Figure
 
@@ -27,16 +40,18 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "history": parts.history,
     "listings": listings.listings,
     "graphs": parts.graphs,
+    "pictures": pictures.pictures,
     "overhead": parts.overhead,
     "saving": parts.saving,
     "starting": parts.starting,
     "memory": parts.memory,
     "fleet": fleet.fleet,
+    "asking": asking.asking,
     "peers": beside_peers.peers,
 }
 
 
-LONG = frozenset({"fleet"})
+LONG = frozenset({"fleet", "asking"})
 """Parts that take minutes, because they wait for workers. They are measured only with `--full`, or with `--only`."""
 
 
@@ -125,7 +140,7 @@ def _figures(folder: Path, effort: Effort, chosen: list[str]) -> list[dict[str, 
     with ExitStack() as opened:
         opened.callback(commits.close)
         bench = Bench(folder, commits, progress, effort)
-        if {"postgres", "fleet"} & {*chosen}:
+        if {"postgres", "fleet", "asking"} & {*chosen}:
             progress.say("start PostgreSQL")
             try:
                 bench = replace(bench, server=opened.enter_context(stores.server(folder)))

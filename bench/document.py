@@ -23,11 +23,13 @@ _TITLES = {
     "history": "A run with a long history",
     "listings": "Listing runs",
     "graphs": "Large graphs",
+    "pictures": "Pictures of flows",
     "overhead": "Overhead of the engine with slow nodes",
     "saving": "The time of one durable append",
     "starting": "Start-up time of a process",
     "memory": "Memory of waiting runs",
     "fleet": "A fleet of worker processes",
+    "asking": "Requests to many runs",
     "peers": "Compared with other libraries",
 }
 _EXPLAINED = {
@@ -61,6 +63,10 @@ _EXPLAINED = {
         "from the call of `start` in one process to the first line of the node in an idle worker; the time of a takeover is that "
         'from `kill -9` of a worker to the first line of the node in another worker. "On another machine" is simulated: the '
         "other worker cannot see that the process is dead, and has to wait until the lease of that process expires."
+    ),
+    "asking": (
+        "`holdfast resume --where status=failed` is measured from the start of its process to its end. The single requests are "
+        "calls of `resume(execute=False)` in a process that is already running, each durable before the next begins."
     ),
     "peers": (
         "Holdfast and the other libraries were measured in turn, each in a process of its own and with the same durability: "

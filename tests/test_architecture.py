@@ -33,7 +33,7 @@ ROOMS: dict[str, frozenset[str]] = {
     "plan": BELOW_PLAN | {"holdfast"},
     "adapters": BELOW_PLAN | {"holdfast"},
     "server": BELOW_PLAN | {"holdfast", "plan", "adapters"},
-    "cli": BELOW_PLAN | {"holdfast", "plan", "adapters"},
+    "cli": BELOW_PLAN | {"holdfast", "plan", "adapters", "server"},
     "__main__": frozenset({"cli"}),
 }
 """Room -> the rooms it may import beside itself; `holdfast` is the public face, which may import them all."""
@@ -50,8 +50,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 """Package -> where it may be imported, as the beginning of a path. One that is not listed here is optional."""
 
 OPTIONAL = frozenset({
-    "agent_framework", "celpy", "cryptography", "dask", "fsspec", "langgraph", "opentelemetry", "psycopg",
-    "psycopg_pool", "ray", "starlette", "uvicorn",
+    "agent_framework", "celpy", "cryptography", "dask", "fsspec", "httptools", "langgraph", "opentelemetry", "psycopg",
+    "psycopg_pool", "ray", "starlette", "uvicorn", "uvloop",
 })  # fmt: skip
 
 UNSAFE_MODULES = frozenset(
@@ -98,6 +98,8 @@ ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/engine.py:questions": "each pass reads one page of a list that ends",
     "runtime/calls/context.py:wait_for": "each pass sets one of the signals aside that were sent",
     "runtime/calls/shared_task.py:_run_queue": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
+    "server/asgi.py:_stream": "each pass reads one part of a file, in a thread",
+    "server/asgi.py:__call__": "a client sends the end of its connection once, and parts of a body before it",
     "runtime/worker.py:work": "a pass that took fewer runs than it has room for rests; another has waited for the store",
     "testing/simulator_hands.py:attend": "asking rests until the store has answered, or the process is killed",
     "testing/watching.py:_in_step": "each pass takes one call of a function that runs in a thread of its own",
@@ -117,6 +119,7 @@ TWICE: dict[str, str] = {
     "receipts": "the documents, and the commands about them",
     "requests": "how the engine carries out requests, and the commands that send them",
     "store": "the implementations of `storage/contract`",
+    "tokens": "the contract of a store's tokens, its implementations and its suite",
     "upkeep": "the contract of a store's upkeep, its implementations and its suite",
     "worker": "the worker, and the commands that start and watch workers",
     # classes
@@ -133,7 +136,7 @@ TWICE: dict[str, str] = {
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 STORE_VERBS_MAX = 15
-STORE_ATTRIBUTES_MAX = 5
+STORE_ATTRIBUTES_MAX = 6
 
 # --- reading a tree ----------------------------------------------------------------------------------
 
@@ -620,7 +623,7 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
             "storage may not import holdfast.runtime",
         ),
         ("runtime/run.py", "import importlib\nimportlib.import_module('holdfast.server')", "server"),
-        ("cli/main.py", "from holdfast.server import app", "cli may not import holdfast.server"),
+        ("server/app.py", "from holdfast.cli import main", "server may not import holdfast.cli"),
         ("testing/simulator.py", "from holdfast.cli import main", "testing may not import"),
         ("cellar/wine.py", "", "belongs to no room"),
     ],
@@ -735,8 +738,8 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         (
             "storage/contract.py",
             "class Store:\n    url: str\n"
-            + "".join(f"    @property\n    def part_{n}(self): ...\n" for n in range(5)),
-            "6 attributes, more than 5",
+            + "".join(f"    @property\n    def part_{n}(self): ...\n" for n in range(6)),
+            "7 attributes, more than 6",
         ),
     ],
 }

@@ -43,7 +43,7 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from holdfast.documents.assets import Asset, NotDurable
     from holdfast.reading.chunks import Chunk
-    from holdfast.reading.views import Run, RunSummary
+    from holdfast.reading.views import RequestView, Run, RunSummary
     from holdfast.runtime.blocking import (
         Connection,
         Options,
@@ -51,12 +51,14 @@ if TYPE_CHECKING:
         cancel,
         checkpoints,
         connect,
+        edit,
         events,
         fork,
         get,
         pause,
         prune,
         questions,
+        requests,
         resume,
         retry,
         run,
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.engine import Engine
     from holdfast.runtime.followers import Following
     from holdfast.runtime.listeners import Listener, NodeCall
+    from holdfast.server.asgi import asgi
 
 __version__ = VERSION
 
@@ -100,6 +103,7 @@ __all__ = [
     "ProcessEnded",
     "Recoverable",
     "RequestExists",
+    "RequestView",
     "ResumeRefused",
     "Retry",
     "Run",
@@ -118,10 +122,12 @@ __all__ = [
     "add",
     "answer",
     "append",
+    "asgi",
     "cancel",
     "checkpoints",
     "connect",
     "current",
+    "edit",
     "events",
     "fork",
     "get",
@@ -129,6 +135,7 @@ __all__ = [
     "pause",
     "prune",
     "questions",
+    "requests",
     "resume",
     "retry",
     "run",
@@ -149,12 +156,14 @@ _LATER = {
     "cancel": "runtime.blocking",
     "checkpoints": "runtime.blocking",
     "connect": "runtime.blocking",
+    "edit": "runtime.blocking",
     "events": "runtime.blocking",
     "fork": "runtime.blocking",
     "get": "runtime.blocking",
     "pause": "runtime.blocking",
     "prune": "runtime.blocking",
     "questions": "runtime.blocking",
+    "requests": "runtime.blocking",
     "resume": "runtime.blocking",
     "retry": "runtime.blocking",
     "run": "runtime.blocking",
@@ -172,8 +181,10 @@ _LATER = {
     "Listener": "runtime.listeners",
     "NodeCall": "runtime.listeners",
     "Chunk": "reading.chunks",
+    "RequestView": "reading.views",
     "Run": "reading.views",
     "RunSummary": "reading.views",
+    "asgi": "server.asgi",
 }
 """Public names that need the engine -> the modules that define them. They are imported at their first use, so that a program
 that only defines flows does not wait for the engine.

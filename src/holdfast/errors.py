@@ -149,6 +149,7 @@ class RequestExists(HoldfastError):
     def __init__(self, run_id: str, request: str, verb: str) -> None:
         self.run_id = run_id
         self.request = request
+        self.verb = verb
         super().__init__(
             f"run {run_id!r} already has a request with the id {request!r} ({verb}), which asks for something else. Give a new "
             "request an id of its own; repeat a request with the same verb and the same values."
@@ -190,6 +191,43 @@ class SignalRefused(HoldfastError):
         super().__init__(f"the signal {name!r} to run {run_id!r} was not accepted: {reason}")
 
 
+def name_refusal(refused: HoldfastError) -> str:
+    """Return the name under which `rebuild_refusal` knows this exception: that of its class, or of the nearest base class."""
+    known = (
+        "RunOver",
+        "ResumeRefused",
+        "AnswerRefused",
+        "SignalRefused",
+        "SettingError",
+        "StateError",
+        "RunHeld",
+    )
+    return next((kind.__name__ for kind in type(refused).__mro__ if kind.__name__ in known), "ResumeRefused")
+
+
+def rebuild_refusal(
+    name: str, run_id: str, reason: str, *, about: str | None = None, asked: str = "resumed"
+) -> HoldfastError:
+    """Return the exception that another process got for a request, from what that process has recorded about it: its name
+    (`name_refusal`), its reason, and what the request was about.
+    """
+    match name:
+        case "AnswerRefused":
+            return AnswerRefused(run_id, about or "", reason)
+        case "SignalRefused":
+            return SignalRefused(run_id, about or "", reason)
+        case "SettingError":
+            return SettingError(reason)
+        case "StateError":
+            return StateError(reason)
+        case "RunHeld":
+            return RunHeld(run_id, about or "another process", reason)
+        case "RunOver":
+            return RunOver(run_id, reason, asked=asked)
+        case _:
+            return ResumeRefused(run_id, reason, asked=asked)
+
+
 class ContextError(HoldfastError):
     """A node used its context in a way that would not survive a crash."""
 
@@ -222,13 +260,11 @@ class RunHeld(HoldfastError):
     def __init__(self, run_id: str, holder: str, hint: str = "") -> None:
         self.run_id = run_id
         self.holder = holder
-        super().__init__(
-            f"run {run_id!r} is being executed by {holder}. "
-            + (
-                hint
-                or "Wait until that process ends, or stop it; a run whose process has died can be resumed at once."
-            )
+        self.reason = (
+            hint
+            or "Wait until that process ends, or stop it; a run whose process has died can be resumed at once."
         )
+        super().__init__(f"run {run_id!r} is being executed by {holder}. {self.reason}")
 
 
 class ProcessEnded(HoldfastError):

@@ -106,8 +106,10 @@ def test_a_run_on_a_full_disk_stops_with_a_word_and_goes_on_when_there_is_room(
     code, said = write_pages(path, witness)
     assert (code, said.count("\n")) == (3, 1), said
     assert said.startswith("StoreFull: run 'book'")
-    for part in ("no space left", "nothing more is started", "resume"):
+    for part in ("no space left", "resume"):
         assert part in said
+    # Either the events or the lease could not be stored first.
+    assert "the run was stopped" in said or "nothing more is started" in said
     subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     kept = len(hf.events("book", kind="NodeCompleted", store=path))
     assert 0 < kept < PAGES

@@ -432,8 +432,10 @@ def test_a_signal_that_came_while_nobody_ran_is_there_when_the_run_is_resumed(st
     waiting = stage.begin("run")
     stage.until_recorded("SignalAwaited")
     kill(waiting)
-    for payload in (12, 13):
-        hf.signal("told", "paid", payload, store=stage.store, id="invoice-7")
+    for _ in range(2):
+        hf.signal("told", "paid", 12, store=stage.store, id="invoice-7")
+    with pytest.raises(hf.RequestExists, match="invoice-7"):
+        hf.signal("told", "paid", 13, store=stage.store, id="invoice-7")
     assert stage.call("resume") == completed("paid 12")
     assert stage.seen() == [["before"]]
     stage.assert_sound()

@@ -394,7 +394,7 @@ def test_a_run_that_a_process_executes_is_held_and_takes_requests(cli: Cli) -> N
     assert (held.code, f"process {child.pid}" in held.err) == (Exit.HELD, True)
     assert held.err.startswith("error: ")
     assert f"process {child.pid}" in cli("show", "r1").out
-    assert f"asked  process {child.pid}" in cli("cancel", "r1").out
+    assert cli("cancel", "r1").out == "cancelled  r1\n"
     child.communicate(timeout=60)
     assert child.returncode == Exit.CANCELLED
 

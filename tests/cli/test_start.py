@@ -29,7 +29,8 @@ finally:
     with open(sys.argv[0] + ".imported", "w") as file:
         json.dump(sorted(sys.modules), file)
 """
-ENGINE = ("apsw", "asyncio", "rich", "zstandard", "holdfast.runtime", "holdfast.storage")
+ENGINE = ("apsw", "asyncio", "rich", "zstandard", "holdfast.runtime", "holdfast.storage", "holdfast.server")
+SERVER = ("holdfast.server", "starlette", "uvicorn", "httptools", "uvloop")
 
 
 class Started:
@@ -78,6 +79,15 @@ def test_what_calls_no_command_waits_for_no_engine(
     assert told in started.done.stdout + started.done.stderr
     assert started.engine == []
     assert started.commands == []
+
+
+def test_a_program_that_uses_no_server_does_not_import_it() -> None:
+    program = (
+        "import sys, holdfast as hf; hf.Engine('memory://'); "
+        f"print([name for name in {SERVER} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
 
 
 def test_the_help_of_a_command_imports_that_command_and_no_other(tmp_path: Path) -> None:

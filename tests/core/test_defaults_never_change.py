@@ -14,7 +14,15 @@ HEADER = {"execution": 1, "attempt": 1}
 SAID = {"by": None, "reason": None}
 EVENTS = {
     "RunCreated": {"schedule": "eager", "options": {}, "labels": {}, "by": None, "trace_parent": None},
-    "RunForked": {"labels": None, **SAID},
+    "RunForked": {
+        "lineage": None,
+        "fresh": False,
+        "visits": [],
+        "repeat": {},
+        "renewed": {},
+        "labels": None,
+        **SAID,
+    },
     "RunClaimed": {"outlived": False},
     "RunResumed": {"holder": "", "nodes": None, "fresh": False, "force": False, "outlived": False, **SAID},
     "RunRewound": {
@@ -25,6 +33,7 @@ EVENTS = {
         "tokens": 0,
         "fresh": {},
         "signals": {},
+        "confirmed": [],
         **SAID,
     },
     "RunPaused": SAID,
@@ -79,6 +88,7 @@ PARTS = {
     events.Changes: {"set": {}, "append": {}, "merge": {}, "add": {}, "reduce": {}, "unset": []},
     events.Failure: {"traceback": ""},
     events.Span: {"step": "", "step_try": 1},
+    events.Begun: {"item": None, "result": None, "kept": False, "at": 0.0, "run": None},
     run_state.Items: {
         "begun": 0,
         "done": {},
@@ -133,6 +143,7 @@ PARTS = {
     run_state.SetAside: {},
     run_state.Warned: {},
     run_state.Held: {"items": []},
+    run_state.BegunVisit: {"whole": None, "items": {}, "choice": None},
     run_state.RunState: {
         "status": "new",
         "seq": 0,
@@ -146,6 +157,8 @@ PARTS = {
         "labels": {},
         "options": {},
         "parent": None,
+        "lineage": "",
+        "begun": {},
         "values": {},
         "nodes": {},
         "open": {},

@@ -68,8 +68,8 @@ def folded(log: list[Stored]) -> RunState:
 def test_random_histories_hold_events_of_every_kind_that_comes_without_a_person_at_the_controls():
     seen = set(for_random_histories(lambda history: None, each_step=False, examples=60))
     by_hand = {
-        "RunForked", "RunClaimed", "RunRewound", "RunInterrupted", "RunCancelled", "ResumeRefused", "StateEdited",
-        "StateUpgraded", "FlowChanged", "NodeInterrupted", "NodeRouted", "RoutingFailed",
+        "RunForked", "RunClaimed", "RunRewound", "RunInterrupted", "RunCancelled", "RequestRefused", "ResumeRefused",
+        "StateEdited", "StateUpgraded", "FlowChanged", "NodeInterrupted", "NodeRouted", "RoutingFailed",
     }  # fmt: skip
     if set(events.KINDS) - seen != by_hand:  # sixty may be too few
         seen |= set(for_random_histories(lambda history: None, each_step=False, examples=400))

@@ -184,7 +184,8 @@ async def fork_in_the_middle(engine: hf.Engine, run_id: str) -> dict[str, Any]:
     """Fork a run from the middle one of its checkpoints, and resume the fork."""
     points = await engine.checkpoints(run_id)
     point = points[len(points) // 2]
-    fork = await engine.fork(point.id, edit=FORK_EDITS.get(run_id), run_id=f"fork-of-{run_id}", by="ann")
+    edit, fork_id = FORK_EDITS.get(run_id), f"fork-of-{run_id}"
+    fork = await engine.fork(point.id, edit=edit, run_id=fork_id, repeat="run", by="ann")
     begins = await engine.get(fork)
     came = await _outcome(engine, fork, RESUME)
     told = {

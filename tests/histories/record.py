@@ -496,9 +496,87 @@ def worked(recorder: Recorder) -> str:
     return "r"
 
 
+def asked(recorder: Recorder) -> str:
+    """Requests that a worker found in the inbox: three that it refused, an edit, and a rewind with a confirmed repeat."""
+    broken = {"send"}
+    graph = Graph("asked", Order)
+
+    @graph.node(idempotent=False)
+    def charge(state: Order) -> dict[str, Any]:
+        return {"price": len(state.parcels)}
+
+    @graph.node
+    def send(state: Order) -> dict[str, Any]:
+        if broken:
+            raise ValueError("no stamps")
+        return {"log": [state.number, state.price]}
+
+    flow = graph.chain(START, "charge", "send", END).compile()
+    recorder.call(lambda e: e.run(flow, Order("T-8", ["a"]), run_id="r"))
+    broken.clear()
+    recorder.call(lambda e: e.edit("r", {"price": "dear"}, id="1", by="bob"))
+    recorder.call(lambda e: e.skip("r", "sned", execute=False, id="2", by="bob", reason="no stamps"))
+    recorder.call(lambda e: e.resume("r", restart_at="charge", execute=False, id="3", by="bob"))
+    recorder.call(lambda e: e.edit("r", {"parcels": ["a", "b"]}, id="4", by="ann", reason="one more"))
+    recorder.call(
+        lambda e: e.resume("r", restart_at="charge", confirm=["charge"], execute=False, id="5", by="ann")
+    )
+    recorder.call(lambda e: e.work(until="idle"), flow)
+    return "r"
+
+
+@dataclass
+class Basket:
+    parcels: list[int] = field(default_factory=lambda: [10, 20, 30])
+    sent: Annotated[list[int], append] = field(default_factory=list)
+    note: str = ""
+
+
+def parcels_flow(broken: set[str]) -> Flow[Basket]:
+    """pack -> send (each parcel) -> bill; the last two are not idempotent."""
+    graph = Graph("parcels", Basket)
+    graph.node(name="pack")(lambda state: {"note": "packed"})
+
+    @graph.node(each=lambda state: state.parcels, limit=1, idempotent=False)
+    def send(parcel: int, ctx: hf.Context) -> dict[str, Any]:
+        if "send" in broken and ctx.item == 2:
+            raise ValueError("torn")
+        return {"sent": [parcel]}
+
+    graph.node(name="bill", idempotent=False)(lambda state, ctx: {"note": f"billed by {ctx.run_id}"})
+    return graph.chain(START, "pack", "send", "bill", END).compile()
+
+
+def repeat_asked(recorder: Recorder) -> str:
+    """A fork that asks whether to repeat an item that its parent has begun, and uses the items that were done there."""
+    broken = {"send"}
+    flow = parcels_flow(broken)
+    recorder.call(lambda e: e.run(flow, Basket(), run_id="r"))
+    recorder.call(lambda e: e.resume("r", edit={"note": "fragile"}), flow)
+    place = recorder.store.events("r", kinds=("StateEdited",))[0].seq
+    broken.clear()
+    recorder.call(lambda e: e.resume("r"), flow)
+    recorder.call(lambda e: e.fork(f"r@{place}", run_id="f", repeat={"bill": "run"}), flow)
+    recorder.call(lambda e: e.resume("f"), flow)
+    return "f"
+
+
+def repeated(recorder: Recorder) -> str:
+    """A fork of such a fork, which skips the item and repeats a node; it inherits what the first run had begun."""
+    repeat_asked(recorder)
+    flow = parcels_flow(set())
+    place = recorder.store.events("f", limit=1)[0].seq
+    recorder.call(lambda e: e.fork(f"f@{place}", run_id="g", repeat={"bill": "skip"}), flow)
+    recorder.call(lambda e: e.resume("g"), flow)
+    recorder.call(lambda e: e.answer("g", "send", "skip", by="ann"), flow)
+    recorder.call(lambda e: e.resume("g"), flow)
+    return "g"
+
+
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
-    *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked),
+    *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked, asked),
+    *(repeat_asked, repeated),
 )
 
 

@@ -210,3 +210,17 @@ def test_a_node_that_an_old_version_quarantined_runs_again_only_by_force(version
         resume(store, flow, "resume", run_id)
     run = resume(store, flow, "resume", run_id, force=True)
     assert (run.status, run.nodes["charge"].status) == ("waiting", "completed")
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+@pytest.mark.parametrize(("answer", "items"), [("run", 1), ("skip", 0)])
+def test_a_fork_that_an_old_version_left_with_a_question_about_a_repeat_is_answered_and_carried_on(
+    version: str, answer: str, items: int
+) -> None:
+    store, run_id, seq = left(version, "repeat_asked")
+    flow = stories().parcels_flow(set())
+    resume(store, flow, "answer", run_id, "send", answer)
+    run = resume(store, flow, "resume", run_id)
+    assert (run.status, run.state.sent, run.state.note) == ("completed", [10, 20, 30], "billed by f")
+    assert len(store.events(run_id, seq, kinds=("ItemStarted",))) == items
+    assert history.load(store, run_id).lineage == "r"

@@ -21,22 +21,23 @@ from pathlib import Path
 from typing import Any
 
 import apsw
-from operations import ARCHIVES, COPY, DAY_S, RUNS, STORE, Fact, values_of
+from hands import ARCHIVES, COPY, DAY_S, FORKS, RUNS, STORE, Fact, values_of
 from processes import contents, digest
 
 import holdfast.errors
 from holdfast.documents import scribe
-from holdfast.errors import HoldfastError, RunNotFound, StoreCorrupt, StoreError
+from holdfast.errors import HoldfastError, RunNotFound, RunOver, StoreCorrupt, StoreError
 from holdfast.reading import history, verification
 from holdfast.storage.contract import Query
 from holdfast.storage.rows import open_row
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.testing import checker
 from holdfast.upkeep import archive
 
 OUTCOME_OPEN = frozenset({"StorePoisoned"})
-WRITTEN_ONCE = frozenset(
-    {"row", "snapshot", "fence", "request", "taken", "unmet", "retired", "base", "deleted"}
-)
+WRITTEN_ONCE = frozenset({
+    "row", "snapshot", "fence", "request", "taken", "unmet", "retired", "base", "deleted",
+})  # fmt: skip
 """Kinds of facts that only one verb makes true: if the verb was refused, they must not hold."""
 LATER = 1_700_000_000.0 + 1_000 * DAY_S
 
@@ -113,9 +114,9 @@ def inspect(disk: Path, accounts: list[Account]) -> list[str]:
     return problems
 
 
-def inspect_end(disk: Path, *, files: bool) -> list[str]:
-    """Return the problems of a disk after all runs were resumed: the store must be sound, and the runs must have ended as
-    expected.
+def inspect_end(disk: Path, *, files: bool, asks: bool) -> list[str]:
+    """Return the problems of a disk after all runs were resumed: the store must be sound, the runs must have ended as expected,
+    and (with `asks`) every request to them was carried out or refused, or is unmet.
     """
     store = SqliteStore(disk / STORE, clock=lambda: LATER)
     try:
@@ -124,6 +125,8 @@ def inspect_end(disk: Path, *, files: bool) -> list[str]:
             problems += _of_end(store, run.run_id)
             if files:
                 problems += _of_receipts(store, disk, run.run_id)
+        if asks:
+            problems += [str(violation) for violation in checker.check(store)]
     finally:
         store.close()
     return problems
@@ -136,7 +139,7 @@ def _of_refusal(verb: Verb) -> list[str]:
     if verb.ended in ("", "done") or verb.name == "files":
         return []
     kind = getattr(holdfast.errors, verb.ended, None)
-    if kind is None or not issubclass(kind, (StoreError, RunNotFound)):
+    if kind is None or not issubclass(kind, (StoreError, RunNotFound, RunOver)):
         return [f"{verb.name} was refused with {verb.ended}, which is not a StoreError: {verb.message}"]
     if issubclass(kind, StoreCorrupt) or "defect in Holdfast" in verb.message:
         return [f"{verb.name} on a failing disk wrongly raises {verb.ended}: {verb.message}"]
@@ -225,7 +228,12 @@ def _of_verb(truth: Truth, verb: Verb, later: list[Verb]) -> list[str]:
             if not truth.holds(fact, later)
         ]
     own = [
-        fact for fact in verb.facts if fact[0] in WRITTEN_ONCE and not any(fact in one.facts for one in later)
+        fact
+        for fact in verb.facts
+        if fact[0] in WRITTEN_ONCE
+        and not any(fact in one.facts for one in later)
+        # A worker may have taken the run later, which raises its fence too.
+        and not (fact[0] == "fence" and any(one.name == "take" for one in later))
     ]
     there = [fact for fact in own if truth.holds(fact, later)]
     if there and len(there) < len(own):
@@ -241,7 +249,7 @@ def _of_end(store: SqliteStore, run_id: str) -> list[str]:
     problems = []
     if state.status != "completed":
         problems.append(f"run {run_id} was resumed, but is {state.status}")
-    expected = values_of("r1" if run_id == "f1" else run_id)
+    expected = values_of(FORKS.get(run_id, run_id))
     if state.values != expected:
         problems.append(f"run {run_id} ended with a wrong state")
     seen: set[tuple[str, int]] = set()

@@ -125,7 +125,7 @@ def simulated_schedules(seconds: float, seed: int) -> list[Line]:
     ]  # fmt: skip
 
 
-@part(share_s=150)
+@part(share_s=90)
 def planted_bugs(size: float, seed: int) -> list[Line]:
     """Plant bugs, each of which the simulator must find."""
     import figures
@@ -179,6 +179,21 @@ def checked_events(size: float, seed: int) -> list[Line]:
         Line(
             "events checked", f"{CHECKED_EVENTS:,} in {took:.1f} s", f"≤ {CHECKED_S:.0f} s", took <= CHECKED_S
         )
+    ]
+
+
+@part(size=500, share_s=90, nightly=600, night_s=100)
+def forked_flows(flows: float, seed: int) -> list[Line]:
+    """Fork random flows at every checkpoint, and let each fork die after every commit."""
+    import forked_flows as forking
+
+    # A crash question records the git checkout of the current folder: here, there is none.
+    with tempfile.TemporaryDirectory(prefix="hf-forks-") as folder, contextlib.chdir(folder):
+        told = forking.main(int(flows), seed)
+    print(*told["told"], sep="\n", flush=True)
+    many = f"{told['flows']:,} flows, {told['forks']:,} forks, killed after {told['deaths']:,} commits"
+    return [
+        Line("forked flows", many, "≥ 500 flows", told["flows"] >= 500, told["violations"], _listed(told))
     ]
 
 
@@ -264,13 +279,13 @@ def zombie_rounds(rounds: float, seed: int) -> list[Line]:
     ]
 
 
-@part(size=150, share_s=60, nightly=1000, night_s=150)
+@part(size=150, share_s=50, nightly=1000, night_s=150)
 def chaos_on_sqlite(runs: float, seed: int) -> list[Line]:
     """Run a fleet on SQLite whose workers are killed and paused."""
     return _chaos("SqliteGround", int(runs), seed)
 
 
-@part(size=150, share_s=60, nightly=1000, night_s=150)
+@part(size=150, share_s=50, nightly=1000, night_s=150)
 def chaos_on_postgres(runs: float, seed: int) -> list[Line]:
     """Run a fleet on PostgreSQL whose workers are killed and paused, and whose database is restarted."""
     return _chaos("PostgresGround", int(runs), seed)

@@ -28,8 +28,9 @@ from typing import Any
 
 import apsw
 import shim
+from hands import Hands, Operation, Teller, remember, shrink
 from inspection import Account, inspect, inspect_end
-from operations import OPERATIONS, Hands, Operation, Teller, finish, remember, shrink
+from operations import OPERATIONS, finish
 from processes import contents, digest
 
 from holdfast.documents import files
@@ -133,7 +134,7 @@ def finish_and_look(request: dict[str, Any], operation: Operation, disk: Path) -
         return [f"the runs cannot be resumed: {type(fault).__name__}: {fault}"]
     mine = Account.of(said)
     problems = [f"after resuming the runs: {line}" for line in inspect(disk, [mine])]
-    return problems + inspect_end(disk, files=operation.files)
+    return problems + inspect_end(disk, files=operation.files, asks=operation.asks)
 
 
 def here(request: dict[str, Any]) -> dict[str, Any]:
@@ -186,7 +187,7 @@ def warm_up() -> None:
             for day, do in enumerate((operation.prepare, operation.perform, carry_on(operation))):
                 do(Hands(disk, Teller(lambda line: None), day))
             inspect(disk, [])
-            inspect_end(disk, files=operation.files)
+            inspect_end(disk, files=operation.files, asks=operation.asks)
     gc.collect()
     gc.freeze()
     gc.disable()

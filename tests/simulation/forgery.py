@@ -58,11 +58,11 @@ class Forger:
         self.events.insert(place, Forged(after.seq + 1, after.at, kind, node, *visit, salt, body))
         for event in self.events[place + 1 :]:
             event.seq += 1
+        self.sql("update inbox set taken = taken + 1 where run = ? and taken > ?", self.key, after.seq)
 
-    def seal(self) -> None:
-        """Write the changed log back, with a correct hash chain and a run row that agrees with its end."""
+    def seal(self, digest: bytes = b"") -> None:
+        """Write the changed log back, with a correct hash chain (after `digest`) and a run row that agrees with its end."""
         self.db.execute("delete from events where key >> 32 = ?", (self.key,))
-        digest = b""
         for e in self.events:
             header = f"{self.run_id}\n{e.seq}\n{e.at!r}\n{e.kind}\n{e.node or ''}\n{e.iteration}\n{e.execution}\n{e.attempt}\n"
             digest = sha256(digest + header.encode() + sha256(e.salt + e.body).digest()).digest()

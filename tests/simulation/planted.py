@@ -1,24 +1,21 @@
 """Planted bugs: each breaks one promise of the engine or the store, as a real mistake might. Only for tests.
 
-`BUGS` maps a name to a context manager that activates the bug. `found(name, seeds)` runs the standard simulation with the bug,
-and returns the first seed that found it. A bug that is not found shows a gap in the simulator.
+Those about requests and forks are in `planted_requests`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
-import sys
-import textwrap
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import wraps
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
+import planted_requests  # noqa: F401 - adds its bugs to the table
+from planting import BUGS, after, bug, found, on_take_up, patched, rewritten  # noqa: F401 - also for tests
 
 from holdfast.core import decide as decides
 from holdfast.core import events, readiness
-from holdfast.runtime import driver, journal, outcomes, perform, resume, runner, worker
+from holdfast.runtime import journal, outcomes, perform, resume, runner, worker
 from holdfast.runtime.calls import attempt, streams
 from holdfast.runtime.calls.context import _AnyContext
 from holdfast.runtime.commits import Commits
@@ -30,79 +27,7 @@ from holdfast.storage.memory.queues import MemoryQueues
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.memory.upkeep import MemoryUpkeep
 from holdfast.storage.rows import seal_row
-from holdfast.testing.simulator import schedule
 from holdfast.upkeep import retention
-
-BUGS: dict[str, Callable] = {}
-
-
-def bug(plant):
-    """Register a bug: a generator that plants it, yields, and removes it again."""
-    BUGS[plant.__name__] = contextmanager(plant)
-    return plant
-
-
-def found(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
-    """Return the first seed that finds the bug, and the violation that it reports; None if no seed does."""
-    with BUGS[name]():
-        for seed in seeds:
-            try:
-                violations = schedule(seed).run().violations
-            except Exception as raised:
-                violations = [f"{type(raised).__name__}: {raised}"]
-            if violations:
-                return seed, violations[0]
-    return None
-
-
-@contextmanager
-def patched(*changes) -> Iterator[None]:
-    """Set these attributes, given as (object, name, value), while the block runs."""
-    with ExitStack() as stack:
-        for place, name, value in changes:
-            stack.callback(setattr, place, name, getattr(place, name))
-            setattr(place, name, value)
-        yield
-
-
-@contextmanager
-def on_take_up(spoil: Callable) -> Iterator[None]:
-    """Call `spoil` on the state of every run that is resumed or claimed."""
-    real = driver.prepare
-
-    @wraps(real)
-    def prepare(*args, **named):
-        prepared = real(*args, **named)
-        spoil(prepared)
-        prepared.ready.rebuild(prepared.state)
-        return prepared
-
-    with patched((driver, "prepare", prepare)):
-        yield
-
-
-def after(place: type, name: str, then: Callable) -> tuple:
-    """Return a change for `patched`: the method calls the real one, and returns `then(result, self, *args)`."""
-    real = getattr(place, name)
-
-    @wraps(real)
-    def method(self, *args, **named):
-        return then(real(self, *args, **named), self, *args)
-
-    return place, name, method
-
-
-def rewritten(place: type, name: str, old: str, new: str) -> tuple:
-    """Return a change for `patched`: the method with a part of its source replaced, for a small mistake in a long method."""
-    real = getattr(place, name)
-    source = textwrap.dedent(inspect.getsource(real))
-    assert source.count(old) == 1, (
-        f"the source of {place.__name__}.{name} does not contain {old!r} any more: adapt this planted bug"
-    )
-    made: dict = {}
-    exec(source.replace(old, new), vars(sys.modules[place.__module__]), made)
-    return place, name, made[name]
-
 
 # --- the store ---------------------------------------------------------------------------------------
 
@@ -192,9 +117,9 @@ def a_lease_that_could_not_be_given_back_is_forgotten():
 def a_request_is_lost():
     real, count = MemoryStore.post, []
 
-    def post(self, run_id, request):
+    def post(self, run_id, request, **named):
         count.append(1)
-        return True if len(count) % 3 == 0 else real(self, run_id, request)
+        return True if len(count) % 3 == 0 else real(self, run_id, request, **named)
 
     with patched((MemoryStore, "post", post)):
         yield

@@ -743,7 +743,7 @@ def test_a_takeover_that_came_late_is_found(file: Path) -> None:
         run.events[-1].at += 60
         run.seal()
         run.row(status="running", rewinds=None, active='["judge"]', asks=None)
-        run.sql("update inbox set taken = 1 where run = ?", run.key)
+        run.sql("delete from inbox where run = ?", run.key)
 
     forged(file, "r", plant)
     seen = [ack(1, ids[1], holder="dead"), line("killed", holder="dead", at=taken_up.at)]
@@ -770,8 +770,9 @@ def test_a_request_that_waits_for_a_run_that_is_over_is_found(file: Path) -> Non
 
     (violation,) = check(forged(file, "r", plant))
     assert (violation.invariant, violation.run_id) == ("I9", "r")
-    assert "'q' (pause) waits" in violation.text
-    forged(file, "r", lambda run: run.sql("update inbox set taken = 2, unmet = 1 where id = 'q'"))
+    assert "'q' (pause) still waits" in violation.text
+    over = "update inbox set taken = (select seq from runs where key = inbox.run), unmet = 1 where id = 'q'"
+    forged(file, "r", lambda run: run.sql(over))
     assert check(file, at_end=True) == []
 
 
@@ -784,7 +785,7 @@ def test_a_request_that_is_unmet_though_its_run_goes_on_is_found(file: Path) -> 
 
     (violation,) = check(forged(file, "w", plant))
     assert (violation.invariant, violation.run_id) == ("I9", "w")
-    assert "not over" in violation.text
+    assert "marked as unmet" in violation.text
 
 
 def test_the_inbox_of_an_older_store_is_read_as_it_will_be_migrated(file: Path) -> None:
@@ -805,7 +806,7 @@ def test_the_inbox_of_a_store_that_is_no_file_is_checked_too() -> None:
     with store._data as data:
         data.post("r", Request(id="q", verb="cancel", run_id="r"), b"")
     assert checked.source_of(store).inbox() == [
-        checked.StoredRequest("r", "q", "cancel", b"{}", 0, unmet=False)
+        checked.StoredRequest("r", "q", "cancel", b"{}", 0, unmet=False, is_complete=True)
     ]
     assert "I9" in invariants(check(store))
 

@@ -18,12 +18,14 @@ import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.storage.contract import Store
 from holdfast.storage.queues import Queues
+from holdfast.storage.rows import open_row
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.upkeep import Upkeep
 from holdfast.testing import simulate, simulator
 from holdfast.testing.event_loops import TRIED
-from holdfast.testing.simulator import report_of, schedule, simulate_random
+from holdfast.testing.simulator import is_asking, report_of, schedule, simulate_random
 from holdfast.testing.simulator_faults import FaultyStore
+from holdfast.testing.simulator_flows import FORK
 from holdfast.testing.simulator_loop import Luck, ProcessDied, SimulatedLoop, Stuck, World
 
 HERE = Path(__file__).parent
@@ -76,6 +78,57 @@ def test_every_way_of_running_is_drawn() -> None:
     assert {scene.keep_checkpoints for scene in drawn} == {None, 2}
     assert any(scene.ledger.limits for scene in drawn)
     assert any(len({subject.priority for subject in scene.subjects}) > 1 for scene in drawn)
+
+
+@pytest.fixture(scope="module")
+def asking():
+    """Schedules whose callers leave requests and make forks."""
+    scenes = [schedule(seed) for seed in range(400) if is_asking(seed)]
+    for scene in scenes:
+        assert scene.run().violations == []
+    return scenes
+
+
+def test_every_verb_is_asked_for_and_ends_in_every_way(asking) -> None:
+    made = [one for scene in asking for hand in scene.hands for one in hand.requests.made]
+    assert {one.verb for one in made} == {"pause", "cancel", "edit", "resume", "retry", "skip"}
+    assert {one.id is None for one in made} == {True, False}
+    errors = {reply.error for one in made for reply in one.replies}
+    assert {"", "ResumeRefused", "RunOver"} <= errors
+    posted = [request for scene in asking for request in scene.ledger.posted.values()]
+    assert {request.verb for request in posted} >= {
+        "answer",
+        "signal",
+        "resume",
+        "retry",
+        "skip",
+        "edit",
+        "pause",
+    }
+    ended = Counter(
+        "unmet" if request.unmet else "handled" if request.taken else "waits"
+        for scene in asking
+        for subject in scene.subjects
+        for request in scene.disk.inbox(run_id=subject.run_id)
+    )
+    assert ended.keys() == {"unmet", "handled"}
+    kinds = {row.kind for scene in asking for rows in scene.ledger.rows.values() for row in rows}
+    assert {"RequestRefused", "StateEdited", "RunRewound", "RunForked"} <= kinds
+    assert any(subject.waits_s for scene in asking for subject in scene.subjects)
+
+
+def test_runs_are_forked_in_every_way(asking) -> None:
+    forks = [
+        open_row(scene.disk.events(subject.run_id)[0], scene.disk.blobs).event
+        for scene in asking
+        for subject in scene.subjects
+        if subject.of is not None and not scene.tidies
+    ]
+    assert {fork.fresh for fork in forks} == {True, False}
+    assert {choice for fork in forks for choice in fork.repeat.values()} == {"run", "skip"}
+    assert any(fork.visits and not fork.repeat for fork in forks)
+    assert any(one.item is not None for fork in forks for one in fork.visits)
+    assert any(fork.parent.endswith(FORK) for fork in forks)
 
 
 def test_logs_are_compacted_while_their_runs_go_on() -> None:

@@ -4,5 +4,6 @@ pytest.register_assert_rewrite(
     "holdfast.testing.appends",
     "holdfast.testing.blobs",
     "holdfast.testing.conformance",
+    "holdfast.testing.tokens",
     "holdfast.testing.upkeep",
 )

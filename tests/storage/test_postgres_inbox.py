@@ -105,6 +105,25 @@ def test_a_step_waits_for_no_request_that_is_being_posted(begun, name):
         assert store.append([log.next(status="waiting", release=True)]) == [None]
 
 
+@pytest.mark.parametrize(("verb", "expected"), [("signal", False), ("cancel", RequestExists)])
+def test_a_batch_waits_for_a_request_of_it_that_is_being_posted_and_is_judged_after_it(
+    begun, name, verb, expected
+):
+    store, _ = begun
+    posted = []
+    batch = [Request(id="q", verb=verb, run_id="r1"), Request(id="other", verb=verb, run_id="r1")]
+    queries = schema.queries("postgres", name)
+    with psycopg.connect(shared_url(), cursor_factory=psycopg.RawCursor) as session:
+        ((run,),) = session.execute(queries["lock_run"], ["r1"]).fetchall()
+        session.execute(queries["post"], [run, "q", "signal", "{}", None, None, 1.0, None])
+        thread = run_until_it_waits(name, lambda: posted.extend(store.queues.post_all(batch)))
+    thread.join(20)
+    first, second = posted
+    assert (first if isinstance(first, bool) else type(first)) is expected
+    assert second is True
+    assert [(r.id, r.verb) for r in store.inbox(run_id="r1")] == [("q", "signal"), ("other", verb)]
+
+
 @pytest.mark.parametrize(("verb", "expected"), [("signal", [False]), ("cancel", ["signal"])])
 def test_a_request_waits_for_another_with_its_id_that_is_being_posted(begun, name, verb, expected):
     store, _ = begun
@@ -176,3 +195,12 @@ def test_requests_that_an_older_version_left_to_runs_that_are_over_are_unmet(pos
     assert not store.post("running", Request(id="waits", verb="signal", body={"name": "other"}))
     with raises(RequestExists, "(signal)"):
         store.post("running", Request(id="waits", verb="cancel"))
+
+
+def test_a_large_request_is_sent_as_a_whole(begun):
+    """A pipeline of psycopg sends what fits into the buffer of the socket, and then waits for the reply."""
+    store, _ = begun
+    for number in range(4):
+        body = {"payload": f"{number}" * 3_000_000}
+        assert store.post("r1", Request(id=f"large {number}", verb="signal", body=body))
+    assert [len(one.body["payload"]) for one in store.inbox("me")] == [3_000_000] * 4

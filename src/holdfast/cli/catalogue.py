@@ -29,10 +29,12 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(EXECUTE, "skip", "execution", "Continue a run without a failed, crashed or waiting node."),
     Entry(EXECUTE, "worker", "worker", "Execute the runs that wait for a worker, until stopped."),
     Entry(EXECUTE, "start", "worker", "Record a new run, for a worker to execute."),
+    Entry(EXECUTE, "serve", "serving", "Serve runs over HTTP, and execute them."),
     Entry(OPERATE, "answer", "questions", "Answer a question that a run asks."),
     Entry(OPERATE, "signal", "questions", "Send a signal to a run."),
     Entry(OPERATE, "cancel", "requests", "Cancel a run for good, and stop its running nodes."),
     Entry(OPERATE, "pause", "requests", "Pause a run: no node of it starts until it is resumed."),
+    Entry(OPERATE, "edit", "requests", "Change fields of the state of a run that is not running."),
     Entry(OPERATE, "fork", "requests", "Make a new run from a checkpoint of another run."),
     Entry(
         OPERATE, "queue", "worker", "List queues, or limit how many runs of a queue are executed at a time."
@@ -43,6 +45,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(LOOK, "events", "log", "Print the events of a run, oldest first."),
     Entry(LOOK, "state", "log", "Print the state of a run, or what changed in it."),
     Entry(LOOK, "checkpoints", "log", "List the checkpoints that a run can be resumed or forked from."),
+    Entry(LOOK, "requests", "requests", "List the requests to a run that wait or were refused."),
     Entry(LOOK, "questions", "questions", "List open questions, and those that a resume will ask."),
     Entry(CHECK, "version", "listing", "Print the versions of Holdfast and Python."),
     Entry(CHECK, "verify", "log", "Check that stored runs are exactly what was written."),
@@ -53,6 +56,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(CARE, "unarchive", "care", "Put an archived run back into a store, unchanged."),
     Entry(CARE, "backup", "care", "Copy the whole store into a file while runs continue."),
     Entry(CARE, "restore", "care", "Make a new store from a backup."),
+    Entry(CARE, "token", "serving", "Create, list or revoke tokens for the server."),
     Entry(CARE, "doctor", "care", "Report why runs cannot continue, and problems with the store."),
 )
 """Every command, in the order in which `holdfast --help` lists them."""

@@ -1,19 +1,21 @@
 """Commands that execute a run: run, resume, retry, skip. They show progress, and at the end the status of the run and its reason.
 
 Ctrl-C and SIGTERM stop the run in order; the last line then says how to resume it. The result is on stdout, progress on stderr.
+With `--no-execute`, resume, retry and skip only leave a request, which a worker carries out; with `--where`, one for every run
+that matches (`bulk`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
 import typer
 
-from holdfast.cli import flow_files, options, screen, stores
+from holdfast.cli import bulk, flow_files, options, screen, stores
 from holdfast.cli.app import EXECUTE, command
 from holdfast.cli.exits import OF_STATUSES, Exit
 from holdfast.cli.faults import say_where
@@ -23,9 +25,11 @@ from holdfast.cli.suggestions import (
     line,
     resume_line,
     say_commands,
+    say_missing_workers,
     say_remedies,
     typed_again,
     typed_with_file,
+    worker_line,
 )
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL
@@ -39,8 +43,9 @@ from holdfast.errors import (
     StateError,
     describe_failure,
 )
-from holdfast.reading import history, words
+from holdfast.reading import history, inbox, words
 from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run, held_by
 from holdfast.runtime import blocking
 from holdfast.runtime.engine import Engine
@@ -175,6 +180,14 @@ RestartAt = Annotated[
         help="Rewind the run and run this node again with the input it had.",
     ),
 ]
+Confirm = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--confirm",
+        metavar="NODE",
+        help="A node that may run again although it is not idempotent; repeatable.",
+    ),
+]
 Validate = Annotated[
     str | None,
     typer.Option(
@@ -195,8 +208,10 @@ Rename = Annotated[
 
 @command(EXECUTE)
 def resume(
-    target: options.RunAt,
+    target: options.RunAtOrWhere = None,
     file: options.File = None,
+    where: options.Where = None,
+    dry_run: options.DryRun = False,
     checkpoint: ToCheckpoint = None,
     after: AfterNode = None,
     restart_at: RestartAt = None,
@@ -206,8 +221,10 @@ def resume(
     edit: options.Edit = None,
     validate: Validate = None,
     force: Force = False,
+    confirm: Confirm = None,
     on_change: OnChange = "refuse",
     rename: Rename = None,
+    no_execute: options.NoExecute = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     by: options.By = None,
@@ -222,30 +239,42 @@ def resume(
     where it stopped.
     """
     fields, renamed = options.read_fields(edit, "--edit"), options.read_pairs(rename or [], "--rename")
+    actor, confirmed = options.resolve_actor(by), list(confirm or [])
+    elsewhere = {"--validate": validate, "--grace": grace, "--run-base": run_base}
+    matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
+    if bulk.chooses(target, matching, {"--checkpoint": checkpoint, **elsewhere}):
+        _require_one_place({"--after": after, "--restart-at": restart_at, "--replay": replay})
+        request = inbox.Resume(
+            after=after, restart_at=restart_at, replay=replay, edit=fields, force=force, confirm=confirmed,
+            on_change=on_change, rename=renamed, by=actor, reason=reason,
+        )  # fmt: skip
+        return bulk.ask_all(request, matching)
+    assert target is not None
     check = flow_files.load_function(validate, "--validate") if validate is not None else None
     errand = _errand("resume", target.partition("@")[0], file, store, as_json, debug, grace, run_base)
-    return execute(
-        errand,
-        lambda engine: engine.resume(
-            target,
-            checkpoint=checkpoint,
-            after=after,
-            restart_at=restart_at,
-            replay=replay,
-            validate=check,
-            edit=fields,
-            force=force,
-            on_change=on_change,
-            rename=renamed,
-            by=options.resolve_actor(by),
-            reason=reason,
-        ),
-    )
+
+    async def ask(engine: Engine) -> Run[Any]:
+        return await engine.resume(
+            target, checkpoint=checkpoint, after=after, restart_at=restart_at, replay=replay, validate=check,
+            edit=fields, force=force, confirm=confirmed, on_change=on_change, rename=renamed, by=actor,
+            reason=reason, execute=not no_execute,
+        )  # fmt: skip
+
+    return leave(errand, ask, elsewhere) if no_execute else execute(errand, ask)
+
+
+def _require_one_place(given: Mapping[str, Any]) -> None:
+    """Refuse several places to resume from at once, rather than by the refusals of all runs."""
+    chosen = [name for name, value in given.items() if value]
+    if len(chosen) > 1:
+        raise SettingError(
+            f"choose one of {' and '.join(chosen)}: each names a different place to resume from"
+        )
 
 
 @command(EXECUTE)
 def retry(
-    run_id: options.RunId,
+    run_id: options.RunIdOrWhere = None,
     node: Annotated[
         str | None,
         typer.Argument(
@@ -259,6 +288,9 @@ def retry(
             "--fresh", help="Discard the steps and checkpoints that earlier attempts of the node kept."
         ),
     ] = False,
+    where: options.Where = None,
+    dry_run: options.DryRun = False,
+    no_execute: options.NoExecute = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     by: options.By = None,
@@ -270,11 +302,17 @@ def retry(
     """Run failed, crashed or waiting nodes again, and continue the run."""
     if node is not None and file is None and (".py" in node or "/" in node):
         node, file = None, node  # `holdfast retry r1 flow.py`
+    actor, elsewhere = options.resolve_actor(by), {"--grace": grace, "--run-base": run_base}
+    matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
+    if bulk.chooses(run_id, matching, elsewhere):
+        return bulk.ask_all(inbox.Retry(fresh=fresh, by=actor, reason=reason), matching)
+    assert run_id is not None
     errand = _errand("retry", run_id, file, store, as_json, debug, grace, run_base)
-    return execute(
-        errand,
-        lambda engine: engine.retry(run_id, node, fresh=fresh, by=options.resolve_actor(by), reason=reason),
-    )
+
+    async def ask(engine: Engine) -> Run[Any]:
+        return await engine.retry(run_id, node, fresh=fresh, by=actor, reason=reason, execute=not no_execute)
+
+    return leave(errand, ask, elsewhere) if no_execute else execute(errand, ask)
 
 
 @command(EXECUTE)
@@ -292,6 +330,7 @@ def skip(
             help="The result to record for the skipped node, as a JSON object.",
         ),
     ] = None,
+    no_execute: options.NoExecute = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     by: options.By = None,
@@ -306,8 +345,13 @@ def skip(
     """
     fields = options.read_fields(update, "--update")
     errand = _errand("skip", run_id, file, store, as_json, debug, grace, run_base)
-    return execute(
-        errand, lambda engine: engine.skip(run_id, node, fields, by=options.resolve_actor(by), reason=reason)
+    actor = options.resolve_actor(by)
+
+    async def ask(engine: Engine) -> Run[Any]:
+        return await engine.skip(run_id, node, fields, by=actor, reason=reason, execute=not no_execute)
+
+    return (
+        leave(errand, ask, {"--grace": grace, "--run-base": run_base}) if no_execute else execute(errand, ask)
     )
 
 
@@ -346,6 +390,50 @@ def require_fit(flow: Flow[Any], given: dict[str, Any] | None) -> None:
             f"the input does not fit flow {flow.name!r}: {told} The state of the flow has {fields}; give the input as one JSON "
             "object: --input JSON, or --input @FILE."
         ) from misfit
+
+
+# --- leaving a request -------------------------------------------------------------------------------
+
+
+def leave(errand: Errand, ask: Callable[[Engine], Awaitable[Run[Any]]], elsewhere: Mapping[str, Any]) -> int:
+    """Leave a request for a worker, and print how to see what became of it. `elsewhere` are options, with their values, that only
+    a process which executes the run could use.
+    """
+    given = [name for name, value in elsewhere.items() if value is not None]
+    if given:
+        raise SettingError(
+            f"{' and '.join(given)} cannot be combined with --no-execute, because a worker executes the run; leave it out"
+        )
+    with stores.reading(errand.store) as reader:
+        try:
+            run = stores.execute(reader.store, ask, {"flows": errand.flows})
+        except FlowNotFound as missing:
+            raise SettingError(name_the_file(missing, errand.file, errand.store)) from missing
+        row = reader.store.run(errand.run_id)
+        _say_left(reader, row, errand, repeated=run.repeated)
+    return Exit.OK
+
+
+def _say_left(reader: Reader, row: RunRow, errand: Errand, *, repeated: bool) -> None:
+    is_over, holder = row.status in FINAL, held_by(row)
+    if errand.as_json:
+        executes = None if is_over else worker_line(reader, row.run_id, errand.store)
+        facts = {"id": row.run_id, "status": row.status, "requested": None if is_over else errand.verb}
+        screen.say_json(facts | {"repeated": repeated, "held_by": holder, "executes": executes})
+        return
+    if is_over:
+        screen.say(
+            (row.status, screen.STYLES[row.status]), f"  {row.run_id}: nothing is left to {errand.verb}"
+        )
+        return
+    who = f"{holder}, which executes the run," if holder is not None else "a worker"
+    before = " (it was asked before)" if repeated else ""
+    screen.say(
+        ("asked  ", "bold green"), f"{row.run_id}{before}: {errand.verb}; {who} carries the request out"
+    )
+    screen.say(f"  see what became of it: {line('requests', row.run_id, store=errand.store)}")
+    if holder is None:
+        say_missing_workers(reader, [(row.run_id, row.flow, row.queue)], errand.store)
 
 
 # --- executing ---------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ OF_ERRORS: tuple[tuple[type[errors.HoldfastError], Exit], ...] = (
     (errors.RunCancelled, Exit.CANCELLED),
     (errors.RunNotFound, Exit.NOT_FOUND),
     (errors.RunExists, Exit.REFUSED),
+    (errors.RequestExists, Exit.REFUSED),
     (errors.ResumeRefused, Exit.REFUSED),
     (errors.AnswerRefused, Exit.REFUSED),
     (errors.SignalRefused, Exit.REFUSED),

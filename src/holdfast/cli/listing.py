@@ -13,22 +13,31 @@ from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.faults import say_where
 from holdfast.cli.screen import Part
-from holdfast.cli.suggestions import command_line, line, say_commands, say_remedies, say_visit, status_words
+from holdfast.cli.suggestions import (
+    command_line,
+    line,
+    say_commands,
+    say_remedies,
+    say_request,
+    say_visit,
+    status_words,
+)
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
-from holdfast.core.run_state import BEGUN, ENDED, STUCK
+from holdfast.core.run_state import BEGUN, ENDED, FINAL, STUCK
 from holdfast.core.situation import QUESTIONS_FEW
-from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt, describe_failure, did_you_mean
+from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, case_of_row, diagnose, diagnosis_as_json
 from holdfast.reading.pages import Definitions
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
-from holdfast.reading.views import NodeView, Run, held_by
+from holdfast.reading.views import NodeView, RequestView, Run, held_by
 from holdfast.reading.visits import OpenVisit, open_visits, partial_of
-from holdfast.storage.contract import STATUSES, Query, RunRow, RunStatus
+from holdfast.storage.contract import STATUSES, Query, RunRow
 
 _REMEDIES_MAX = 3
+_REFUSALS_MAX = 3
 
 
 @command(LOOK)
@@ -48,6 +57,15 @@ def runs(
         list[str] | None,
         typer.Option("--label", metavar="NAME=VALUE", help="List only runs with this label; repeatable."),
     ] = None,
+    parent: Annotated[
+        str | None,
+        typer.Option(
+            "--parent", metavar="RUN", callback=options.check_run_id, help="List only forks of this run."
+        ),
+    ] = None,
+    queue: Annotated[
+        str | None, typer.Option("--queue", metavar="NAME", help="List only runs of this queue.")
+    ] = None,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="How many runs to list at most, newest first.")
     ] = 50,
@@ -59,16 +77,20 @@ def runs(
 
     A run has crashed if it is under way but no live process executes it. The list ends with the commands that resume such runs.
     """
-    wanted = [_known_status(name) for name in status or []]
+    wanted = [options.read_status(name) for name in status or []]
     labels = options.read_pairs(label or [], "--label")
-
     commands = command_line(store=store)
 
     def use(reader: Reader) -> tuple[list[_Listed], bool, float]:
-        query = Query(status=tuple(wanted), flow=flow, labels=labels, limit=limit + 1)
+        query = Query(
+            status=tuple(wanted), flow=flow, labels=labels, parent=parent, queue=queue, limit=limit + 1
+        )
         found, now = reader.store.runs(query), reader.store.now()
         definitions: Definitions = {}
-        listed = [_Listed(row, _diagnosed(reader, row, now, commands, definitions)) for row in found[:limit]]
+        listed = [
+            _Listed(row, _diagnosed(reader, row, now, commands, definitions), _waiting(reader, row))
+            for row in found[:limit]
+        ]
         return listed, len(found) > limit, now
 
     listed, more, now = stores.read(store, use)
@@ -76,7 +98,7 @@ def runs(
         screen.say_json([_row_as_json(one) for one in listed])
         return
     if not listed:
-        chosen = bool(wanted or flow or labels)
+        chosen = bool(wanted or flow or labels or parent or queue)
         screen.say(
             "No run matches these options. Leave one out to see more runs."
             if chosen
@@ -88,23 +110,24 @@ def runs(
     )
     if more:
         screen.say((f"… and more: --limit {limit * 4} shows them", "dim"))
-    _say_stopped(listed, store)
-
-
-def _known_status(name: str) -> RunStatus:
-    for status in STATUSES:
-        if name == status:
-            return status
-    raise SettingError(
-        f"{name!r} is not a status of a run; the statuses are {', '.join(STATUSES)}{did_you_mean(name, STATUSES)}"
-    )
+    _say_stopped(listed, now, store)
 
 
 class _Listed(NamedTuple):
-    """A run in the list, with its diagnosis."""
+    """A run in the list, with its diagnosis, and the verbs of the requests that wait."""
 
     row: RunRow
     found: Diagnosis
+    asked: list[str]
+
+
+def _waiting(reader: Reader, row: RunRow) -> list[str]:
+    if row.status in FINAL:
+        return []
+    try:
+        return [request.verb for request in reader.store.inbox(run_id=row.run_id) if not request.taken]
+    except RunNotFound:  # deleted meanwhile
+        return []
 
 
 def _diagnosed(
@@ -123,8 +146,11 @@ def _diagnosed(
 
 
 def _cells(one: _Listed, now: float) -> list[Part]:
-    row, found = one
-    about = [row.error] if row.error else []
+    row, found, asked = one
+    about = [f"{verb} requested" for verb in dict.fromkeys(asked)]
+    about += [row.error] if row.error else []
+    if row.status == "pending" and row.due_at is not None and row.due_at > now:
+        about.append(f"begins at {screen.when(row.due_at)}")
     if row.status in BEGUN:
         about += found.expects or ([f"in {', '.join(row.active)}"] if row.active else [])
     about += [f"{name}={value}" for name, value in row.labels.items()]
@@ -142,13 +168,13 @@ def _cells(one: _Listed, now: float) -> list[Part]:
     ]
 
 
-def _say_stopped(listed: list[_Listed], store: str | None) -> None:
+def _say_stopped(listed: list[_Listed], now: float, store: str | None) -> None:
     """Print which of the listed runs continue only if a worker claims them or a user resumes them."""
     crashed = [one for one in listed if one.found.crashed]
     answered = [one for one in listed if one.found.answered]
     free = [one for one in listed if not one.row.held and not one.found.answered]
     interrupted = [one for one in free if one.row.status == "interrupted"]
-    recorded = [one for one in free if one.row.status == "pending"]
+    recorded = [one for one in free if one.row.status == "pending" and (one.row.due_at or 0.0) <= now]
     if crashed:
         verb = "crashed with its process" if len(crashed) == 1 else "crashed with their processes"
         screen.say(f"\n{screen.count(len(crashed), 'run')} {verb}. Completed work is kept.")
@@ -184,7 +210,7 @@ def _say_where_to_look(listed: list[_Listed], store: str | None) -> None:
 
 
 def _row_as_json(one: _Listed) -> dict[str, Any]:
-    row, found = one
+    row, found, waiting = one
     names = (
         "flow",
         "status",
@@ -199,6 +225,7 @@ def _row_as_json(one: _Listed) -> dict[str, Any]:
         "held",
     )
     asked = {"crashed": found.crashed, "answered": found.answered, "asks": [q.key for q in found.questions]}
+    asked |= {"requested": waiting}
     return (
         {"id": row.run_id} | {name: getattr(row, name) for name in names} | {"held_by": held_by(row)} | asked
     )
@@ -223,12 +250,13 @@ def show(
         assert case.state is not None
         run = reader.view(row, case.state)
         found = diagnose(case, now, commands)
-        return _Shown(run, found, reader.definition(row), open_visits(reader, run), now)
+        requests = reader.requests(run_id)
+        return _Shown(run, found, reader.definition(row), open_visits(reader, run), requests, now)
 
     shown = stores.read(store, use)
     if as_json:
         more = diagnosis_as_json(shown.found)
-        more |= {"awaited": shown.found.awaited, "partial": shown.partial}
+        more |= {"awaited": shown.found.awaited, "partial": shown.partial, "requests": shown.requests}
         screen.say_json(msgspec.to_builtins(shown.run, str_keys=True, enc_hook=str) | more)
         return
     _say_run(shown, store, debug=debug)
@@ -241,6 +269,7 @@ class _Shown(NamedTuple):
     found: Diagnosis
     definition: Definition
     partial: list[OpenVisit]
+    requests: list[RequestView]
     now: float
 
 
@@ -256,6 +285,7 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     if run.status == "failed":
         say_where(run.error, debug=debug)
     say_remedies(found.remedies)
+    _say_requests(shown, store)
     if run.signals:
         screen.say("Signals that no node has received yet:  ", ", ".join(map(_kept, run.signals.items())))
     for aside in run.set_aside:
@@ -270,6 +300,21 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     for one in shown.partial:
         say_visit(one, _head(one, run, crashed=found.crashed))
     _say_more(run, store)
+
+
+def _say_requests(shown: _Shown, store: str | None) -> None:
+    """Print the requests that wait, and the last ones that were refused."""
+    waiting = [one for one in shown.requests if one.status == "waiting"]
+    refused = [one for one in shown.requests if one.status == "refused"]
+    if shown.requests:
+        screen.say("")
+        screen.say("Requests:")
+    for one in [*refused[-_REFUSALS_MAX:], *waiting]:
+        say_request(one, shown.now)
+    if len(refused) > _REFUSALS_MAX:
+        screen.say(
+            (f"  all requests that were refused: {line('requests', shown.run.id, store=store)}", "dim")
+        )
 
 
 def _kept(signal: tuple[str, int]) -> str:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import program
-from holdfast.errors import SettingError
+from holdfast.errors import SettingError, did_you_mean
+from holdfast.storage.contract import STATUSES, Query, RunStatus
 
 Store = Annotated[
     str | None,
@@ -109,8 +110,10 @@ def check_run_id(given: str | None) -> str | None:
     return given
 
 
-def check_place(given: str) -> str:
+def check_place(given: str | None) -> str | None:
     """Check an argument that takes a run id, or RUN@SEQ for a place in the log of the run."""
+    if given is None:
+        return None
     run_id, at, seq = given.partition("@")
     if at and not (seq.isascii() and seq.isdecimal()):
         raise typer.BadParameter(
@@ -124,6 +127,12 @@ RunId = Annotated[
     str,
     typer.Argument(metavar="RUN", callback=check_run_id, help="The id of a run; `holdfast runs` lists them."),
 ]
+RunIdOrWhere = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN]", callback=check_run_id, help="The id of a run. Without it, --where chooses runs."
+    ),
+]
 RunAt = Annotated[
     str,
     typer.Argument(
@@ -131,6 +140,32 @@ RunAt = Annotated[
         callback=check_place,
         help="The id of a run, or RUN@SEQ for one of its checkpoints.",
     ),
+]
+RunAtOrWhere = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="[RUN[@SEQ]]",
+        callback=check_place,
+        help="The id of a run, or RUN@SEQ for one of its checkpoints. Without it, --where chooses runs.",
+    ),
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="FIELD=VALUE",
+        help="In place of RUN: every run for which this is true, e.g. status=failed or flow=order; repeatable.",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="With --where: print how many runs match, and the first of them; change nothing."
+    ),
+]
+NoExecute = Annotated[
+    bool,
+    typer.Option("--no-execute", help="Execute nothing here: leave a request, which a worker carries out."),
 ]
 Edit = Annotated[
     str | None,
@@ -147,6 +182,7 @@ def read_json(given: str | None, option: str) -> Any:
     if given is None:
         return None
     text, where = given, option
+    typed = f"{option} " if option.startswith("--") else ""
     if given.startswith("@"):
         where = given[1:]
         try:
@@ -162,7 +198,7 @@ def read_json(given: str | None, option: str) -> Any:
     except (ValueError, RecursionError) as fault:
         raise SettingError(
             f"{where} is not JSON: {fault}. Put strings and names in double quotes, and the whole value in single quotes: "
-            f"""{option} '{{"topic": "tides"}}'; or name a file that contains the JSON: {option} @input.json."""
+            f"""{typed}'{{"topic": "tides"}}'; or name a file that contains the JSON: {typed}@input.json."""
         ) from fault
 
 
@@ -189,6 +225,62 @@ def read_pairs(given: Sequence[str], option: str) -> dict[str, str]:
             raise SettingError(f"{option} {pair!r}: write it as {option} name=value")
         pairs[key] = value
     return pairs
+
+
+def read_status(name: str) -> RunStatus:
+    """Return the status of this name. Raises `SettingError`."""
+    for status in STATUSES:
+        if name == status:
+            return status
+    raise SettingError(
+        f"{name!r} is not a status of a run; the statuses are {', '.join(STATUSES)}{did_you_mean(name, STATUSES)}"
+    )
+
+
+_FIELDS = ("status", "flow", "label", "parent", "queue")
+"""What runs can be chosen by, with `--where` and with the options of `holdfast runs`."""
+
+
+def read_where(given: Sequence[str]) -> Query:
+    """Return which runs the conditions of `--where` choose. Several statuses mean any of them."""
+    found: dict[str, list[str]] = {field: [] for field in _FIELDS}
+    for condition in given:
+        field, equals, value = condition.partition("=")
+        if equals and field not in _FIELDS:
+            raise SettingError(
+                f"--where {condition!r}: runs have no field {field!r}; the fields are {', '.join(_FIELDS)}"
+                f"{did_you_mean(field, _FIELDS)}"
+            )
+        if not equals or not value:
+            raise SettingError(
+                f"--where {condition!r}: give a field and its value, as in --where status=failed. The fields are "
+                f"{', '.join(_FIELDS)}."
+            )
+        if field == "label" and value.find("=") < 1:
+            raise SettingError(
+                f"--where {condition!r}: a label has a name and a value; write it as --where label=NAME=VALUE"
+            )
+        found[field] += [value] if value not in found[field] else []
+    labels = read_pairs(found["label"], "--where label:")
+    if len(labels) < len(found["label"]):
+        _refuse_both("label", found["label"])
+    for field in ("flow", "parent", "queue"):
+        if len(found[field]) > 1:
+            _refuse_both(field, found[field])
+    return Query(
+        status=tuple(map(read_status, found["status"])),
+        labels=labels,
+        flow=next(iter(found["flow"]), None),
+        parent=next(iter(found["parent"]), None),
+        queue=next(iter(found["queue"]), None),
+    )
+
+
+def _refuse_both(field: str, values: Sequence[str]) -> None:
+    raise SettingError(
+        f"--where {field}: no run has both {values[0]} and {values[1]}; give one of them, and call the command again for the "
+        "other"
+    )
 
 
 def resolve_actor(given: str | None) -> str | None:

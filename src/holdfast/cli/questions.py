@@ -26,7 +26,7 @@ from holdfast.reading.remedies import CommandLine, Remedy, answers, choices
 from holdfast.reading.views import AskedQuestion, Run
 from holdfast.reading.visits import OpenVisit, open_visits
 
-_ABOUT = {"interrupt": "crashed", "gate": "has not started", "ask": "asks"}
+_ABOUT = {"interrupt": "crashed", "gate": "has not started", "ask": "asks", "repeat": "ran in the parent"}
 _ANSWERED_MAX = 3
 
 

@@ -9,18 +9,22 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from holdfast.cli import flow_files, program, screen
-from holdfast.reading import words
+from holdfast.errors import HoldfastError
+from holdfast.reading import history, words
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import PLACEHOLDER, CommandLine, Remedy
+from holdfast.reading.views import RequestView
 from holdfast.reading.visits import OpenVisit
 from holdfast.runtime import settings
 from holdfast.storage import urls
 
 _NAMES_MAX = 8
+_FLOWS_MAX = 3
 
 
 def command_line(
@@ -91,6 +95,44 @@ def typed_with_file(recorded: str | None, *, in_place_of: str | None) -> str:
 def say_remedies(remedies: Iterable[Remedy], *, err: bool = False) -> None:
     """Print remedies as commands, each with a comment that says what it does."""
     say_commands([(remedy.command, remedy.words) for remedy in remedies], err=err)
+
+
+def say_missing_workers(
+    reader: Reader, runs: Iterable[tuple[str, str, str]], store: str | None, *, err: bool = False
+) -> None:
+    """Print which of these runs no live worker takes, and the command that starts one. A run is given by its id, flow and queue;
+    one line is printed for each flow and queue.
+    """
+    holders = [one.holder for one in reader.store.queues.holders()]
+    unclaimed: dict[tuple[str, str], str] = {}
+    for run_id, flow, queue in runs:
+        if (flow, queue) not in unclaimed and not any(holder.takes(flow, queue) for holder in holders):
+            unclaimed[flow, queue] = run_id
+    for (flow, queue), run_id in list(unclaimed.items())[:_FLOWS_MAX]:
+        place = f" from queue {queue!r}" if any(flow in holder.flows for holder in holders) else ""
+        told = f"no live worker takes flow {flow!r}{place}. Start one: {worker_line(reader, run_id, store)}"
+        screen.say(("  warning: ", "yellow"), told, err=err)
+
+
+def worker_line(reader: Reader, run_id: str, store: str | None) -> str:
+    """Return the command that starts a worker for the flow of a run."""
+    commands = command_line(store=store)
+    with suppress(HoldfastError):  # a damaged log: then the file is a placeholder
+        commands = commands.for_flow_of(history.flow_file(reader.store, run_id))
+    return commands.line("worker", *commands.file_words())
+
+
+def say_request(one: RequestView, now: float) -> None:
+    """Print a request that waits or was refused: who asked for what, when and why, and why it was refused."""
+    style = "yellow" if one.status == "refused" else "cyan"
+    by = f" by {one.by}" if one.by else ""
+    why = f": {screen.one_line(one.reason, 300)}" if one.reason else ""
+    what = f"{one.verb} {screen.one_line(one.about, 80)}" if one.about else one.verb
+    screen.say((one.status, style), f"  {what}, asked{by} {screen.ago(now - one.at)}{why}")
+    if one.refused is not None:
+        when = f"{screen.ago(now - one.refused_at)}: " if one.refused_at is not None else ""
+        why_not = one.refused.replace("\n", "\n  ")
+        screen.say(f"  refused {when}{why_not}")
 
 
 def say_commands(commands: Iterable[tuple[str, str]], *, err: bool = False) -> None:

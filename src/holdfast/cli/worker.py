@@ -8,6 +8,9 @@ because no run has to be resumed by hand. A second signal ends it at once.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Annotated, Any, TextIO
 
 import msgspec
@@ -26,11 +29,12 @@ from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run
 from holdfast.runtime import blocking
-from holdfast.runtime.creation import check_queue
+from holdfast.runtime.creation import BEGIN_MAX_S, check_queue
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.worker import Trouble
 from holdfast.storage.contract import RunRow
 from holdfast.storage.queues import DEFAULT_QUEUE, Queue
+from holdfast.upkeep import retention
 from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
 _FINDINGS_MAX = 100
@@ -217,6 +221,17 @@ class _Voice:
 # --- recording and reading ---------------------------------------------------------------------------
 
 
+BeginAt = Annotated[
+    str | None,
+    typer.Option(
+        "--at", metavar="TIME", help="Begin at this time, e.g. 2030-01-31T09:00+01:00. Default: at once."
+    ),
+]
+BeginIn = Annotated[
+    str | None, typer.Option("--in", metavar="TIME", help="Begin after this time, e.g. 90s, 45m, 2h or 3d.")
+]
+
+
 @command(EXECUTE)
 def start(
     file: options.FlowFile,
@@ -233,6 +248,8 @@ def start(
     ] = None,
     queue: options.Queue = None,
     priority: options.Priority = 0,
+    at: BeginAt = None,
+    delay: BeginIn = None,
     run_base: options.RunBase = None,
     by: options.By = None,
     store: options.Store = None,
@@ -250,29 +267,79 @@ def start(
     require_fit(flow, value)
     if timeout is not None and not timeout > 0:
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
+    begins = _Begins(at, delay)
 
     async def use(engine: Engine) -> RunRow:
         engine.flow_files[flow.name] = flow_files.absolute(file)
-        await engine.start(
-            flow,
-            value,
-            run_id=chosen,
-            labels=labels,
-            timeout=timeout,
-            queue=queue,
-            priority=priority,
-            by=options.resolve_actor(by),
-        )
+        with begins.named():
+            await engine.start(
+                flow,
+                value,
+                run_id=chosen,
+                labels=labels,
+                timeout=timeout,
+                queue=queue,
+                priority=priority,
+                begin_at=begins.moment(engine.store.now()),
+                by=options.resolve_actor(by),
+            )
         return engine.store.run(chosen)
 
     row = stores.execute(store, use, {"flows": [flow], "run_base": run_base}, create=True)
     executes = line("worker", file, store=store)
     if as_json:
-        screen.say_json({"id": chosen, "status": row.status, "queue": row.queue, "executes": executes})
+        facts = {"id": chosen, "status": row.status, "queue": row.queue, "due_at": row.due_at}
+        screen.say_json(facts | {"executes": executes})
         return
     screen.say((row.status, screen.STYLES.get(row.status, "")), f"  {chosen}")
     if row.status == "pending":
+        if row.due_at is not None:
+            screen.say(f"  it begins at {screen.when(row.due_at)}")
         screen.say(f"  execute it with a worker: {executes}")
+
+
+class _Begins:
+    """When a run begins: the options `--at` and `--in`."""
+
+    def __init__(self, at: str | None, delay: str | None) -> None:
+        if at is not None and delay is not None:
+            raise SettingError("--at and --in cannot be combined; give one of the two")
+        self._option = f"--at {at}" if at is not None else f"--in {delay}"
+        self._at = _read_time(at) if at is not None else None
+        self._delay_s = retention.seconds(delay, "--in") if delay is not None else None
+        if self._delay_s is not None and not 0 < self._delay_s <= BEGIN_MAX_S:
+            raise SettingError(f"--in {delay}: give a time of more than 0 seconds and at most ten years")
+
+    def moment(self, now: float) -> datetime | None:
+        """Return the time at which the run begins; None: at once. `now` is the store's time."""
+        if self._delay_s is not None:
+            self._at = datetime.fromtimestamp(now + self._delay_s, UTC)
+        return self._at
+
+    @contextmanager
+    def named(self) -> Iterator[None]:
+        """Let errors about the time name the option that was typed."""
+        try:
+            yield
+        except SettingError as fault:
+            typed = str(fault).replace(
+                f"begin_at={self._at.isoformat()}" if self._at else "begin_at", self._option
+            )
+            raise SettingError(typed.replace("begin_at", self._option.split()[0])) from fault
+
+
+def _read_time(given: str) -> datetime:
+    try:
+        at = datetime.fromisoformat(given)
+    except ValueError:
+        raise SettingError(
+            f"--at {given!r} is not a time: write it as 2030-01-31T09:00+01:00 or 2030-01-31T08:00Z; or use --in 2h"
+        ) from None
+    if at.utcoffset() is None:
+        raise SettingError(
+            f"--at {given!r} has no time zone: add it at the end, as in {at.isoformat()}+01:00, or Z for UTC"
+        )
+    return at
 
 
 @command(OPERATE)

@@ -32,6 +32,23 @@ class AskFirst(Command, frozen=True):
     execution: int
 
 
+class AskRepeat(Command, frozen=True):
+    """Ask whether this fork repeats a visit that its parent has begun."""
+
+    node: NodeName
+    iteration: int
+    execution: int
+
+
+class SkipRepeat(Command, frozen=True):
+    """Skip a visit that the parent of this fork has begun, with the result that it had there."""
+
+    node: NodeName
+    iteration: int
+    execution: int
+    took: int
+
+
 class FireTimer(Command, frozen=True):
     """Record `TimerFired`, because the time of this wait has come."""
 
@@ -132,7 +149,7 @@ class DueAt(Command, frozen=True):
 
 
 AnyCommand: TypeAlias = (
-    StartNode | AskFirst | FireTimer | ExpireQuestion | QuarantineNode | ScheduleNode | SkipNode | AskAboutNode | RouteNode
-    | StartItem | CompleteItems | FailItems | CompleteLayer
+    StartNode | AskFirst | AskRepeat | SkipRepeat | FireTimer | ExpireQuestion | QuarantineNode | ScheduleNode | SkipNode
+    | AskAboutNode | RouteNode | StartItem | CompleteItems | FailItems | CompleteLayer
     | CompleteRun | FailRun | WakeAt | DueAt
 )  # fmt: skip

@@ -8,7 +8,8 @@ The engine calls it after every append until it returns no more commands. It dec
    quarantined if it repeatedly crashes its process; a visit whose retry is due, or for which something it waited for has come,
    continues; a fan-out starts, completes or fails its items; a completed node whose router had failed is routed.
 3. Nodes that are due begin a new visit, as long as fewer than `max_parallel` nodes run and the iteration limit is not reached. A
-   node with a gate asks first, and only an approval lets it begin.
+   node with a gate asks first, and only an approval lets it begin. A fork first asks whether to repeat a visit that its parent
+   has begun, and skips the visit if the answer says so.
 4. If nothing runs and nothing can start, the layer is complete, the run has failed, or it is completed.
 
 Once a node has failed for good, or while the run is paused, no node starts, and running nodes may end. (A running fan-out
@@ -19,12 +20,13 @@ module, and is raised as one.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, assert_never
+from typing import Protocol, TypeAlias, assert_never
 
 from holdfast.core.commands import (
     AnyCommand,
     AskAboutNode,
     AskFirst,
+    AskRepeat,
     CompleteItems,
     CompleteLayer,
     CompleteRun,
@@ -37,6 +39,7 @@ from holdfast.core.commands import (
     RouteNode,
     ScheduleNode,
     SkipNode,
+    SkipRepeat,
     StartItem,
     StartNode,
     WakeAt,
@@ -47,6 +50,9 @@ from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import ACTIVE, NODE_LEVEL, NodeState, RunState
 from holdfast.core.topology import Topology
 from holdfast.errors import IllegalEvent
+
+_Begins: TypeAlias = StartNode | AskFirst | AskRepeat | SkipRepeat | ScheduleNode
+"""The commands for a node that is due."""
 
 
 class Shape(Protocol):
@@ -168,6 +174,10 @@ def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) ->
     if NODE_LEVEL in node.parked:
         return StartNode(name, node.iteration, node.execution, node.attempt, 0, woken=True)
     execution = state.next_execution(name, node.iteration)
+    if not node.attempt and state.begun:
+        instead = _instead_of_repeating(state, name, node.iteration, execution, 0)
+        if instead is not None:
+            return instead
     interrupted_after_answer = node.status == "interrupted" and bool(node.asked)
     if options.question is not None and not node.approved and not interrupted_after_answer:
         # Computing the question or merging the answer failed, so nothing is approved yet.
@@ -177,6 +187,18 @@ def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) ->
     if options.gated and not node.approved:
         return AskFirst(name, node.iteration, execution)
     return StartNode(name, node.iteration, execution, 1, 0)
+
+
+def _instead_of_repeating(
+    state: RunState, name: str, iteration: int, execution: int, took: int
+) -> AskRepeat | SkipRepeat | None:
+    """Return the command that comes in place of a visit that the parent of this fork has begun; None if the visit begins."""
+    visit = state.begun_visit(name, iteration)
+    if visit is None:
+        return None
+    if visit.undecided:
+        return AskRepeat(name, iteration, execution)
+    return SkipRepeat(name, iteration, execution, took) if visit.skips_whole else None
 
 
 def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float]) -> Iterator[AnyCommand]:
@@ -192,7 +214,8 @@ def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float
             yield StartItem(name, item, items.attempts.get(item, 1) + (item not in node.parked))
     count = len(items.values)
     for item in range(items.begun, min(count, items.begun + max(0, room))):
-        yield StartItem(name, item, 1)
+        if item not in items.done:  # of a fork, whose parent has completed it
+            yield StartItem(name, item, 1)
     if items.running or items.again or items.begun < count or node.parked:
         return
     if items.failed:
@@ -204,24 +227,30 @@ def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float
 
 def _begin(
     definition: Definition, state: RunState, ready: Readiness, room: int
-) -> tuple[list[StartNode | AskFirst | ScheduleNode], FailRun | None]:
+) -> tuple[list[_Begins], FailRun | None]:
     """Begin a visit of every node that is due, or record why it does not start now. If a node has reached the iteration limit, no
     node starts and the run fails.
     """
-    starts: list[StartNode | AskFirst | ScheduleNode] = []
+    starts: list[_Begins] = []
     if state.failed or not ready.due:
         return starts, None
+    repeats = state.begun
     for name in ready.due:
         if room <= 0 or state.paused:
             break
         iteration, execution = _next_visit(state, name)
         if iteration > definition.max_iterations:
             return [], FailRun(_limit(name, definition.max_iterations), name)
+        took = state.arrivals[name] if name in ready.joins else 1
+        if name in repeats:
+            instead = _instead_of_repeating(state, name, iteration, execution, took)
+            if instead is not None:
+                starts.append(instead)
+                continue
         if name in ready.gated and not (name in state.nodes and state.nodes[name].approved):
             starts.append(AskFirst(name, iteration, execution))
             continue
         room -= 1
-        took = state.arrivals[name] if name in ready.joins else 1
         starts.append(StartNode(name, iteration, execution, 1, took))
     if len(starts) < len(ready.due) and ready.unscheduled:
         begun = {start.node for start in starts}

@@ -281,16 +281,14 @@ def _lines(
     names = max(len(row.rail) for row in rows) + 2
     labels = {row.node: _label(definition, row.node) for row in rows if row.node}
     beside = names + min(max(map(len, labels.values())), _LABEL_COLUMNS_MAX) + 3
-    behind = beside + max(
-        (len(_clean(note)) + 3 for name, note in notes.items() if name in labels), default=0
-    )
+    behind = beside + max((len(clean(note)) + 3 for name, note in notes.items() if name in labels), default=0)
     for row in rows:
         if row.node is None:
             yield row.rail
             continue
         rail = row.rail[: row.at] + _mark(row.node, statuses) + row.rail[row.at + 1 :]
         line = rail.ljust(names) + labels[row.node]
-        if note := _clean(notes.get(row.node, "")):
+        if note := clean(notes.get(row.node, "")):
             line = line.ljust(beside - 3) + "   " + note
         if tail := tails.get(row.node, ""):
             whole = line.ljust(behind - 3) + "   " + tail
@@ -302,7 +300,7 @@ def _label(definition: Definition, name: str) -> str:
     """Return the name of a node, marked if the node fans out or does not wait for all nodes that lead to it (`join="any"`)."""
     options = definition.nodes.get(name)
     each = f" {_TIMES}N" if options and options.each else ""
-    return _clean(name) + each + (" (any)" if options and options.join == "any" else "")
+    return clean(name) + each + (" (any)" if options and options.join == "any" else "")
 
 
 def _mark(name: str, statuses: Mapping[str, str]) -> str:
@@ -315,7 +313,7 @@ def _mark(name: str, statuses: Mapping[str, str]) -> str:
 
 def _leads(shape: _Shape, name: str) -> Iterator[str]:
     """Yield the targets of a node's edges as text, for pictures without rails."""
-    if plain := [_clean(way.to) for way in shape.onward[name] if not way.dashed]:
+    if plain := [clean(way.to) for way in shape.onward[name] if not way.dashed]:
         yield f"→ {', '.join(plain)}"
 
 
@@ -325,15 +323,15 @@ def _choices(shape: _Shape, name: str) -> str:
     chosen = sorted(
         shape.branches.get(name, []), key=lambda target: target in back
     )  # edges onward come first
-    words = [f"↺ {_clean(target)}" for target in back if target not in chosen]
+    words = [f"↺ {clean(target)}" for target in back if target not in chosen]
     if chosen:
         words.append(
-            "◇ " + " or ".join(f"{'↺ ' if target in back else ''}{_clean(target)}" for target in chosen)
+            "◇ " + " or ".join(f"{'↺ ' if target in back else ''}{clean(target)}" for target in chosen)
         )
     return "  ".join(words)
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
     """Return the text without characters that would move the cursor, colour the terminal or reverse the direction of the line."""
     return _CONTROL.sub("?", text)
 

@@ -89,6 +89,29 @@ class RunCreated(Event, frozen=True, kw_only=True):
     trace_parent: str | None = None
 
 
+class Begun(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A visit of a node that is not idempotent, or an item of such a visit, that the parent of a fork has begun and that is not
+    completed at the event from which the run was forked.
+    """
+
+    node: NodeName
+    iteration: int
+    item: int | None = None
+    """The item of a fan-out; None for the visit as a whole."""
+    result: Changes | None = None
+    """What its latest completed execution changed; None if no execution has completed."""
+    kept: bool = False
+    """True if the item was completed at that event, within a visit that was not: the fork uses its result without asking."""
+    at: float = 0.0
+    """When it completed or, if it has no result, when it last began."""
+    run: str | None = None
+    """The run that did this, if it is not the parent but a run from which the parent descends."""
+
+
+Choice: TypeAlias = Literal["run", "skip"]
+"""What a fork does with a visit that its parent has begun: run it again, or skip it with the result that it had."""
+
+
 class RunForked(Event, frozen=True, kw_only=True):
     """The run was forked from an event of another run. Its log begins with a base: the state of `parent` at event `to`."""
 
@@ -96,6 +119,17 @@ class RunForked(Event, frozen=True, kw_only=True):
     to: Seq
     base_digest: str
     """The sha256 of the stored base, so that an altered base is detected like an altered event."""
+    lineage: str | None = None
+    """The run from whose id idempotency keys are derived: the first ancestor that is not a fork, or that began a lineage of its
+    own. None if this fork begins one."""
+    fresh: bool = False
+    """True if the caller asked for a lineage of its own."""
+    visits: list[Begun] = []
+    """What the parent has begun and the fork must not repeat without a decision."""
+    repeat: dict[NodeName, Choice] = {}
+    """Node -> the decision about its visits in `visits`. About the other nodes, the fork asks."""
+    renewed: dict[NodeName, dict[int, int]] = {}
+    """Node -> iteration -> how often the parent has repeated this visit with new idempotency keys after event `to`."""
     labels: dict[str, str] | None = None
     by: str | None = None
     reason: str | None = None
@@ -141,6 +175,8 @@ class RunRewound(Event, frozen=True, kw_only=True):
     """Signals that are available again because the rewind undid the visits that had taken them, oldest first. The next visit that
     waits for such a signal gets it.
     """
+    confirmed: list[NodeName] = []
+    """Nodes that are not idempotent, and that the caller has confirmed may run again."""
     by: str | None = None
     reason: str | None = None
 
@@ -187,7 +223,7 @@ class RequestRefused(Event, frozen=True, kw_only=True):
     error: str = "ResumeRefused"
     """The name of the exception that a caller of the verb gets."""
     about: str | None = None
-    """The key of the question that an answer was for, or the name of a signal."""
+    """The key of the question that an answer was for, the name of a signal, or the process that executes the run."""
     asked_at: float | None = None
     """When the request was made, if it was left in the inbox."""
     by: str | None = None
@@ -406,9 +442,9 @@ class QuestionAsked(NodeEvent, frozen=True, kw_only=True):
     key: str
     text: str
     options: list[str] = []
-    about: Literal["interrupt", "gate", "ask"] = "interrupt"
+    about: Literal["interrupt", "gate", "ask", "repeat"] = "interrupt"
     """What the answer decides: `interrupt`, what to do with an interrupted visit; `gate`, whether a visit may begin; `ask`, what
-    the node asked for with `ctx.ask`."""
+    the node asked for with `ctx.ask`; `repeat`, whether a fork repeats a visit that its parent has begun."""
     answer_schema: dict[str, Any] = {}
     approving: list[str] = []
     """The answers that let the visit begin; any other answer refuses it. If empty, every answer lets it begin."""
@@ -418,7 +454,7 @@ class QuestionAsked(NodeEvent, frozen=True, kw_only=True):
     on_timeout: str = "fail"
     """`fail`, or the option that counts as the answer if none comes in time."""
     partial: dict[str, Any] = {}
-    """What is known about the visit that was interrupted."""
+    """What is known about the visit that was interrupted, or that the parent of a fork has begun."""
 
 
 class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
@@ -503,10 +539,10 @@ class WaitWithdrawn(NodeEvent, frozen=True, kw_only=True):
 
 AnyEvent: TypeAlias = (
     RunCreated | RunForked | RunClaimed | RunResumed | RunRewound | RunPaused | RunInterrupted | RunCompleted | RunFailed
-    | RunCancelled | RequestRefused | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted | NodeCompleted
-    | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted | ItemCompleted
-    | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed | NodeStreamed
-    | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
+    | RunCancelled | RequestRefused | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted
+    | NodeCompleted | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted
+    | ItemCompleted | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed
+    | NodeStreamed | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
     | SignalSetAside | WaitWithdrawn
 )  # fmt: skip
 """All kinds of events. The properties of each kind are a row of the table in `core/kinds`."""

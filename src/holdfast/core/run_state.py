@@ -11,11 +11,12 @@ them: a container that an input still refers to is copied before it is changed (
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.core.events import Changes, Failure, NodeName, Seq, Values
+from holdfast.core.events import Begun, Changes, Choice, Failure, NodeName, Seq, Values
 from holdfast.errors import StoreCorrupt
 
 Status: TypeAlias = Literal[
@@ -68,13 +69,16 @@ VISIT_OPEN: frozenset[NodeStatus] = frozenset({"running", "waiting", "interrupte
 VISIT_STUCK: frozenset[NodeStatus] = frozenset({"pending", "waiting", "interrupted", "failed"})
 """Statuses of a node whose visit has not ended and is not running, so that it may be retried or skipped."""
 
+BEFORE_A_VISIT = ("gate", "repeat")
+"""What a question is about (`Question.about`) if it is asked before a visit or a new execution of it begins."""
+
 
 class Items(msgspec.Struct, omit_defaults=True, gc=False):
     """The items of a fan-out and the progress of each. Items are identified by their index in `values`."""
 
     values: list[Any]
     begun: int = 0
-    """All items before this index have been started at least once."""
+    """All items before this index have been started at least once, or have the result that they had in the parent of a fork."""
     done: dict[int, Changes] = {}
     running: dict[int, int] = {}
     """Running item -> the number of its attempt."""
@@ -208,6 +212,45 @@ class Held(msgspec.Struct, omit_defaults=True, gc=False):
     items: list[Changes] = []
 
 
+class BegunVisit(msgspec.Struct, omit_defaults=True, gc=False):
+    """A visit that the parent of this fork has begun. It may begin here only after a decision (`choice`)."""
+
+    whole: Begun | None = None
+    """What the parent did of the visit as a whole; None if it is a fan-out of which only items are known."""
+    items: dict[int, Begun] = {}
+    choice: Choice | None = None
+
+    @property
+    def undecided(self) -> bool:
+        """True if the fork has to ask before the visit begins."""
+        return self.choice is None and (
+            self.whole is not None or not all(one.kept for one in self.items.values())
+        )
+
+    @property
+    def skips_whole(self) -> bool:
+        """True if the visit is skipped. (Otherwise it begins, and a skip applies only to the items that the parent has begun.)"""
+        return self.choice == "skip" and self.whole is not None
+
+    def reused(self) -> dict[int, Changes]:
+        """Return copies of the results of the items that do not run again, by item. An item without a result changes nothing."""
+        skips = self.choice == "skip"
+        return {item: _copy(one.result) for item, one in self.items.items() if one.kept or skips}
+
+    def result(self) -> Changes:
+        """Return a copy of the result of the visit as a whole. Without a result, it changes nothing."""
+        return _copy(self.whole.result if self.whole is not None else None)
+
+    def runs_again(self, item: int | None) -> bool:
+        """Return whether the visit, or this item of it, repeats what the parent has begun, because a caller decided so."""
+        return self.choice == "run" and (self.whole is not None or item in self.items)
+
+
+def _copy(result: Changes | None) -> Changes:
+    """Return a copy, because the values of a state take over the lists and mappings of the changes that are applied to them."""
+    return deepcopy(result) if result is not None else Changes()
+
+
 class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     """The state of a run: the result of folding its log."""
 
@@ -221,10 +264,14 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     schedule: Literal["eager", "layered"] = "eager"
     created_at: float = 0.0
     asked_at: float = 0.0
-    """When the run was last started or resumed: its timeout counts from here."""
+    """When the run was last started or resumed, or is to begin: its timeout counts from here."""
     labels: dict[str, str] = {}
     options: dict[str, Any] = {}
     parent: str | None = None
+    lineage: str = ""
+    """The run from whose id idempotency keys are derived, if it is another run: see `RunForked.lineage`."""
+    begun: dict[NodeName, dict[int, BegunVisit]] = {}
+    """Node -> iteration -> what the parent of this fork has begun of that visit."""
     values: Values = {}
     nodes: dict[NodeName, NodeState] = {}
     open: dict[NodeName, None] = {}
@@ -284,13 +331,45 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         done = self.executions.get(name)
         return done.get(iteration, 0) + 1 if done else 1
 
+    def begun_visit(self, name: NodeName, iteration: int) -> BegunVisit | None:
+        """Return what the parent of this fork has begun of a visit; None if it has begun nothing of it."""
+        visits = self.begun.get(name)
+        return visits.get(iteration) if visits is not None else None
+
+    def is_done(self, name: NodeName, iteration: int) -> bool:
+        """Return whether a visit has its result, or a replacement for it. Its route may still be undecided."""
+        node = self.nodes.get(name)
+        if node is None or iteration > node.iteration:
+            return False
+        return iteration < node.iteration or name not in self.open or not node.routed
+
+    def key_root(self, name: NodeName, iteration: int, item: int | None) -> str:
+        """Return the run id from which the idempotency keys of a visit (or item) are derived. In a fork, it is the id of the run
+        that the lineage begins with, so that a receiver recognises what the parent has sent; only a visit that a caller decided
+        to repeat gets keys of its own.
+        """
+        if not self.lineage:
+            return self.run_id
+        visit = self.begun_visit(name, iteration)
+        return self.run_id if visit is not None and visit.runs_again(item) else self.lineage
+
+    def renewals(self) -> dict[NodeName, dict[int, int]]:
+        """Return how often each visit got new idempotency keys, as node -> iteration -> count. Rewinds and forks keep this count,
+        because the services that got the old keys remember them.
+        """
+        fresh = {name: dict(visits) for name, visits in self.fresh.items()}
+        for name, node in self.nodes.items():
+            if node.fresh:
+                fresh.setdefault(name, {})[node.iteration] = node.fresh
+        return fresh
+
     def place(self, name: NodeName) -> tuple[int, int, int]:
         """Return iteration, execution and attempt of the visit that the status of a node refers to. A visit that has not begun,
         because it asks first or may not start yet, has attempt 0.
         """
         node, is_open = self.nodes[name], name in self.open
         question = self.questions.get(node.question or "")
-        asks_first = question is not None and question.about == "gate"
+        asks_first = question is not None and question.about in BEFORE_A_VISIT
         if node.status in VISIT_DONE or (is_open and not asks_first):
             return node.iteration, node.execution, node.attempt
         iteration = node.iteration + (not is_open)
@@ -311,9 +390,15 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         return found
 
     def due_at(self) -> float | None:
-        """Return the earliest time at which the run continues by itself: a timer ends, a node is retried, or a wait times out."""
+        """Return the earliest time at which the run continues by itself: it begins, a timer ends, a node is retried, or a wait
+        times out.
+        """
         if self.status not in GOING:
             return None
+        if (
+            self.status == "pending" and self.parent is None and "begin_at" in self.options
+        ):  # a fork begins at once
+            return float(self.options["begin_at"])
         times = [wait.until for wait in self._awaited()]
         for name in self.open:
             node = self.nodes[name]

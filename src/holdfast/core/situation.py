@@ -18,7 +18,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.core.events import Event, Failure, NodeName
-from holdfast.core.kinds import FROM_OUTSIDE
+from holdfast.core.kinds import FROM_OUTSIDE, MOVES
 from holdfast.core.run_state import GOING, LIVE, VISIT_STUCK, NodeState, Question, RunState, Status, Wait
 from holdfast.errors import StoreCorrupt
 
@@ -47,7 +47,7 @@ LAST_WORDS: dict[Status, str] = {
     "interrupted": "RunInterrupted",
 }
 """Status -> the kind of the event that says who stopped the run, and why."""
-SAYS = FROM_OUTSIDE | set(LAST_WORDS.values())
+SAYS = FROM_OUTSIDE & MOVES | set(LAST_WORDS.values())
 """The kinds of events of which `Said` is made."""
 
 
@@ -110,9 +110,9 @@ def said_by(event: Event) -> Said:
     return Said(kind, by, reason, getattr(event, "name", None) if kind == "SignalReceived" else None)
 
 
-def telling_kind(state: RunState, last: str) -> str | None:
+def telling_kind(state: RunState, last: str | None) -> str | None:
     """Return the kind of the latest event that says why a run is where it is, if there is one: the event that stopped it, or its
-    last event, which is of kind `last`, if that came from outside and no node runs.
+    last event that may have moved it, which is of kind `last`, if that came from outside and no node runs.
     """
     kind = stopping_kind(state)
     if kind is None and last in FROM_OUTSIDE and state.status in GOING and not state.running:
@@ -189,6 +189,11 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
 def row_text(state: RunState, said: Said | None) -> str | None:
     """Return the situation of a run as its row has it."""
     return dump(plain_of(state) if is_plain(state) else situate(state, said, for_row=True))
+
+
+def left_to_log(state: RunState) -> str | None:
+    """Return the situation of a run for its row if it cannot be computed without the log."""
+    return dump(Situation(asks=len(state.questions), cut=True))
 
 
 def dump(situation: Situation) -> str | None:

@@ -56,7 +56,7 @@ class Topology(msgspec.Struct, frozen=True):
         names = tuple(definition.nodes)
         index = {name: number for number, name in enumerate(names)}
         arrows = [(arrow.source, arrow.target) for arrow in definition.arrows() if arrow.target != END]
-        back = _back_edges(arrows)
+        back = find_back_edges(arrows)
         forward = [arrow for arrow in arrows if arrow not in back]
         order = _topological(forward)
         ancestors = _closure(order, [(index[s], index[t]) for s, t in forward if s != START], index)
@@ -92,7 +92,7 @@ class Topology(msgspec.Struct, frozen=True):
             mask ^= lowest
 
 
-def _back_edges(arrows: list[tuple[str, str]]) -> frozenset[tuple[str, str]]:
+def find_back_edges(arrows: list[tuple[str, str]]) -> frozenset[tuple[str, str]]:
     """Return the edges that lead back to a node on the current path of a depth-first walk from START. The walk is iterative,
     because flows may be ten thousand nodes deep.
     """

@@ -169,8 +169,12 @@ class Artifacts:
 
 def left(run_base: str | os.PathLike[str], run_id: str, flow: str, node: str) -> list[str]:
     """Return the names of the files in a node's folder after a crash, whichever attempt wrote them."""
-    folder = _folder_of(run_folder.run_folder(run_base, run_id, flow) / run_folder.ARTIFACTS, node)
-    return sorted(name for name, _ in _walk(folder))
+    return sorted(name for name, _ in _walk(folder_of(run_base, run_id, flow, node)))
+
+
+def folder_of(run_base: str | os.PathLike[str], run_id: str, flow: str, node: str) -> Path:
+    """Return the folder with the files of a node's latest attempt that used one."""
+    return _folder_of(run_folder.run_folder(run_base, run_id, flow) / run_folder.ARTIFACTS, node)
 
 
 def _folder_of(folders: Path, node: str) -> Path:

@@ -173,8 +173,12 @@ class Book:
         self._stems: dict[tuple[str, str], str] = {}
         self._taken: set[str] = set()
         """The beginnings of file names (`<node>-<agent>`) in use, in lower case, because some file systems ignore case."""
+        self._inherited: dict[tuple[str, int, int | None], Changes] = {}
+        """For a fork: node, iteration and item -> the result that its parent had, which the fork may use."""
         self._went_back: dict[str, Any] | None = None
         """Who rewound the run last, and why; None if it was not rewound."""
+        self._refused: list[dict[str, Any]] = []
+        """The requests to the run that were refused, oldest first."""
         self._made: dict[str, bytes] = {}
         self._plain: dict[str, str] = {}
 
@@ -196,6 +200,8 @@ class Book:
         told = {
             name: getattr(run, name) for name in ("run_id", "flow", "status", "labels", "parent", "error")
         }
+        if self._refused:
+            told["refused"] = self._refused
         return encode(
             {
                 **told,
@@ -215,6 +221,10 @@ class Book:
 
     def _created(self, event: events.RunCreated, stored: Stored) -> None:
         self._use(event.fingerprint)
+
+    def _request_refused(self, event: events.RequestRefused, stored: Stored) -> None:
+        said = {"verb": event.verb, "by": event.by, "reason": event.reason}
+        self._refused.append(said | {"request": event.request, "at": instant(stored.at)})
 
     def _flow_changed(self, event: events.FlowChanged, stored: Stored) -> None:
         self._use(event.fingerprint)
@@ -308,8 +318,17 @@ class Book:
         elif visit.attempt is not None:
             _spend(visit.attempt, stored.at)
 
+    def _forked(self, event: events.RunForked, stored: Stored) -> None:
+        self._inherited = {
+            (one.node, one.iteration, one.item): one.result for one in event.visits if one.result is not None
+        }
+
     def _completed(self, event: events.NodeCompleted, stored: Stored) -> None:
         visit, attempt = self._attempt(event, stored)
+        for number, item in visit.items.items():
+            if item.status == "pending":  # the item did not run here: the fork uses the result of its parent
+                result = self._inherited.get((event.node, event.iteration, number), Changes())
+                item.status, item.changes, visit.changes[number] = "inherited", summary([result]), result
         artifacts = event.artifacts
         own = summary([event.changes])
         self._end(event.node, visit, attempt, stored, status="succeeded", changes=own, artifacts=artifacts)
@@ -611,10 +630,12 @@ class Book:
 
     _HANDLERS: ClassVar[dict[type[events.Event], Callable[..., None]]] = {
         events.RunCreated: _created,
+        events.RunForked: _forked,
         events.RunClaimed: _taken_up,
         events.RunResumed: _taken_up,
         events.RunRewound: _rewound,
         events.RunCancelled: _cancelled,
+        events.RequestRefused: _request_refused,
         events.FlowChanged: _flow_changed,
         events.NodeScheduled: _scheduled,
         events.NodeStarted: _started,

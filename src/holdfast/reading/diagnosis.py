@@ -17,13 +17,13 @@ import msgspec
 
 from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
-from holdfast.core.run_state import ENDED, NodeState, Question, RunState, Wait
+from holdfast.core.run_state import ENDED, FINAL, NodeState, Question, RunState, Wait
 from holdfast.core.situation import FEW, QUESTIONS_FEW, Said, Situation, situate
 from holdfast.errors import StoreCorrupt, describe_failure
 from holdfast.reading import history, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import held_by
-from holdfast.storage.contract import STATUSES, RunRow, RunStatus, Store
+from holdfast.storage.contract import STATUSES, Request, RunRow, RunStatus, Store
 from holdfast.storage.queues import LiveHolder, Queue
 
 Kind: TypeAlias = Literal[
@@ -97,6 +97,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     takes: tuple[str, ...] | None = ()
     """The options with which `resume` accepts the changed flow; None if no options make it accept the flow."""
     queue: Queue | None = None
+    requests: tuple[Request, ...] = ()
+    """The requests that wait for an engine, oldest first; not read while an engine executes the run."""
     holders: tuple[LiveHolder, ...] | None = None
     """The engines that are alive, of which the workers may claim the run; None if they were not read."""
 
@@ -145,7 +147,8 @@ def _case(
 ) -> Case:
     known = situate(state, history.find_said(store, row, state))
     nodes = _nodes(store, row, known, definitions if definitions is not None else {})
-    return Case(row=row, state=state, situation=known, nodes=nodes)
+    requests = _waiting_requests(store, row)
+    return Case(row=row, state=state, situation=known, nodes=nodes, requests=requests)
 
 
 def case_of_row(
@@ -170,7 +173,19 @@ def case_of_row(
     unnamed = known.running_count > len(known.running or ())
     if unnamed and not row.held and any(node.on_interrupt == "ask" for node in nodes.values()):
         return None
-    return Case(row=row, situation=known, nodes=nodes, holders=None if holders is None else tuple(holders))
+    return Case(
+        row=row,
+        situation=known,
+        nodes=nodes,
+        requests=_waiting_requests(store, row),
+        holders=None if holders is None else tuple(holders),
+    )
+
+
+def _waiting_requests(store: Store, row: RunRow) -> tuple[Request, ...]:
+    if row.held or row.status in FINAL:
+        return ()
+    return tuple(one for one in store.inbox(run_id=row.run_id) if not one.taken)
 
 
 def _nodes(
@@ -211,6 +226,8 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
     seen = _look(case, now)
     kind, since = _kind(case, seen, now)
     reason = _reason(case, seen, kind)
+    if case.requests:
+        reason += _unanswered(case, kind, now)
     if kind not in ("flow changed", "executing") and case.takes is None:
         reason += "; its flow has since changed in shape, and this run cannot continue with the changed flow"
     return Diagnosis(
@@ -298,6 +315,8 @@ def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
         if row.due_at is None or not is_due:
             return "waiting", since
         return _without_worker(case, "due"), row.due_at
+    if row.status == "pending" and row.due_at is not None and not is_due:
+        return "waiting", since
     if row.status == "interrupted":
         return _without_worker(case, "interrupted"), since
     return _without_worker(case, "answered" if seen.answered else "no worker"), since
@@ -370,6 +389,8 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
     why = f": {said.reason}" if said is not None and said.reason else ""
     match case.row.status:
         case "pending":
+            if kind == "waiting" and case.row.due_at is not None:
+                return f"it begins at {text.when(case.row.due_at)}"
             return f"recorded, but not started{_unclaimed(case, kind)}"
         case "running":
             return "the run is under way"
@@ -406,6 +427,15 @@ def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
     if case.takers:
         return f"{words}; {case.takers[0].holder.describe()} takes flow {row.flow!r}"
     return f"{words}: flow {row.flow!r} is not known here" if kind == "flow unknown" else words
+
+
+def _unanswered(case: Case, kind: Kind, now: float) -> str:
+    """Say which request waits for an engine, for how long, and whether a live worker takes it."""
+    oldest = case.requests[0]
+    by = f" by {oldest.by}" if oldest.by else ""
+    more = f" (and {text.count(len(case.requests) - 1, 'more request')})" if len(case.requests) > 1 else ""
+    who = "" if kind in ON_OFFER else _unclaimed(case, kind)
+    return f"; the request {oldest.verb!r}{by} has waited for {text.duration(max(0.0, now - oldest.at))}{more}{who}"
 
 
 def _came(said: Said | None) -> str:
@@ -457,9 +487,13 @@ def _expects(known: Situation, now: float) -> Iterator[str]:
 
 
 def asks(question: Question) -> str:
-    """Return a question and the node that asks it, in one line. The text of a question about a crashed node names the node."""
+    """Return a question and the node that asks it, in one line. The text of a question that Holdfast asks names the node."""
     asked = _first_line(question.text)
-    return asked if question.about == "interrupt" else f"{_whose(question.node, question.item)} asks: {asked}"
+    return (
+        asked
+        if question.about in ("interrupt", "repeat")
+        else f"{_whose(question.node, question.item)} asks: {asked}"
+    )
 
 
 def _whose(node: str, item: int | None) -> str:
@@ -487,8 +521,8 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     commands = commands.for_flow_of(seen.known.flow_file)
     if case.takes is None:
         commands = commands.without_file()
-    found = _usual_remedies(case, seen, commands)
-    if kind in ON_OFFER and case.has_no_taker:
+    found = _usual_remedies(case, seen, kind, commands)
+    if (kind in ON_OFFER or case.requests) and case.has_no_taker:
         found = [remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base), *found]
     if kind == "queue full":
         line = commands.line("queue")
@@ -496,7 +530,7 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     return found if case.takes == () else _of_changed_flow(case, found, commands)
 
 
-def _usual_remedies(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
+def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> list[Remedy]:
     run_id, status = case.row.run_id, case.row.status
 
     def resume(words: str, *, force: bool = False) -> Remedy:
@@ -508,6 +542,8 @@ def _usual_remedies(case: Case, seen: _Seen, commands: CommandLine) -> list[Reme
         return []
     if status == "cancelled":
         return [remedies.fork(commands, run_id)]
+    if status == "pending" and kind == "waiting":
+        return [resume("begin it now")]
     if status == "failed":
         words, force = _after_failure(seen)
         return [resume(words, force=force), *_skip(case, seen, commands)]

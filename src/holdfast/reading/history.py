@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core import events, run_state
 from holdfast.core.definition import Definition
 from holdfast.core.fold import fold
-from holdfast.core.kinds import CHECKPOINTS
+from holdfast.core.kinds import CHECKPOINTS, MOVES
 from holdfast.core.run_state import GOING, RunState, stretches
 from holdfast.core.situation import FLOW_FILE, Said, said_by, stopping_kind, telling_kind
 from holdfast.errors import (
@@ -284,10 +284,20 @@ def find_said(store: Store, row: RunRow, state: RunState) -> Said | None:
     if kind is not None:
         found = store.events(row.run_id, kinds=(kind,))
     elif state.status in GOING and not state.running:
-        found = [last for last in store.events(row.run_id, row.seq - 1) if telling_kind(state, last.kind)]
+        found = [last for last in _latest_that_moved(store, row) if telling_kind(state, last.kind)]
     else:
         found = []
     return next((said_by(stored.event) for stored in opened(store, row.run_id, found[-1:])), None)
+
+
+def _latest_that_moved(store: Store, row: RunRow) -> list[Row]:
+    """Return the last event of a run that may have moved it: refusals and edits after it do not."""
+    seq, found = row.seq, list[Row]()
+    while seq and not found:
+        latest = store.events(row.run_id, seq - 1, seq)
+        found = [event for event in latest if event.kind in MOVES]
+        seq = seq - 1 if latest else 0
+    return found
 
 
 def view_of(

@@ -10,11 +10,12 @@ inbox.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias, assert_never
 
 import msgspec
 
+from holdfast.core.events import Changes
+from holdfast.errors import SettingError
 from holdfast.storage.contract import Request
 
 
@@ -27,8 +28,19 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     when it is carried out.
     """
     run_id: str = ""
+    at: float = 0.0
+    """When the request was put into the inbox; 0 if it was not."""
     by: str | None = None
     reason: str | None = None
+
+
+_GIVEN = ("request:", "signal:")
+"""What the stored id of a request begins with if its caller has given the id."""
+
+
+def given_id(stored: str) -> str:
+    """Return the id of a request as its caller gave it; the stored id if the caller gave none."""
+    return next((stored.removeprefix(mark) for mark in _GIVEN if stored.startswith(mark)), stored)
 
 
 class Pause(_Asked, frozen=True, kw_only=True):
@@ -107,7 +119,7 @@ class Resume(_Asked, frozen=True, kw_only=True):
     """`changes` and `seen` are what a function of the caller changed, as in `Edit`."""
     force: bool = False
     confirm: list[str] = []
-    on_change: str = "refuse"
+    on_change: Literal["refuse", "compatible"] = "refuse"
     rename: dict[str, str] = {}
 
 
@@ -128,6 +140,41 @@ _LEFT_OUT = {"answer": ("update", "confidence")}
 """Verb of a request -> fields that are stored only if they have a value."""
 
 
+def about(request: AnyRequest) -> str | None:
+    """Return in a few words what a request is about: the node, the question, the signal, the fields, or the place to resume
+    from. None if its verb says everything.
+    """
+    match request:
+        case Answer():
+            return request.key
+        case Signal():
+            return request.name
+        case Retry() | Skip():
+            return request.node
+        case Edit():
+            return ", ".join(_edited_fields(request.fields, request.changes)) or None
+        case Resume():
+            place = {
+                "checkpoint": request.checkpoint,
+                "after": request.after,
+                "restart at": request.restart_at,
+            }
+            said = [f"{name} {where}" for name, where in place.items() if where is not None]
+            said += ["replay"] * request.replay
+            fields = _edited_fields(request.edit or {}, request.changes)
+            return "; ".join([*said, *([f"edit {', '.join(fields)}"] if fields else [])]) or None
+        case Pause() | Cancel() | Unknown():
+            return None
+        case _:
+            assert_never(request)
+
+
+def _edited_fields(fields: dict[str, Any], changes: dict[str, Any] | None) -> list[str]:
+    """Return the names of the fields that an edit changes, as far as the request can be read."""
+    parts = [part for part in (changes or {}).values() if isinstance(part, (dict, list))]
+    return list(dict.fromkeys([*fields, *(str(name) for part in parts for name in part)]))
+
+
 def stored_form(request: AnyRequest) -> Request:
     """Convert a request to its stored form."""
     left_out = _LEFT_OUT.get(request.verb, ())
@@ -139,9 +186,25 @@ def stored_form(request: AnyRequest) -> Request:
     return Request(id=request.id, verb=request.verb, body=body, by=request.by, reason=request.reason)
 
 
+def check(request: AnyRequest) -> None:
+    """Refuse a request whose options have the wrong type: no engine could read it. Raises `SettingError`."""
+    try:
+        msgspec.convert(stored_form(request).body, type(request))
+    except msgspec.ValidationError as fault:
+        raise SettingError(
+            f"this {request.verb} cannot be requested: {fault}. Correct the option."
+        ) from fault
+
+
 def read(stored: Request) -> AnyRequest:
     """Convert the stored form of a request to its type."""
-    shared = {"id": stored.id, "run_id": stored.run_id, "by": stored.by, "reason": stored.reason}
+    shared = {
+        "id": stored.id,
+        "run_id": stored.run_id,
+        "at": stored.at,
+        "by": stored.by,
+        "reason": stored.reason,
+    }
     kind = _TYPES.get(stored.verb)
     if kind is not None:
         try:
@@ -151,6 +214,9 @@ def read(stored: Request) -> AnyRequest:
     return Unknown(**shared, stored_verb=stored.verb)  # type: ignore[arg-type]
 
 
-def requests_to(run_id: str, stored: Iterable[Request]) -> list[AnyRequest]:
-    """Return the requests for one run among all stored requests, oldest first."""
-    return [read(request) for request in stored if request.run_id == run_id]
+def read_changes(stored: dict[str, Any]) -> Changes:
+    """Read what a function of the caller changed. Raises `SettingError` if it is damaged."""
+    try:
+        return msgspec.convert(stored, Changes)
+    except msgspec.ValidationError as fault:
+        raise SettingError(f"the changes of this request cannot be read: {fault}") from fault

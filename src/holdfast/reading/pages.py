@@ -12,12 +12,15 @@ from __future__ import annotations
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from typing import Any
 
 import msgspec
 
 from holdfast.core.definition import NodeOptions
+from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt
+from holdfast.reading.changes import compare, may_have_changed
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, case_of_row, diagnose
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Position, Query, RunRow, Store
@@ -51,10 +54,12 @@ def list_page(
     cursor: str | None = None,
     commands: CommandLine | None = None,
     definitions: Definitions | None = None,
+    flows: Mapping[str, Flow[Any]] | None = None,
 ) -> Page:
     """Return the runs that meet the conditions, from the cursor on. The page may have fewer runs than `query.limit` although
     there is a next one: a run whose row does not tell whether it asks is left out if it does not. `definitions` caches the nodes
-    of flows by fingerprint. Raises `SettingError` for a cursor that was not made for these conditions.
+    of flows by fingerprint; a run whose flow is among `flows`, with another shape, is read from its log. Raises
+    `SettingError` for a cursor that was not made for these conditions.
     """
     if cursor is not None:
         query = msgspec.structs.replace(query, after=read_cursor(query, cursor))
@@ -65,7 +70,15 @@ def list_page(
     listed = []
     for row in shown:
         try:
-            one = look_at(store, row, now, commands=commands, definitions=known, holders=holders)
+            one = look_at(
+                store,
+                row,
+                now,
+                commands=commands,
+                definitions=known,
+                holders=holders,
+                flow=(flows or {}).get(row.flow),
+            )
         except RunNotFound:  # deleted meanwhile
             continue
         if one.asks or not query.asks:
@@ -81,15 +94,18 @@ def look_at(
     commands: CommandLine | None = None,
     definitions: Definitions | None = None,
     holders: Iterable[LiveHolder] | None = None,
+    flow: Flow[Any] | None = None,
 ) -> ListedRun:
-    """Diagnose a run from its row, or from its log if the row does not tell enough. If the log cannot be read, the diagnosis says
-    why. Raises `RunNotFound`.
+    """Diagnose a run from its row, or from its log if the row does not tell enough, or if its flow, as it is known here
+    (`flow`), may have changed in shape. If the log cannot be read, the diagnosis says why. Raises `RunNotFound`.
     """
     state: RunState | None = None
     try:
-        case = case_of_row(store, row, definitions=definitions, holders=holders)
+        case = None
+        if not may_have_changed(row, flow):
+            case = case_of_row(store, row, definitions=definitions, holders=holders)
         if case is None:
-            case = case_of(store, row, definitions=definitions, holders=holders)
+            case = compare(store, case_of(store, row, definitions=definitions, holders=holders), flow)
             state = case.state
     except (StoreCorrupt, SchemaTooNew) as fault:
         case = Case(row=row, fault=str(fault))

@@ -67,7 +67,7 @@ def place_of(failure: Failure | None) -> CodePlace | None:
         whole = whole[:begins] if begins > 0 else whole
     last = whole[max(whole.rfind(link) for link in _LINKS) + 1 :]  # the exception itself, not its causes
     for part in (last, whole):
-        frames = list(_frames(part))
+        frames = list(frames_of(part))
         own = [frame for frame in frames if not is_foreign(frame.file)]
         if own:
             return own[-1]
@@ -79,7 +79,8 @@ def is_foreign(file: str) -> bool:
     return bool(_FOREIGN.search(file)) or file.startswith(_LIBRARY)
 
 
-def _frames(trace: str) -> Iterator[CodePlace]:
+def frames_of(trace: str) -> Iterator[CodePlace]:
+    """Yield the lines of code in a traceback, outermost first."""
     lines = trace.splitlines()
     for number, line in enumerate(lines):
         found = _FRAME.match(line)

@@ -21,9 +21,10 @@ from holdfast.core.definition import Definition
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, FINAL, OPEN, RunState
 from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
-from holdfast.reading import history
+from holdfast.reading import history, inbox
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
+from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.pages import Definitions, Page, list_page, look_at
 from holdfast.reading.remedies import CommandLine
@@ -31,13 +32,14 @@ from holdfast.reading.verification import Verdict, verify
 from holdfast.reading.views import (
     AskedQuestion,
     EventView,
+    RequestView,
     Run,
     RunSummary,
     event_view,
     run_summary,
     run_view,
 )
-from holdfast.storage.contract import Query, RunRow, RunStatus, Store, in_order
+from holdfast.storage.contract import Query, Request, RunRow, RunStatus, Store, in_order
 
 _log = logging.getLogger("holdfast")
 
@@ -91,6 +93,41 @@ class Reader:
         """Return every checkpoint that the run can be resumed or forked from, oldest first."""
         return history.checkpoints(self.store, run_id)
 
+    def requests(self, run_id: str) -> list[RequestView]:
+        """Return the requests to a run that wait for an engine, and those that were refused, oldest first."""
+        row = self.store.run(run_id)
+        known = {request.id: request for request in self.store.inbox(run_id=run_id)}
+        found = [
+            _request_view(request, row) for request in known.values() if request.unmet or not request.taken
+        ]
+        rows = self.store.events(run_id, kinds=("RequestRefused",))
+        for stored in history.opened(self.store, run_id, rows):
+            event, sent = stored.event, known.get(stored.event.request)
+            found.append(
+                RequestView(
+                    id=event.request,
+                    verb=event.verb,
+                    about=event.about if event.error != "RunHeld" else None,  # then it names the holder
+                    status="refused",
+                    by=event.by,
+                    reason=sent.reason if sent is not None else None,
+                    at=event.asked_at or stored.at,
+                    refused=event.reason,
+                    refused_at=stored.at,
+                )
+            )
+        order = list(known)
+        found.sort(key=lambda one: (one.at, order.index(one.id) if one.id in known else len(order)))
+        return [msgspec.structs.replace(one, id=inbox.given_id(one.id)) for one in found]
+
+    def plan_fork(self, run: str, checkpoint: str | int | None = None) -> ForkPlan:
+        """Return what a fork from a checkpoint (default: the latest) would begin with, and what it must not repeat without a
+        decision. Raises `ResumeRefused` if the run cannot be forked from there.
+        """
+        run_id, seq = history.split(run, checkpoint)
+        row = self.store.run(run_id)
+        return plan_fork(self.store, row, fork_place(self.store, run_id, seq), self.flows.get(row.flow))
+
     def definition(self, row: RunRow) -> Definition:
         """Return the stored definition of a run's flow."""
         stored = self.store.definition(row.fingerprint)
@@ -134,7 +171,14 @@ class Reader:
         """Return a page of the runs that meet the conditions, newest first, each with the reason for its status."""
         if len(self._definitions) > _DEFINITIONS_MAX:
             self._definitions.clear()
-        return list_page(self.store, query, cursor=cursor, commands=commands, definitions=self._definitions)
+        return list_page(
+            self.store,
+            query,
+            cursor=cursor,
+            commands=commands,
+            definitions=self._definitions,
+            flows=self.flows,
+        )
 
     def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
         """Return the open questions of one run, or of all runs, oldest first."""
@@ -193,6 +237,21 @@ class Reader:
             AskedQuestion(run_id=row.run_id, flow=row.flow, question=question)
             for question in state.questions.values()
         ]
+
+
+def _request_view(request: Request, row: RunRow) -> RequestView:
+    """Return the view of a request that waits, or that still waited when its run ended."""
+    return RequestView(
+        id=request.id,
+        verb=request.verb,
+        about=inbox.about(inbox.read(request)) if request.body else None,
+        status="refused" if request.unmet else "waiting",
+        by=request.by,
+        reason=request.reason,
+        at=request.at,
+        refused=f"the run was {row.status} before the request was carried out" if request.unmet else None,
+        refused_at=row.updated_at if request.unmet else None,
+    )
 
 
 def in_asking_order(pages: Iterable[list[AskedQuestion]]) -> list[AskedQuestion]:

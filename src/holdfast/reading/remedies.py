@@ -217,6 +217,14 @@ def choices(question: Question) -> list[tuple[str, str]]:
             ),
             ("abort", "cancel the run"),
         ]
+    if question.about == "repeat":
+        has_result = "result" in question.partial or question.partial.get("items_done")
+        used = "with the result that it had in the parent" if has_result else "without a result"
+        return [
+            ("run", f"run {node} again, with new idempotency keys"),
+            ("skip", f"continue after {node}, {used}"),
+            ("abort", "cancel the run"),
+        ]
     if question.options and question.approving:
         several = len(question.options) > 2
         return [

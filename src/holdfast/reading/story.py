@@ -202,7 +202,8 @@ class Story:
                         describe_failure(warning.get("type", ""), warning.get("message", "")), 300
                     )
                     return Line("skipped", name, f"failed, which is ignored (safe_to_fail): {fault}")
-                return Line("skipped", name, f"skipped{_by(event)}")
+                repeat = ", with its result in the parent" if event.body.get("reason") == "repeat" else ""
+                return Line("skipped", name, f"skipped{repeat}{_by(event)}")
             case "NodeRouted":
                 routes = event.body.get("routes")
                 return Line("completed", name, f"next: {' and '.join(routes)}" if routes else "leads nowhere")

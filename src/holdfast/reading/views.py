@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -104,7 +104,7 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
     repeated: bool = False
-    """True in the result of `signal` if a signal with the same id was sent before, so that nothing changed."""
+    """True in the result of a request with an id if the same request was made before, so that nothing changed."""
 
     def __repr__(self) -> str:
         return f"<Run {self.id!r} of {self.flow!r}: {self.status}{_of_node(self)}, {self.seq} events>"
@@ -137,6 +137,25 @@ class AskedQuestion(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     flow: str
     question: Question
+
+
+class RequestView(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to a run that waits for an engine, or that was refused."""
+
+    id: str
+    """The id that the caller gave, or a random one; empty if the caller asked an engine directly."""
+    verb: str
+    about: str | None = None
+    """What the request is about, in a few words: a node, a question, a signal, fields, or the place to resume from."""
+    status: Literal["waiting", "refused"]
+    by: str | None
+    reason: str | None
+    """Why the sender made the request, as the sender said."""
+    at: float
+    """When the request was made."""
+    refused: str | None = None
+    """Why the request was refused; None if it waits."""
+    refused_at: float | None = None
 
 
 class EventView(msgspec.Struct, frozen=True, kw_only=True):

@@ -138,9 +138,9 @@ _WORDS: dict[str, Callable[[Body], str] | None] = {
     **dict.fromkeys(
         (
             "RunCreated", "RunForked", "RunClaimed", "RunResumed", "RunRewound", "RunPaused", "RunInterrupted",
-            "RunCompleted", "RunFailed", "RunCancelled", "RequestRefused", "ResumeRefused", "StateEdited", "StateUpgraded", "FlowChanged",
-            "NodeScheduled", "NodeStarted", "NodeCompleted", "NodeFailed", "NodeInterrupted", "NodeSkipped", "NodeRouted",
-            "RoutingFailed", "ItemsListed", "ItemStarted", "ItemCompleted", "ItemFailed", "LayerCompleted",
+            "RunCompleted", "RunFailed", "RunCancelled", "RequestRefused", "ResumeRefused", "StateEdited", "StateUpgraded",
+            "FlowChanged", "NodeScheduled", "NodeStarted", "NodeCompleted", "NodeFailed", "NodeInterrupted", "NodeSkipped",
+            "NodeRouted", "RoutingFailed", "ItemsListed", "ItemStarted", "ItemCompleted", "ItemFailed", "LayerCompleted",
         )
     ),
     "StepCompleted": _step,

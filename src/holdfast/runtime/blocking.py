@@ -17,16 +17,17 @@ import os
 import random
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
-from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary
+from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.creation import OnExists
+from holdfast.runtime.creation import OnExists, Repeat
 from holdfast.runtime.engine import Edit, Engine, open_store_for
 from holdfast.runtime.listeners import Listener
 from holdfast.runtime.settings import Durability
@@ -165,6 +166,7 @@ class Connection:
     skip = _blocking(Engine.skip)
     cancel = _blocking(Engine.cancel)
     pause = _blocking(Engine.pause)
+    edit = _blocking(Engine.edit)
     answer = _blocking(Engine.answer)
     signal = _blocking(Engine.signal)
     fork = _blocking(Engine.fork)
@@ -173,6 +175,7 @@ class Connection:
     state = _blocking(Engine.state)
     events = _blocking(Engine.events)
     questions = _blocking(Engine.questions)
+    requests = _blocking(Engine.requests)
     checkpoints = _blocking(Engine.checkpoints)
     prune = _blocking(Engine.prune)
 
@@ -259,6 +262,7 @@ def start(
     timeout: float | None = None,
     queue: str | None = None,
     priority: int = 0,
+    begin_at: datetime | None = None,
     by: str | None = None,
     on_exists: OnExists = "refuse",
     **options: Unpack[Options],
@@ -273,6 +277,7 @@ def start(
             timeout=timeout,
             queue=queue,
             priority=priority,
+            begin_at=begin_at,
             by=by,
             on_exists=on_exists,
         ),
@@ -295,8 +300,11 @@ def resume(
     validate: Callable[[Any], Any] | None = None,
     edit: Edit | None = None,
     force: bool = False,
+    confirm: Collection[str] = (),
     on_change: Literal["refuse", "compatible"] = "refuse",
     rename: Mapping[str, str] | None = None,
+    execute: bool = True,
+    id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
     **options: Unpack[Options],
@@ -312,8 +320,11 @@ def resume(
             validate=validate,
             edit=edit,
             force=force,
+            confirm=confirm,
             on_change=on_change,
             rename=rename,
+            execute=execute,
+            id=id,
             by=by,
             reason=reason,
         ),
@@ -326,12 +337,16 @@ def retry(
     node: str | None = None,
     *,
     fresh: bool = False,
+    execute: bool = True,
+    id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Retry nodes that failed, were interrupted or wait: see `Engine.retry`."""
-    return with_engine(lambda e: e.retry(run_id, node, fresh=fresh, by=by, reason=reason), options)
+    return with_engine(
+        lambda e: e.retry(run_id, node, fresh=fresh, execute=execute, id=id, by=by, reason=reason), options
+    )
 
 
 def skip(
@@ -339,26 +354,53 @@ def skip(
     node: str,
     update: Any = None,
     *,
+    execute: bool = True,
+    id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Put an update in place of a node's result and continue: see `Engine.skip`."""
-    return with_engine(lambda e: e.skip(run_id, node, update, by=by, reason=reason), options)
+    return with_engine(
+        lambda e: e.skip(run_id, node, update, execute=execute, id=id, by=by, reason=reason), options
+    )
 
 
 def cancel(
-    run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]
+    run_id: str,
+    reason: str | None = None,
+    *,
+    by: str | None = None,
+    id: str | None = None,
+    **options: Unpack[Options],
 ) -> Run[Any]:
     """Cancel a run: see `Engine.cancel`."""
-    return with_engine(lambda e: e.cancel(run_id, reason, by=by), options)
+    return with_engine(lambda e: e.cancel(run_id, reason, by=by, id=id), options)
 
 
 def pause(
-    run_id: str, reason: str | None = None, *, by: str | None = None, **options: Unpack[Options]
+    run_id: str,
+    reason: str | None = None,
+    *,
+    by: str | None = None,
+    id: str | None = None,
+    **options: Unpack[Options],
 ) -> Run[Any]:
     """Pause a run until it is resumed: see `Engine.pause`."""
-    return with_engine(lambda e: e.pause(run_id, reason, by=by), options)
+    return with_engine(lambda e: e.pause(run_id, reason, by=by, id=id), options)
+
+
+def edit(
+    run_id: str,
+    edit: Edit,
+    *,
+    by: str | None = None,
+    reason: str | None = None,
+    id: str | None = None,
+    **options: Unpack[Options],
+) -> Run[Any]:
+    """Change fields of the state of a run that is not running: see `Engine.edit`."""
+    return with_engine(lambda e: e.edit(run_id, edit, by=by, reason=reason, id=id), options)
 
 
 def answer(
@@ -401,6 +443,8 @@ def fork(
     checkpoint: str | int | None = None,
     edit: Edit | None = None,
     run_id: str | None = None,
+    repeat: Repeat | Mapping[str, Repeat] = "ask",
+    fresh: bool = False,
     labels: Mapping[str, str] | None = None,
     by: str | None = None,
     reason: str | None = None,
@@ -409,7 +453,15 @@ def fork(
     """Make a new run that shares the history up to a checkpoint: see `Engine.fork`."""
     return with_engine(
         lambda e: e.fork(
-            run, checkpoint=checkpoint, edit=edit, run_id=run_id, labels=labels, by=by, reason=reason
+            run,
+            checkpoint=checkpoint,
+            edit=edit,
+            run_id=run_id,
+            repeat=repeat,
+            fresh=fresh,
+            labels=labels,
+            by=by,
+            reason=reason,
         ),
         options,
     )
@@ -452,6 +504,11 @@ def events(
 def questions(run_id: str | None = None, **options: Unpack[Options]) -> list[AskedQuestion]:
     """List the open questions of one run, or of all runs: see `Engine.questions`."""
     return with_engine(lambda e: e.questions(run_id), options)
+
+
+def requests(run_id: str, **options: Unpack[Options]) -> list[RequestView]:
+    """List the requests to a run that wait or were refused: see `Engine.requests`."""
+    return with_engine(lambda e: e.requests(run_id), options)
 
 
 def checkpoints(run_id: str, **options: Unpack[Options]) -> list[Checkpoint]:

@@ -2,39 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import datetime
 from hashlib import sha256
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import msgspec
 
 from holdfast.core import events, run_state
 from holdfast.core.definition import Definition
-from holdfast.core.events import Values
+from holdfast.core.events import Changes, Choice, Values
 from holdfast.core.graph import START, Flow
 from holdfast.core.run_state import RunState
 from holdfast.core.state import StateType
 from holdfast.core.validate import RUN_ID
 from holdfast.errors import (
-    ResumeRefused,
+    FlowNotFound,
     RouterError,
     RunExists,
+    RunNotFound,
     SettingError,
-    StoreCorrupt,
+    did_you_mean,
     end_sentence,
 )
 from holdfast.reading import history
+from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.outcomes import route
+from holdfast.runtime.resume import edited
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import NewRun, RunRow, Snapshot
 from holdfast.storage.oversize import take_out
 from holdfast.storage.queues import DEFAULT_QUEUE
 from holdfast.storage.rows import pack
 
+Repeat = Literal["ask", "run", "skip"]
+"""What a fork does with visits of a node that its parent has begun and that is not idempotent."""
 OnExists = Literal["refuse", "use"]
 """What `start` does if a run of that id and flow exists with another input."""
 PRIORITY_MAX = 1_000_000
+BEGIN_MAX_S = 10 * 366 * 86_400.0
+"""How far in the future a run may begin, at most: a time further away is probably a mistake."""
 UNKNOWN: Flow[Any] = Flow(
     definition=Definition(name="unknown", nodes={}),
     nodes={},
@@ -62,6 +71,7 @@ def create_journal(
         priority=created_as.options.get("priority", 0),
     )
     journal.definition = flow.definition_json
+    journal.due_at = created_as.options.get("begin_at")
     journal.record(created_as)
     return journal
 
@@ -105,76 +115,122 @@ def refuse_another(
     if known.flow != flow:
         raise RunExists(run_id, f"flow ({known.flow!r})")
     if on_exists == "refuse" and known.input_digest != digest:
-        raise RunExists(run_id, "input")
+        raise RunExists(
+            run_id, "input" if known.parent is None else "origin (place, edit, repeat or fresh of the fork)"
+        )
 
 
-def fork_place(services: Services, run_id: str, seq: int | None) -> int:
-    """Return the checkpoint to fork from: `seq`, or by default the latest checkpoint that no rewind has undone. Raises
-    `ResumeRefused`.
+def is_known(services: Services, flow: Flow[Any], run_id: str, values: Values, on_exists: OnExists) -> bool:
+    """Return whether the same run exists already. This is looked up only if it must be known before the run is created: if the
+    input does not matter, or a router of START would be called. Otherwise the first append finds it out. Raises `RunExists`.
     """
-    listed = history.checkpoints(services.store, run_id)
-    if seq is None:
-        latest = max((point.seq for point in listed if point.current), default=None)
-        if latest is None:
-            raise StoreCorrupt(
-                f"run {run_id!r} has no checkpoint, although every run has one: its log is damaged. "
-                f"`holdfast verify {run_id}` lists the damage."
-            )
-        return latest
-    if all(point.seq != seq for point in listed):
-        trimmed = services.store.upkeep.trimmed(run_id)
-        gone = history.retirement(trimmed) if seq < trimmed.retired else ""
-        if seq <= trimmed.base:
-            gone = history.beginning(services.store, services.store.run(run_id))
-        why = f"event {seq} is not a checkpoint{f' any more. {gone}' if gone else '.'} "
-        remedy = f"`holdfast checkpoints {run_id}` lists the checkpoints of the run."
-        raise ResumeRefused(run_id, why + remedy, asked="forked")
-    return seq
+    if on_exists == "use" or START in flow.branches:
+        with suppress(RunNotFound):
+            known = services.store.run(check_id(run_id))
+            refuse_another(run_id, known, flow.name, input_digest(flow, values), on_exists)
+            return True
+    return False
+
+
+class Fork(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller of `fork` asks for."""
+
+    run_id: str
+    """The id of the new run."""
+    edit: Callable[[Any], Any] | Mapping[str, Any] | None = None
+    repeat: Repeat | Mapping[str, Repeat] = "ask"
+    fresh: bool = False
+    labels: Mapping[str, str] | None = None
+    by: str | None = None
+    reason: str | None = None
 
 
 def fork_journal(
-    services: Services,
-    flow: Flow[Any] | None,
-    row: RunRow,
-    seq: int,
-    *,
-    fork_id: str,
-    labels: Mapping[str, str] | None,
-    by: str | None,
-    reason: str | None,
+    services: Services, flow: Flow[Any] | None, row: RunRow, seq: int | None, asked: Fork
 ) -> Journal:
-    """Create the journal of a fork. Its base is the state of the parent at event `seq`, and its first event has the next
-    number.
+    """Create the journal of a fork. Its base is the state of the parent at the checkpoint `seq` (default: the latest one), and
+    its first event has the next number. Raises `ResumeRefused`, `SettingError`, and `FlowNotFound` for an edit without the flow.
     """
-    state = history.load(services.store, row.run_id, seq, row=row, check=True)
+    if asked.edit is not None and flow is None:
+        raise FlowNotFound(row.flow, (), run_id=row.run_id)
+    plan = plan_fork(services.store, row, fork_place(services.store, row.run_id, seq), flow)
+    choices = _choices(row, plan, asked.repeat)
+    state = plan.state
     body, blobs = take_out(run_state.dump(state), services.blob_over)
     base = pack(body)
-    digest = history.digest_at(services.store, row, seq)
-    state.run_id = fork_id
+    digest = history.digest_at(services.store, row, plan.seq)
+    state.run_id = asked.run_id
     journal = Journal(services, flow or UNKNOWN, state, row=None, fence=0)
     at = journal.tick()
     journal.digest = digest
-    journal.bases = (Snapshot(seq, base, base=True, digest=digest),)
+    journal.bases = (Snapshot(plan.seq, base, base=True, digest=digest),)
     journal.base_blobs = blobs
     # Stored again: if the parent is deleted at this moment, its definition is deleted too, because no run refers to it.
     journal.definition = services.store.definition(state.fingerprint)
-    checked = check_labels(labels) if labels is not None else None
+    labels = check_labels(asked.labels) if asked.labels is not None else None
+    journal.record(
+        events.RunForked(
+            parent=row.run_id,
+            to=plan.seq,
+            base_digest=sha256(base).hexdigest(),
+            lineage=None if asked.fresh else plan.lineage,
+            fresh=asked.fresh,
+            visits=list(plan.begun),
+            repeat={name: choice for name, choice in choices.items() if name in plan.asks_about},
+            renewed={} if asked.fresh else plan.renewed,
+            labels=labels,
+            by=asked.by,
+            reason=asked.reason,
+        )
+    )
+    changes = None
+    if asked.edit is not None and flow is not None:
+        changes = edited(flow, state, asked.edit, run_id=row.run_id)
     journal.create = NewRun(
         flow=row.flow,
-        input_digest=sha256(digest + base).digest(),
+        input_digest=_fork_digest(digest + base, changes, choices, fresh=asked.fresh),
         created_at=at,
-        labels=row.labels if checked is None else checked,
+        labels=row.labels if labels is None else labels,
         parent=row.run_id,
         queue=row.queue,
         priority=row.priority,
     )
-    base_digest = sha256(base).hexdigest()
-    journal.record(
-        events.RunForked(
-            parent=row.run_id, to=seq, base_digest=base_digest, labels=checked, by=by, reason=reason
-        )
-    )
+    if changes is not None:
+        journal.record(events.StateEdited(changes=changes, by=asked.by, reason=asked.reason))
     return journal
+
+
+def _choices(row: RunRow, plan: ForkPlan, repeat: Any) -> dict[str, Choice]:
+    """Return what the fork does with the visits of each node that its parent has begun. Raises `SettingError`."""
+    allowed = get_args(Repeat)
+    by_node = dict(repeat) if isinstance(repeat, Mapping) else {}
+    refused = f"run {row.run_id!r} was not forked: repeat={by_node or repeat!r}"
+    if isinstance(repeat, str) and repeat in allowed:
+        risky = [name for name, is_idempotent in plan.idempotent.items() if not is_idempotent]
+        return {} if repeat == "ask" else dict.fromkeys(risky, cast("Choice", repeat))
+    if not isinstance(repeat, Mapping):
+        raise SettingError(f"{refused} is not valid: give 'ask', 'run', 'skip', or a dict of nodes")
+    for name, choice in by_node.items():
+        if name not in plan.idempotent:
+            near = did_you_mean(str(name), plan.idempotent) or f"; it has {', '.join(plan.idempotent)}"
+            raise SettingError(f"{refused}: flow {row.flow!r} has no node {name!r}{near}")
+        if choice not in allowed:
+            raise SettingError(f"{refused}: {choice!r} is not valid: give 'ask', 'run' or 'skip'")
+        if plan.idempotent[name]:
+            raise SettingError(
+                f"{refused}: node {name!r} is idempotent, so a fork repeats it without asking. Leave it out, or mark it with "
+                "idempotent=False."
+            )
+    return {name: choice for name, choice in by_node.items() if choice != "ask"}
+
+
+def _fork_digest(
+    place: bytes, changes: Changes | None, choices: Mapping[str, Choice], *, fresh: bool
+) -> bytes:
+    """Return a digest of what a caller asked for: two forks with the same id are the same run if their digests are equal."""
+    if changes is None and not choices and not fresh:
+        return sha256(place).digest()
+    return sha256(place + msgspec.json.encode([changes, choices, fresh], order="sorted")).digest()
 
 
 def check_id(run_id: str) -> str:
@@ -223,6 +279,37 @@ def make_queue_options(queue: Any, priority: Any) -> dict[str, Any]:
         )
     place: dict[str, Any] = {"queue": check_queue(queue)} if queue is not None else {}
     return place | ({"priority": priority} if priority else {})
+
+
+def make_begin_option(services: Services, begin_at: Any, run_id: str | None) -> dict[str, Any]:
+    """Return the option of a run that says when it begins; nothing if it begins at once. Raises `SettingError` for a time without
+    a time zone, for one in the past (unless the run exists already, because it was started before), and for one that is more
+    than ten years away.
+    """
+    if begin_at is None:
+        return {}
+    if not isinstance(begin_at, datetime) or begin_at.utcoffset() is None:
+        raise SettingError(
+            f"begin_at={begin_at!r} is not a time with a time zone: give a datetime such as "
+            "datetime.now(timezone.utc) + timedelta(hours=2)"
+        )
+    try:
+        at, now = begin_at.timestamp(), services.store.now()
+    except OverflowError:
+        raise SettingError(f"begin_at={begin_at!r} is not a possible time") from None
+    if at > now + BEGIN_MAX_S:
+        raise SettingError(
+            f"begin_at={begin_at.isoformat()} is more than ten years away. Give an earlier time."
+        )
+    if at < now:
+        with suppress(RunNotFound):
+            if run_id is not None:
+                services.store.run(check_id(run_id))
+                return {"begin_at": at}
+        raise SettingError(
+            f"begin_at={begin_at.isoformat()} has passed. Leave begin_at out to let the run begin at once, or give a later time."
+        )
+    return {"begin_at": at}
 
 
 def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:

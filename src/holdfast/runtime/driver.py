@@ -13,15 +13,23 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core import events
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import ENDED
-from holdfast.errors import FenceLost, FlowNotFound, ResumeRefused, RunHeld, RunNotFound, StoreError
+from holdfast.core.run_state import ENDED, GOING
+from holdfast.errors import (
+    FenceLost,
+    FlowNotFound,
+    HoldfastError,
+    ResumeRefused,
+    RunHeld,
+    RunNotFound,
+    StoreError,
+)
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run, result_of, run_view
-from holdfast.runtime import failures
+from holdfast.runtime import failures, nesting, operator
 from holdfast.runtime.clock import sleep
+from holdfast.runtime.creation import UNKNOWN
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.holdings import Asleep, Halt, HeldRun
 from holdfast.runtime.journal import Journal
@@ -53,8 +61,12 @@ class Driver:
 
     # --- taking up ------------------------------------------------------------------------------------
 
-    async def take_up(self, run_id: str, take_up: TakeUp, lease: Lease | None = None) -> Journal:
-        """Claim a run, unless its lease is given, and record how it is resumed. Returns its journal, which is not saved yet."""
+    async def take_up(
+        self, run_id: str, take_up: TakeUp, lease: Lease | None = None, request: AnyRequest | None = None
+    ) -> Journal:
+        """Claim a run, unless its lease is given, and record how it is resumed. Returns its journal, which is not saved yet. If a
+        validation refuses the state of the run, this is recorded as the refusal of `request`.
+        """
         services, holdings = self.services, self._holdings
         if run_id in holdings:
             raise RunHeld(run_id, "this engine")
@@ -79,20 +91,48 @@ class Driver:
                 take_up = msgspec.structs.replace(take_up, outlived=True)
             return recover_streams(prepare(services, flow, row, lease.fence, take_up))
         except Invalid as refused:
-            await self._record_refusal(flow, row, lease.fence, refused, take_up)
+            asked = request or inbox.Resume(by=take_up.by)
+            await self.record_refusal(run_id, lease.fence, asked, refused)
             raise ResumeRefused(run_id, refused.reason) from refused.__cause__
         except BaseException:
             holdings.release(run_id, lease.fence)
             raise
 
-    async def _record_refusal(
-        self, flow: Flow[Any], row: RunRow, fence: int, refused: Invalid, take_up: TakeUp
+    async def resume(self, run_id: str, take_up: TakeUp) -> Run[Any] | None:
+        """Resume a run here, and execute it until it stops. Returns None if it is completed, and the resume changes nothing."""
+        only_on, store = take_up.changes_nothing, self.services.store
+        if only_on and store.run(run_id).status == "completed":
+            return None
+        try:
+            journal = await self.take_up(run_id, take_up)
+        except ResumeRefused:
+            if only_on and store.run(run_id).status == "completed":  # since it was first read
+                return None
+            raise
+        return self.result(await self.drive(journal))
+
+    async def record_refusal(
+        self, run_id: str, fence: int, request: AnyRequest, refused: HoldfastError
     ) -> None:
-        state = history.load(self.services.store, row.run_id, row=row)
-        journal = Journal(self.services, flow, state, row=row, fence=fence)
-        journal.tick()
-        journal.record(events.ResumeRefused(reason=refused.reason, by=take_up.by))
-        await journal.save_and_wait(release=True)
+        """Record in the log of a run that no engine executes that a request was refused, and release the lease, whatever
+        happens.
+        """
+        store = self.services.store
+        try:
+            row = store.run(run_id)
+            journal = Journal(
+                self.services,
+                self.flows.get(row.flow) or UNKNOWN,
+                history.load(store, run_id, row=row),
+                row=row,
+                fence=fence,
+            )
+            journal.tick()
+            operator.refuse(journal, request, refused)
+            await journal.save_and_wait(release=True)
+        except BaseException:
+            self._holdings.release(run_id, fence)
+            raise
 
     # --- joining --------------------------------------------------------------------------------------
 
@@ -120,6 +160,28 @@ class Driver:
                 await self._hear(news, held)
                 if isinstance(held, Runner) and (fault := held.journal.fault) is not None:
                     faults[:] = [failures.without_our_frames(fault)]
+
+    async def until_stopped(self, run_id: str, timeout: float | None) -> None:
+        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` and `RunHeld`: see
+        `Engine.wait`.
+        """
+        services = self.services
+        deadline = None if timeout is None else services.clock.now() + timeout
+        way_out = "Give wait() a timeout, or wait for the run outside of its nodes."
+        with nesting.waiting_for(services.store.generation, run_id, way_out, refuse=timeout is None):
+            while True:
+                runner = self._holdings.get(run_id)
+                row = await services.reading.call(services.store.run, run_id)
+                stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
+                if runner is None and stopped:
+                    return
+                if deadline is not None and services.clock.now() >= deadline:
+                    raise TimeoutError(
+                        f"run {run_id!r} is still {row.status} after {timeout:g} s. The run is not affected; "
+                        "you can wait for it again."
+                    )
+                left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
+                await sleep(services.clock, left)
 
     async def _find_row(self, run_id: str, *, is_here: bool) -> RunRow | None:
         try:
@@ -149,8 +211,12 @@ class Driver:
 
     # --- driving --------------------------------------------------------------------------------------
 
-    async def drive(self, journal: Journal, runner: Runner | None = None) -> Run[Any]:
-        """Drive a run until it stops. Returns the run as it is then, even if it has failed or was cancelled."""
+    async def drive(
+        self, journal: Journal, runner: Runner | None = None, requests: list[AnyRequest] | None = None
+    ) -> Run[Any]:
+        """Drive a run until it stops. Returns the run as it is then, even if it has failed or was cancelled. `requests` are those
+        in its inbox, if they were read already.
+        """
         run_id, fence, holdings = journal.state.run_id, journal.fence, self._holdings
         runner = runner or self._runner(journal)
         holdings.add(run_id, runner)
@@ -159,7 +225,10 @@ class Driver:
             while True:
                 if holdings.stopping is not None:
                     runner.halt(Halt("interrupt", reason=holdings.stopping))
-                await runner.drive(self._waiting_requests(journal))
+                if requests is None:
+                    requests = self.waiting_requests(run_id) if journal.saved_seq else []
+                await runner.drive(requests)
+                requests = None
                 until = runner.asleep_until
                 if until is None:
                     break
@@ -217,11 +286,10 @@ class Driver:
 
     # --- requests to the runs that are driven here ----------------------------------------------------
 
-    def _waiting_requests(self, journal: Journal) -> list[AnyRequest]:
-        """Return the requests that are in the inbox of a run before it is driven. A run that is not stored yet has none."""
+    def waiting_requests(self, run_id: str) -> list[AnyRequest]:
+        """Return the requests that are in the inbox of a run which this engine holds, oldest first."""
         services = self.services
-        stored = services.store.inbox(services.holder.id) if journal.saved_seq else []
-        return inbox.requests_to(journal.state.run_id, stored) if stored else []
+        return [inbox.read(one) for one in services.store.inbox(services.holder.id, run_id=run_id)]
 
     def _watch(self) -> None:
         if self._watching is None or self._watching.done():

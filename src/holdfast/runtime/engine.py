@@ -24,24 +24,22 @@ import os
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-import msgspec
-
-from holdfast.core import events
-from holdfast.core.graph import START, Flow, Graph
-from holdfast.core.run_state import ENDED, GOING
+from holdfast.core.graph import Flow, Graph
+from holdfast.core.run_state import ENDED
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
-from holdfast.errors import FlowNotFound, ResumeRefused, RunExists, RunHeld, RunNotFound, SettingError
+from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
 from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.reader import Reader, in_asking_order
-from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary, result_of
+from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
 from holdfast.runtime import creation, nesting, settings
 from holdfast.runtime.calls.executors import (
     Executor,
@@ -49,15 +47,15 @@ from holdfast.runtime.calls.executors import (
     refuse_uncallable,
 )
 from holdfast.runtime.calls.process.executor import build_executors
-from holdfast.runtime.clock import Clock, SystemClock, sleep
+from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.commits import Commits
 from holdfast.runtime.driver import Driver
-from holdfast.runtime.followers import POLL_S, Followers, Following
+from holdfast.runtime.followers import Followers, Following
 from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
-from holdfast.runtime.requests import Requests
-from holdfast.runtime.resume import TakeUp, edited
+from holdfast.runtime.requests import Requests, refuse_id_here
+from holdfast.runtime.resume import TakeUp, check_confirm
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import ReadingThread, Services, refuse_while_loading, waker
 from holdfast.runtime.signals import Signals, Stopping
@@ -297,7 +295,7 @@ class Engine:
         self.add(flow)
         place = creation.make_queue_options(queue, priority)
         while True:
-            journal = await self._new_run(
+            journal = self._new_run(
                 flow, input, run_id, place, held=True, timeout=timeout, labels=labels, by=by
             )
             if journal is not None:
@@ -324,17 +322,20 @@ class Engine:
         timeout: float | None = None,
         queue: str | None = None,
         priority: int = 0,
+        begin_at: datetime | None = None,
         by: str | None = None,
         on_exists: creation.OnExists = "refuse",
     ) -> str:
         """Record a run and return its id. A worker executes it, or `resume` does. Of the runs that wait for a worker in a
-        `queue`, those with the highest `priority` come first. With `on_exists="use"`, an existing run of this id and flow is
-        used, whatever its input; by default, another input raises `RunExists`.
+        `queue`, those with the highest `priority` come first. Workers leave the run alone until `begin_at`, a time with a time
+        zone. With `on_exists="use"`, an existing run of this id and flow is used, whatever its input; by default, another input
+        raises `RunExists`.
         """
         creation.check_on_exists(on_exists, run_id)
         self.add(flow)
         place = creation.make_queue_options(queue, priority)
-        journal = await self._new_run(
+        place |= creation.make_begin_option(self._open(), begin_at, run_id)
+        journal = self._new_run(
             flow, input, run_id, place, on_exists, held=False, timeout=timeout, labels=labels, by=by
         )
         if journal is None:
@@ -346,7 +347,7 @@ class Engine:
             self._require_same(journal.state.run_id, journal.create, on_exists)
         return journal.state.run_id
 
-    async def _new_run(
+    def _new_run(
         self,
         flow: Flow[Any],
         given: Any,
@@ -361,15 +362,6 @@ class Engine:
         """Create a journal with `RunCreated` recorded; None if the same run exists, or if this engine is about to record it."""
         services = self._open()
         values = flow.state.dump({} if given is None else given)
-        if run_id is not None and (on_exists == "use" or START in flow.branches):
-            # The first append would also find that the run exists, but only after the router of START was called.
-            with suppress(RunNotFound):
-                known = services.store.run(creation.check_id(run_id))
-                creation.refuse_another(
-                    run_id, known, flow.name, creation.input_digest(flow, values), on_exists
-                )
-                return None
-        run_id = creation.check_id(run_id) if run_id is not None else self._new_id(flow.name)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
             options[RUN_BASE_WANTED] = True
@@ -377,6 +369,9 @@ class Engine:
             options[FLOW_FILE] = self.flow_files[flow.name]
         if timeout is not None:
             options["timeout_s"] = creation.check_seconds(timeout, "timeout")
+        if run_id is not None and creation.is_known(services, flow, run_id, values, on_exists):
+            return None
+        run_id = creation.check_id(run_id) if run_id is not None else self._new_id(flow.name)
         zero = creation.checkpoint_zero(flow, values, options=options, **said)
         if held:
             self._holdings.hold()
@@ -384,19 +379,22 @@ class Engine:
         # The first append finds out whether the run exists. Before that, two calls that execute it can meet only in this engine.
         runner = self._holdings.get(run_id) if held else None
         if runner is not None:
-            assert journal.create is not None
-            held_as = runner.journal.create if isinstance(runner, Runner) else None
-            new, row = journal.create, held_as or services.store.run(run_id)
-            creation.refuse_another(run_id, row, new.flow, new.input_digest, on_exists)
+            known = runner.journal.create if isinstance(runner, Runner) else None
+            self._require_same(run_id, journal.create, on_exists, known)
             return None
         return journal
 
     def _require_same(
-        self, run_id: str, create: NewRun | None, on_exists: creation.OnExists = "refuse"
+        self,
+        run_id: str,
+        create: NewRun | None,
+        on_exists: creation.OnExists = "refuse",
+        known: NewRun | None = None,
     ) -> None:
-        """Raise `RunExists` if the run that has this id was started with another flow or input."""
+        """Raise `RunExists` if the run that has this id (by default: in the store) was started with another flow or input."""
         assert create is not None
-        creation.refuse_another(run_id, self.store.run(run_id), create.flow, create.input_digest, on_exists)
+        row = known or self.store.run(run_id)
+        creation.refuse_another(run_id, row, create.flow, create.input_digest, on_exists)
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         """Do what `run` does for a run that exists: wait for it if it is executed, resume it if it is not, return it if it has
@@ -425,13 +423,20 @@ class Engine:
         validate: Callable[[Any], Any] | None = None,
         edit: Edit | None = None,
         force: bool = False,
+        confirm: Collection[str] = (),
         on_change: Literal["refuse", "compatible"] = "refuse",
         rename: Mapping[str, str] | None = None,
+        execute: bool = True,
+        id: str | None = None,
         by: str | None = None,
         reason: str | None = None,
     ) -> Run[Any]:
         """Resume a run: from the end of its log, or from an earlier event. Nodes that completed before that event
-        never run again.
+        never run again. `confirm` names the nodes that may run again although they are not idempotent.
+
+        With `execute=False`, this process executes nothing: the request is left in the inbox of the run, the run is returned as
+        it is, and a worker resumes it. With an `id`, a request can then be left twice without harm: the second time, the returned
+        run has `repeated` set.
         """
         run_id, seq = split(run, checkpoint)
         take_up = TakeUp(
@@ -442,23 +447,18 @@ class Engine:
             validate=validate,
             edit=edit,
             force=force,
+            confirm=check_confirm(confirm),
             on_change=on_change,
             rename=dict(rename or {}),
             by=by,
             reason=reason,
         )
-        only_on = seq is None and not (after or restart_at or replay or edit)
-        if only_on and self.store.run(run_id).status == "completed":
-            return self._view(run_id)
-        try:
-            journal = await self._driver.take_up(run_id, take_up)
-        except ResumeRefused:
-            if (
-                only_on and self.store.run(run_id).status == "completed"
-            ):  # the run has completed since it was first read
-                return self._view(run_id)
-            raise
-        return self._driver.result(await self._driver.drive(journal))
+        self._open()
+        if not execute:
+            return self._requests.leave_resume(run_id, take_up, id)
+        if id is not None:
+            raise refuse_id_here(id)
+        return await self._driver.resume(run_id, take_up) or self._view(run_id)
 
     async def retry(
         self,
@@ -466,27 +466,34 @@ class Engine:
         node: str | None = None,
         *,
         fresh: bool = False,
+        execute: bool = True,
+        id: str | None = None,
         by: str | None = None,
         reason: str | None = None,
     ) -> Run[Any]:
         """Retry a node that failed, was interrupted or waits (default: all such nodes). With `fresh`, the values that its last
-        execution kept are not used.
+        execution kept are not used. `execute` and `id`: see `resume`.
         """
-        return await self._ask(run_id, inbox.Retry(node=node, fresh=fresh, by=by, reason=reason))
+        request = inbox.Retry(node=node, fresh=fresh, by=by, reason=reason)
+        return await self._ask(run_id, request, id, execute=execute)
 
     async def skip(
-        self, run_id: str, node: str, update: Any = None, *, by: str | None = None, reason: str | None = None
+        self,
+        run_id: str,
+        node: str,
+        update: Any = None,
+        *,
+        execute: bool = True,
+        id: str | None = None,
+        by: str | None = None,
+        reason: str | None = None,
     ) -> Run[Any]:
-        """Skip a node that failed, was interrupted or waits: `update` takes the place of its result, and the run continues."""
-        flow = self.flows.get(self.store.run(run_id).flow)
-        if flow is not None and update is not None:
-            given = msgspec.structs.asdict(flow.state.by_hand(update, node=node))
-            update = {
-                field: value
-                for part in ("set", "append", "merge", "add", "reduce")
-                for field, value in given[part].items()
-            }
-        return await self._ask(run_id, inbox.Skip(node=node, update=update, by=by, reason=reason))
+        """Skip a node that failed, was interrupted or waits: `update` takes the place of its result, and the run continues.
+        `execute` and `id`: see `resume`.
+        """
+        self._open()
+        request = inbox.Skip(node=node, update=update, by=by, reason=reason)
+        return await self._requests.skip(run_id, request, id=id, execute=execute)
 
     async def work(
         self,
@@ -537,13 +544,33 @@ class Engine:
 
     # --- verbs that record a request ------------------------------------------------------------------
 
-    async def cancel(self, run_id: str, reason: str | None = None, *, by: str | None = None) -> Run[Any]:
-        """End a run for good. Running nodes are stopped."""
-        return await self._ask(run_id, inbox.Cancel(by=by, reason=reason))
+    async def cancel(
+        self, run_id: str, reason: str | None = None, *, by: str | None = None, id: str | None = None
+    ) -> Run[Any]:
+        """End a run for good. Running nodes are stopped. With an `id`, a repeated request changes nothing."""
+        return await self._ask(run_id, inbox.Cancel(by=by, reason=reason), id)
 
-    async def pause(self, run_id: str, reason: str | None = None, *, by: str | None = None) -> Run[Any]:
-        """Pause a run: running nodes may end, but no node starts until the run is resumed."""
-        return await self._ask(run_id, inbox.Pause(by=by, reason=reason))
+    async def pause(
+        self, run_id: str, reason: str | None = None, *, by: str | None = None, id: str | None = None
+    ) -> Run[Any]:
+        """Pause a run: running nodes may end, but no node starts until the run is resumed. `id`: see `cancel`."""
+        return await self._ask(run_id, inbox.Pause(by=by, reason=reason), id)
+
+    async def edit(
+        self,
+        run_id: str,
+        edit: Edit,
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        id: str | None = None,
+    ) -> Run[Any]:
+        """Change fields of the state of a run that waits, is paused, interrupted, failed or has not begun. `edit` is a mapping of
+        fields, or a function of the state, which is called here: the edit is refused if the run has moved since. An engine that
+        was not given the flow leaves the edit for a worker. With an `id`, a repeated request changes nothing.
+        """
+        self._open()
+        return await self._requests.edit(run_id, edit, by=by, reason=reason, id=id)
 
     async def answer(
         self,
@@ -563,8 +590,6 @@ class Engine:
         `update` can be given with the answer `skip` about an interrupted node. An agent says who it is (`by="agent:…"`) and
         how sure it is (`confidence`).
         """
-        if confidence is not None and not (isinstance(confidence, (int, float)) and 0 <= confidence <= 1):
-            raise SettingError(f"confidence={confidence!r}: give a number from 0 to 1")
         self._open()
         return await self._requests.answer(
             run_id,
@@ -587,25 +612,14 @@ class Engine:
         one. This only records the signal. With an `id`, a signal can be sent twice without harm: the second time nothing changes,
         and the returned run has `repeated` set. Raises `SignalRefused` if the payload does not fit that wait, and `RunOver`.
         """
-        if not isinstance(name, str) or not name:
-            raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")
-        if id is not None and (not isinstance(id, str) or not id):
-            raise SettingError(
-                f"id={id!r} is not a valid id of a signal: give a string that is not empty, or leave id out"
-            )
         self._open()
-        request = inbox.Signal(
-            id=f"signal:{id}" if id is not None else "",
-            name=name,
-            payload=payload,
-            by=by,
-            reason=reason,
-        )
-        return await self._requests.signal(run_id, request, has_id=id is not None)
+        return await self._requests.signal(run_id, name, payload, id=id, by=by, reason=reason)
 
-    async def _ask(self, run_id: str, request: inbox.AnyRequest) -> Run[Any]:
+    async def _ask(
+        self, run_id: str, request: inbox.AnyRequest, id: str | None, *, execute: bool = True
+    ) -> Run[Any]:
         self._open()
-        return await self._requests.ask(run_id, request)
+        return await self._requests.ask(run_id, request, id=id, execute=execute)
 
     # --- forks ----------------------------------------------------------------------------------------
 
@@ -616,29 +630,28 @@ class Engine:
         checkpoint: str | int | None = None,
         edit: Edit | None = None,
         run_id: str | None = None,
+        repeat: creation.Repeat | Mapping[str, creation.Repeat] = "ask",
+        fresh: bool = False,
         labels: Mapping[str, str] | None = None,
         by: str | None = None,
         reason: str | None = None,
     ) -> str:
-        """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest).
-        Returns its id; `resume` executes it.
+        """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest). Returns its id;
+        `resume` executes it. `repeat` says what it does, for all nodes or by node, with visits of nodes that are not idempotent
+        which its parent has begun. With `fresh`, its idempotency keys differ from those of its parent.
         """
         services = self._open()
         parent, seq = split(run, checkpoint)
         row = services.store.run(parent)
-        flow = self.flows.get(row.flow)
         fork_id = creation.check_id(run_id) if run_id is not None else self._new_id(row.flow)
-        place = creation.fork_place(services, parent, seq)
-        journal = creation.fork_journal(
-            services, flow, row, place, fork_id=fork_id, labels=labels, by=by, reason=reason
+        asked = creation.Fork(
+            run_id=fork_id, edit=edit, repeat=repeat, fresh=fresh, labels=labels, by=by, reason=reason
         )
-        if edit is not None:
-            if flow is None:
-                raise FlowNotFound(row.flow, self.flows, run_id=parent)
-            journal.record(
-                events.StateEdited(changes=edited(flow, journal.state, edit), by=by, reason=reason)
-            )
-        await journal.save_and_wait()
+        journal = creation.fork_journal(services, self.flows.get(row.flow), row, seq, asked)
+        try:
+            await journal.save_and_wait()
+        except RunExists:
+            self._require_same(fork_id, journal.create)
         return fork_id
 
     # --- upkeep ---------------------------------------------------------------------------------------
@@ -656,12 +669,10 @@ class Engine:
         another process holds the run. With `archive`, the whole log is first written to that file or URL. Running nodes never
         wait for this.
         """
-        services = self._open()
-        if not compact:
-            call = partial(retention.prune, services.store, run_id, keep_last)
-        else:
+        services, held = self._open(), self._holdings.get(run_id)
+        call = partial(retention.prune, services.store, run_id, keep_last)
+        if compact:
             self._holdings.hold()
-            held = self._holdings.get(run_id)
             call = partial(
                 retention.compact,
                 services.store,
@@ -674,9 +685,7 @@ class Engine:
                 blob_over=services.blob_over,
                 doubt=self._holdings.doubt,
             )
-        if services.inline:
-            return call()
-        return await asyncio.to_thread(call)
+        return call() if services.inline else await asyncio.to_thread(call)
 
     # --- verbs that read ------------------------------------------------------------------------------
 
@@ -748,6 +757,10 @@ class Engine:
             self._followers = Followers(self._open())
         return self._followers.follow(run_id, after, chunks=chunks)
 
+    async def requests(self, run_id: str) -> list[RequestView]:
+        """List the requests to a run that wait for an engine, and those that were refused, oldest first."""
+        return await self._open().reading.call(self.reader.requests, run_id)
+
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
         """List the open questions of one run, or of all runs, oldest first."""
         rest = self.reader.question_pages(run_id)
@@ -761,23 +774,9 @@ class Engine:
         """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` after `timeout` seconds, and
         `RunHeld` if the run waits for this call in turn and there is no timeout.
         """
-        services = self._open()
-        deadline = None if timeout is None else services.clock.now() + timeout
-        way_out = "Give wait() a timeout, or wait for the run outside of its nodes."
-        with nesting.waiting_for(services.store.generation, run_id, way_out, refuse=timeout is None):
-            while True:
-                runner = self._holdings.get(run_id)
-                row = await self._open().reading.call(services.store.run, run_id)
-                stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
-                if runner is None and stopped:
-                    return result_of(await self.get(run_id))
-                if deadline is not None and services.clock.now() >= deadline:
-                    raise TimeoutError(
-                        f"run {run_id!r} is still {row.status} after {timeout:g} s. The run is not affected; "
-                        "you can wait for it again."
-                    )
-                left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
-                await sleep(services.clock, left)
+        self._open()
+        await self._driver.until_stopped(run_id, timeout)
+        return result_of(await self.get(run_id))
 
     def _view(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
         return self.reader.get(run_id, flow)

@@ -485,7 +485,7 @@ class Holdings:
         lease = self.claim(run_id, briefly=briefly)
         waits = False
         try:
-            waits = any(waiting.id == request.id for waiting in store.inbox(self.holder.id))
+            waits = any(waiting.id == request.id for waiting in store.inbox(self.holder.id, run_id=run_id))
         finally:
             if not waits:
                 self.release(run_id, lease.fence)

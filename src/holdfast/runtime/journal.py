@@ -23,10 +23,10 @@ from holdfast.core import events, run_state, situation
 from holdfast.core.events import Encoded, Event, Stored, encode
 from holdfast.core.fold import fold
 from holdfast.core.graph import Flow
-from holdfast.core.kinds import CHECKPOINTS, HEARD, OURS, RESULTS
+from holdfast.core.kinds import CHECKPOINTS, HEARD, MOVES, OURS, RESULTS
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
-from holdfast.core.situation import SAYS, Said, said_by, stopping_kind, telling_kind
+from holdfast.core.situation import SAYS, Said, Situation, said_by, telling_kind
 from holdfast.core.writers import Writers
 from holdfast.errors import (
     FenceLost,
@@ -129,19 +129,30 @@ class Journal:
         self.due_at = row.due_at if row is not None else None
         self._said: dict[str, Said] = {}
         """Kind of event -> what the latest event of that kind says, of those that this journal has recorded, and of the one
-        that had stopped the run before."""
-        if row is not None and row.situation is not None and stopping_kind(state) is not None:
+        of which the row tells."""
+        self._last: str | None = ""
+        """The kind of the last event that may have moved the run; empty if it says nothing, None if it is not known."""
+        if row is not None:
+            self._last = None
             with suppress(StoreCorrupt):  # then the row leaves it to the log
-                said = situation.load(row.situation, ()).said
-                self._said |= {said.kind: said} if said is not None else {}
+                self._recall(situation.load(row.situation, ()), is_known=row.asks is not None)
         self._tail_from = state.seq
         self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._senders: list[asyncio.Future[None]] = []
         self.faults = NodeFaults()
         self.spills: list[str] = []
         """Keys of the spills to delete after the next save, because the log has their chunks then."""
         self.streamed: dict[Streamer, int] = {}
         """Attempt that has unwound -> how many chunks it had streamed by then."""
+
+    def _recall(self, before: Situation, *, is_known: bool) -> None:
+        """Keep what the row tells about the event for which the run is where it is."""
+        said = before.said
+        if said is not None:
+            self._said[said.kind] = said
+        if is_known and not before.cut:
+            self._last = said.kind if said is not None else ""
 
     def begin_execution(self) -> None:
         """Find out which nodes are due, and which may write in parallel, from now on."""
@@ -159,6 +170,12 @@ class Journal:
     def awaited(self) -> bool:
         """True if an attempt waits until an event is durable."""
         return bool(self._waiters)
+
+    def kinds_since(self, seq: int) -> set[str]:
+        """Return the kinds of all events after `seq`: those in the store, and those that are recorded here and not saved yet."""
+        under_way = self._sent.rows if self._sent is not None else ()
+        stored = self.services.store.events(self.state.run_id, seq)
+        return {row.kind for row in (*stored, *under_way, *self.unsaved) if row.seq > seq}
 
     def tick(self, at: float | None = None) -> float:
         """Set the time of the events that are recorded next: now, or the time given, but never before the last event."""
@@ -266,6 +283,7 @@ class Journal:
     def give_up(self, error: BaseException) -> None:
         """Save nothing more, not even an append that was to be sent again, and fail the futures that wait for a save."""
         self._given_up = error
+        self._wake_senders()
         waiters, self._waiters = self._waiters, []
         for _, waiter in waiters:
             if not waiter.done():
@@ -358,8 +376,21 @@ class Journal:
             self.bases, self.base_blobs = (), ()
         if append.taken:
             del self.taken[: len(append.taken)]
+            self._wake_senders()
         if self.services.listeners.hear_saves:
             self.services.listeners.saved(append.run_id)
+
+    def until_taken(self) -> asyncio.Future[None]:
+        """Return a future that is done when requests from the inbox were handled, or when nothing more is saved here."""
+        sender: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._senders.append(sender)
+        return sender
+
+    def _wake_senders(self) -> None:
+        senders, self._senders = self._senders, []
+        for sender in senders:
+            if not sender.done():
+                sender.set_result(None)
 
     def _wake_waiters(self) -> None:
         saved = [waiter for seq, waiter in self._waiters if seq <= self.saved_seq]
@@ -377,7 +408,7 @@ class Journal:
             run_id=self.state.run_id,
             expected_seq=rows[0].seq - 1,
             rows=rows,
-            view=view_of(self.state, self.rewinds, self.due_at, self._situation(rows[-1].kind)),
+            view=view_of(self.state, self.rewinds, self.due_at, self._situation(rows)),
             holder=self.services.holder.id if self.fence else None,
             fence=self.fence,
             create=self.create,
@@ -388,14 +419,20 @@ class Journal:
             blobs=blobs + taken,
         )
 
-    def _situation(self, last: str) -> str | None:
-        """Return the situation of the run for its row, after an event of kind `last`."""
+    def _situation(self, rows: tuple[Row, ...]) -> str | None:
+        """Return the situation of the run for its row, after these events."""
         state = self.state
+        last: str | None = rows[-1].kind
+        if last not in MOVES:
+            last = next((row.kind for row in reversed(rows) if row.kind in MOVES), self._last)
+        self._last = last
         if situation.is_plain(state):
             if self._plain == "":
                 self._plain = situation.row_text(state, None)
             return self._plain
         kind = telling_kind(state, last)
+        if kind is None and last is None:
+            return situation.left_to_log(state)
         return situation.row_text(state, self._said.get(kind) if kind is not None else None)
 
     def _snapshots(self) -> tuple[tuple[Snapshot, ...], tuple[Blob, ...]]:

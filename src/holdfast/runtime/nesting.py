@@ -57,6 +57,11 @@ def run_of(engine: object) -> str | None:
     return next((outer.run.run_id for outer in _outer.get() if outer.engine is engine), None)
 
 
+def is_inside(store: str, run_id: str) -> bool:
+    """Return whether the executing code is part of this run, on whichever engine."""
+    return any(outer.run == RunKey(store, run_id) for outer in _outer.get())
+
+
 @contextmanager
 def waiting_for(
     store: str,

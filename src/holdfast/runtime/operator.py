@@ -13,11 +13,21 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.run_state import HALTED, VISIT_STUCK, visit_of
-from holdfast.errors import ResumeRefused, SettingError, did_you_mean
+from holdfast.errors import (
+    AnswerRefused,
+    HoldfastError,
+    ResumeRefused,
+    RunHeld,
+    SettingError,
+    SignalRefused,
+    StateError,
+    did_you_mean,
+    name_refusal,
+)
 from holdfast.reading import inbox
 from holdfast.runtime import outcomes, questions
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.resume import recover_streams
+from holdfast.runtime.resume import edited, recover_streams, refuse_moved
 
 
 class Verb(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +44,8 @@ class Verb(msgspec.Struct, frozen=True, kw_only=True):
     """True if the verb resumes a run that no engine executes; False if the request is then only recorded, which needs no flow."""
     parks: bool = False
     """True if nodes that are waiting unwind at once."""
+    awaited: bool = True
+    """True if a caller waits until the engine that executes the run has carried the request out or refused it."""
     cancels_because: str | None = None
     """The reason for cancelling the run, if the request itself gives none."""
 
@@ -78,6 +90,19 @@ def _skip(journal: Journal, request: inbox.Skip, executed: bool) -> bool:
     return False
 
 
+def _edit(journal: Journal, request: inbox.Edit, executed: bool) -> bool:
+    edit(journal, request, executed=executed)
+    return False
+
+
+def _resume(journal: Journal, request: inbox.Resume, executed: bool) -> bool:
+    raise RunHeld(
+        journal.state.run_id,
+        journal.services.holder.describe(),
+        "It moves already, so there is nothing to resume. To change something, pause the run first, or wait until it stops.",
+    )
+
+
 def _refuse_unknown(journal: Journal, request: inbox.Unknown, executed: bool) -> bool:
     raise ResumeRefused(
         journal.state.run_id,
@@ -92,19 +117,26 @@ VERBS: Mapping[str, Verb] = {
         Verb(request=inbox.Pause, record=_pause, asked="paused", parks=True),
         Verb(request=inbox.Cancel, record=_cancel, asked="cancelled"),
         Verb(request=inbox.Answer, record=_answer, asked="answered", cancels_because="aborted by the answer"),
-        Verb(request=inbox.Signal, record=_signal, asked="sent a signal"),
+        # No engine refuses a signal, and a sender may have thousands: the sender does not wait.
+        Verb(request=inbox.Signal, record=_signal, asked="sent a signal", awaited=False),
         Verb(request=inbox.Retry, record=_retry, asked="tried again", executes=True),
         Verb(request=inbox.Skip, record=_skip, asked="skipped", executes=True),
+        Verb(request=inbox.Edit, record=_edit, asked="edited"),
+        Verb(request=inbox.Resume, record=_resume, asked="resumed", executes=True),
         Verb(request=inbox.Unknown, record=_refuse_unknown, asked="changed", executes=True),
     )
 }
 
 
 def check_by_and_reason(by: Any, reason: Any) -> None:
-    """Refuse a `by` or `reason` that is not text. Raises `SettingError`."""
+    """Refuse a `by` or `reason` that is not text, or text that no store can keep. Raises `SettingError`."""
     for name, said in (("by", by), ("reason", reason)):
         if said is not None and not isinstance(said, str):
             raise SettingError(f"{name}={said!r} is not text: give a string, or leave {name} out")
+        if said is not None and ("\0" in said or said != said.encode(errors="ignore").decode()):
+            raise SettingError(
+                f"{name}={said[:80]!r} cannot be stored: it contains a NUL character, or half of a surrogate pair. Remove it."
+            )
 
 
 def record_unexecuted(journal: Journal, request: inbox.AnyRequest) -> None:
@@ -112,6 +144,29 @@ def record_unexecuted(journal: Journal, request: inbox.AnyRequest) -> None:
     journal.taken.append(request.id)
     if VERBS[request.verb].record(journal, request, False):
         cancel(journal, by=request.by, reason=request.reason)
+
+
+REFUSALS = (ResumeRefused, AnswerRefused, SignalRefused, SettingError, StateError)
+"""The exceptions with which a verb refuses a request. Any other exception leaves the request in the inbox."""
+
+
+def refuse(journal: Journal, request: inbox.AnyRequest, refused: HoldfastError) -> None:
+    """Record that a request cannot be carried out, and remove it from the inbox."""
+    if request.id and request.id not in journal.taken:
+        journal.taken.append(request.id)
+    verb = request.stored_verb if isinstance(request, inbox.Unknown) else request.verb
+    about = next((said for name in ("key", "name", "holder") if (said := getattr(refused, name, None))), None)
+    journal.record(
+        events.RequestRefused(
+            verb=verb,
+            reason=str(getattr(refused, "reason", refused)),
+            request=request.id,
+            error=name_refusal(refused),
+            about=about or inbox.about(request),
+            asked_at=request.at or None,
+            by=request.by,
+        )
+    )
 
 
 # --- what the verbs record ---------------------------------------------------------------------------
@@ -132,8 +187,9 @@ def cut_all(journal: Journal, reason: str, *, lost: bool = False) -> None:
 
 
 def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = False) -> None:
-    """Start nothing new until the run is resumed. A run that has stopped cannot be paused; a paused one stays as it is. `lost`
-    is True if no engine executes the run.
+    """Start nothing new until the run is resumed. A run that has stopped cannot be paused. A paused one stays paused: the event
+    says that this request was carried out too, or it would wait and pause the run once more after a resume. `lost` is True if
+    no engine executes the run.
     """
     status = journal.state.status
     if status in HALTED:
@@ -141,8 +197,7 @@ def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = 
         raise ResumeRefused(journal.state.run_id, why, asked="paused")
     if lost:
         cut_all(journal, "its process died", lost=True)
-    if not journal.state.paused:
-        journal.record(events.RunPaused(by=by, reason=reason))
+    journal.record(events.RunPaused(by=by, reason=reason))
 
 
 def retry(journal: Journal, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:
@@ -161,11 +216,50 @@ def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: st
     if visit.input is None:  # the visit is due, but has not begun
         header["iteration"] = visit.iteration + 1
         took = journal.state.arrivals[name] if name in journal.flow.topology.joins else 1
-    journal.record(
-        outcomes.skipped(
+    try:
+        skipped = outcomes.skipped(
             journal.flow, journal.state, name, header, took=took, update=update, by=by, reason=reason
         )
+    except HoldfastError:
+        raise
+    except Exception as raised:  # a reducer of the user's raised
+        raise ResumeRefused(
+            journal.state.run_id,
+            f"the update for {name!r} does not merge into the state: {type(raised).__name__}: {raised}. Give another update.",
+            asked="skipped",
+        ) from raised
+    journal.record(skipped)
+
+
+def edit(journal: Journal, request: inbox.Edit, *, executed: bool) -> None:
+    """Change fields of the state. A run with running nodes refuses this: they were given the state as it was."""
+    state = journal.state
+    running = [name for name in state.open if state.nodes[name].status == "running"] if executed else []
+    if running:
+        raise ResumeRefused(
+            state.run_id,
+            f"{' and '.join(running)} {'is' if len(running) == 1 else 'are'} running. Pause the run first "
+            f"(`holdfast pause {state.run_id}`), and edit it when it is paused.",
+            asked="edited",
+        )
+    check_edit(journal, request)
+    given = request.fields if request.changes is None else inbox.read_changes(request.changes)
+    journal.record(
+        events.StateEdited(changes=edited(journal.flow, state, given), by=request.by, reason=request.reason)
     )
+
+
+def check_edit(journal: Journal, request: inbox.Edit) -> None:
+    """Refuse an edit of a state that has another version, or that was computed from an older state. Raises `ResumeRefused`."""
+    known, version = journal.state.state_version, journal.flow.definition.state_version
+    if known != version:
+        raise ResumeRefused(
+            journal.state.run_id,
+            f"its state has version {known}, and the flow has version {version}. Resume the run with edit=…, which upgrades the "
+            "state first.",
+            asked="edited",
+        )
+    refuse_moved(journal, request.seen, "edited")
 
 
 def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:

@@ -15,7 +15,15 @@ from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import NodeState, RunState, visit_of
 from holdfast.core.state import always, apply, item_conflict
 from holdfast.core.writers import Writers
-from holdfast.errors import HoldfastError, Recoverable, ResumeRefused, RouterError, StateError, did_you_mean
+from holdfast.errors import (
+    HoldfastError,
+    Recoverable,
+    ResumeRefused,
+    RouterError,
+    StateError,
+    did_you_mean,
+    end_sentence,
+)
 from holdfast.runtime import failures
 from holdfast.runtime.failures import NodeFaults
 
@@ -180,6 +188,18 @@ def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[C
         raise StateError(f"the result of the node makes the state invalid: {misfit}", node=name) from misfit
 
 
+def _refuse_old_result(flow: Flow[Any], values: Values, name: str, changes: Changes) -> None:
+    """Refuse changes that an earlier execution made, perhaps with another version of the flow, if they do not fit the state."""
+    try:
+        flow.state.load(_applied(values, [changes]))
+    except Exception as misfit:
+        raise StateError(
+            f"the result that the visit had in the parent of this fork does not fit the state: {end_sentence(str(misfit))} It "
+            "was skipped without a result. Resume the run with edit=… (--edit) that sets the fields of the result.",
+            node=name,
+        ) from misfit
+
+
 def _find_held_conflict(
     flow: Flow[Any], state: RunState, name: str, fields: Iterable[str]
 ) -> tuple[str, str] | None:
@@ -259,9 +279,7 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
     branch = flow.branches.get(name)
     if branch is None:
         return Route(routes)
-    after = dict(values)
-    for part in changes:
-        apply(after, part, always)
+    after = _applied(values, changes)
     try:
         chosen = branch.router(flow.state.load(after))
     except Exception as raised:
@@ -277,6 +295,14 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
     return Route(routes)
 
 
+def _applied(values: Values, changes: Iterable[Changes]) -> Values:
+    """Return the values with the changes applied; the given values stay as they are."""
+    after = dict(values)
+    for part in changes:
+        apply(after, part, always)
+    return after
+
+
 def _list_targets(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
     if not isinstance(chosen, (list, tuple, set, frozenset)) or not chosen:
         raise RouterError(
@@ -289,10 +315,15 @@ def _list_targets(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
 def skipped(
     flow: Flow[Any], state: RunState, name: str, header: dict[str, Any], *, update: Any = None, **said: Any
 ) -> events.NodeSkipped:
-    """Return the event for a visit that is skipped, with `update` in place of its result. `said` are more fields of the event,
-    such as `by` and `reason`. Raises `ResumeRefused` if the node's router cannot choose a route.
+    """Return the event for a visit that is skipped, with `update` in place of its result: fields, or the changes that an earlier
+    execution made. `said` are more fields of the event, such as `by` and `reason`. Raises `ResumeRefused` if the node's router
+    cannot choose a route, and `StateError` if the update does not fit the state.
     """
-    changes = flow.state.by_hand(update, node=name)
+    if type(update) is Changes:
+        changes = update
+        _refuse_old_result(flow, state.values, name, changes)
+    else:
+        changes = flow.state.by_hand(update, node=name)
     if state.schedule == "layered":
         return events.NodeSkipped(**header, changes=changes, **said)
     changes = apply_reducers(flow, state.values, name, changes)

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias, assert_never
 import msgspec
 
 from holdfast.core import commands, events
-from holdfast.core.events import Failure
-from holdfast.core.run_state import visit_of
-from holdfast.errors import ResumeRefused, RouterError
+from holdfast.core.events import Changes, Failure
+from holdfast.core.run_state import VISIT_STUCK, visit_of
+from holdfast.errors import ResumeRefused, RouterError, StateError
 from holdfast.runtime import outcomes, questions
 from holdfast.runtime.journal import Journal
 
@@ -44,6 +44,12 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
             return True
         case commands.AskFirst(node, iteration, execution):
             questions.ask_first(journal, node, iteration, execution)
+            return True
+        case commands.AskRepeat(node, iteration, execution):
+            questions.ask_repeat(journal, node, iteration, execution)
+            return True
+        case commands.SkipRepeat():
+            _skip_repeat(journal, command)
             return True
         case commands.ExpireQuestion(key):
             questions.expire(journal, key)
@@ -177,14 +183,35 @@ def _skip_cut(journal: Journal, name: str, header: dict[str, Any]) -> None:
     """
     warning = journal.state.nodes[name].failure
     reason = "on_interrupt" if warning is None else "safe_to_fail"
+    _skip(journal, name, header, reason=reason, warning=warning)
+
+
+def _skip_repeat(journal: Journal, command: commands.SkipRepeat) -> None:
+    """Skip a visit that the parent of this fork has begun, with the result that it had there."""
+    name, state = command.node, journal.state
+    header: dict[str, Any] = {"node": name, "iteration": command.iteration, "execution": command.execution}
+    visit = state.begun_visit(name, command.iteration)
+    assert visit is not None
+    if name not in state.nodes or state.nodes[name].status not in VISIT_STUCK:
+        journal.record(events.NodeScheduled(**header, why="the fork skips it"))
+    _skip(journal, name, header, update=visit.result(), took=command.took, reason="repeat")
+
+
+def _skip(
+    journal: Journal, name: str, header: dict[str, Any], *, update: Changes | None = None, **said: Any
+) -> None:
+    """Record the skip of a visit. If its route cannot be decided, or the update does not fit the state any more, that is recorded
+    as a failure of the router, so that the run fails and a caller can edit the state.
+    """
     try:
-        journal.record(
-            outcomes.skipped(journal.flow, journal.state, name, header, reason=reason, warning=warning)
-        )
-    except ResumeRefused as fault:
-        journal.record(events.NodeSkipped(**header, reason=reason, warning=warning))
-        failure = journal.faults.describe(name, fault.__cause__ or fault)
-        journal.record(events.RoutingFailed(**header, failure=failure))
+        skipped = outcomes.skipped(journal.flow, journal.state, name, header, update=update, **said)
+    except (StateError, ResumeRefused) as fault:
+        changes = Changes() if update is None or isinstance(fault, StateError) else update
+        journal.record(events.NodeSkipped(**header, changes=changes, **said))
+        cause = fault if isinstance(fault, StateError) else fault.__cause__ or fault
+        journal.record(events.RoutingFailed(**header, failure=journal.faults.describe(name, cause)))
+    else:
+        journal.record(skipped)
 
 
 def _quarantined(journal: Journal, name: str) -> Failure:

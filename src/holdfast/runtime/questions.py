@@ -17,10 +17,11 @@ import msgspec
 from holdfast.core import answers, events
 from holdfast.core.codec import Codec, is_pydantic, key_path
 from holdfast.core.definition import QuestionOptions
-from holdfast.core.run_state import NODE_LEVEL, Question, visit_of
+from holdfast.core.run_state import BEFORE_A_VISIT, NODE_LEVEL, BegunVisit, Question, RunState, visit_of
 from holdfast.core.slots import CHECKPOINT, labels
 from holdfast.documents.checkout import checkout
 from holdfast.errors import AnswerRefused, FlowNotFound, ResumeRefused, StateError, did_you_mean
+from holdfast.reading import history
 from holdfast.runtime import outcomes
 from holdfast.runtime.journal import Journal
 from holdfast.storage.rows import open_row
@@ -29,6 +30,8 @@ _ANY: Codec[Any] = Codec.of(Any)
 APPROVE = "approve"
 _GATE = [APPROVE, "reject"]
 _INTERRUPT = ["retry", "skip", "abort"]
+_REPEAT = ["run", "skip", "abort"]
+_ITEMS_SHOWN = 10
 
 
 # --- asking ------------------------------------------------------------------------------------------
@@ -78,6 +81,63 @@ def ask_about(journal: Journal, name: str) -> None:
             partial=known_of(journal, name),
         )
     )
+
+
+def ask_repeat(journal: Journal, name: str, iteration: int, execution: int) -> None:
+    """Ask whether this fork runs a visit that its parent has begun, skips it with the result that it had, or is aborted."""
+    visit = journal.state.begun_visit(name, iteration)
+    assert visit is not None
+    times = journal.state.nodes[name].asked if name in journal.state.nodes else 0
+    text, known = _repeated(journal.state, name, iteration, visit)
+    journal.record(
+        events.QuestionAsked(
+            node=name,
+            iteration=iteration,
+            execution=execution,
+            key=f"{name}.{iteration}.{execution}.repeat" + (f"#{times + 1}" if times else ""),
+            text=text,
+            options=_REPEAT,
+            about="repeat",
+            partial=known,
+        )
+    )
+
+
+def _repeated(state: RunState, name: str, iteration: int, visit: BegunVisit) -> tuple[str, dict[str, Any]]:
+    """Return the question whether to repeat a visit, and what is known about the visit."""
+    asked = (
+        [visit.whole] if visit.whole is not None else [one for one in visit.items.values() if not one.kept]
+    )
+    latest = max(asked, key=lambda one: one.at)
+    run = latest.run or state.parent
+    what = f"{name!r}" + (f" (iteration {iteration})" if iteration > 1 else "")
+    done = sum(one.result is not None for one in asked)
+    by = f" at {history.day(latest.at)}" if latest.at else ""
+    by += f" by run {run!r}, from which this run was forked"
+    known: dict[str, Any] = {"run": run, "at": latest.at, "iteration": iteration}
+    if visit.whole is None:
+        several = len(asked) > 1
+        shown = ", ".join(
+            [*(str(one.item) for one in asked[:_ITEMS_SHOWN]), *["…"] * (len(asked) > _ITEMS_SHOWN)]
+        )
+        text = (
+            f"{'Items' if several else 'Item'} {shown} of {what} {'were' if several else 'was'} begun{by}; "
+        )
+        text += f"{done} of {len(asked)} {'was' if done == 1 else 'were'} completed. "
+        text += (
+            "Run them again, skip them with their results"
+            if several
+            else "Run it again, skip it with its result"
+        )
+        text += ", or abort this run?"
+        known |= {"items": [one.item for one in asked], "items_done": done}
+    elif done:
+        text = f"{what} was completed{by}. Run it again, skip it with that result, or abort this run?"
+        known["result"] = msgspec.to_builtins(visit.whole.result)
+    else:
+        text = f"{what} was begun{by}, and was not completed: its effect may or may not have happened. "
+        text += "Run it again, skip it without a result, or abort this run?"
+    return text, known
 
 
 def known_of(journal: Journal, name: str) -> dict[str, Any]:
@@ -205,7 +265,7 @@ def answer(
         journal.record(skipped)
         return False
     journal.record(answered)
-    return question.about == "interrupt" and value == "abort"
+    return question.about in ("interrupt", "repeat") and value == "abort"
 
 
 def expire(journal: Journal, key: str) -> None:
@@ -224,7 +284,7 @@ def _header(journal: Journal, question: Question) -> dict[str, Any]:
     """Return the event fields that name the visit which a question is about: the open visit, or the next visit if it has not
     begun yet.
     """
-    if question.about == "gate":
+    if question.about in BEFORE_A_VISIT:
         iteration, execution, _ = journal.state.place(question.node)
         return {"node": question.node, "iteration": iteration, "execution": execution, "attempt": 1}
     return visit_of(question.node, journal.state.nodes[question.node])

@@ -1,44 +1,66 @@
 """`Requests` carries out requests to a run (pause, retry, answer, …), whichever engine executes the run.
 
 - A run that is executed here: its runner carries the request out.
-- A run that another engine executes: the request goes into its inbox, where that engine finds it.
-- A run that no engine executes: this engine claims it. `pause cancel answer signal` are recorded and the lease is released;
-  `retry` and `skip` resume the run.
+- A run that another engine executes: the request goes into its inbox, where that engine finds it. The caller waits a few seconds
+  for it, and gets the exception that it would have got from this engine.
+- A run that no engine executes: this engine claims it. `pause cancel answer signal edit` are recorded and the lease is released;
+  `resume retry skip` resume the run, unless the caller wants this process to execute nothing: then a worker finds the request.
 
 `operator.VERBS` is the table of how each verb is carried out. An answer is checked twice: here, for a clear error at
 once, and again by the engine that appends it, because another answer may have come first.
+
+Every request that was put into an inbox ends in one of three ways, each in one append: it is carried out, it is recorded as
+refused (`RequestRefused`), or its run ends first, and the store marks it as unmet. Until then it waits, and any engine that
+holds the run may carry it out, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core import answers, events
+from holdfast.core import answers
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import RunState
-from holdfast.errors import AnswerRefused, ResumeRefused, RunHeld, SettingError, SignalRefused, end_sentence
+from holdfast.core.run_state import FINAL, RunState
+from holdfast.errors import (
+    FlowNotFound,
+    HoldfastError,
+    RequestExists,
+    RunHeld,
+    RunOver,
+    SettingError,
+    SignalRefused,
+    end_sentence,
+    rebuild_refusal,
+)
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run, run_view
-from holdfast.runtime import operator, questions
+from holdfast.runtime import nesting, operator, questions
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import UNKNOWN
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.operator import VERBS, check_by_and_reason
-from holdfast.runtime.resume import TakeUp
+from holdfast.runtime.operator import REFUSALS, VERBS, check_by_and_reason
+from holdfast.runtime.resume import TakeUp, edited, naming_misfit, prepare_unchecked
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow
 from holdfast.storage.rows import open_row
 from holdfast.storage.verdicts import refuse_final
 
-_ANSWER_POLLS = 100
+R = TypeVar("R", bound=AnyRequest)
+
+_ID_MAX = 512
+"""How many characters the id of a request may have: PostgreSQL cannot index much longer ones."""
+_LOOK_S = POLL_S / 4
+_LOOKS = 100
+"""How often a caller looks whether its request was carried out, every `_LOOK_S` seconds, before it returns the run as it is."""
 
 
 class Requests:
@@ -52,125 +74,335 @@ class Requests:
 
     # --- from a caller --------------------------------------------------------------------------------
 
-    async def ask(self, run_id: str, request: AnyRequest) -> Run[Any]:
-        """Carry a request out, or leave it to the engine that executes the run."""
-        run, _ = await self._ask(run_id, request)
-        return run
-
-    async def _ask(
-        self, run_id: str, request: AnyRequest, *, posted: bool = False, known: Journal | None = None
-    ) -> tuple[Run[Any], bool]:
-        """Carry a request out, or leave it in the inbox for the engine that executes the run. Returns the run, and True if the
-        request was carried out here because no engine executes the run. `posted` is True if the request is in the inbox
-        already. `known` is the journal of the run, read a moment ago; it saves reading the log again.
+    async def ask(
+        self, run_id: str, request: AnyRequest, *, id: str | None = None, execute: bool = True
+    ) -> Run[Any]:
+        """Carry a request out, or leave it to the engine that executes the run. With an `id`, the same request may be made twice:
+        the second time nothing changes. If `execute` is false, nothing is executed in this process: the request is only left.
         """
-        store, asked = self._services.store, VERBS[request.verb].asked
-        if not request.id:
-            request = msgspec.structs.replace(request, id=f"{self._services.luck.getrandbits(96):024x}")
-        check_by_and_reason(request.by, request.reason)
-        row = store.run(run_id)
-        refuse_final(run_id, row.status, asked)
+        request = self._with_id(request, id)
+        if not execute:
+            return self.leave(run_id, request)
+        if id is not None and VERBS[request.verb].executes:
+            raise refuse_id_here(id)
+        if id is not None and not self._post(run_id, request):
+            await self._until_handled(run_id, request)
+            return msgspec.structs.replace(self.view(run_id), repeated=True)
+        return await self._ask(run_id, request, posted=id is not None)
+
+    def leave(self, run_id: str, request: AnyRequest) -> Run[Any]:
+        """Put a request that has an id into the inbox of a run, and return the run as it is, with `repeated` set if it was
+        there before. The engine that executes the run carries it out, or a worker that claims the run.
+        """
+        is_new = self._post(run_id, request)
         held = self._holdings.get(run_id)
-        if held is None and not row.held:
-            with suppress(RunHeld):
-                return await self._ask_idle(run_id, request, posted=posted, known=known)
-        store.post(run_id, inbox.stored_form(request))
-        if held is not None:
-            held.request(request)
-        elif not store.run(run_id).held:  # its holder has released it before it could find the request
-            with suppress(RunHeld):
-                return await self._ask_idle(run_id, request, posted=True, known=known)
-        return self.view(run_id), False
+        if is_new and held is not None:
+            held.request(self._stamped(request))
+        return msgspec.structs.replace(self.view(run_id), repeated=not is_new)
 
-    async def _ask_idle(
-        self, run_id: str, request: AnyRequest, *, posted: bool, known: Journal | None
-    ) -> tuple[Run[Any], bool]:
-        """Carry out a request to a run that no engine executes. `posted` is True if the request is in the inbox, where another
-        engine may have found it. Returns what `_ask` returns.
+    def leave_resume(self, run_id: str, take_up: TakeUp, id: str | None) -> Run[Any]:
+        """Leave a request to resume a run. A function that edits the state is called here, with the state that the run would
+        continue with now.
         """
-        lease, executes = None, VERBS[request.verb].executes
-        if posted:
-            lease = self._holdings.claim_for(run_id, request, briefly=not executes)
-            if lease is None:
-                return self.view(run_id), False
-        run = await self.carry_out(run_id, request, lease, known)
-        return self._driver.result(run) if executes else run, True
+        if take_up.validate is not None:
+            raise SettingError(
+                "validate= is a function of this process, and execute=False leaves the run to another one. Give the validation "
+                "to the flow (Graph(…, validate_resume=…)), or leave execute=False out."
+            )
+        row = self._services.store.run(run_id)
+        request = inbox.Resume(
+            checkpoint=take_up.checkpoint,
+            after=take_up.after,
+            restart_at=take_up.restart_at,
+            replay=take_up.replay,
+            force=take_up.force,
+            confirm=list(take_up.confirm),
+            on_change=take_up.on_change,
+            rename=dict(take_up.rename),
+            by=take_up.by,
+            reason=take_up.reason,
+        )
+        if isinstance(take_up.edit, Mapping):
+            request = msgspec.structs.replace(request, edit=self._plain_fields(row, take_up.edit))
+        elif take_up.edit is not None:
+            flow = self._flow_for(row, id)
+            ahead = prepare_unchecked(
+                self._services, flow, row, 0, msgspec.structs.replace(take_up, edit=None)
+            )
+            changes = msgspec.to_builtins(edited(flow, ahead.state, take_up.edit))
+            request = msgspec.structs.replace(request, changes=changes, seen=row.seq)
+        try:
+            return self.leave(run_id, self._with_id(request, id))
+        except RunOver:
+            if take_up.changes_nothing and self._services.store.run(run_id).status == "completed":
+                return self.view(run_id)
+            raise
+
+    async def edit(
+        self,
+        run_id: str,
+        edit: Callable[[Any], Any] | Mapping[str, Any],
+        *,
+        by: str | None,
+        reason: str | None,
+        id: str | None,
+    ) -> Run[Any]:
+        """Change fields of the state of a run that is not running. A function is called here, with the state as it is now."""
+        row = self._services.store.run(run_id)
+        if isinstance(edit, Mapping):
+            request = inbox.Edit(fields=self._plain_fields(row, edit), by=by, reason=reason)
+        else:
+            flow, known = self._flow_for(row, id), self._look_at(run_id, VERBS["edit"].asked)
+            operator.check_edit(known, inbox.Edit())
+            changes = msgspec.to_builtins(edited(flow, known.state, edit))
+            request = inbox.Edit(changes=changes, seen=known.saved_seq, by=by, reason=reason)
+        return await self.ask(run_id, request, id=id)
+
+    def _plain_fields(self, row: RunRow, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of an edit as plain data. Raises `StateError` if the flow is known here and one does not fit it."""
+        flow = self._flows.get(row.flow)
+        if flow is None or row.state_version != flow.definition.state_version:
+            return {field: questions.plain(value, f"state.{field}") for field, value in given.items()}
+        with naming_misfit(row.run_id, flow):
+            return {field: flow.state.accept_field(field, value) for field, value in given.items()}
+
+    def _flow_for(self, row: RunRow, id: str | None) -> Flow[Any]:
+        """Return the flow that a function which edits the state needs."""
+        if id is not None:
+            raise SettingError(
+                f"id={id!r} cannot be given with a function that edits the state: the second time, the changes may be others. "
+                "Give the fields and their values, or leave id out."
+            )
+        flow = self._flows.get(row.flow)
+        if flow is None:
+            raise FlowNotFound(row.flow, self._flows, run_id=row.run_id)
+        return flow
+
+    async def skip(
+        self, run_id: str, request: inbox.Skip, *, id: str | None = None, execute: bool = True
+    ) -> Run[Any]:
+        """Skip a node. Its update is checked here if the flow is known, and stored as plain data."""
+        flow = self._flows.get(self._services.store.run(run_id).flow)
+        update = request.update
+        if flow is not None and update is not None:
+            given = msgspec.structs.asdict(flow.state.by_hand(update, node=request.node))
+            update = {
+                field: value
+                for part in ("set", "append", "merge", "add", "reduce")
+                for field, value in given[part].items()
+            }
+        elif update is not None:
+            update = questions.plain(update, "update")
+        request = msgspec.structs.replace(request, update=update)
+        return await self.ask(run_id, request, id=id, execute=execute)
 
     async def answer(self, run_id: str, request: inbox.Answer) -> Run[Any]:
         """Answer a question, by its key or by the name of its node, and wait until the answer is in the log."""
+        sure = request.confidence
+        if sure is not None and not (isinstance(sure, (int, float)) and 0 <= sure <= 1):
+            raise SettingError(f"confidence={sure!r}: give a number from 0 to 1")
         known = self._look_at(run_id, VERBS["answer"].asked)
         value = questions.plain(request.value, "answer")
         key = questions.check(known, request.key, value, update=request.update)
-        request = msgspec.structs.replace(request, key=key, value=value)
-        run, is_recorded = await self._ask(run_id, request, known=known)
-        if is_recorded:
-            return run
-        await self._until_answered(run_id, request)
-        return run if run.questions == () else self.view(run_id)
+        request = self._with_id(msgspec.structs.replace(request, key=key, value=value), None)
+        return await self._ask(run_id, request, known=known)
 
-    async def _until_answered(self, run_id: str, request: inbox.Answer) -> None:
-        """Wait, a few seconds at most, until the answer is in the log. Raises `AnswerRefused` if another answer came first."""
-        store, key = self._services.store, request.key
-        for _ in range(_ANSWER_POLLS):
-            for row in store.events(run_id, kinds=("QuestionAnswered",)):
-                answered = open_row(row, store.blobs).event
-                if answered.key == key:
-                    if (answered.answer, answered.by) != (request.value, request.by):
-                        raise AnswerRefused(run_id, key, questions.said_already(answered))
-                    return
-            if key not in history.load(store, run_id).questions:
-                raise AnswerRefused(run_id, key, "the question was closed before the answer was recorded")
-            await sleep(self._services.clock, POLL_S / 4)
-
-    async def signal(self, run_id: str, request: inbox.Signal, *, has_id: bool) -> Run[Any]:
-        """Send a signal. `has_id` is True if the sender gave the signal its id: a second signal with that id then changes
-        nothing, because the inbox remembers ids. Raises `SignalRefused` if the payload does not fit the wait that would receive
-        it. A wait that begins after this check sets a payload that does not fit aside.
+    async def signal(
+        self, run_id: str, name: str, payload: Any, *, id: str | None, by: str | None, reason: str | None
+    ) -> Run[Any]:
+        """Send a signal. A second signal with the same `id` changes nothing, because the inbox remembers ids. Raises
+        `SignalRefused` if the payload does not fit the wait that would receive it. A wait that begins after this check sets a
+        payload that does not fit aside.
         """
-        store, known = self._services.store, self._look_at(run_id, VERBS["signal"].asked)
-        request = msgspec.structs.replace(request, payload=questions.plain(request.payload, "payload"))
-        left = inbox.stored_form(request)
+        if not isinstance(name, str) or not name:
+            raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")
+        request = self._with_id(inbox.Signal(name=name, by=by, reason=reason), id)
+        has_id = id is not None
+        if has_id:  # signals had ids before other requests, and keep a name of their own
+            request = msgspec.structs.replace(request, id=f"signal:{id}")
+        known = self._look_at(run_id, VERBS["signal"].asked)
+        request = msgspec.structs.replace(request, payload=questions.plain(payload, "payload"))
         wrong = _misfit(known.state, request)
         if wrong is not None and (count := self._on_their_way(run_id, request.name)):
             # Read the log again: one that has arrived meanwhile must not be counted in neither place.
             wrong = _misfit(self._look_at(run_id, VERBS["signal"].asked).state, request, count)
-        if wrong is not None and (not has_id or store.post(run_id, left, only_look=True)):
+        if wrong is not None and (not has_id or self._post(run_id, request, only_look=True)):
             raise SignalRefused(run_id, request.name, wrong)
-        if has_id and not store.post(run_id, left):
+        if has_id and not self._post(run_id, request):
             return msgspec.structs.replace(self.view(run_id), repeated=True)
-        run, _ = await self._ask(run_id, request, posted=has_id, known=known)
-        return run
+        return await self._ask(run_id, request, posted=has_id, known=known)
 
     def _on_their_way(self, run_id: str, name: str) -> int:
         """How many signals of that name were sent to the run, and are not in its log yet because another engine holds it."""
         store = self._services.store
         holder = store.run(run_id).holder
-        left = inbox.requests_to(run_id, store.inbox(holder.id)) if holder is not None else []
+        left = (
+            [inbox.read(one) for one in store.inbox(holder.id, run_id=run_id)] if holder is not None else []
+        )
         return sum(isinstance(request, inbox.Signal) and request.name == name for request in left)
+
+    def _with_id(self, request: R, id: str | None) -> R:
+        """Return the request with the id that the caller has given it, or with a random one."""
+        _check_id(id, "signal" if isinstance(request, inbox.Signal) else "request")
+        check_by_and_reason(request.by, request.reason)
+        chosen = f"request:{id}" if id is not None else f"{self._services.luck.getrandbits(96):024x}"
+        return msgspec.structs.replace(request, id=chosen)
+
+    def _stamped(self, request: R) -> R:
+        """Return a request that was just put into an inbox, with the time of that."""
+        return msgspec.structs.replace(request, at=self._services.store.now())
+
+    def _post(self, run_id: str, request: AnyRequest, *, only_look: bool = False) -> bool:
+        """Put a request into the inbox, unless `only_look` is given. Returns False if it was there before. Raises `RequestExists`
+        and `RunOver`.
+        """
+        store = self._services.store
+        check_by_and_reason(request.by, request.reason)
+        inbox.check(request)
+        try:
+            return store.post(run_id, inbox.stored_form(request), only_look=only_look)
+        except RequestExists as other:  # name the id that the caller gave
+            raise RequestExists(run_id, inbox.given_id(other.request), other.verb) from None
+        except RunOver:  # say what the caller wanted to do with the run
+            refuse_final(run_id, store.run(run_id).status, VERBS[request.verb].asked)
+            raise
+
+    # --- whichever engine executes the run ------------------------------------------------------------
+
+    async def _ask(
+        self, run_id: str, request: AnyRequest, *, posted: bool = False, known: Journal | None = None
+    ) -> Run[Any]:
+        """Carry out a request that has an id, or leave it in the inbox for the engine that executes the run, and wait for that
+        engine. `posted` is True if the request is in the inbox already. `known` is the journal of the run, read a moment ago; it
+        saves reading the log again.
+        """
+        store, verb = self._services.store, VERBS[request.verb]
+        check_by_and_reason(request.by, request.reason)
+        row = store.run(run_id)
+        if (
+            posted and row.status in FINAL
+        ):  # the request itself may have been carried out, and have ended the run
+            return await self._until_handled(run_id, request)
+        refuse_final(run_id, row.status, verb.asked)
+        if run_id not in self._holdings and not row.held:
+            with suppress(RunHeld):
+                run = await self._ask_idle(run_id, request, posted=posted, known=known)
+                return run if run is not None else await self._until_handled(run_id, request)
+        if not posted:
+            self._post(run_id, request)
+        held = self._holdings.get(run_id)
+        if held is not None:
+            held.request(self._stamped(request))
+        elif not store.run(run_id).held:  # its holder has released it before it could find the request
+            return await self._until_handled(run_id, request)
+        is_inside = nesting.is_inside(store.generation, run_id)  # then the run may wait for this call
+        return (
+            self.view(run_id) if is_inside or not verb.awaited else await self._until_handled(run_id, request)
+        )
+
+    async def _ask_idle(
+        self, run_id: str, request: AnyRequest, *, posted: bool, known: Journal | None = None
+    ) -> Run[Any] | None:
+        """Carry out a request to a run that no engine executes. `posted` is True if the request is in the inbox, where another
+        engine may have found it: then the result is None. An edit needs the flow; without it, it is left for a worker.
+        """
+        lease, executes = None, VERBS[request.verb].executes
+        if isinstance(request, inbox.Edit) and self._services.store.run(run_id).flow not in self._flows:
+            return self.view(run_id) if posted else self.leave(run_id, request)
+        if posted:
+            lease = self._holdings.claim_for(run_id, request, briefly=not executes)
+            if lease is None:
+                return None
+        done = await self._carry_out(run_id, request, lease, known)
+        return (
+            done
+            if isinstance(done, Run)
+            else self._driver.result(await self._driver.drive(done.journal, done))
+        )
+
+    async def _until_handled(self, run_id: str, request: AnyRequest) -> Run[Any]:
+        """Wait, a few seconds at most, until a request in the inbox was carried out. Raises what the engine that refused it has
+        raised, and `RunOver` if the run has ended first. If the run is released meanwhile, the request is carried out here.
+        """
+        store = self._services.store
+        for _ in range(_LOOKS):
+            found = next((one for one in store.inbox(run_id=run_id) if one.id == request.id), None)
+            if found is None or found.taken or found.unmet:
+                self._raise_refusal(run_id, request, unmet=found is not None and found.unmet)
+                return self.view(run_id)
+            if run_id not in self._holdings and not store.run(run_id).held:
+                with suppress(RunHeld):
+                    run = await self._ask_idle(run_id, request, posted=True)
+                    if run is not None:
+                        return run
+            await self._until_news(run_id)
+        return self.view(run_id)
+
+    async def _until_news(self, run_id: str) -> None:
+        """Wait until it is time to look at the inbox again, or until a run that is executed here has handled requests."""
+        held = self._holdings.get(run_id)
+        if held is not None and held.done.done():  # it is being loaded, or its end is being recorded
+            await asyncio.sleep(0)
+            return
+        nap = asyncio.ensure_future(sleep(self._services.clock, _LOOK_S))
+        news: list[asyncio.Future[None]] = [nap]
+        if held is not None:
+            news.append(held.done)
+        if isinstance(held, Runner):
+            news.append(held.journal.until_taken())
+        try:
+            await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            nap.cancel()
+
+    def _raise_refusal(self, run_id: str, request: AnyRequest, *, unmet: bool) -> None:
+        store, asked = self._services.store, VERBS[request.verb].asked
+        if unmet:
+            refuse_final(run_id, store.run(run_id).status, asked)
+        for row in store.events(run_id, kinds=("RequestRefused",)):
+            refused = open_row(row, store.blobs).event
+            if refused.request == request.id:
+                raise rebuild_refusal(refused.error, run_id, refused.reason, about=refused.about, asked=asked)
 
     # --- for a run that no engine executes ------------------------------------------------------------
 
-    async def carry_out(
+    async def _carry_out(
         self, run_id: str, request: AnyRequest, lease: Lease | None = None, known: Journal | None = None
-    ) -> Run[Any]:
-        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given, and release it."""
-        if not VERBS[request.verb].executes:
+    ) -> Run[Any] | Runner:
+        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given. Returns the run, whose
+        lease is released, or the runner with which the run is to be driven. If the lease is given, the request is in the inbox,
+        and a refusal is recorded.
+        """
+        try:
+            if VERBS[request.verb].executes:
+                return await self._begin(run_id, request, lease)
             return await self._record(run_id, request, lease, known)
+        except REFUSALS as refused:
+            if lease is not None:
+                await self._record_refused(run_id, request, refused)
+            raise
+
+    async def _begin(self, run_id: str, request: AnyRequest, lease: Lease | None) -> Runner:
+        """Resume a run as a request says. Returns the runner with which it is to be driven."""
+        if isinstance(request, inbox.Resume):
+            journal = await self._driver.take_up(run_id, _take_up(request), lease, request)
+            journal.taken.append(request.id)
+            return Runner(journal)
         take_up = TakeUp(nodes=[], named=True, by=request.by, reason=request.reason)
-        journal = await self._driver.take_up(run_id, take_up, lease)
+        journal = await self._driver.take_up(run_id, take_up, lease, request if lease is not None else None)
         runner = Runner(journal)
         try:
             runner.obey(request)
         except BaseException:
             self._holdings.release(run_id, journal.fence)
             raise
-        return await self._driver.drive(journal, runner)
+        return runner
 
     async def _record(
         self, run_id: str, request: AnyRequest, lease: Lease | None, known: Journal | None
     ) -> Run[Any]:
-        """Record a request without executing anything, which needs no flow. The append releases the lease. The log is not read
-        again if it is still the log of `known`.
+        """Record a request without executing anything, which needs no flow (except an edit). The append releases the lease. The
+        log is not read again if it is still the log of `known`.
         """
         services, holdings = self._services, self._holdings
         lease = lease or holdings.claim(run_id, briefly=True)
@@ -201,27 +433,49 @@ class Requests:
 
     # --- from an inbox, with a lease ------------------------------------------------------------------
 
-    async def carry_out_waiting(self, lease: Lease) -> Run[Any]:
-        """Carry out the oldest request in the inbox of a run whose last holder stopped before it found the request."""
-        services, run_id = self._services, lease.run_id
-        waiting = next(iter(inbox.requests_to(run_id, services.store.inbox(services.holder.id))), None)
-        if waiting is None:  # another engine has carried it out
-            self._holdings.release(run_id, lease.fence)
-            return self.view(run_id)
-        try:
-            return await self.carry_out(run_id, waiting, lease)
-        except (ResumeRefused, AnswerRefused, SettingError) as refused:
-            await self._record_refused(run_id, waiting, str(refused))
-            return self.view(run_id)
+    def come_first(self, run_id: str, waiting: list[AnyRequest]) -> bool:
+        """Return whether the requests to a run that a worker has taken are carried out before it claims the run: because one of
+        them resumes it, or because only a request may move it.
+        """
+        row = self._services.store.run(run_id)
+        is_early = (
+            row.status == "pending" and row.due_at is not None and row.due_at > self._services.store.now()
+        )
+        return is_early or row.status == "failed" or any(VERBS[one.verb].executes for one in waiting)
 
-    async def _record_refused(self, run_id: str, request: AnyRequest, refused: str) -> None:
-        """Record that a request cannot be carried out, and remove it from the inbox."""
-        lease = self._holdings.claim(run_id)
-        journal = self._journal(self._services.store.run(run_id), lease.fence)
-        journal.tick()
-        journal.taken.append(request.id)
-        journal.record(events.ResumeRefused(reason=refused, by=request.by))
-        await journal.save_and_wait(release=True)
+    async def carry_out_waiting(self, lease: Lease, request: AnyRequest) -> Run[Any] | None:
+        """Carry out the oldest request in the inbox of a run that a worker has taken. Returns the run if it was executed or has
+        ended, and None if there was only something to record.
+        """
+        if self._holdings.stopping is not None:  # it waits for another engine
+            self._holdings.release(lease.run_id, lease.fence)
+            return None
+        try:
+            done = await self._carry_out(lease.run_id, request, lease)
+        except REFUSALS:
+            return None
+        if isinstance(done, Run):
+            return done if done.status in FINAL else None
+        done.leave_long_waits()
+        return await self._driver.drive(done.journal, done)
+
+    async def carry_out_unclaimed(self, run_id: str, request: AnyRequest) -> Run[Any] | None:
+        """Carry out the oldest request in the inbox of a run that this worker may not continue: recording it does not need the
+        flow of the run. Returns what `carry_out_waiting` returns.
+        """
+        with suppress(RunHeld):
+            lease = self._holdings.claim_for(run_id, request, briefly=True)
+            return await self.carry_out_waiting(lease, request) if lease is not None else None
+        return None
+
+    async def _record_refused(self, run_id: str, request: AnyRequest, refused: HoldfastError) -> None:
+        """Record that a request cannot be carried out, and remove it from the inbox. If another engine has claimed the run
+        meanwhile, that engine does so; if the run has ended, the store has marked the request as unmet.
+        """
+        with suppress(RunHeld):
+            lease = self._holdings.claim_for(run_id, request, briefly=True)
+            if lease is not None:
+                await self._driver.record_refusal(run_id, lease.fence, request, refused)
 
     # --- looking --------------------------------------------------------------------------------------
 
@@ -238,12 +492,47 @@ class Requests:
         """Create a journal from which a run is only read: it has no lease."""
         row = self._services.store.run(run_id)
         refuse_final(run_id, row.status, asked)
-        return self._journal(row, 0)
-
-    def _journal(self, row: RunRow, fence: int) -> Journal:
         services = self._services
         state = history.load(services.store, row.run_id, row=row)
-        return Journal(services, self._flows.get(row.flow) or UNKNOWN, state, row=row, fence=fence)
+        return Journal(services, self._flows.get(row.flow) or UNKNOWN, state, row=row, fence=0)
+
+
+def refuse_id_here(id: str) -> SettingError:
+    """Return the error for an id that was given to a verb which executes the run here."""
+    return SettingError(
+        f"id={id!r} needs execute=False: the inbox of the run remembers the ids of requests, and this call executes the run here "
+        "without an inbox. Leave id out, or add execute=False."
+    )
+
+
+def _check_id(id: Any, what: str) -> None:
+    if id is not None and (not isinstance(id, str) or not id):
+        raise SettingError(
+            f"id={id!r} is not a valid id of a {what}: give a string that is not empty, or leave id out"
+        )
+    if id is not None and what == "request" and (len(id) > _ID_MAX or not id.isprintable()):
+        raise SettingError(
+            f"id={id[:40]!r}{'…' * (len(id) > 40)} is not a valid id of a request: give up to {_ID_MAX} printable characters"
+        )
+
+
+def _take_up(request: inbox.Resume) -> TakeUp:
+    """Return how a request to resume a run wants it to be resumed. Raises `SettingError`."""
+    changes = inbox.read_changes(request.changes) if request.changes is not None else None
+    return TakeUp(
+        checkpoint=request.checkpoint,
+        after=request.after,
+        restart_at=request.restart_at,
+        replay=request.replay,
+        edit=changes if changes is not None else request.edit,
+        seen=request.seen,
+        force=request.force,
+        confirm=request.confirm,
+        on_change=request.on_change,
+        rename=request.rename,
+        by=request.by,
+        reason=request.reason,
+    )
 
 
 def _misfit(state: RunState, request: inbox.Signal, on_their_way: int = 0) -> str | None:

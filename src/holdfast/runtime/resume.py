@@ -2,14 +2,15 @@
 
 `prepare` turns a request into a journal whose first events are recorded but not saved yet: `RunResumed`, `RunClaimed` or
 `RunRewound`, then `FlowChanged`, `StateUpgraded`, `StateEdited`. If the request is refused, it raises `ResumeRefused` and
-nothing is saved. Validations are called last, with the state that the run would continue with. A refusal by a validation
-(`Invalid`) is the only refusal that the engine records.
+nothing is saved. Validations are called last, with the state that the run would continue with. Of the requests that a caller
+makes directly, only those that a validation refuses (`Invalid`) are recorded as refused; of those in an inbox, all are.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any, Literal
 
@@ -20,17 +21,18 @@ from holdfast.core.difference import compatible, difference
 from holdfast.core.events import Values
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS
-from holdfast.core.run_state import NODE_LEVEL, RunState
-from holdfast.core.state import diff
+from holdfast.core.run_state import NODE_LEVEL, VISIT_DONE, NodeState, RunState
+from holdfast.core.state import always, apply, diff
 from holdfast.errors import (
     HoldfastError,
     ResumeRefused,
+    SettingError,
     StateError,
     describe_failure,
     did_you_mean,
     end_sentence,
 )
-from holdfast.reading import history
+from holdfast.reading import history, text
 from holdfast.reading.chunks import Streamer, make_spans, read_spills
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
@@ -47,7 +49,11 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     restart_at: str | None = None
     replay: bool = False
     validate: Callable[[Any], Any] | None = None
-    edit: Callable[[Any], Any] | Mapping[str, Any] | None = None
+    edit: Callable[[Any], Any] | Mapping[str, Any] | events.Changes | None = None
+    seen: int | None = None
+    """The seq of the last event that the caller saw when it computed `edit`: the resume is refused if the run has moved since.
+    None if the edit does not depend on the state.
+    """
     force: bool = False
     on_change: Literal["refuse", "compatible"] = "refuse"
     rename: Mapping[str, str] = {}
@@ -55,6 +61,8 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     named: bool = False
     """True if the caller said what to do with the failed nodes: then a fatal failure does not prevent the resume."""
     fresh: bool = False
+    confirm: Collection[str] = ()
+    """The nodes that may run again although they are not idempotent."""
     claims: bool = False
     """True if a worker claims the run from a queue and no caller has asked for it: a failed run stays failed, a paused run
     paused.
@@ -64,6 +72,22 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
     reason: str | None = None
 
+    @property
+    def changes_nothing(self) -> bool:
+        """True if the run continues from the end of its log with the state that it has: then a completed run is returned as it
+        is.
+        """
+        return self.checkpoint is None and not (self.after or self.restart_at or self.replay or self.edit)
+
+
+def check_confirm(confirm: Any) -> list[str]:
+    """Return the names of the nodes that may run again. Raises `SettingError` if they are not a list of names."""
+    if isinstance(confirm, str) or not isinstance(confirm, Collection):
+        raise SettingError(f"confirm={confirm!r} is not valid: give a list of the names of nodes")
+    if not all(isinstance(name, str) for name in confirm):
+        raise SettingError(f"confirm={confirm!r} is not valid: the names of nodes are strings")
+    return list(confirm)
+
 
 class Invalid(ResumeRefused):
     """A validation refused to let the run continue with its state."""
@@ -71,6 +95,15 @@ class Invalid(ResumeRefused):
 
 def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, take_up: TakeUp) -> Journal:
     """Create the journal with which a run is resumed as asked, and record its first events. Raises `ResumeRefused`."""
+    journal = prepare_unchecked(services, flow, row, fence, take_up)
+    _validate(flow, journal.state, take_up)
+    return journal
+
+
+def prepare_unchecked(
+    services: Services, flow: Flow[Any], row: RunRow, fence: int, take_up: TakeUp
+) -> Journal:
+    """Do what `prepare` does, but do not call the validations."""
     head = history.load(services.store, row.run_id, row=row, check=True)
     refuse_final(row.run_id, head.status)
     to = _place(services, row, head, take_up)
@@ -82,9 +115,13 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, take_u
     state = head if to is None else _rewound_to(services, flow, row, head, to, take_up)
     state.at = head.at  # after a rewind, the time of new events is still later than that of all old ones
     journal = Journal(services, flow, state, row=row, fence=fence)
+    refuse_moved(journal, take_up.seen)
     journal.tick()
     changed = flow_events(services, flow, state, take_up)
     if to is None:
+        _refuse_needless(
+            flow, row.run_id, take_up, head.failed, "if the run continues from the end of its log"
+        )
         journal.record(_taken_up(services.holder.describe(), head, take_up))
     else:
         seq = row.seq + 1
@@ -102,7 +139,6 @@ def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, take_u
             )
         )
     _refuse_misfit(flow, journal.state)
-    _validate(flow, journal.state, take_up)
     return journal
 
 
@@ -167,7 +203,8 @@ def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> 
     reached = node is not None and (node.completed_seq if take_up.after else node.iteration)
     if node is None or not reached:
         what = "has not completed" if take_up.after else "was never reached"
-        raise ResumeRefused(row.run_id, f"node {name!r} {what} in this run{did_you_mean(name, head.nodes)}")
+        near = did_you_mean(name, head.nodes) if node is None else ""
+        raise ResumeRefused(row.run_id, f"node {name!r} {what} in this run{near}")
     if take_up.after:
         return node.completed_seq
     return row.seq if name in head.open else node.completed_seq - 1
@@ -216,22 +253,55 @@ def _checkpoint(services: Services, row: RunRow, seq: int) -> int:
 def _rewound_to(
     services: Services, flow: Flow[Any], row: RunRow, head: RunState, to: int, take_up: TakeUp
 ) -> RunState:
-    """Return the state of the run at the event to rewind to. Raises `ResumeRefused` if the rewind would run a node again that
-    is not idempotent.
+    """Return the state of the run at the event to rewind to. Raises `ResumeRefused` if the rewind would run nodes again that are
+    not idempotent, and the caller has not confirmed all of them.
     """
     state = history.load(services.store, row.run_id, to, row=row, check=True)
-    if not take_up.force:
-        for name, node in head.nodes.items():
-            known = flow.nodes.get(take_up.rename.get(name, name))
-            then = state.nodes.get(name)
-            again = then is None or then.tries != node.tries or name in state.open
-            if known is not None and not known.options.idempotent and node.tries and again:
-                raise ResumeRefused(
-                    row.run_id,
-                    f"going back to event {to} would run {name!r} again, which is not idempotent. "
-                    "If that is right, use force=True (--force); or resume from a later checkpoint.",
-                )
+    again = {
+        known.name: node
+        for name, node in head.nodes.items()
+        if (known := flow.nodes.get(take_up.rename.get(name, name))) is not None
+        and node.tries
+        and (name not in state.nodes or state.nodes[name].tries != node.tries or name in state.open)
+    }
+    _refuse_needless(flow, row.run_id, take_up, again, f"if the run goes back to event {to}")
+    once = [name for name in again if not flow.nodes[name].options.idempotent]
+    if not take_up.force and not set(once) <= set(take_up.confirm):
+        named = ", ".join(f'"{name}"' for name in once)
+        raise ResumeRefused(
+            row.run_id,
+            f"going back to event {to} would repeat {'a node' if len(once) == 1 else f'{len(once)} nodes'} that "
+            f"{'is' if len(once) == 1 else 'are'} not idempotent:\n"
+            + _indented([f"{name} {_last_run(again[name])}" for name in once])
+            + f"\nTo run {'it' if len(once) == 1 else 'them'} again, add confirm=[{named}] "
+            f"({' '.join(f'--confirm {name}' for name in once)}); otherwise resume from a later checkpoint.",
+        )
     return state
+
+
+def _refuse_needless(
+    flow: Flow[Any], run_id: str, take_up: TakeUp, again: Collection[str], when: str
+) -> None:
+    """Refuse a `confirm` of a node that would not run again: it is probably a mistake. Raises `ResumeRefused`."""
+    for name in take_up.confirm:
+        if name not in flow.nodes:
+            near = did_you_mean(name, flow.nodes) or f"; it has {', '.join(flow.nodes)}"
+            raise ResumeRefused(
+                run_id, f"confirm names {name!r}, but flow {flow.name!r} has no such node{near}"
+            )
+        if name not in again:
+            raise ResumeRefused(
+                run_id, f"confirm names {name!r}, which would not run again {when}. Leave it out of confirm."
+            )
+
+
+def _last_run(node: NodeState) -> str:
+    """Say how far the latest visit of a node got, and when."""
+    if node.status in VISIT_DONE:
+        return f"({node.status} at {text.when(node.ended_at)})"
+    if node.status == "failed":
+        return f"(failed at {text.when(node.ended_at)})"
+    return f"(began at {text.when(node.started_at)} and has not completed)"
 
 
 def _signals_since(
@@ -267,17 +337,6 @@ def _taken(services: Services, row: RunRow, state: RunState, name: str, to: int)
                 yield awaited.name, payload
 
 
-def _fresh(head: RunState) -> dict[str, dict[int, int]]:
-    """Return how often each visit got new idempotency keys, as node -> iteration -> count. A rewind keeps this count, because
-    the services that got the old keys remember them.
-    """
-    fresh = {name: dict(visits) for name, visits in head.fresh.items()}
-    for name, node in head.nodes.items():
-        if node.fresh:
-            fresh.setdefault(name, {})[node.iteration] = node.fresh
-    return fresh
-
-
 def _rewind(
     head: RunState, state: RunState, to: int, take_up: TakeUp, signals: dict[str, list[Any]]
 ) -> events.RunRewound:
@@ -304,8 +363,9 @@ def _rewind(
         active_s=head.active_s,
         usd=head.usd,
         tokens=head.tokens,
-        fresh=_fresh(head),
+        fresh=head.renewals(),
         signals=signals,
+        confirmed=list(take_up.confirm),
         by=take_up.by,
         reason=take_up.reason,
     )
@@ -405,25 +465,70 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
     journal.record(upgraded)
 
 
+_UNMOVED = frozenset({"RunClaimed", "RequestRefused", "NodeStreamed", "NodeWaiting"})
+"""Events after which the state has the same values as before, so that an edit that was computed before them still fits."""
+
+
+def refuse_moved(journal: Journal, seen: int | None, asked: str = "resumed") -> None:
+    """Refuse an edit that was computed from an older state of the run: from the state at event `seen`. Raises `ResumeRefused`."""
+    moved = sorted(journal.kinds_since(seen) - _UNMOVED) if seen is not None else []
+    if moved:
+        raise ResumeRefused(
+            journal.state.run_id,
+            f"the edit was computed from the state at event {seen}, and the run has moved since ({', '.join(moved)}). "
+            "Look at the run as it is now, and repeat the edit.",
+            asked=asked,
+        )
+
+
 def edited(
-    flow: Flow[Any], state: RunState, edit: Callable[[Any], Any] | Mapping[str, Any]
+    flow: Flow[Any],
+    state: RunState,
+    edit: Callable[[Any], Any] | Mapping[str, Any] | events.Changes,
+    *,
+    run_id: str | None = None,
 ) -> events.Changes:
-    """Return the changes that an edit makes to the state. The edit is a mapping of fields, or a function that returns fields or
-    a state, or changes its argument.
+    """Return the changes that an edit makes to the state. The edit is a mapping of fields, a function that returns fields or a
+    state, or changes its argument; or it is what such a function has changed. Raises `StateError`, which names the run (for a
+    fork, the run `run_id` that it is forked from), if the edit does not fit the state type; `SettingError` if it is no edit.
     """
-    if isinstance(edit, Mapping):
-        result: Any = dict(edit)
-    else:
-        given = flow.state.load(state.values)
-        result = edit(given)
-        if result is None:
-            return diff(state.values, flow.state.dump(given))
-    if isinstance(result, dict):
-        after = dict(state.values)
-        for field, value in result.items():
-            after[field] = flow.state.accept_field(field, value)
-        return diff(state.values, flow.state.dump(flow.state.load(after)))
-    return diff(state.values, flow.state.dump(result))
+    if not callable(edit) and not isinstance(edit, (Mapping, events.Changes)):
+        raise SettingError(
+            f"edit={edit!r} of run {run_id or state.run_id!r} is not valid: give a dict of fields and values, or a function of "
+            "the state"
+        )
+    with naming_misfit(run_id or state.run_id, flow):
+        if isinstance(edit, events.Changes):
+            after = dict(state.values)
+            apply(after, edit, always)
+            flow.state.load(after)
+            return edit
+        if isinstance(edit, Mapping):
+            result: Any = dict(edit)
+        else:
+            given = flow.state.load(state.values)
+            result = edit(given)
+            if result is None:
+                return diff(state.values, flow.state.dump(given))
+        if isinstance(result, dict):
+            after = dict(state.values)
+            for field, value in result.items():
+                after[field] = flow.state.accept_field(field, value)
+            return diff(state.values, flow.state.dump(flow.state.load(after)))
+        return diff(state.values, flow.state.dump(result))
+
+
+@contextmanager
+def naming_misfit(run_id: str, flow: Flow[Any]) -> Iterator[None]:
+    """Say in a `StateError` which run an edit does not fit."""
+    try:
+        yield
+    except StateError as misfit:
+        why = end_sentence(str(misfit))
+        misfit.args = (
+            f"the edit of run {run_id!r} does not fit {flow.state.name}: {why} Give fields and values of that type.",
+        )
+        raise
 
 
 def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:

@@ -35,15 +35,7 @@ from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED, visit_of
-from holdfast.errors import (
-    AnswerRefused,
-    CodecError,
-    ContextError,
-    FenceLost,
-    LogBudget,
-    ResumeRefused,
-    SettingError,
-)
+from holdfast.errors import CodecError, ContextError, FenceLost, LogBudget, RunHeld
 from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk, make_spans
 from holdfast.reading.inbox import AnyRequest
@@ -51,14 +43,14 @@ from holdfast.runtime import failures, nesting, operator, outcomes
 from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
-from holdfast.runtime.calls.context import BlockingContext, Context, running_loop
+from holdfast.runtime.calls.context import BlockingContext, Context, run_generator, running_loop
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.streams import Segment
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.holdings import Halt
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import NodeCall
-from holdfast.runtime.operator import VERBS
+from holdfast.runtime.operator import REFUSALS, VERBS
 from holdfast.runtime.perform import give_up, perform
 from holdfast.runtime.services import AbandonedCall
 
@@ -145,7 +137,11 @@ class Runner:
         deleted.
         """
         self._requests: list[AnyRequest] = []
-        self._known_requests: set[str] = set()
+        self._known_requests = set(journal.taken)
+        self._cancels: list[str] = []
+        """Ids of the requests to cancel the run. They stay in the inbox until the cancellation is recorded, because this process
+        may die while the nodes are being stopped.
+        """
         self._durability = self.state.options.get("durability", "sync")
         self._calls: list[Body] | None = []
         """The nodes to call when the append under way is durable; None if that is the last append of this runner."""
@@ -169,6 +165,11 @@ class Runner:
             self._known_requests.add(request.id)
             self._requests.append(request)
             self._advance()
+
+    def leave_long_waits(self) -> None:
+        """Release the run when it only waits: in a worker, it has a slot and a place in its queue that other runs could use."""
+        self.park_after_s = self.patience_s = min(self.services.park_after, SOON_S)
+        self.on_long_wait = LongWait.LEAVE
 
     def is_current(self, body: Body) -> bool:
         """Return whether an attempt may still record events, because it was not abandoned."""
@@ -202,11 +203,13 @@ class Runner:
         else:
             self._stop_bodies()
 
-    def _park_all(self) -> None:
-        """Unwind the nodes that are waiting."""
-        for body in list(self._bodies.values()):
-            if body.work is not None:
+    def _park_all(self) -> bool:
+        """Unwind the nodes that are waiting. Returns whether all nodes that are called now unwind."""
+        bodies = list(self._bodies.values())
+        for body in bodies:
+            if body.work is not None and body.parking is None:
                 body.work.park()
+        return all(body.parking is not None for body in bodies)
 
     def _stop_bodies(self) -> None:
         """Stop the running nodes. A coroutine that does not end is abandoned after `UNWIND_S` seconds, or when this method is
@@ -302,7 +305,8 @@ class Runner:
         if not self.journal.saved_seq or self._halt is not None or self.state.status in FINAL:
             return False
         services = self.services
-        for request in inbox.requests_to(self.state.run_id, services.store.inbox(services.holder.id)):
+        waiting = services.store.inbox(services.holder.id, run_id=self.state.run_id)
+        for request in map(inbox.read, waiting):
             if request.id not in self._known_requests:
                 self._known_requests.add(request.id)
                 self._requests.append(request)
@@ -313,7 +317,7 @@ class Runner:
         """Return whether a run with `durability="exit"` must save its events now, although it has not stopped."""
         # Checkpoint 0 is durable before anything runs, whatever the durability.
         first = not self.journal.saved_seq
-        if first or self.journal.awaited or self.journal.urgent:
+        if first or self.journal.awaited or self.journal.urgent or self.journal.taken:
             return True
         return self._careful(calls) or self.state.seq - self.journal.saved_seq >= _EXIT_EVENTS_MAX
 
@@ -636,7 +640,7 @@ class Runner:
                 )
             if node.streams:
                 body.call(
-                    lambda *given: _streamed(context, body.work, node.fn, given),
+                    lambda *given: run_generator(context, body.work, node.fn, given),
                     arguments,
                     self._around.copy(),
                     self.services.stage,
@@ -721,6 +725,7 @@ class Runner:
             return
         operator.cut_all(self.journal, halt.reason or halt.kind)
         if halt.kind == "cancel":
+            self.journal.taken += self._cancels
             self.journal.record(events.RunCancelled(by=halt.by, reason=halt.reason))
         elif halt.kind == "timeout":
             told = f"{halt.reason}; resume it to give it the same time again"
@@ -738,41 +743,57 @@ class Runner:
             self.journal.record(events.RunInterrupted(reason=halt.reason))
 
     def _take_requests(self) -> None:
+        """Carry out the requests, each once, and record those that the run does not allow as refused."""
         requests, self._requests = self._requests, []
         for request in requests:
-            if self.state.status in HALTED and not isinstance(request, inbox.Cancel):
-                continue  # it stays in the inbox, for the engine that resumes the run
-            # A refused request is dropped: it came too late, and the run has moved on.
-            with suppress(ResumeRefused, AnswerRefused, SettingError):
-                self.obey(request)
+            if self._is_left(request):
+                continue
+            before = self.state.seq
+            try:
+                if isinstance(request, inbox.Edit) and self._is_unwinding_for(request):
+                    self._requests.append(request)
+                else:
+                    self.obey(request)
+            except (*REFUSALS, RunHeld) as refused:
+                if self.state.seq != before:  # never save a part of what a refused request recorded
+                    raise
+                operator.refuse(self.journal, request, refused)
+
+    def _is_left(self, request: AnyRequest) -> bool:
+        """Return whether a request stays in the inbox: for the engine that resumes the run, or until the append that ends the run
+        marks it as unmet. A resume of a paused run waits there until this engine has released the run.
+        """
+        status = self.state.status
+        if status in HALTED:
+            return not isinstance(request, (inbox.Cancel, inbox.Edit))
+        return status in FINAL or (isinstance(request, inbox.Resume) and self.state.paused)
+
+    def _is_unwinding_for(self, request: inbox.Edit) -> bool:
+        """Unwind all nodes that are called now, if they only wait. Returns whether an edit must wait for nodes that unwind."""
+        if self._ended:
+            return True
+        operator.check_edit(self.journal, request)
+        waiting = self.state.waiting_in_memory()
+        return bool(self._bodies) and self.state.running == len(waiting) and self._park_all()
 
     def obey(self, request: AnyRequest) -> None:
-        """Carry out a request, once. Raises `ResumeRefused` or `AnswerRefused` if the run does not allow it."""
+        """Carry out a request, once. Raises one of `REFUSALS`, or `RunHeld`, if the run does not allow it."""
         self._known_requests.add(request.id)
-        self.journal.taken.append(request.id)
-        if self.state.status in HALTED:
+        verb, before = VERBS[request.verb], self.state.seq
+        if self.state.status in HALTED and isinstance(request, inbox.Cancel):
+            self.journal.taken.append(request.id)
             operator.cancel(self.journal, by=request.by, reason=request.reason)
-        elif self.state.status not in FINAL:
-            verb = VERBS[request.verb]
-            if verb.record(self.journal, request, True):
-                self.halt(Halt("cancel", request.by, request.reason or verb.cancels_because))
-            if verb.parks:
-                self._park_all()
+            return
+        cancels = verb.record(self.journal, request, True)
+        if cancels and self.state.seq == before:
+            self._cancels.append(request.id)
+        else:
+            self.journal.taken.append(request.id)
+        if cancels:
+            self.halt(Halt("cancel", request.by, request.reason or verb.cancels_because))
+        if verb.parks:
+            self._park_all()
 
 
 async def _as_coroutine(call: Callable[..., T], *args: Any) -> T:
     return call(*args)
-
-
-async def _streamed(context: Context, work: Attempt, fn: Any, given: tuple[Any, ...]) -> Any:
-    """Run a node that is an async generator. Its values are chunks, except a last value that is a dict or a state: that is the
-    node's result.
-    """
-    state_type = type(given[0])
-    async for value in fn(*given):
-        work.release()
-        if isinstance(value, (dict, state_type)) and not isinstance(value, str):
-            work.hold(value)
-        else:
-            context.emit(value)
-    return work.stream.take_result()

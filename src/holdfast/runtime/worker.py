@@ -2,7 +2,8 @@
 the store, so another worker can continue the run at any time.
 
 It claims runs, it does not resume them (`RunClaimed`): no caller has asked, so a failed run stays failed, a paused one stays
-paused, and the time limit of a run keeps running. A run that waits for a long time is released, for any worker to take when it
+paused, and the time limit of a run keeps running. If a request to resume the run is in its inbox, a caller has asked, and the
+worker resumes it. A run that waits for a long time is released, for any worker to take when it
 is due.
 
 Invariants
@@ -30,6 +31,7 @@ from holdfast.errors import (
     BlobMissing,
     FenceLost,
     HoldfastError,
+    ResumeRefused,
     RunCancelled,
     RunFailed,
     SchemaTooNew,
@@ -48,7 +50,7 @@ from holdfast.runtime.creation import check_queue
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.resume import TakeUp
-from holdfast.runtime.runner import SOON_S, LongWait, Runner
+from holdfast.runtime.runner import Runner
 from holdfast.storage.queues import Taken, Wanted
 from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
@@ -289,7 +291,8 @@ class Worker:
                 self._pass_over(taken, refused)
         else:
             self._passed_over.pop(run_id, None)
-            self._on_end(run)
+            if run is not None:
+                self._on_end(run)
         finally:
             self._services.faults.pop(run_id, None)
             del self._going[run_id]
@@ -297,16 +300,24 @@ class Worker:
             self._empty = 0
             self._news.set()
 
-    async def _drive_as_far_as_it_goes(self, taken: Taken) -> Run[Any]:
+    async def _drive_as_far_as_it_goes(self, taken: Taken) -> Run[Any] | None:
+        """Drive a run that was taken. Returns None if there was only a request to record or to refuse."""
         run_id = taken.lease.run_id
-        if taken.why == "asked" and self._services.store.run(run_id).status == "failed":
-            return await self._requests.carry_out_waiting(taken.lease)
-        journal = await self._driver.take_up(run_id, TakeUp(claims=True), taken.lease)
+        waiting = self._driver.waiting_requests(run_id)
+        if not waiting and taken.why == "asked":  # another engine has carried the request out
+            self._holdings.release(run_id, taken.lease.fence)
+            return None
+        if waiting and self._requests.come_first(run_id, waiting):
+            return await self._requests.carry_out_waiting(taken.lease, waiting[0])
+        try:
+            journal = await self._driver.take_up(run_id, TakeUp(claims=True), taken.lease)
+        except ResumeRefused:  # such as: the flow has changed
+            if not waiting:
+                raise
+            return await self._requests.carry_out_unclaimed(run_id, waiting[0])
         runner = Runner(journal)
-        # A run that waits has a slot here and a place in its queue that other runs could use.
-        runner.park_after_s = runner.patience_s = min(self._services.park_after, SOON_S)
-        runner.on_long_wait = LongWait.LEAVE
-        return await self._driver.drive(journal, runner)
+        runner.leave_long_waits()
+        return await self._driver.drive(journal, runner, waiting)
 
     async def _is_lost(self, fault: StoreError) -> bool:
         """Return whether the whole store is unusable. If this worker can still renew its leases, only data of one run cannot be
@@ -404,7 +415,7 @@ class Worker:
         """Return how many seconds to wait before the worker looks for runs again."""
         clock = self._services.clock
         if self._troubled:
-            return float(min(2.0 ** (self._troubled - 2), POLL_S))
+            return float(min(2.0 ** min(self._troubled - 2, 10), POLL_S))  # a float has no 2 ** 1024
         await self._sweep()
         slow = max(
             min(POLL_S, self._services.holder.ttl_s / 3), UNHEARD_POLL_S

@@ -3,8 +3,8 @@
 
 A store keeps, per run: a log of rows without gaps, one run row that summarises the log, snapshots that make loading fast, a lease
 (which engine may append) and an inbox (requests from all other processes). Beside the runs it keeps blobs, which are values too
-large for a log (`holdfast.storage.blobs`), and queues of runs that wait for a worker (`holdfast.storage.queues`). It never
-interprets the body of an event.
+large for a log (`holdfast.storage.blobs`), queues of runs that wait for a worker (`holdfast.storage.queues`), and tokens, which
+say who may use the server of the store (`holdfast.storage.tokens`). It never interprets the body of an event.
 
 The most important write is `append`. It is conditional: the log must end at `expected_seq`, and the writer must still hold the
 lease with `fence`. Both are checked in the transaction that writes, so a writer that has lost the lease cannot write, whatever
@@ -19,14 +19,15 @@ used in the child, raises `StoreUnusable` from every verb. Every verb may raise 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.storage import leases
+from holdfast.storage import leases, queues
 from holdfast.storage.blobs import Blob, Blobs
 from holdfast.storage.queues import DEFAULT_QUEUE, Queues
+from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
 
 RunStatus: TypeAlias = Literal[
@@ -45,6 +46,7 @@ STATUSES: tuple[RunStatus, ...] = (
 
 Holder: TypeAlias = leases.Holder
 Lease: TypeAlias = leases.Lease
+Request: TypeAlias = queues.Request
 
 
 def in_order(statuses: Collection[str]) -> tuple[RunStatus, ...]:
@@ -224,23 +226,6 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
         return begin if self.after is None else min(begin, self.after)
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to a run from a caller that does not hold its lease. Posting a request with the same `id` again has no effect."""
-
-    id: str
-    verb: str
-    body: dict[str, Any] = {}
-    """What the verb needs. It is empty once the request has been handled."""
-    by: str | None = None
-    reason: str | None = None
-    run_id: str = ""
-    at: float = 0.0
-    taken: int = 0
-    """The seq of the last event of the append that handled the request; 0 if the request still waits."""
-    unmet: bool = False
-    """True if the request still waited when the run was completed or cancelled: nothing can come of it any more."""
-
-
 Verdict: TypeAlias = HoldfastError | None
 
 
@@ -262,6 +247,10 @@ class Store(Protocol):
     @property
     def queues(self) -> Queues:
         """The methods that offer waiting runs to workers."""
+
+    @property
+    def tokens(self) -> Tokens:
+        """The methods that keep the tokens of the server."""
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         """Write a batch of appends in one transaction; when this returns, they are durable. Returns a verdict for each append, in
@@ -332,8 +321,9 @@ class Store(Protocol):
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
         """Return the requests that wait for the runs of this holder, oldest first. A request waits until an append lists it in
         `taken`, or until its run is completed or cancelled: the append that does this marks the requests that still wait as
-        handled and `unmet`. With `run_id` in place of a holder, return all requests that this run ever got, the handled ones too.
-        Raises `RunNotFound`.
+        handled and `unmet`. With `run_id` as well, return those that wait for this run, at a cost that does not grow with those
+        for other runs. With `run_id` in place of a holder, return all requests that this run ever got, the handled ones too.
+        Raises `RunNotFound` if no holder is given.
         """
 
     def now(self) -> float:

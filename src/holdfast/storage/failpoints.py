@@ -34,12 +34,16 @@ FAILPOINTS: dict[str, str] = {
     "sweep.committed": "a batch of leftover events is deleted",
     "backup.copied": "a backup is written to a temporary file, which is not renamed yet",
     "backup.named": "a backup file has its final name and the caller has not been notified",
+    "token.before": "a token is about to be stored or revoked",
+    "token.committed": "a token is stored or revoked, and the caller has not been notified",
     "node.enter": "a node's function is about to be called",
     "node.exit": "a node's function has returned and its result is not recorded",
 }
 
 OF_UPKEEP = ("prune.", "compact.", "delete.", "sweep.", "backup.")
-"""Prefixes of the failpoints that only upkeep reaches; executing a run reaches all the others."""
+"""Prefixes of the failpoints that only upkeep reaches."""
+OF_TOKENS = "token."
+"""Prefix of the failpoints that only a change of the server's tokens reaches. Executing a run reaches all the others."""
 
 hook: Hook | None = None
 """The installed hook, or None. Code that runs at every step checks `hook` before it calls `reach`, so that a process without a

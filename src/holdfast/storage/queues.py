@@ -15,11 +15,12 @@ no second record of them that could be lost or wrong. Every store passes `holdfa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from holdfast.errors import HoldfastError
 from holdfast.storage.leases import Holder, Lease
 
 DEFAULT_QUEUE = "default"
@@ -113,6 +114,27 @@ def minutes_until(now: float, ends: Iterable[tuple[int, str, int]]) -> tuple[Min
     )
 
 
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """A request to a run from a caller that does not hold its lease. Posting a request with the same `id` again has no effect."""
+
+    id: str
+    verb: str
+    body: dict[str, Any] = {}
+    """What the verb needs. It is empty once the request has been handled."""
+    by: str | None = None
+    reason: str | None = None
+    run_id: str = ""
+    at: float = 0.0
+    taken: int = 0
+    """The seq of the last event of the append that handled the request; 0 if the request still waits."""
+    unmet: bool = False
+    """True if the request still waited when the run was completed or cancelled: nothing can come of it any more."""
+
+
+Posted: TypeAlias = bool | HoldfastError
+"""What came of one request of a batch: True if it was stored, False if it had been posted before, or why it was refused."""
+
+
 class Queues(Protocol):
     """The methods of a store that offer runs to workers. They are synchronous, may be called from any thread, and raise
     the errors that every method of a store may raise.
@@ -124,6 +146,13 @@ class Queues(Protocol):
         their creation). Two workers that call this at the same time never get the same run, and neither waits for the other's
         rows. If any run is taken, the holder is also renewed (as by `Store.renew`). The fence of each run grows by one. A holder
         whose leases had expired, but that renewed them before this transaction, keeps its runs.
+        """
+
+    def post_all(self, batch: Sequence[Request]) -> list[Posted]:
+        """Put requests into the inboxes of many runs, each into that of its `run_id`, in one transaction; they are durable when
+        this returns. Returns for each request, in order, what `Store.post` would return, or the `RunNotFound`, `RunOver` or
+        `RequestExists` that it would raise: if one is refused, the others are still stored. Raises `CodecError` and `StoreFull`
+        if nothing was stored.
         """
 
     def held_by(self, holder: str) -> list[Lease]:

@@ -1,5 +1,5 @@
-"""Convert rows that SQLite and PostgreSQL store in the same columns to structs and back: run rows, holders, the generation of a
-store.
+"""Convert rows that SQLite and PostgreSQL store in the same columns to structs and back: run rows, holders, tokens, the
+generation of a store.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.errors import StoreCorrupt
 from holdfast.storage.contract import Holder, Request, RunRow
+from holdfast.storage.tokens import Token
 
 _encode = msgspec.json.Encoder().encode
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -68,6 +69,24 @@ def request_of(cells: tuple[Any, ...]) -> Request:
     request, verb, body, by, reason, run_id, at, taken, unmet = cells
     return Request(id=request, verb=verb, body=_object(body) if body else {}, by=by, reason=reason, run_id=run_id, at=at,
                    taken=taken, unmet=bool(unmet))  # fmt: skip
+
+
+def token_cells(token: Token) -> tuple[Any, ...]:
+    """Return a token as parameters of the query `add_token`."""
+    return msgspec.structs.astuple(token)
+
+
+def token_of(cells: tuple[Any, ...]) -> Token:
+    """Return a token from the columns that the queries `token` and `tokens` select. Raises `StoreCorrupt` if they cannot be
+    read.
+    """
+    found = dict(zip(Token.__struct_fields__, cells, strict=True))
+    try:
+        return msgspec.convert(found, Token)
+    except msgspec.ValidationError as fault:
+        raise StoreCorrupt(
+            f"the row of the token {found['id']!r} is damaged ({fault}). Restore the store from a backup."
+        ) from fault
 
 
 def generation_of(where: str, found: Sequence[tuple[str, ...]]) -> str:

@@ -420,7 +420,7 @@ def _extend(history: History, sketch: Sketch, luck: random.Random, trouble: floa
     """
     bodies = [*_bodies(history)]
     if not bodies or (_awaited(history) and luck.random() < 0.3):
-        return _answer_or_signal(history, luck)
+        return _answer_or_signal(history, sketch, luck)
     name, item = luck.choice(bodies)
     if luck.random() < trouble:
         return _disturb(history, name, item, luck)
@@ -438,8 +438,10 @@ def _awaited(history: History) -> list[str]:
     return [*signals, *(key for key, asked in questions if asked.until is None or asked.until > history.at)]
 
 
-def _answer_or_signal(history: History, luck: random.Random) -> History:
-    """Add an answer or a signal that the run waits for. The first option of a question is chosen most often."""
+def _answer_or_signal(history: History, sketch: Sketch, luck: random.Random) -> History:
+    """Add an answer or a signal that the run waits for. The first option of a question is chosen most often. A node that is
+    skipped and has a branch needs an update, with which its router can choose.
+    """
     word = luck.choice(_awaited(history))
     question = history.state.questions.get(word)
     if question is None:
@@ -447,7 +449,11 @@ def _answer_or_signal(history: History, luck: random.Random) -> History:
     if not question.options:
         return history.answered(word, luck.randrange(9))
     options = [option for option in question.options if option != "abort"]
-    return history.answered(word, luck.choice([*options[:1] * 3, *options]))
+    answer = luck.choice([*options[:1] * 3, *options])
+    if answer == "skip" and question.about == "interrupt" and question.node in sketch.plans:
+        iteration = history.state.nodes[question.node].iteration
+        return history.answered(word, answer, update=sketch.update(question.node, iteration))
+    return history.answered(word, answer)
 
 
 def _work(history: History, name: str, item: int | None, luck: random.Random) -> History:
@@ -620,10 +626,8 @@ def failure(message: str = "broken") -> Failure:
 
 
 def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_at: int | None = None) -> None:
-    """Copy the first `seq` events of a run into another store, as if its process had died after event `seq`. With
-    `snapshot_at`, also store a snapshot of that event.
-
-    The run must not be a fork: the base of a fork is not copied.
+    """Copy the events of a run up to event `seq` into another store, as if its process had died after that event. With
+    `snapshot_at`, also store a snapshot of that event. The base of a fork is copied too.
     """
     rows = store.events(run_id, upto=seq)
     rewinds = tuple(
@@ -633,15 +637,17 @@ def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_a
     place = msgspec.structs.replace(told, seq=seq, rewinds=rewinds)
     state = history.load(store, run_id, seq, row=place, cold=True)
     assert state.status != "new"
-    snapshots: tuple[Snapshot, ...] = ()
+    begins_after = rows[0].seq - 1
+    base = store.snapshot(run_id, [(begins_after, begins_after)]) if begins_after else None
+    snapshots: tuple[Snapshot, ...] = (base,) if base is not None else ()
     if snapshot_at is not None:
         body = run_state.dump(history.load(store, run_id, snapshot_at, row=place, cold=True))
-        snapshots = (Snapshot(snapshot_at, pack(body)),)
+        snapshots += (Snapshot(snapshot_at, pack(body)),)
     (verdict,) = into.append(
         [
             Append(
                 run_id=run_id,
-                expected_seq=0,
+                expected_seq=begins_after,
                 rows=tuple(rows),
                 view=View(
                     status=state.status,
@@ -655,6 +661,7 @@ def crashed_copy(store: Store, run_id: str, seq: int, into: Store, *, snapshot_a
                     input_digest=told.input_digest,
                     created_at=told.created_at,
                     labels=told.labels,
+                    parent=told.parent,
                 ),
                 definition=store.definition(state.fingerprint),
                 snapshots=snapshots,

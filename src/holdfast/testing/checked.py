@@ -72,9 +72,7 @@ class SnapshotFacts(NamedTuple):
 
 
 class StoredRequest(NamedTuple):
-    """A request in the inbox. `taken` is the seq of the event that recorded the request, or 0 while no event has. `unmet` is True
-    if the request still waited when its run was completed or cancelled; `taken` is then the seq of the last event.
-    """
+    """A request in the inbox. `taken` is the seq of the last event of the append that handled it, or 0 while it waits."""
 
     run_id: str | None
     id: str
@@ -82,6 +80,9 @@ class StoredRequest(NamedTuple):
     body: bytes
     taken: int
     unmet: bool
+    """True if the request still waited when its run was over."""
+    is_complete: bool
+    """False if the request may be of an older version of Holdfast, which did not record what became of every request."""
 
 
 class Source(Protocol):
@@ -107,7 +108,7 @@ class Source(Protocol):
     def definitions(self, fingerprints: set[str]) -> dict[str, bytes]: ...
 
     def inbox(self) -> list[StoredRequest]:
-        """Return all requests of all runs, the handled ones too."""
+        """Return all requests of all runs, oldest first for each run."""
 
     def blob(self, digest: str) -> bytes | None:
         """Return the content of a blob, or None if it is missing or does not match its digest."""
@@ -226,10 +227,12 @@ class FileSource:
         return dict(self._select("definitions"))
 
     def inbox(self) -> list[StoredRequest]:
-        ((columns,),) = self._select("unmet")
+        ((columns,),) = self._select("inbox_columns")
         return [
-            StoredRequest(run, name, verb, body.encode(), taken, bool(unmet))
-            for run, name, verb, body, taken, unmet in self._select("inbox" if columns else "old_inbox")
+            StoredRequest(run, name, verb, body.encode(), taken, bool(unmet), bool(complete))
+            for run, name, verb, body, taken, unmet, complete in self._select(
+                "inbox" if columns == 2 else "old_inbox"
+            )
         ]
 
     def blob(self, digest: str) -> bytes | None:
@@ -300,12 +303,15 @@ class StoreSource:
         return {name: body for name, body in found.items() if body is not None}
 
     def inbox(self) -> list[StoredRequest]:
+        is_complete = self._store.url.startswith(
+            "memory:"
+        )  # other stores may have been written by an older version
         return [
             StoredRequest(
-                run.run_id, asked.id, asked.verb, json.dumps(asked.body).encode(), asked.taken, asked.unmet
+                run.run_id, one.id, one.verb, json.dumps(one.body).encode(), one.taken, one.unmet, is_complete
             )
             for run in self.runs()
-            for asked in self._store.inbox(run_id=run.run_id)
+            for one in self._store.inbox(run_id=run.run_id)
         ]
 
     def blob(self, digest: str) -> bytes | None:

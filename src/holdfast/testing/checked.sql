@@ -44,15 +44,15 @@ where key >> 32 not in (select key from runs) group by key >> 32
 -- definitions: the definitions of all flows, by fingerprint
 select fingerprint, body from definitions order by fingerprint
 
--- unmet: whether the store says which requests were unmet; stores of older versions do not
-select count(*) from pragma_table_info('inbox') where name = 'unmet'
+-- inbox_columns: how many of the columns that say what became of a request exist; stores of older versions have none
+select count(*) from pragma_table_info('inbox') where name in ('digest', 'unmet')
 
--- inbox: all requests, each with the seq of the event that recorded it, or 0, and whether it was unmet
-select runs.run_id, inbox.id, inbox.verb, inbox.body, inbox.taken, inbox.unmet
+-- inbox: all requests, each with the seq at which it was handled, or 0
+select runs.run_id, inbox.id, inbox.verb, inbox.body, inbox.taken, inbox.unmet, inbox.digest is not null
 from inbox left join runs on runs.key = inbox.run order by inbox.key
 
--- old_inbox: all requests of a store of an older version, as they will be once the store is migrated
+-- old_inbox: the same of a store of an older version, as the requests will be once the store is migrated
 select runs.run_id, inbox.id, inbox.verb, inbox.body,
        iif(inbox.taken = 0 and runs.status in ('completed', 'cancelled'), runs.seq, inbox.taken),
-       inbox.taken = 0 and runs.status in ('completed', 'cancelled')
+       inbox.taken = 0 and runs.status in ('completed', 'cancelled'), 0
 from inbox left join runs on runs.key = inbox.run order by inbox.key

@@ -25,7 +25,16 @@ import msgspec
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.storage.contract import Store
 from holdfast.testing import testimony
-from holdfast.testing.checked import RunFacts, SnapshotFacts, Source, open_body, source_of, unpack
+from holdfast.testing.checked import (
+    RunFacts,
+    SnapshotFacts,
+    Source,
+    StoredRequest,
+    open_body,
+    source_of,
+    unpack,
+)
+from holdfast.testing.handled_requests import Refusals, check_requests
 from holdfast.testing.replay import FINAL, Replay
 from holdfast.testing.standings import RewindableState, standing_of
 from holdfast.testing.witness import Line, Testimony
@@ -135,10 +144,11 @@ class Checking:
         self._source = source
         self._seen = seen
         self._secrets = secrets
-        self._known: set[str] = set()
-        self._ends: dict[str, int] = {}
-        self._final: set[str] = set()
         self._fingerprints: dict[str, str] = {}
+        self._lineages: dict[str, str] = {}
+        """Fork -> the run whose idempotency keys it shares."""
+        self._runs: dict[str, tuple[RunFacts, Refusals]] = {}
+        """Run -> its row, and what its log shows of requests."""
 
     # --- one run ----------------------------------------------------------------------------------------
 
@@ -150,14 +160,13 @@ class Checking:
             if len(self.violations) < before + _PER_RUN_MAX:
                 self.violations.append(Violation(invariant, run.run_id, seq, text))
 
-        self._known.add(run.run_id)
-        self._ends[run.run_id] = run.seq
+        self._runs[run.run_id] = run, Refusals()
         self._fingerprints.setdefault(run.fingerprint, run.run_id)
-        if run.status in FINAL:
-            self._final.add(run.run_id)
         seen = self._seen.of(run.run_id)
         notes = testimony.Notes(seen)
         replay = self._log(run, notes, say)
+        if replay.now.lineage:
+            self._lineages[run.run_id] = replay.now.lineage
         _compare_row(run, replay, say)
         if self._secrets:
             self._look_for_secrets(json.dumps(run, default=repr).encode(), "the run row", run.run_id, None)
@@ -173,7 +182,7 @@ class Checking:
         replay = Replay(
             lambda invariant, text: say(invariant, text, replay.seq), _rewind_targets(source, run)
         )
-        read, marks = replay.read, notes.marks
+        read, marks, asked = replay.read, notes.marks, self._runs[run_id][1]
         last_seq, last_at, previous = None, float("-inf"), b""
         for seq, at, kind, node, iteration, execution, attempt, salt, body, digest in source.events(run):
             if last_seq is None:
@@ -205,6 +214,8 @@ class Checking:
                 self._snapshot(snapshots.pop(seq), replay.now, say)
             if marks:
                 notes.mark(seq, kind, salt, digest, fields)
+            if kind in Refusals.KINDS:
+                asked.note(seq, kind, fields)
             if secrets:
                 self._look_for_secrets(unpack(body), kind, run_id, seq)
         _end_of_the_log(run, last_seq, previous, snapshots, say)
@@ -293,6 +304,7 @@ class Checking:
             "open",
             "failed",
             "aside",
+            "lineage",
         ):
             mine, theirs = getattr(now, part), getattr(kept, part)
             if mine != theirs:
@@ -337,41 +349,51 @@ class Checking:
         for fingerprint, body in definitions.items():
             self._look_for_secrets(body, f"the definition {fingerprint[:12]}", None, None)
         self._requests(at_end=at_end)
+        self._check_lineages()
         for run_id, seen in self._seen.runs.items():
-            if run_id not in self._known:
+            if run_id not in self._runs:
                 testimony.check_missing_run(run_id, seen, say)
-        testimony.check_others(self._seen.others, self._seen.runs, say, at_end=at_end)
+        testimony.check_others(self._seen.others, self._seen.runs, self._lineages, say, at_end=at_end)
 
     def _requests(self, *, at_end: bool) -> None:
         """Check the requests in the inbox, and that the inbox has every request that, according to the witness file, was
         acknowledged.
         """
-        inbox = self._source.inbox()
-        there = {(asked.run_id, asked.id) for asked in inbox}
-        for asked in inbox:
-            if asked.run_id is None:
+        inboxes: dict[str, dict[str, StoredRequest]] = {}
+        for asked in self._source.inbox():
+            run, _ = self._runs.get(asked.run_id or "", (None, None))
+            if run is None:
                 self._say("I13", None, None, f"the request {asked.id!r} belongs to a run that does not exist")
-            elif asked.taken > self._ends.get(asked.run_id, 0):
+                continue
+            inboxes.setdefault(run.run_id, {})[asked.id] = asked
+            if asked.taken > run.seq:
                 text = (
                     f"the request {asked.id!r} is marked as recorded by an event that the log does not have"
                 )
-                self._say("I9", asked.run_id, asked.taken, text)
-            elif asked.unmet and asked.run_id not in self._final:
-                text = f"the request {asked.id!r} is marked as unmet, but its run is not over"
-                self._say("I9", asked.run_id, asked.taken, text)
-            elif not asked.taken and asked.run_id in self._final:
-                text = f"the request {asked.id!r} ({asked.verb}) waits, but its run is over"
-                self._say("I9", asked.run_id, None, text)
-            elif at_end and not asked.taken:
+                self._say("I9", run.run_id, asked.taken, text)
+            elif at_end and not asked.taken and run.status not in FINAL:
                 self._say(
-                    "L3", asked.run_id, None, f"the request {asked.id!r} ({asked.verb}) is still in the inbox"
+                    "L3", run.run_id, None, f"the request {asked.id!r} ({asked.verb}) is still in the inbox"
                 )
-            self._look_for_secrets(asked.body, f"the request {asked.id!r}", asked.run_id, None)
-        for run_id, seen in self._seen.runs.items() if inbox else ():
+            self._look_for_secrets(asked.body, f"the request {asked.id!r}", run.run_id, None)
+        for run_id, (run, log) in self._runs.items():
+            inbox = inboxes.get(run_id, {})
+            if inbox or log.refused:
+                is_compacted = self._source.base(run) is not None
+                check_requests(run, [*inbox.values()], log, self._say, is_compacted=is_compacted)
+        for run_id, seen in self._seen.runs.items():
             for line in seen.get("asked", ()):
-                if (run_id, line["id"]) not in there:
+                if line["id"] not in inboxes.get(run_id, {}):
                     text = f"the request {line['id']!r} was acknowledged, but the inbox does not have it"
                     self._say("I9", run_id, None, text)
+
+    def _check_lineages(self) -> None:
+        """Check that a fork has the idempotency keys of its parent, or its own (invariant I8 in docs/testing.md)."""
+        for run_id, lineage in self._lineages.items():
+            parent = self._runs[run_id][0].parent
+            if parent in self._runs and lineage != (of_parent := self._lineages.get(parent, parent)):
+                text = f"the fork has the idempotency keys of run {lineage!r}, but its parent those of {of_parent!r}"
+                self._say("I8", run_id, None, text)
 
     def leftovers(self, store: Place) -> None:
         """Check that no large write-ahead log is left beside the SQLite file (invariant L3 in docs/testing.md)."""
@@ -436,6 +458,9 @@ def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> Non
     for name, (row, log) in columns.items():
         if row != log:
             say("I2", f"the run row has {name} {_short(row)}, but by the log it is {_short(log)}", replay.seq)
+    if not replay.take_ups and now.status == "pending" and run.due_at != replay.begin_at:
+        text = f"the run row says that the run begins at {run.due_at!r}, but by the log it is {replay.begin_at!r}"
+        say("I2", text, replay.seq)
     if run.fingerprint != now.fingerprint:
         say(
             "I12",
@@ -475,8 +500,11 @@ def _require_over_or_waiting(
     docs/testing.md).
     """
     overdue = run.due_at is not None and at is not None and run.due_at <= at
+    is_early = run.status == "pending" and run.due_at is not None and not overdue
     signals = any(wait.get("signal") is not None for wait in now.waits.values())
-    if run.status in ("pending", "running", "interrupted"):
+    if is_early:
+        pass  # the run begins at a time, and waits for it
+    elif run.status in ("pending", "running", "interrupted"):
         say("L1", f"the run is still {run.status}, but should have ended or wait for something", run.seq)
     elif run.status == "waiting" and overdue:
         say("L1", f"the run was due at {run.due_at!r}, but no worker has claimed it", run.seq)

@@ -300,7 +300,9 @@ class StoreConformance(LeaseConformance):
         ]
         assert reached == ["append.before", "append.written", "append.committed", *pairs]
         assert set(reached) == {
-            name for name in failpoints.FAILPOINTS if not name.startswith(("node.", *failpoints.OF_UPKEEP))
+            name
+            for name in failpoints.FAILPOINTS
+            if not name.startswith(("node.", failpoints.OF_TOKENS, *failpoints.OF_UPKEEP))
         }
 
     def test_a_crash_before_the_commit_leaves_nothing_and_one_after_it_everything(self) -> None:

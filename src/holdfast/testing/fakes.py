@@ -32,6 +32,7 @@ from holdfast.errors import (
     did_you_mean,
     end_sentence,
 )
+from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.engine import Engine
@@ -123,10 +124,12 @@ class Receiver:
 class _PatientDriver(Driver):
     """A driver that stops driving a run that only waits, instead of waiting until it can continue."""
 
-    async def drive(self, journal: Journal, runner: Runner | None = None) -> Run[Any]:
+    async def drive(
+        self, journal: Journal, runner: Runner | None = None, requests: list[AnyRequest] | None = None
+    ) -> Run[Any]:
         runner = runner or Runner(journal)
         runner.patience_s, runner.on_long_wait = _PATIENCE_S, LongWait.LEAVE
-        return await super().drive(journal, runner)
+        return await super().drive(journal, runner, requests)
 
 
 class PatientEngine(Engine):
@@ -210,6 +213,10 @@ class Audience:
         if await self._answer_all(engine, run_id):
             return True
         row = engine.store.run(run_id)
+        if (
+            row.status == "pending" and row.due_at is None
+        ):  # the audience answered while the engine released the run
+            return True
         due_at = row.due_at if row.due_at is not None and row.status in ("waiting", "pending") else None
         for number, signal in self._signals:
             send_at = row.created_at + signal.after
@@ -286,7 +293,12 @@ async def attend_run(
             (trouble,) = await asyncio.gather(attending, return_exceptions=True)
         if isinstance(trouble, (AnswerRefused, SignalRefused)):
             raise trouble
-        if run.status in ENDED or not await audience.step_in(engine, run_id, clock):
+        if run.status in ENDED:
+            return run
+        has_moved = (
+            engine.store.run(run_id).seq > run.seq
+        )  # an answer was recorded just after the run had stopped
+        if not has_moved and not await audience.step_in(engine, run_id, clock):
             return run
     raise AssertionError(
         f"run {run_id!r} was answered {_ROUNDS_MAX} times and still asks. Check whether it asks in a loop."

@@ -10,6 +10,7 @@ known before it starts, whatever the order in which its nodes end:
   some visit on each branch chooses a way to END; how often a join is visited may depend on the order in which nodes end.
 - `attended(sketch, luck)` adds work for an operator: some nodes need approval, some are questions, some are safe to fail and do
   fail. `answer_to` gives the answers.
+- `with_risks(sketch, luck)` marks nodes as not idempotent.
 
 `random_flow(luck)` compiles a nested sketch. With `Engine(resources={"witness": fn})`, every node calls `fn(ctx)`.
 """
@@ -94,6 +95,8 @@ class Sketch:
     """
     safe: frozenset[str] = frozenset()
     """Nodes that are safe to fail, and fail at every odd visit."""
+    risky: frozenset[str] = frozenset()
+    """Nodes that are not idempotent."""
     crash_limit: int = CRASHES_MAX
 
     def routes(self, node: str, iteration: int) -> list[str]:
@@ -145,6 +148,8 @@ class Sketch:
             approve=f"{name}?" if name in self.gated else None,
             safe_to_fail=name in self.safe,
             crash_limit=self.crash_limit,
+            idempotent=name not in self.risky,
+            on_interrupt="ask" if name in self.risky else "rerun",
         )
 
     def graph(self) -> Graph[Journey]:
@@ -163,6 +168,7 @@ class Sketch:
                 approve=told.approve,
                 safe_to_fail=told.safe_to_fail,
                 crash_limit=told.crash_limit,
+                idempotent=told.idempotent,
             )(_item_body(self, name) if told.each else _body(self, name))
         for source, target in self.edges:
             graph.edge(source, target)
@@ -195,6 +201,12 @@ def attended(sketch: Sketch, luck: random.Random) -> Sketch:
         gated=frozenset(name for name in sketch.nodes if name not in questions and luck.random() < 0.2),
         safe=frozenset(name for name in plain if name not in questions and luck.random() < 0.3),
     )
+
+
+def with_risks(sketch: Sketch, luck: random.Random) -> Sketch:
+    """Return a copy of the sketch in which about half of the nodes are not idempotent."""
+    risky = (name for name in sketch.nodes if name not in sketch.questions and luck.random() < 0.5)
+    return replace(sketch, risky=frozenset(risky))
 
 
 # --- what the nodes do -------------------------------------------------------------------------------

@@ -254,6 +254,19 @@ class LeaseConformance:
         self.store.claim("r3", self.rival)
         assert [r.id for r in self.store.inbox(self.rival.id)] == ["x"]
 
+    def test_the_requests_that_wait_for_one_run_are_found_among_those_of_its_holder(self) -> None:
+        log = self.start_run("r1")
+        self.start_run("r2")
+        for run_id, request in (("r1", "b"), ("r2", "same"), ("r1", "same"), ("r1", "a")):
+            self.store.post(run_id, Request(id=request, verb="signal"))
+        found = self.store.inbox(self.holder.id, run_id="r1")
+        assert [(r.run_id, r.id) for r in found] == [("r1", "b"), ("r1", "same"), ("r1", "a")]
+        assert self.store.inbox(self.rival.id, run_id="r1") == []
+        assert self.store.inbox(self.holder.id, run_id="none") == []
+        self.write(log, taken=("b", "same"))
+        assert [r.id for r in self.store.inbox(self.holder.id, run_id="r1")] == ["a"]
+        assert [r.id for r in self.store.inbox(self.holder.id, run_id="r2")] == ["same"]
+
     def test_a_request_is_left_once_per_run(self) -> None:
         self.start_run("r1")
         self.start_run("r2")
@@ -293,6 +306,56 @@ class LeaseConformance:
         assert not self.store.post("r1", request, only_look=True)
         with raises(RunNotFound):
             self.store.post("none", request, only_look=True)
+
+    def test_requests_to_many_runs_are_stored_together_and_judged_one_by_one(self) -> None:
+        self.start_run("r1")
+        self.start_run("r2")
+        self.write(self.start_run("over"), status="completed")
+        self.store.post("r2", Request(id="old", verb="cancel"))
+        batch = [
+            Request(id="q", verb="resume", body={"force": True}, by="ada", reason="fixed", run_id="r2"),
+            Request(id="q", verb="resume", run_id="none"),
+            Request(id="q", verb="resume", run_id="over"),
+            Request(id="q", verb="resume", body={"force": True}, run_id="r1"),
+            Request(id="old", verb="cancel", run_id="r2"),
+            Request(id="old", verb="resume", run_id="r2"),
+            Request(id="q", verb="resume", body={"force": True}, run_id="r1"),
+            Request(id="q", verb="pause", run_id="r1"),
+        ]
+        told = [
+            one if isinstance(one, bool) else type(one).__name__ for one in self.store.queues.post_all(batch)
+        ]
+        assert told == [True, "RunNotFound", "RunOver", True, False, "RequestExists", False, "RequestExists"]
+        left = {(one.run_id, one.id): one for one in self.store.inbox(self.holder.id)}
+        assert sorted(left) == [("r1", "q"), ("r2", "old"), ("r2", "q")]
+        kept = left["r2", "q"]
+        assert (kept.verb, kept.body, kept.by, kept.reason) == ("resume", {"force": True}, "ada", "fixed")
+        assert kept.at == self.store.now()
+        assert not any(isinstance(one, bool) and one for one in self.store.queues.post_all(batch))
+        assert self.store.queues.post_all([]) == []
+
+    def test_batches_that_are_posted_at_once_leave_each_request_once(self) -> None:
+        runs = [f"r{number}" for number in range(10)]
+        for run_id in runs:
+            self.start_run(run_id)
+        batch = [Request(id="q", verb="resume", run_id=run_id) for run_id in runs]
+        posted: list[Any] = []
+        stores = [self.another() for _ in range(8)]
+
+        def ask() -> None:
+            store = stores.pop()
+            posted.extend(store.queues.post_all(batch if len(stores) % 2 else batch[::-1]))
+
+        in_threads(8, ask)
+        assert sorted(map(bool, posted)) == [False] * (7 * len(runs)) + [True] * len(runs)
+        assert sorted(one.run_id for one in self.store.inbox(self.holder.id)) == runs
+
+    def test_a_batch_with_a_request_that_cannot_be_stored_leaves_none(self) -> None:
+        self.start_run()
+        bad = Request(id="bad", verb="signal", body={"text": "\ud800"}, run_id="r1")
+        with raises(CodecError):
+            self.store.queues.post_all([Request(id="good", verb="signal", run_id="r1"), bad])
+        assert self.store.inbox(self.holder.id) == []
 
     def test_a_request_with_the_id_of_another_is_refused_and_named(self) -> None:
         log = self.start_run()

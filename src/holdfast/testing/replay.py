@@ -13,7 +13,16 @@ import copy
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from holdfast.testing.standings import NODE, Body, RewindableState, Visit, apply, name_visit, standing_of
+from holdfast.testing.standings import (
+    NODE,
+    Body,
+    RewindableState,
+    Visit,
+    apply,
+    name_visit,
+    repeats_of,
+    standing_of,
+)
 
 Say: TypeAlias = Callable[[str, str], None]
 Where: TypeAlias = tuple[str, int, int, int]
@@ -22,10 +31,11 @@ Handler: TypeAlias = Callable[[Where, Body, float], None]
 
 FINAL = frozenset({"completed", "cancelled"})
 _AFTER_FAILURE = frozenset({
-    "RunResumed", "RunRewound", "RunCancelled", "RequestRefused", "ResumeRefused", "StateEdited", "StateUpgraded", "FlowChanged",
-    "QuestionAnswered", "SignalReceived",
+    "RunForked", "RunResumed", "RunRewound", "RunCancelled", "RequestRefused", "ResumeRefused", "StateEdited", "StateUpgraded",
+    "FlowChanged", "QuestionAnswered", "SignalReceived",
 })  # fmt: skip
-"""The event kinds that may follow the failure of a run: those that an operator or a caller causes, and those of a resume."""
+"""The event kinds that may follow the failure of a run: those that an operator or a caller causes, those of a resume,
+and the first one of a fork of the failed run."""
 _INSIDE = frozenset({
     "StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside", "WaitWithdrawn", "NodeWaiting",
 })  # fmt: skip
@@ -87,6 +97,7 @@ class Replay:
         self.base = 0
         """The seq of the base that replaces the first events of the log; 0 if there is none."""
         self.durability = "sync"
+        self.begin_at: float | None = None
         self.asked_fresh = False
         """True if an operator asked to repeat a visit from scratch, without the results that the visit had recorded."""
         self.rewinds: list[tuple[int, int]] = []
@@ -149,14 +160,21 @@ class Replay:
         now.schedule = body.get("schedule", "eager")
         now.created_at, now.labels = at, body.get("labels", {})
         now.values = dict(body.get("input", {}))
-        self.durability = body.get("options", {}).get("durability", "sync")
+        options = body.get("options", {})
+        self.durability, self.begin_at = options.get("durability", "sync"), options.get("begin_at")
         self._arrive(body.get("starts", ()))
 
     def _forked(self, where: Where, body: Body, at: float) -> None:
         now = self.now
         now.parent, now.created_at = body.get("parent"), at
         now.labels = body["labels"] if body.get("labels") is not None else now.labels
-        self._reopen()
+        self.now.reopen()
+        now.lineage = body.get("lineage") or ""
+        if body.get("visits") and not now.lineage and not body.get("fresh"):
+            self._say(
+                "I8", "the fork records what its parent had begun, but not whose idempotency keys it has"
+            )
+        now.repeats = repeats_of(body.get("visits", ()), body.get("repeat", {}))
         now.status = "pending"
 
     def _claimed(self, where: Where, body: Body, at: float) -> None:
@@ -187,7 +205,7 @@ class Replay:
             self.now, active_s = copy.deepcopy(place), body.get("active_s", 0.0)
             self.now.active_s = max(self.now.active_s, active_s)
         self.rewinds.append((self.seq, to))
-        self._reopen()
+        self.now.reopen()
         self.now.signals.update({name: len(told) for name, told in body.get("signals", {}).items()})
         self.now.status = "running"
 
@@ -225,6 +243,8 @@ class Replay:
 
     def _edited(self, where: Where, body: Body, at: float) -> None:
         apply(self.now.values, body.get("changes", {}))
+        for repeat in self.now.repeats.values():
+            repeat.kept = set()
 
     def _upgraded(self, where: Where, body: Body, at: float) -> None:
         self.now.state_version = body.get("state_version", 1)
@@ -235,14 +255,7 @@ class Replay:
         now.fingerprint = body.get("fingerprint", "")
         if not rename:
             return
-        for part in ("nodes", "open", "failed", "arrivals", "held"):
-            setattr(now, part, {rename.get(name, name): what for name, what in getattr(now, part).items()})
-        for key, asked in list(now.questions.items()):
-            before, asked["node"] = asked["node"], rename.get(asked["node"], asked["node"])
-            if asked["about"] == "ask":
-                del now.questions[key]
-                now.questions[asked["node"] + key.removeprefix(before)] = asked
-        now.waits = {(rename.get(name, name), *rest): what for (name, *rest), what in now.waits.items()}
+        now.rename(rename)
         for seen in (self.done, self._last):
             renamed = {(rename.get(name, name), *rest): what for (name, *rest), what in seen.items()}
             seen.clear()
@@ -275,6 +288,11 @@ class Replay:
             self._say("I6", f"{_named(where)} starts while its attempt {visit.attempt} is open")
         self._require_new(where, NODE)
         if (iteration, execution) != (visit.iteration, visit.execution) or attempt == 1:
+            repeat = now.repeats.get((name, iteration))
+            if repeat is not None and not repeat.allows():
+                self._say(
+                    "I5", f"{_named(where)} repeats what the parent of the fork has begun, without a decision"
+                )
             visit.forget_items()
             visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         else:
@@ -346,7 +364,7 @@ class Replay:
         visit = self.now.visit(name)
         if visit.status not in ("pending", "waiting", "interrupted", "failed"):
             self._say("I6", f"{_named(where)} is skipped while it is {visit.status or 'not reached'}")
-        visit.iteration = iteration
+        visit.iteration, visit.execution = iteration, execution
         self._note_done((name, iteration, execution, NODE), where)
         self._close(name, visit, "skipped")
         self._finish(name, visit, [], body)
@@ -408,6 +426,9 @@ class Replay:
             self._say("I5", f"{_named(where)} lists its items a second time")
         visit.forget_items()
         visit.items = len(body.get("items", ()))
+        repeat = self.now.repeats.get((where[0], where[1]))
+        if repeat is not None:
+            visit.changes = repeat.reused(visit.items)
 
     def _item_started(self, where: Where, body: Body, at: float) -> None:
         name, iteration, execution, attempt = where
@@ -418,6 +439,8 @@ class Replay:
         self.item_starts[key] = self.item_starts.get(key, 0) + 1
         if not waits or attempt != self._last.get((name, iteration, execution, item), 0):
             self._require_new(where, item)
+        if item in visit.changes:
+            self._say("I5", f"{_named(where, item)} starts although it has its result")
         if item in visit.running:
             self._say("I6", f"{_named(where, item)} starts while its attempt {visit.running[item]} is open")
         if visit.status == "waiting":
@@ -653,6 +676,14 @@ class Replay:
             return
         visit = now.visit(asked["node"])
         visit.question = None
+        repeat = now.repeats.get((asked["node"], where[1])) if asked["about"] == "repeat" else None
+        if asked["about"] == "repeat" and repeat is None:
+            self._say(
+                "I6",
+                f"{_named(where)} was not begun by the parent of the fork, so there is nothing to decide",
+            )
+        if repeat is not None and body.get("answer") in ("run", "skip"):
+            repeat.choice = body["answer"]
         if body.get("refused"):
             self._refuse(asked["node"])
         else:
@@ -736,7 +767,7 @@ class Replay:
             return
         now.failed.pop(name, None)
         if not visit.routed:
-            self._route_again(name, visit)
+            now.route_again(name)
             return
         if visit.question is not None:
             now.questions.pop(visit.question, None)
@@ -749,34 +780,6 @@ class Replay:
         elif name in now.open and fresh:
             visit.attempt = 0
         now.turn(visit, "pending")
-
-    def _reopen(self) -> None:
-        """Make every open visit due again, as a new execution. Called after a rewind and at the start of a fork."""
-        now = self.now
-        for name in tuple(now.open):
-            visit = now.visit(name)
-            if not visit.routed:
-                self._route_again(name, visit)
-                continue
-            if visit.begun:
-                visit.attempt = 0
-            visit.forget_items()
-            visit.question, visit.kept, visit.parked, visit.filled, visit.withdrawn = None, {}, {}, {}, set()
-            now.turn(visit, "pending", visit.since)
-        for name in now.arrivals:
-            gate = now.nodes.get(name)
-            if gate is not None and name not in now.open and gate.status in ("waiting", "failed"):
-                gate.question = None
-                now.turn(gate, "pending")
-        now.failed.clear()
-        now.questions.clear()
-        now.waits.clear()
-        now.failed_with, now.paused = None, False
-
-    def _route_again(self, name: str, visit: Visit) -> None:
-        if name in self.now.held:
-            visit.routed = True
-            self.now.open.pop(name, None)
 
 
 def _cut_items(visit: Visit) -> None:

@@ -50,6 +50,7 @@ from holdfast.testing.simulator_faults import (
     SteppedClock,
 )
 from holdfast.testing.simulator_flows import (
+    RISKY_TALES,
     TALES,
     TRIES,
     WORLD,
@@ -59,8 +60,10 @@ from holdfast.testing.simulator_flows import (
     watching,
     witness_flow,
 )
+from holdfast.testing.simulator_forks import ForkedRuns, check_forks
 from holdfast.testing.simulator_hands import Answers, Hand, Subject, answers_of
 from holdfast.testing.simulator_loop import Hung, Luck, ProcessDied, SimulatedLoop, Stuck, World
+from holdfast.testing.simulator_requests import check_made, check_requests
 
 PATIENCE_S = 60.0
 """How many seconds of virtual time a schedule may take; after that its runs are reported as stuck."""
@@ -77,6 +80,7 @@ _NARROW = "narrow"
 """The name of a queue whose limit is one run at a time."""
 _NARROW_SHARE = 0.4
 _TIDY_SHARE = 0.15
+_ASKING_SHARE = 0.4
 _packed = msgspec.msgpack.Encoder().encode
 
 Disk: TypeAlias = Callable[[Callable[[], float], Callable[[Holder], bool | None]], Store]
@@ -237,10 +241,16 @@ def _without_warnings() -> Iterator[None]:
         log.disabled = was_disabled
 
 
+def is_asking(seed: int) -> bool:
+    """Return whether the callers of a schedule also leave requests of all kinds, and make forks at any time."""
+    return random.Random(f"asks {seed}").random() < _ASKING_SHARE
+
+
 def schedule(seed: int, *, disk: Disk | None = None) -> Schedule:
     """Make the schedule of a seed, with one or two runs of random flows."""
-    luck = random.Random(f"subjects {seed}")
-    tales = [tale(luck.randrange(TALES)) for _ in range(luck.choice((1, 1, 1, 2)))]
+    luck, asks = random.Random(f"subjects {seed}"), is_asking(seed)
+    most = TALES + RISKY_TALES if asks else TALES
+    tales = [tale(luck.randrange(most)) for _ in range(luck.choice((1, 1, 1, 2)))]
     if len({one.flow.name for one in tales}) < len(tales):
         tales = tales[:1]
     narrow = _NARROW if len(tales) > 1 and luck.random() < _NARROW_SHARE else None
@@ -248,6 +258,11 @@ def schedule(seed: int, *, disk: Disk | None = None) -> Schedule:
         Subject(f"r{number}", one.flow, None, one, queue=narrow, priority=luck.choice((0, 0, 5)))
         for number, one in enumerate(tales)
     ]
+    if asks:
+        subjects = [
+            msgspec.structs.replace(subject, waits_s=luck.choice((0.0, 0.0, 0.0, 0.5, 2.0)))
+            for subject in subjects
+        ]
     return Schedule(seed, subjects, disk=disk)
 
 
@@ -429,6 +444,7 @@ class Schedule:
         self.snapshot_every = luck.choice((4, 9, 30, 4000))
         self.sees_the_dead = luck.random() < 0.5
         self._draw_ways(random.Random(f"ways {seed}"), calm=calm)
+        self.asks = not calm and is_asking(seed)
         self.reports: list[Any] = []
         self.disk = (disk or _memory)(lambda: self.world.now + self.store_offset, self._alive)
         if any(subject.queue == _NARROW for subject in subjects):
@@ -478,6 +494,10 @@ class Schedule:
             if not attended.done():
                 raise Stuck(f"the runs are not over after {PATIENCE_S:.0f} s of virtual time")
             attended.result()
+
+    def now(self) -> float:
+        """Return the time of the simulated world."""
+        return self.world.now
 
     def attend(self, subject: Subject) -> None:
         """Add a run to the schedule, with a simulated caller of its own."""
@@ -573,11 +593,13 @@ class Schedule:
         elif self.seed % _VERIFIED == 1:
             wrong += [str(violation) for violation in checker.check(self.disk)]
         states: dict[str, Any] = {}
+        walks: dict[str, oracle.Walk] = {}
         for subject, hand in zip(self.subjects, self.hands, strict=True):
             if subject.run_id in logs:
-                wrong += self._judge(
-                    subject, hand, logs[subject.run_id], states, looks=not stuck and not wrong
-                )
+                run_id = subject.run_id
+                walks[run_id] = oracle.walk_log(self.disk, run_id, logs[run_id], subject.tale, TRIES)
+                wrong += self._judge(subject, hand, walks[run_id], states, looks=not stuck and not wrong)
+        wrong += self._judge_forks(walks)
         return Outcome(
             seed=self.seed,
             events=sum(map(len, logs.values())),
@@ -589,15 +611,31 @@ class Schedule:
             virtual_s=self.world.now - STARTS_AT,
         )
 
+    def _judge_forks(self, walks: dict[str, oracle.Walk]) -> list[str]:
+        """Return what forks repeated unasked, and effects that happened twice."""
+        forks = [subject for subject in self.subjects if subject.of is not None]
+        if not forks:
+            return []
+        runs = ForkedRuns(
+            logs={run_id: walk.log for run_id, walk in walks.items()},
+            tales={subject.run_id: subject.tale for subject in self.subjects},
+            fresh=frozenset(subject.run_id for subject in forks if subject.fresh),
+            forked={
+                subject.run_id: hand.forked for subject, hand in zip(self.subjects, self.hands, strict=True)
+            },
+            ledger=self.ledger,
+        )
+        return check_forks(runs, self.witness)
+
     def _judge(
-        self, subject: Subject, hand: Hand, rows: list[Row], states: dict[str, Any], *, looks: bool
+        self, subject: Subject, hand: Hand, walk: oracle.Walk, states: dict[str, Any], *, looks: bool
     ) -> list[str]:
         """Return the violations that the log of a run and the calls of its nodes show. If `looks` is true, also check its final
         state and its answers.
         """
-        walk = oracle.walk_log(self.disk, subject.run_id, rows, subject.tale, TRIES)
         fork = subject.of is not None
-        wrong: list[str] = []
+        wrong = [*hand.requests.wrong]
+        wrong += check_made(subject.run_id, walk.log, hand.requests.made, self.ledger)
         if not fork:
             wrong += walk.wrong
             wrong += oracle.check_bodies(walk, self.witness, self.ledger)
@@ -608,6 +646,8 @@ class Schedule:
             values = history.load(self.disk, subject.run_id, row=row).values
             wrong += oracle.check_result(row, walk, values, cancelled=hand.cancels, fork=fork)
             wrong += oracle.check_answers(row, walk, hand.acknowledged)
+            wrong += check_requests(subject.run_id, walk.log, self.disk, self.ledger)
+            wrong += oracle.check_confirmed(walk, hand.requests.made)
             if row.status == "completed":
                 states[subject.run_id] = values
         return wrong

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import FenceLost, StoreBusy
 from holdfast.storage.contract import Append, Holder, Lease, Request, Row, RunRow, Store, Verdict
-from holdfast.storage.queues import Queues, Taken, Wanted
+from holdfast.storage.queues import Posted, Queues, Taken, Wanted
+from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
 from holdfast.storage.writer import Done
 from holdfast.testing.simulator_loop import ProcessDied, SimulatedLoop, World
@@ -34,8 +35,8 @@ _OF_APPENDS = (*_OF_WRITES, "stall before", "stall before", "lost reply")
 """The faults of an append. A stall before the write is drawn often, because that is the case for which fences exist: the writer
 continues when another engine has already claimed the run.
 """
-_WRITES = frozenset({"claim", "release", "post", "take", "compact", "retire"})
-_RARE = frozenset({"appended", "claim", "post", "release", "compact", "retire"})
+_WRITES = frozenset({"claim", "release", "post", "post_all", "take", "compact", "retire"})
+_RARE = frozenset({"appended", "claim", "post", "post_all", "release", "compact", "retire"})
 _WANTING = frozenset({"pending", "running", "interrupted"})
 _SELDOM = 5
 """A method of the store that is rarely called gets faults this many times more often."""
@@ -109,6 +110,10 @@ class Ledger:
         """Queue -> how many of its runs may be held at once."""
         self.places: dict[str, tuple[str, int]] = {}
         """Run -> its queue and its priority."""
+        self.posted: dict[tuple[str, str], Request] = {}
+        """(run, id) -> a request that was put into the inbox of the run."""
+        self.handled: dict[tuple[str, str], int] = {}
+        """(run, id) -> the last event of the append that handled the request."""
 
     def renewed(self, holder: Holder) -> None:
         """Note that a holder renewed its leases: they are valid again for `holder.ttl_s` seconds."""
@@ -154,7 +159,15 @@ class Ledger:
             if self.leases[run_id][0] is None and run_id not in wanted.without
         ]
         rows = [row(run_id) for run_id in free]
-        return [one.run_id for one in rows if one.flow in wanted.flows and one.status in _WANTING]
+        return [
+            one.run_id
+            for one in rows
+            if one.flow in wanted.flows and one.status in _WANTING and not self._is_early(one)
+        ]
+
+    def _is_early(self, run: RunRow) -> bool:
+        """Return whether a run begins at a time that has not come."""
+        return run.status == "pending" and run.due_at is not None and run.due_at > self._now()
 
     def held_runs(self, asking: str) -> set[str]:
         """Return the runs whose lease has not expired, and all runs of the engine that asks, because claiming runs renews its
@@ -167,6 +180,11 @@ class Ledger:
             for run_id, (holder, _) in self.leases.items()
             if self._is_live(holder) or (holder == asking and holder not in self._dead)
         }
+
+    def begun(self, taken: Taken, run: RunRow) -> None:
+        """Check that a worker claims a run that begins at a time only from then on, or for a request."""
+        if self._is_early(run) and taken.why != "asked":
+            self.wrong.append(f"{run.run_id} was taken, but it begins at {run.due_at}")
 
     def chosen(self, taken: list[str], offered: list[str], held_before: set[str]) -> None:
         """Note that an engine claimed these runs. Check that no queue exceeds its limit, and that no run with a higher priority
@@ -205,6 +223,12 @@ class Ledger:
             when[place] = at
             writers[place] = holder
         self.rows.setdefault(run_id, []).extend(append.rows)
+        for request in append.taken:
+            first = self.handled.setdefault((run_id, request), append.rows[-1].seq)
+            if first != append.rows[-1].seq and (run_id, request) in self.posted:
+                self.wrong.append(
+                    f"{run_id}: the request {request} was handled at event {first}, and again later"
+                )
         if append.release:
             self.released(run_id, append.holder, append.fence)
 
@@ -263,6 +287,7 @@ class FaultyStore:
         self._crash = crash
         self.queues: Any = _FaultyQueues(self, disk.queues, Queues)
         self.upkeep: Any = _FaultyPart(self, disk.upkeep, Upkeep)
+        self.tokens: Any = _FaultyPart(self, disk.tokens, Tokens)
         for name in _verbs(Store, FaultyStore):
             setattr(self, name, partial(self.call, name, getattr(disk, name)))
 
@@ -346,7 +371,13 @@ class FaultyStore:
             self.ledger.renewed(holder)
 
     def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
-        return bool(self.call("post", self.disk.post, run_id, request, only_look=only_look))
+        return bool(self.call("post", self._post, run_id, request, only_look=only_look))
+
+    def _post(self, run_id: str, request: Request, *, only_look: bool) -> bool:
+        is_new = self.disk.post(run_id, request, only_look=only_look)
+        if is_new and not only_look:
+            self.ledger.posted[run_id, request.id] = request
+        return is_new
 
     def now(self) -> float:
         if self._loop.dead:
@@ -381,8 +412,20 @@ class _FaultyQueues(_FaultyPart):
         if taken:
             for got in taken:
                 ledger.granted(got.lease.run_id, holder, got.lease.fence)
+                ledger.begun(got, self._store.disk.run(got.lease.run_id))
             ledger.chosen([got.lease.run_id for got in taken], offered, held_before)
         return taken
+
+    def post_all(self, batch: Sequence[Request]) -> list[Posted]:
+        found: list[Posted] = self._store.call("post_all", self._post_all, batch)
+        return found
+
+    def _post_all(self, batch: Sequence[Request]) -> list[Posted]:
+        posted: list[Posted] = self._part.post_all(batch)
+        for request, is_new in zip(batch, posted, strict=True):
+            if is_new is True:
+                self._store.ledger.posted[request.run_id, request.id] = request
+        return posted
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         found: list[str] = self._store.call("give_back", self._give_back, holders)

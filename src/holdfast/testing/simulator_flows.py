@@ -33,6 +33,8 @@ TALES = 160
 """The number of different random flows. It is limited, so that compiled flows are used again: compiling a flow takes a quarter of
 the time of a schedule.
 """
+RISKY_TALES = 60
+"""The number of further random flows, for schedules with requests: many of their nodes and items must not run twice."""
 CRASHES_MAX = 1000
 _VISITS = (4, 8)
 TRIES = 3
@@ -49,6 +51,7 @@ Habit = Literal[
     "flaky",
     "doomed",
     "careful",
+    "wary",
     "gated",
     "question",
 ]
@@ -57,7 +60,9 @@ _HABITS: tuple[Habit, ...] = (
     "streams", "streams", "flaky", "flaky", "flaky", "doomed", "careful", "careful", "careful", "gated", "question",
 )  # fmt: skip
 _TOLD: dict[Habit, str] = {"signal": "!", "ask": "?", "steps": "+", "nap": "z"}
-STEPS: dict[Habit, tuple[str, ...]] = {"steps": ("one", "two"), "careful": ("one",)}
+_CAREFUL: frozenset[Habit] = frozenset({"careful", "wary"})
+"""Habits of nodes that must not run twice; wary ones take their time."""
+STEPS: dict[Habit, tuple[str, ...]] = {"steps": ("one", "two"), "careful": ("one",), "wary": ("one",)}
 """Habit of a node -> the names of the steps that it records."""
 SPEAK = "speak"
 """The step of a node that streams: it streams a chunk, too."""
@@ -72,6 +77,8 @@ class Voyage:
     trail: Annotated[list[str], append] = field(default_factory=list)
     longest: Annotated[int, largest] = 0
     stage: str = ""
+    note: str = ""
+    """For edits by callers; no node reads or changes it."""
 
 
 class BodyCall(msgspec.Struct, frozen=True):
@@ -97,6 +104,15 @@ class BodyCall(msgspec.Struct, frozen=True):
     @property
     def visit(self) -> tuple[str, str, int, int, int | None]:
         return self.run_id, self.node, self.iteration, self.execution, self.item
+
+
+FORK = "-fork"
+"""The id of a fork is that of its parent and this suffix."""
+
+
+def root_of(run_id: str) -> str:
+    """Return the id of the run that a run descends from, over all forks."""
+    return run_id.partition(FORK)[0]
 
 
 class BodyWitness:
@@ -133,11 +149,13 @@ class BodyWitness:
         self.routed.append((self._tick(), flow, node, iteration, held))
 
     def receive(self, ctx: Any) -> None:
-        """Receive an effect of a node. A second effect with the same idempotency key counts as the same effect."""
+        """Receive an effect of a node. A second effect with the same idempotency key counts as the same effect. A run and its
+        forks may share their keys.
+        """
         key = ctx.idempotency_key()
         whose = (ctx.run_id, ctx.node, ctx.iteration, ctx.item)
         first = self.effects.setdefault(key, whose)
-        if first != whose:
+        if (root_of(first[0]), *first[1:]) != (root_of(whose[0]), *whose[1:]):
             self.wrong.append(f"{_named(whose)} and {_named(first)} have the same idempotency key")
         if self.keys.setdefault(whose, key) != key:
             self.wrong.append(f"{_named(whose)} has two idempotency keys")
@@ -186,6 +204,10 @@ class Tale:
         assert sketch.visits is not None
         self.visits = {name: count for name, count in sketch.visits.items() if count}
         self.expected = self._expected()
+
+    def is_careful(self, node: str) -> bool:
+        """Return whether the node must not run twice."""
+        return self.habits.get(node) in _CAREFUL
 
     def _expected(self) -> dict[str, Any]:
         """Return the final state, without `stage`, that every completed run must have, whatever faults happened."""
@@ -250,10 +272,14 @@ def tale(number: int) -> Tale:
     doomed = False
     for name in sketch.nodes:
         habit: Habit = luck.choice(_HABITS)
+        if number >= TALES and habit in ("plain", "slow", "careful"):
+            habit = luck.choice((habit, "wary"))
         if name in sketch.plans and habit in ("question", "doomed"):
             habit = "steps"
         if name in sketch.items:
-            habit = luck.choice(("plain", "steps", "flaky", "slow"))
+            habit = luck.choice(
+                ("plain", "steps", "flaky", "slow") if number < TALES else ("careful", "wary", "flaky")
+            )
         # `skip` names a node, not a visit: a skip that arrives late could skip the next visit, so such a node has one visit.
         if habit == "doomed" and (doomed or name not in sketch.alone or visits[name] != 1):
             habit = "flaky"
@@ -292,8 +318,8 @@ def _add(graph: Graph[Voyage], sketch: Sketch, name: str, habit: Habit, made: li
         limit=2 if len(name) % 2 else 8,
         each=(lambda state, n=sketch.items[name]: range(n)) if name in sketch.items else None,
         approve=f"{name}?" if habit == "gated" else None,
-        idempotent=habit != "careful",
-        retry=None if habit == "careful" else tries,
+        idempotent=habit not in _CAREFUL,
+        retry=None if habit in _CAREFUL else tries,
         timeout=20.0 if habit in ("slow", "steps") else None,
         crash_limit=CRASHES_MAX,
     )(body)
@@ -349,6 +375,11 @@ async def _keep_steps(ctx: Context, names: tuple[str, ...]) -> None:
         if kept != f"{ctx.node}.{ctx.iteration}.{ctx.execution}.{ctx.item}.{name}":
             world.witness.wrong.append(f"{ctx!r}: the step {name!r} returned {kept!r}")
         world.witness.note(world.process, ctx, f"kept {name}")
+
+
+async def _take_time(ctx: Context) -> None:
+    await asyncio.sleep(0.05)
+    await _keep_steps(ctx, STEPS["wary"])
 
 
 def _do_step(ctx: Context, name: str) -> str:
@@ -419,7 +450,7 @@ async def _ask(ctx: Context) -> None:
 
 def answer_to(node: str, iteration: int, options: list[str]) -> str:
     """Return the answer to a question, chosen so that every run continues and ends in the same state."""
-    for yes in ("approve", "retry"):
+    for yes in ("approve", "retry", "run"):
         if yes in options:
             return yes
     return options[iteration % len(options)]
@@ -455,6 +486,7 @@ async def _fail_always(ctx: Context) -> None:
 
 _INSIDE: dict[Habit, Callable[[Context], Any]] = {
     **{habit: partial(_keep_steps, names=names) for habit, names in STEPS.items()},
+    "wary": _take_time,
     "nap": _nap,
     "signal": _await_signal,
     "ask": _ask,

@@ -11,6 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -35,11 +36,16 @@ from holdfast.storage.contract import Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.fakes import Answer
 from holdfast.testing.simulator_faults import Faults, Ledger
-from holdfast.testing.simulator_flows import Tale, answer_to
+from holdfast.testing.simulator_flows import FORK, Tale, answer_to
 from holdfast.testing.simulator_loop import SimulatedLoop, Stuck
+from holdfast.testing.simulator_requests import Requester
 
 Answers: TypeAlias = Callable[[str, int, list[str]], Any]
 """A function that answers questions: (node, iteration, options) -> the answer."""
+
+
+_GENERATIONS = 2
+"""How many forks may descend from each other."""
 
 
 class Subject(msgspec.Struct, frozen=True):
@@ -50,9 +56,13 @@ class Subject(msgspec.Struct, frozen=True):
     given: Any = None
     tale: Tale | None = None
     of: str | None = None
-    """The checkpoint `run@seq` that this run is forked from; None if it is not a fork."""
+    """The run that this run is forked from; None if it is not a fork."""
+    fresh: bool = False
+    """True if this fork has idempotency keys of its own."""
     queue: str | None = None
     priority: int = 0
+    waits_s: float = 0.0
+    """How many seconds after its start the run begins."""
 
 
 class EngineProcess(Protocol):
@@ -67,10 +77,12 @@ class EngineProcess(Protocol):
 class Scene(Protocol):
     """The part of a `Schedule` that a simulated caller (`Hand`) uses."""
 
+    seed: int
     luck: random.Random
     disk: Store
     faults: Faults
     ledger: Ledger
+    asks: bool
     answers: Callable[[QuestionAsked], Any]
     signals: dict[str, Any]
     tidies: bool
@@ -81,6 +93,9 @@ class Scene(Protocol):
 
     def attend(self, subject: Subject) -> None:
         """Add a run to the schedule, with a simulated caller of its own."""
+
+    def now(self) -> float:
+        """Return the time of the simulated world."""
 
 
 class Hand:
@@ -103,9 +118,25 @@ class Hand:
         self._read = 0
         """How many rows of the log were already searched for questions."""
         self._open: dict[str, Any] = {}
+        self.forked: dict[str, int] = {}
+        """Reason of an attempt to make this run, which is a fork -> when the attempt began (`Ledger.tick`)."""
         self.acknowledged: set[str] = set()
         """Keys of the questions whose answer an engine has acknowledged."""
         self._forks = not calm and 0.3 <= drawn < 0.4 and subject.tale is not None and subject.of is None
+        asks = scene.asks and not calm
+        self.requests = Requester(
+            scene,
+            self._run_id,
+            subject.tale if asks else None,
+            self._ask,
+            rewinds=subject.of is None and not self._rewinds,
+        )
+        self._chance = random.Random(f"hand {scene.seed} {self._run_id}")
+        """For choices that only callers make which leave requests."""
+        self._forks_any_time = (
+            asks and subject.tale is not None and not scene.tidies and self._chance.random() < 0.6
+        )
+        self._forks_any_time = self._forks_any_time and self._run_id.count(FORK) < _GENERATIONS
 
     async def attend(self) -> None:
         """Start the run, and operate it until it is over."""
@@ -114,7 +145,11 @@ class Hand:
         while True:
             row = self._scene.disk.run(self._run_id)
             if row.status in FINAL:
-                return self._fork() if self._forks and row.status == "completed" else None
+                if (self._forks or self._forks_any_time) and row.status == "completed":
+                    self._fork()
+                elif self._scene.asks and self._subject.tale is not None and self._chance.random() < 0.3:
+                    await self.requests.ask_in_vain()
+                return
             await self._see_to(row.status)
             await self._scene.outside.rest(self._luck.choice((0.05, 0.2, 0.6)))
 
@@ -124,22 +159,40 @@ class Hand:
         return False
 
     async def _start(self, engine: Engine) -> None:
-        if self._subject.of is not None:
-            await engine.fork(self._subject.of, run_id=self._run_id)
-            return
         subject = self._subject
+        if subject.of is not None:
+            attempt = f"attempt {len(self.forked) + 1}"
+            self.forked[attempt] = self._scene.ledger.tick()
+            await engine.fork(
+                self._place(), run_id=self._run_id, repeat=self._repeat(), fresh=subject.fresh, reason=attempt
+            )
+            return
+        begins = self._scene.disk.now() + subject.waits_s
         await engine.start(
-            subject.flow, subject.given, run_id=self._run_id, queue=subject.queue, priority=subject.priority
+            subject.flow,
+            subject.given,
+            run_id=self._run_id,
+            queue=subject.queue,
+            priority=subject.priority,
+            begin_at=datetime.fromtimestamp(begins, UTC) if subject.waits_s else None,
         )
 
     async def _see_to(self, status: str) -> None:
-        luck, run_id = self._luck, self._run_id
+        luck, run_id, chance = self._luck, self._run_id, self._chance
+        if self.requests.left and chance.random() < 0.4:
+            await self.requests.ask_something()
+            return
+        if self._forks_any_time and chance.random() < 0.15:
+            self._fork()
         if status == "paused" and luck.random() < 0.5:
-            await self._ask(lambda engine: engine.resume(run_id), waits=False)
+            if self._scene.asks and self._subject.tale is not None and chance.random() < 0.7:
+                await self.requests.resume()
+            else:
+                await self._ask(lambda engine: engine.resume(run_id), waits=False)
         elif status == "failed":
             await self._repair()
         elif self.cancels and self._scene.faults.happened and luck.random() < 0.3:
-            await self._ask(lambda engine: engine.cancel(run_id))
+            await self.requests.cancel()
         elif self._pauses and luck.random() < 0.5:
             self._pauses -= 1
             await self._ask(lambda engine: engine.pause(run_id))
@@ -169,14 +222,56 @@ class Hand:
         await self._ask(partial(go_back, self._run_id, node), waits=False)
 
     def _fork(self) -> None:
-        """Fork the run from one of its checkpoints."""
-        disk = self._scene.disk
-        places = [row.seq for row in disk.events(self._run_id, kinds=("RunCreated", "NodeCompleted"))]
+        """Fork the run."""
+        self._forks = self._forks_any_time = False
+        fresh = self._scene.asks and self._chance.random() < 0.2
+        child = f"{self._run_id}{FORK}"
+        self._scene.attend(
+            msgspec.structs.replace(self._subject, run_id=child, of=self._run_id, fresh=fresh, waits_s=0.0)
+        )
+
+    def _place(self) -> str:
+        """Return one of the checkpoints of the parent."""
+        assert self._subject.of is not None
+        places = history.checkpoints(self._scene.disk, self._subject.of)
         if self._scene.tidies:  # older checkpoints may be retired before the fork is made
-            places = [history.checkpoints(disk, self._run_id)[-1].seq]
-        place = f"{self._run_id}@{self._luck.choice(places)}"
-        subject = msgspec.structs.replace(self._subject, run_id=f"{self._run_id}-fork", of=place)
-        self._scene.attend(subject)
+            places = places[-1:]
+        elif self._scene.asks and self._chance.random() < 0.7:
+            risky = self._risky_places(self._subject.of)
+            places = [place for place in places if place.seq in risky] or places
+        return self._luck.choice(places).id
+
+    def _risky_places(self, run_id: str) -> set[int]:
+        """Return the events of a run after which a visit is open that must not run twice."""
+        tale = self._subject.tale
+        is_open: set[str | None] = set()
+        found = set()
+        for row in self._scene.ledger.rows[run_id]:
+            if row.kind == "NodeStarted" and tale is not None and tale.is_careful(row.node or ""):
+                is_open.add(row.node)
+            elif row.kind in ("NodeCompleted", "NodeSkipped"):
+                is_open.discard(row.node)
+            if is_open:
+                found.add(row.seq)
+        return found
+
+    def _repeat(self) -> Any:
+        """Return what the fork does with what its parent has begun. Nothing is skipped without a result: the final state of the
+        fork would differ.
+        """
+        subject, drawn = self._subject, self._chance.random()
+        if not self._scene.asks or drawn < 0.5 or subject.tale is None or subject.of is None:
+            return "ask"
+        choices = ["run", "ask"]
+        if self._scene.disk.run(subject.of).status == "completed":
+            choices.append("skip")
+        if drawn < 0.8:
+            return self._chance.choice(choices)
+        return {
+            name: self._chance.choice(choices)
+            for name in subject.tale.habits
+            if subject.tale.is_careful(name)
+        }
 
     async def _tell(self) -> None:
         """Send a signal until an engine acknowledges it, and sometimes once more."""
@@ -207,10 +302,18 @@ class Hand:
         """Return the answer to a question. Raise `AnswerRefused` for an answer that the question of a user's flow does not allow:
         the engine would refuse it again and again.
         """
+        if question.about == "repeat" and self._subject.tale is not None:
+            return self._decide(question)
         value = self._scene.answers(question)
         if self._subject.tale is None:
             _require_fitting(self._subject, question, value)
         return value
+
+    def _decide(self, question: QuestionAsked) -> str:
+        """Decide whether a visit runs again, or is skipped with the result that it had."""
+        known = question.partial
+        has_result = "result" in known or ("items" in known and known["items_done"] == len(known["items"]))
+        return self._chance.choice(("run", "skip")) if has_result and self._scene.asks else "run"
 
     async def _repair(self) -> None:
         """Skip a node of a random flow that is meant to fail for good, with the result that it should have returned. Raise
@@ -228,7 +331,10 @@ class Hand:
             )
             raise Stuck(f"{self._run_id} failed at {node}: {failure}")
         update = tale.update(node, state.nodes[node].iteration, None, state.values["stage"])
-        await self._ask(lambda engine: engine.skip(self._run_id, node, update), waits=False)
+        if self._scene.asks and self._chance.random() < 0.7:
+            await self.requests.skip(node, update)
+        else:
+            await self._ask(lambda engine: engine.skip(self._run_id, node, update), waits=False)
 
     async def _ask(self, do: Callable[[Engine], Any], *, waits: bool = True) -> bool:
         """Call a random engine. Return False if the engine refused or did not reply. A call without a reply may have taken
@@ -276,7 +382,9 @@ def answers_of(given: Answers | Mapping[str, Answer] | None) -> Callable[[Questi
             raise SettingError(
                 f"node {question.node!r} asks {question.text!r}, but has no answer: give answers={{{question.node!r}: …}}."
             )
-        return next((yes for yes in ("approve", "retry") if yes in question.options), question.options[0])
+        return next(
+            (yes for yes in ("approve", "retry", "run") if yes in question.options), question.options[0]
+        )
 
     return answer
 
@@ -291,8 +399,9 @@ def _said_in(answers: Mapping[str, Answer], question: QuestionAsked) -> list[Any
         said = given[question.iteration - 1 : question.iteration]
     else:
         said = [given]
-    # A question about an interrupted node has the name of that node too, but accepts only its own options.
-    return [one for one in said if question.about != "interrupt" or one in question.options]
+    # A question of the engine about a node has the name of that node too, but accepts only its own options.
+    ours = question.about in ("interrupt", "repeat")
+    return [one for one in said if not ours or one in question.options]
 
 
 def _require_fitting(subject: Subject, question: QuestionAsked, value: Any) -> None:

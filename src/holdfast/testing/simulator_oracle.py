@@ -12,7 +12,7 @@ still read; and that the run row and the snapshots agree with the fold of the lo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.core import events
@@ -22,7 +22,16 @@ from holdfast.reading.verification import verify
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.testing.simulator_faults import Ledger
-from holdfast.testing.simulator_flows import SPEAK, STEPS, BodyCall, BodyWitness, Tale, signal_manner
+from holdfast.testing.simulator_flows import (
+    SPEAK,
+    STEPS,
+    BodyCall,
+    BodyWitness,
+    Tale,
+    root_of,
+    signal_manner,
+)
+from holdfast.testing.simulator_requests import Made
 from holdfast.testing.standings import name_visit
 
 Visit = tuple[str, int, int]
@@ -103,6 +112,8 @@ class Walk:
         self.run_id = run_id
         self.tale = tale
         self.wrong: list[str] = []
+        self.log: list[tuple[Row, Any]] = []
+        """The rows that were read, with their events."""
         self.starts: dict[tuple[str, int, int, int, int | None], list[int]] = {}
         """Attempt of a node or item -> the seqs at which it started; more than one if it continued after a wait."""
         self.ends: dict[tuple[str, int, int, int | None], int] = {}
@@ -139,11 +150,13 @@ class Walk:
         after that event.
         """
         self._returns: frozenset[int] = frozenset()
+        self._retried: set[Visit] = set()
+        """Visits that a caller asked to retry."""
         self._layered = tale is not None and tale.flow.definition.schedule == "layered"
 
     def is_careful(self, node: str) -> bool:
         """Return whether the node must not run twice."""
-        return self.tale is not None and self.tale.habits.get(node) == "careful"
+        return self.tale is not None and self.tale.is_careful(node)
 
     def say(self, seq: int, told: str) -> None:
         self.wrong.append(f"{self.run_id}@{seq}: {told}")
@@ -168,6 +181,7 @@ class Walk:
 
     def through(self, log: list[tuple[Row, Any]]) -> None:
         """Read the log from the first row to the last."""
+        self.log = log
         self._returns = frozenset(event.to for row, event in log if row.kind == "RunRewound")
         for row, event in log:
             self.step(row, event)
@@ -221,6 +235,8 @@ class Walk:
         """Check that a node that must not run twice is retried only if the operator chose to retry it."""
         if not self.is_careful(event.node) or event.attempt == 1:
             return
+        if (event.node, event.iteration, event.execution) in self._retried:
+            return
         if f"{event.node}.{event.iteration}.{event.execution}.{before}" not in self.answered:
             self.say(row.seq, f"{event.node} is retried, but the operator was not asked")
 
@@ -243,6 +259,20 @@ class Walk:
                     row.seq, f"{event.node} set the stage {changes.set.get('stage')!r}, not {told['stage']!r}"
                 )
             self._stage = told["stage"]
+
+    def scheduled(self, row: Row, event: Any) -> None:
+        """A caller asked to retry a visit: it need not wait any longer, its waits begin again, and it may run twice."""
+        if event.why != "retry":
+            return
+        visit = (event.node, event.iteration, event.execution)
+        self._retried.add(visit)
+        self._not_before = {place: at for place, at in self._not_before.items() if place[:3] != visit}
+        self._timers = {place: until for place, until in self._timers.items() if place[:3] != visit}
+        self._waits = {place for place in self._waits if place[:3] != visit}
+        key = ".".join(map(str, visit))
+        self._asked = {
+            asked for asked in self._asked if not asked.startswith((f"{key}:", f"{key}[", f"{key}."))
+        }
 
     def skipped(self, row: Row, event: Any) -> None:
         visit = (event.node, event.iteration, event.execution, None)
@@ -358,6 +388,7 @@ class Walk:
 
 _HANDLERS = {
     "RunCreated": Walk.created,
+    "NodeScheduled": Walk.scheduled,
     "NodeStarted": Walk.started,
     "ItemStarted": Walk.started,
     "NodeCompleted": Walk.completed,
@@ -538,7 +569,8 @@ def check_routes(walk: Walk, witness: BodyWitness, ledger: Ledger) -> list[str]:
         f"{walk.run_id}: the branch of {node}.{iteration} was called again after its choice was recorded"
         for turn, flow, node, iteration, held in witness.routed
         if flow == walk.tale.flow.name
-        and walk.run_id in held
+        # A branch gets only the state, so it is not known which of a run and its forks it was called for.
+        and [one for one in held if root_of(one) == root_of(walk.run_id)] == [walk.run_id]
         and (node, iteration) in ends
         and turn > ends[node, iteration]
     ]
@@ -575,6 +607,30 @@ def check_result(
         wrong.append(f"{run_id}: the final state differs: {differing} (found, expected)")
     if tale.flow.definition.schedule == "eager" and not fork and values.get("stage") != walk.stage:
         wrong.append(f"{run_id}: the final stage is {values.get('stage')!r}, but should be {walk.stage!r}")
+    return wrong
+
+
+def check_confirmed(walk: Walk, made: Sequence[Made]) -> list[str]:
+    """Check that a rewind repeats a visit of a node that must not run twice only if a caller has confirmed that."""
+    forced = {one.tag for one in made if one.force}
+    confirmed: dict[str, int] = {}
+    """Node -> the seq of the latest rewind that its repetition was confirmed for."""
+    started: dict[tuple[str, int], tuple[int, int]] = {}
+    """(node, iteration) -> the execution that was started last, and the seq of the start."""
+    wrong = []
+    for row, event in walk.log:
+        if row.kind == "RunRewound":
+            every = walk.tale.habits if walk.tale is not None and event.reason in forced else ()
+            confirmed.update(dict.fromkeys([*event.confirmed, *every], row.seq))
+        if row.kind not in ("NodeStarted", "ItemStarted") or not walk.is_careful(event.node):
+            continue
+        execution, seq = started.get((event.node, event.iteration), (event.execution, 0))
+        if execution != event.execution and confirmed.get(event.node, 0) < seq:
+            wrong.append(
+                f"{walk.run_id}@{row.seq}: {event.node} runs again, but no caller has confirmed that"
+            )
+        if row.kind == "NodeStarted":
+            started[event.node, event.iteration] = event.execution, row.seq
     return wrong
 
 

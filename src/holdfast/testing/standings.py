@@ -6,6 +6,7 @@ stored snapshot, and knows nothing of events.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 Body: TypeAlias = dict[str, Any]
@@ -59,6 +60,41 @@ class Visit:
             self.running, self.again, self.gone, self.changes = {}, set(), set(), {}
 
 
+class Repeat:
+    """A visit that the parent of a fork has begun, and what was decided about it."""
+
+    __slots__ = ("choice", "items", "kept", "whole")
+
+    def __init__(self, choice: str = "") -> None:
+        self.choice = choice
+        """`run`, `skip`, or empty if nothing is decided."""
+        self.whole: Body | None = None
+        """What the parent did of the visit itself; None if it is a fan-out of which only items are known."""
+        self.items: dict[int, Body] = {}
+        """Number of an item that the parent has begun -> the changes that it recorded there."""
+        self.kept: set[int] = set()
+        """Numbers of the items whose results the fork uses without a decision."""
+
+    def note(self, deed: Body) -> None:
+        """Note one entry of the list that the fork begins with."""
+        if deed.get("item") is None:
+            self.whole = deed.get("result") or {}
+            return
+        self.items[deed["item"]] = deed.get("result") or {}
+        self.kept |= {deed["item"]} if deed.get("kept") else set()
+
+    def allows(self) -> bool:
+        """Return whether the visit may begin."""
+        if self.whole is not None:
+            return self.choice == "run"
+        return bool(self.choice) or self.items.keys() <= self.kept
+
+    def reused(self, count: int) -> dict[int, Body]:
+        """Return the results of the items that do not run again, in a list of `count` items."""
+        again = set() if self.choice == "skip" else self.items.keys() - self.kept
+        return {item: told for item, told in self.items.items() if item < count and item not in again}
+
+
 class RewindableState:
     """The state of a run after a given event: everything that a rewind undoes."""
 
@@ -74,6 +110,10 @@ class RewindableState:
         self.created_at = 0.0
         self.labels: dict[str, str] = {}
         self.parent: str | None = None
+        self.lineage = ""
+        """The run whose idempotency keys a fork shares; empty if it has its own."""
+        self.repeats: dict[tuple[str, int], Repeat] = {}
+        """(node, iteration) -> what the parent of a fork has begun of this visit."""
         self.values: Body = {}
         self.nodes: dict[str, Visit] = {}
         self.open: dict[str, None] = {}
@@ -113,6 +153,47 @@ class RewindableState:
         self.idle += (status == "waiting") - (visit.status == "waiting")
         visit.status = status
 
+    def reopen(self) -> None:
+        """Make every open visit due again, as a new execution. Called after a rewind and at the start of a fork."""
+        for name in tuple(self.open):
+            visit = self.visit(name)
+            if not visit.routed:
+                self.route_again(name)
+                continue
+            if visit.begun:
+                visit.attempt = 0
+            visit.forget_items()
+            visit.question, visit.kept, visit.parked, visit.filled, visit.withdrawn = None, {}, {}, {}, set()
+            self.turn(visit, "pending", visit.since)
+        for name in self.arrivals:
+            gate = self.nodes.get(name)
+            if gate is not None and name not in self.open and gate.status in ("waiting", "failed"):
+                gate.question = None
+                self.turn(gate, "pending")
+        self.failed.clear()
+        self.questions.clear()
+        self.waits.clear()
+        self.failed_with, self.paused = None, False
+
+    def route_again(self, name: str) -> None:
+        """Let a completed node whose router failed be routed again: in a layered flow, with its layer."""
+        if name in self.held:
+            self.visit(name).routed = True
+            self.open.pop(name, None)
+
+    def rename(self, rename: dict[str, str]) -> None:
+        """Move everything that is known about renamed nodes to their new names."""
+        for part in ("nodes", "open", "failed", "arrivals", "held"):
+            setattr(self, part, {rename.get(name, name): what for name, what in getattr(self, part).items()})
+        for key, asked in list(self.questions.items()):
+            before, asked["node"] = asked["node"], rename.get(asked["node"], asked["node"])
+            if asked["about"] == "ask":
+                del self.questions[key]
+                self.questions[asked["node"] + key.removeprefix(before)] = asked
+        waits = self.waits.items()
+        self.waits = {(rename.get(name, name), item, slot): what for (name, item, slot), what in waits}
+        self.repeats = {(rename.get(name, name), visit): what for (name, visit), what in self.repeats.items()}
+
     def settle(self) -> None:
         """Derive the status of the run from its nodes."""
         still = "paused" if self.paused else "waiting" if self.idle else ""
@@ -126,6 +207,15 @@ class RewindableState:
         self.settle()
         if not self.busy and self.status in ("running", "waiting"):
             self.status = "pending"
+
+
+def repeats_of(visits: Iterable[Body], choices: dict[str, str]) -> dict[tuple[str, int], Repeat]:
+    """Return what the parent of a fork has begun, by visit, from the list with which the fork begins."""
+    found: dict[tuple[str, int], Repeat] = {}
+    for deed in visits:
+        place = deed["node"], deed["iteration"]
+        found.setdefault(place, Repeat(choices.get(deed["node"], ""))).note(deed)
+    return found
 
 
 def apply(values: Body, changes: Body) -> None:
@@ -174,6 +264,7 @@ def standing_of(snapshot: Body) -> RewindableState:
         "labels",
         "parent",
         "active_s",
+        "lineage",
     ):
         setattr(now, part, told.get(part, getattr(now, part)))
     now.at = now.last_at = told.get("at", 0.0)
@@ -190,12 +281,18 @@ def standing_of(snapshot: Body) -> RewindableState:
         now.waits[wait["node"], wait.get("item"), wait["slot"]] = wait
     for key, asked in told.get("questions", {}).items():
         now.questions[key] = {"item": None, "slot": "", "about": "interrupt", "until": None, **asked}
+    for name, visits in told.get("begun", {}).items():
+        for iteration, visit in visits.items():
+            repeat = now.repeats[name, int(iteration)] = Repeat(visit.get("choice") or "")
+            whole = visit.get("whole")
+            for deed in [*([whole] if whole is not None else []), *visit.get("items", {}).values()]:
+                repeat.note(deed)
     begun = snapshot.get("inputs", {})
     for name, node in told.get("nodes", {}).items():
-        now.nodes[name] = visit = _visit_of(node)
-        visit.begun = name in begun
-        now.busy += visit.status == "running"
-        now.idle += visit.status == "waiting"
+        now.nodes[name] = found = _visit_of(node)
+        found.begun = name in begun
+        now.busy += found.status == "running"
+        now.idle += found.status == "waiting"
     return now
 
 

@@ -80,9 +80,11 @@ def check_missing_run(run_id: str, seen: Seen, say: SayOf) -> None:
         say("I5", run_id, None, f"node {seen['enter'][0]['node']!r} ran, but the store does not have the run")
 
 
-def check_others(others: Seen, runs: dict[str, Seen], say: SayOf, *, at_end: bool) -> None:
-    """Check the lines of the witness file that belong to no run."""
-    _check_receipts(others, runs, say)
+def check_others(
+    others: Seen, runs: dict[str, Seen], lineages: dict[str, str], say: SayOf, *, at_end: bool
+) -> None:
+    """Check the lines of the witness file that belong to no run. `lineages`: fork -> the run whose keys it shares."""
+    _check_receipts(others, runs, lineages, say)
     served: dict[str, list[bool]] = {}
     for line in others.get("served", ()):
         served.setdefault(line["worker"], []).append(line["ok"])
@@ -141,14 +143,20 @@ def _check_effects(effects: list[Line], replay: Replay, say: Say) -> None:
             )
 
 
-def _check_receipts(others: Seen, runs: dict[str, Seen], say: SayOf) -> None:
+def _check_receipts(others: Seen, runs: dict[str, Seen], lineages: dict[str, str], say: SayOf) -> None:
     """Check that a receiver acts once on each idempotency key, and that each key belongs to one visit (invariant I8 in
-    docs/testing.md).
+    docs/testing.md), which a run and its forks share.
     """
     owners: dict[str, tuple[Any, ...]] = {}
     for run_id, seen in runs.items():
         for line in seen.get("effect", ()):
-            mine = (run_id, line["node"], line["iteration"], line.get("item"), line.get("name", ""))
+            mine = (
+                lineages.get(run_id, run_id),
+                line["node"],
+                line["iteration"],
+                line.get("item"),
+                line.get("name", ""),
+            )
             first = owners.setdefault(line["key"], mine)
             if first != mine:
                 text = f"the key {line['key']!r} of {_visit(line)} is also the key of {first[1]!r} in run {first[0]!r}"

@@ -121,13 +121,19 @@ def _of_store(reason: str) -> Diagnosis:
 
 
 def examine(
-    store: Store, flows: Mapping[str, Flow[Any]] | None, now: float, commands: CommandLine | None = None
+    store: Store,
+    flows: Mapping[str, Flow[Any]] | None,
+    now: float,
+    commands: CommandLine | None = None,
+    *,
+    check: bool = True,
 ) -> list[Diagnosis]:
     """Return all problems: first those of the store, then those of its runs, oldest first. `flows` are the known flows; if it
-    is None, no run is reported because its flow is unknown or has changed. `now` is the time of this machine.
+    is None, no run is reported because its flow is unknown or has changed. `now` is the time of this machine. Without `check`,
+    the database itself is not checked, which reads all of it.
     """
     facts = store.upkeep.facts()
-    found = list(look_over(facts, now, store.check()))
+    found = list(look_over(facts, now, store.check() if check else []))
     found += _blobs(store)
     rows, left_out = _rows(store)
     if left_out:

@@ -127,6 +127,7 @@ def test_only_what_takes_a_failed_run_up_again_or_changes_it_first_or_is_said_to
         "RunResumed",
         "RunRewound",
         "RunCancelled",
+        "RequestRefused",
         "ResumeRefused",
         "StateEdited",
         "StateUpgraded",

@@ -335,6 +335,19 @@ def test_an_idempotency_key_is_the_same_wherever_the_node_runs() -> None:
     assert there == here
 
 
+def test_a_fork_has_the_keys_of_its_parent_in_a_process_too() -> None:
+    flow = one(nodes.key)
+
+    async def use(engine: hf.Engine) -> list[Any]:
+        await engine.run(flow, run_id="r")
+        await engine.fork("r@1", run_id="f")
+        await engine.fork("r@1", run_id="g", fresh=True)
+        return [(await engine.resume(run_id)).state.log for run_id in ("r", "f", "g")]
+
+    first, fork, other = using(fresh(), use)
+    assert first == fork != other
+
+
 @pytest.mark.parametrize("fn", [nodes.waits, nodes.async_waits])
 def test_a_wait_unwinds_the_process_and_the_node_goes_on_from_its_top(fn: Callable[..., Any]) -> None:
     clock = ManualClock()

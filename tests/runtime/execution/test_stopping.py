@@ -107,7 +107,7 @@ def test_a_request_from_another_engine_reaches_the_run_through_the_inbox() -> No
         async with running(engine, flow) as run:
             await gate["in"].wait()
             async with hf.Engine(store, flows=[flow]) as other:
-                assert (await other.cancel("r", "not needed", by="ann")).status == "running"
+                assert (await other.cancel("r", "not needed", by="ann")).status == "cancelled"
             with pytest.raises(hf.RunCancelled):
                 await run
 
@@ -134,7 +134,7 @@ def test_a_request_that_was_answered_is_not_answered_again() -> None:
         async with running(engine, flow):
             await until(lambda: tried)
             async with hf.Engine(store, flows=[flow], clock=clock) as other:
-                await other.retry("r")
+                await other.retry("r", execute=False)
             for _ in range(20):  # the inbox is looked at every 0.2 s
                 clock.advance(0.25)
                 await turns(20)

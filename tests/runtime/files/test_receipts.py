@@ -727,3 +727,52 @@ def test_a_visit_that_was_not_approved_has_failed_before_it_began(scene: Scene) 
     assert (refused["status"], refused["by"], refused["reason"]) == ("failed", "ann", "too early")
     assert (refused["failure"]["type"], refused["started_at"]) == ("QuestionRefused", None)
     scene.assert_as_the_log_says("gated")
+
+
+def test_the_receipt_of_a_fork_says_which_items_have_the_result_of_its_parent(tmp_path: Path) -> None:
+    graph: Graph[dict[str, Any]] = Graph("parcels")
+    graph.node(name="pack")(lambda state: {"n": 1})
+    graph.node(name="send", each=lambda state: [1, 2], idempotent=False)(
+        lambda item, ctx: {f"sent{item}": ctx.run_id}
+    )
+    flow = graph.chain(START, "pack", "send", END).compile()
+
+    async def main() -> None:
+        async with hf.Engine(MemoryStore(), flows=[flow], run_base=tmp_path) as engine:
+            await engine.run(flow, {}, run_id="r")
+            packed = (await engine.checkpoints("r"))[1]
+            await engine.fork(packed.id, run_id="f", repeat="skip")
+            await engine.resume("f")
+
+    asyncio.run(main())
+    files = [json.loads(path.read_text()) for path in tmp_path.rglob("receipts/send-engine.json")]
+    found = {
+        made["run_id"]: [(item["status"], [*item["changes"]["set"]]) for item in made["items"]]
+        for made in files
+    }
+    assert found["r"] == [("succeeded", ["sent1"]), ("succeeded", ["sent2"])]
+    assert found["f"] == [("inherited", ["sent1"]), ("inherited", ["sent2"])]
+
+
+def test_the_document_of_a_run_lists_the_requests_that_were_refused(tmp_path: Path) -> None:
+    graph: Graph[dict[str, Any]] = Graph("parcels")
+    graph.node(name="send")(lambda state, ctx: {"sent": True} if ctx.attempt > 1 else 1 / 0)
+    flow = graph.chain(START, "send", END).compile()
+    store = MemoryStore()
+
+    async def main() -> None:
+        async with hf.Engine(store, flows=[flow], run_base=tmp_path) as engine:
+            with pytest.raises(hf.RunFailed):
+                await engine.run(flow, {}, run_id="r")
+            await engine.skip("r", "sned", execute=False, by="ann", id="1")
+            await engine.work(until="idle")
+            await engine.resume("r")
+
+    asyncio.run(main())
+    made = json.loads(next(tmp_path.rglob("run.json")).read_text())
+    (refused,) = made["refused"]
+    assert (refused["verb"], refused["by"], refused["request"]) == ("skip", "ann", "request:1")
+    assert "did you mean 'send'?" in refused["reason"]
+    assert made["status"] == "completed"
+    (row,) = store.events("r", kinds=("RequestRefused",))
+    assert refused["at"] == receipts.instant(row.at)

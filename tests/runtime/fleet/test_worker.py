@@ -339,7 +339,7 @@ def test_a_validation_binds_workers(stage: Stage) -> None:
     ended, told = works(stage, flow)
     assert ended == []
     assert "not today" in told[0].message
-    assert stage.kinds() == ["RunCreated", "ResumeRefused"]
+    assert stage.kinds() == ["RunCreated", "RequestRefused"]
 
 
 def test_without_a_hook_troubles_are_logged(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
@@ -527,6 +527,12 @@ def test_a_store_that_does_not_answer_is_asked_again(stage: Stage) -> None:
     assert [trouble.message for trouble in told] == [
         "the store does not answer; the worker tries again. gone."
     ]
+
+
+def test_a_worker_outlives_a_store_that_does_not_answer_for_hours(stage: Stage) -> None:
+    starts(stage, PLAIN, "r")
+    stage.do(in_trouble(stage, *[StoreBusy("gone")] * 1100), PLAIN)
+    assert status(stage) == "completed"
 
 
 def test_a_store_that_will_not_work_again_ends_the_worker(stage: Stage) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -400,7 +401,7 @@ def test_of_two_answers_at_once_the_first_counts_and_the_other_is_told(quick: St
         gates.update({"in": asyncio.Event(), "open": asyncio.Event()})
         run = asyncio.create_task(engine.run(flow, run_id="r"))
         await gates["in"].wait()
-        async with quick.engine() as one, quick.engine() as two:
+        async with quick.engine() as one, quick.engine(luck=random.Random(8)) as two:
             ends = await asyncio.gather(
                 one.answer("r", "publish", "approve", by="ann"),
                 two.answer("r", "publish", "reject", by="bob"),

@@ -156,13 +156,13 @@ def test_a_pending_run_is_paused_and_resumed(scene: Scene) -> None:
     scene.assert_sound()
 
 
-def test_pausing_a_paused_run_changes_nothing(scene: Scene) -> None:
+def test_pausing_a_paused_run_only_records_that_it_was_asked_for_again(scene: Scene) -> None:
     flow = scene.flow("a")
     scene.call("start", flow, Tale(), run_id="r", flows=[flow])
     scene.call("pause", "r", flows=[flow])
     before = scene.store.run("r").seq
     assert scene.call("pause", "r", flows=[flow]).status == "paused"
-    assert scene.kinds(before) == []
+    assert scene.kinds(before) == ["RunPaused"]
     assert not scene.store.run("r").held
 
 

@@ -99,6 +99,6 @@ def test_Resume_ValidationFailure() -> None:
         resume(flow, store, validate=changed, edit={"counter": 9})
     assert refused.value.reason == "external state changed"
     assert executed == []
-    assert [row.kind for row in store.events("r", before)] == ["ResumeRefused"]
+    assert [row.kind for row in store.events("r", before)] == ["RequestRefused"]
     assert not store.run("r").held
     assert resume(flow, store).state == Counted(3)

@@ -10,8 +10,14 @@ from holdfast.core.run_state import Items, RunState
 
 
 def items_listed(state: RunState, event: events.ItemsListed, stored: Stored) -> None:
-    """Record the list of items of a fan-out, once per execution."""
-    state.nodes[event.node].items = Items(values=event.items)
+    """Record the list of items of a fan-out, once per execution. In a fork, items may have the results that they had in the
+    parent.
+    """
+    items = state.nodes[event.node].items = Items(values=event.items)
+    visit = state.begun_visit(event.node, event.iteration)
+    if visit is not None:
+        items.done = {item: done for item, done in visit.reused().items() if item < len(event.items)}
+        _pass_done(items)
 
 
 def item_started(state: RunState, event: events.ItemStarted, stored: Stored) -> None:
@@ -27,6 +33,8 @@ def item_started(state: RunState, event: events.ItemStarted, stored: Stored) -> 
     items.again.pop(event.item, None)
     items.running[event.item] = event.attempt
     items.begun = max(items.begun, event.item + 1)
+    if items.begun in items.done:
+        _pass_done(items)
     if event.attempt > 1:
         items.attempts[event.item] = event.attempt
 
@@ -58,6 +66,12 @@ def item_failed(state: RunState, event: events.ItemFailed, stored: Stored) -> No
         items.again[event.item] = event.retry_at
     close_waits(state, event.node, event.item)
     rest(state, event.node, stored.at)
+
+
+def _pass_done(items: Items) -> None:
+    """Move `begun` past the items that are done although they were not started here."""
+    while items.begun in items.done:
+        items.begun += 1
 
 
 def cut_items(items: Items) -> None:

@@ -97,9 +97,8 @@ def node_skipped(state: RunState, event: events.NodeSkipped, stored: Stored) -> 
     if event.took:
         _take_arrivals(state, event)
     node = state.nodes[event.node]
-    node.iteration = (
-        event.iteration
-    )  # greater by one if the visit was due and had not begun: the skip then counts as that visit
+    # Greater by one if the visit was due and had not begun: the skip then counts as that visit.
+    node.iteration, node.execution = event.iteration, event.execution
     node.completed_seq = stored.seq
     if event.warning is not None:
         state.warnings.append(Warned(event.node, event.iteration, event.warning))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.core import events
 from holdfast.core.events import Stored
 from holdfast.core.fold.items import cut_items
 from holdfast.core.fold.nodes import route_again, try_again
 from holdfast.core.fold.status import arrive, set_status, settle, spend
-from holdfast.core.run_state import RunState, wait_key
+from holdfast.core.run_state import BegunVisit, RunState, wait_key
 from holdfast.core.state import always, apply
 from holdfast.errors import IllegalEvent
 
@@ -21,7 +23,8 @@ def run_created(state: RunState, event: events.RunCreated, stored: Stored) -> No
     state.fingerprint = event.fingerprint
     state.state_version = event.state_version
     state.schedule = event.schedule
-    state.created_at = state.asked_at = stored.at
+    state.created_at = stored.at
+    state.asked_at = event.options.get("begin_at", stored.at)
     state.labels = event.labels
     state.options = event.options
     state.values = dict(event.input)
@@ -35,7 +38,17 @@ def run_forked(state: RunState, event: events.RunForked, stored: Stored) -> None
     state.labels = event.labels if event.labels is not None else state.labels
     state.path = [*state.path, (state.since, event.to)] if event.to >= state.since else state.path
     state.since = stored.seq
+    state.lineage = event.lineage or ""
     _reopen(state)
+    _renew(state, event.renewed)
+    state.begun = {}
+    for one in event.visits:
+        visits = state.begun.setdefault(one.node, {})
+        visit = visits.setdefault(one.iteration, BegunVisit(choice=event.repeat.get(one.node)))
+        if one.item is None:
+            visit.whole = one
+        else:
+            visit.items[one.item] = one
     state.status = "pending"
 
 
@@ -76,11 +89,7 @@ def run_rewound(state: RunState, event: events.RunRewound, stored: Stored) -> No
     state.asked_at = stored.at
     _reopen(state)
     state.signals.update(event.signals)
-    for name, fresh in event.fresh.items():
-        state.fresh.setdefault(name, {}).update(fresh)
-        visit = state.nodes.get(name)
-        if visit is not None:
-            visit.fresh = max(visit.fresh, fresh.get(visit.iteration, 0))
+    _renew(state, event.fresh)
     state.status = "running"
 
 
@@ -128,12 +137,17 @@ def resume_refused(state: RunState, event: events.ResumeRefused, stored: Stored)
 
 
 def state_edited(state: RunState, event: events.StateEdited, stored: Stored) -> None:
-    """Apply an edit to the state, and to the inputs of visits that have not ended."""
+    """Apply an edit to the state, and to the inputs of visits that have not ended. After an edit, a fan-out may list other items:
+    a fork asks before it uses results of items that its parent completed.
+    """
     apply(state.values, event.changes, state.shared)
     for name in state.open:
         given = state.nodes[name].input
         if given is not None:
             apply(given, event.changes, always)
+    for visits in state.begun.values():
+        for visit in visits.values():
+            visit.items = {item: replace(one, kept=False) for item, one in visit.items.items()}
 
 
 def state_upgraded(state: RunState, event: events.StateUpgraded, stored: Stored) -> None:
@@ -156,6 +170,7 @@ def flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) -> 
         state.held = _rename(state.held, rename)
         state.executions = _rename(state.executions, rename)
         state.fresh = _rename(state.fresh, rename)
+        state.begun = _rename(state.begun, rename)
         state.writers = {field: _rename(by, rename) for field, by in state.writers.items()}
         state.failure_node = rename.get(state.failure_node or "", state.failure_node)
         for signal in state.aside:
@@ -178,6 +193,15 @@ def _rename_waits(state: RunState, rename: dict[str, str]) -> None:
 
 def _rename(named: dict[str, Any], rename: dict[str, str]) -> dict[str, Any]:
     return {rename.get(name, name): value for name, value in named.items()}
+
+
+def _renew(state: RunState, fresh: dict[str, dict[int, int]]) -> None:
+    """Keep how often visits got new idempotency keys, for the visits that are repeated."""
+    for name, visits in fresh.items():
+        state.fresh.setdefault(name, {}).update(visits)
+        visit = state.nodes.get(name)
+        if visit is not None:
+            visit.fresh = max(visit.fresh, visits.get(visit.iteration, 0))
 
 
 def _cut(state: RunState, *, outlived: bool) -> None:

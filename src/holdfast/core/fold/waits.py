@@ -12,7 +12,16 @@ from typing import Any, assert_never
 from holdfast.core import events
 from holdfast.core.events import Failure, Stored
 from holdfast.core.fold.status import awaken, end_item, set_status, settle, spend
-from holdfast.core.run_state import NODE_LEVEL, Question, RunState, SetAside, Wait, WaitKind, wait_key
+from holdfast.core.run_state import (
+    BEFORE_A_VISIT,
+    NODE_LEVEL,
+    Question,
+    RunState,
+    SetAside,
+    Wait,
+    WaitKind,
+    wait_key,
+)
 from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.errors import IllegalEvent
 
@@ -270,7 +279,7 @@ def question_asked(state: RunState, event: events.QuestionAsked, stored: Stored)
     if event.about != "ask":
         node = state.visit(event.node)
         node.question = event.key
-        node.asked += event.about == "gate"
+        node.asked += event.about in BEFORE_A_VISIT
         set_status(state, node, "waiting")
     else:
         _open_again(state, event.node, event.item, event.slot)
@@ -292,7 +301,9 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
         return
     node = state.nodes[name]
     node.question = None
-    if event.refused:
+    if question.about == "repeat":
+        _choose(state, event)
+    elif event.refused:
         by = f" by {event.by}" if event.by else ""
         told = f"{question.text!r} was answered {event.answer!r}{by}. With force=True (--force) it is asked again."
         _refuse(state, name, Failure("fatal", "QuestionRefused", told))
@@ -305,6 +316,18 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
         node.answer = event.answer
         set_status(state, node, "pending")
     awaken(state)
+
+
+def _choose(state: RunState, event: events.QuestionAnswered) -> None:
+    """Record whether a fork repeats a visit that its parent has begun. `abort` decides nothing: the run is cancelled."""
+    visit = state.begun_visit(event.node, event.iteration)
+    if visit is None:
+        raise IllegalEvent(
+            f"run {state.run_id!r}: the parent has begun no visit {event.iteration} of node {event.node!r}"
+        )
+    if event.answer != "abort":
+        visit.choice = event.answer
+    set_status(state, state.nodes[event.node], "pending")
 
 
 def _refuse(state: RunState, name: str, failure: Failure) -> None:

@@ -158,6 +158,11 @@ class Attempt:
     def visit(self) -> NodeState:
         return self._journal.state.nodes[self._header["node"]]
 
+    @property
+    def key_root(self) -> str:
+        """The run id from which the idempotency keys of this visit (or item) are derived."""
+        return self._journal.state.key_root(self._header["node"], self._header["iteration"], self._item)
+
     def kept(self) -> dict[str, Any]:
         """Return the values that this execution has kept, by slot."""
         return self.visit.kept.get(NODE_LEVEL if self._item is None else self._item, {})

@@ -105,10 +105,11 @@ class _AnyContext:
 
     def idempotency_key(self, name: str = "") -> str:
         """Return a key for a service that ignores duplicate requests. The key is the same in every attempt and execution of
-        this visit (and item); only `retry(fresh=True)` makes a new one.
+        this visit (and item), and in the forks of the run; only `retry(fresh=True)`, `fork(fresh=True)` and a fork that repeats
+        the visit on request make a new one.
         """
         fresh = self._work.visit.fresh
-        parts = (self.run_id, self.node, self.iteration, self.item, name, fresh)
+        parts = (self._work.key_root, self.node, self.iteration, self.item, name, fresh)
         return "hf-" + sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:40]
 
     def emit(self, chunk: Any) -> None:
@@ -577,3 +578,17 @@ def _hinted_codec(fn: Callable[..., Any]) -> Codec[Any]:
         return _ANY if returned in (Any, None) else Codec.of(cast("Any", returned))
     except (NameError, TypeError, AttributeError, CodecError):
         return _ANY  # no usable annotation, or a type that JSON cannot keep
+
+
+async def run_generator(context: Context, work: Attempt, fn: Any, given: tuple[Any, ...]) -> Any:
+    """Run a node that is an async generator. Its values are chunks, except a last value that is a dict or a state: that is the
+    node's result.
+    """
+    state_type = type(given[0])
+    async for value in fn(*given):
+        work.release()
+        if isinstance(value, (dict, state_type)) and not isinstance(value, str):
+            work.hold(value)
+        else:
+            context.emit(value)
+    return work.stream.take_result()

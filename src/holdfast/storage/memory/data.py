@@ -11,6 +11,7 @@ import msgspec
 from holdfast.core.run_state import FINAL
 from holdfast.storage.contract import Holder, NewRun, Request, Row, Snapshot, View
 from holdfast.storage.memory.blobs import MemoryBlobs
+from holdfast.storage.tokens import Token
 from holdfast.storage.upkeep import WHOLE
 
 
@@ -61,6 +62,7 @@ class Data:
         """Requests that are not handled yet, by run id and request id, oldest first."""
         self.blobs = MemoryBlobs()
         self.limits: dict[str, int] = {}
+        self.tokens: dict[str, Token] = {}
         self.news = 0
         """Counts how often a run may have come on offer, or a request into an inbox. Workers wait for it to change."""
         self.generation = uuid.uuid4().hex

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 
 import msgspec
 
 from holdfast.core.run_state import OFFERED
-from holdfast.errors import StoreUnusable
+from holdfast.errors import RequestExists, RunNotFound, RunOver, StoreUnusable
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.memory.data import Data, StoredRun
@@ -20,12 +20,15 @@ from holdfast.storage.queues import (
     FENCE_STEP,
     Board,
     LiveHolder,
+    Posted,
     Queue,
+    Request,
     Taken,
     Wanted,
     Why,
     minutes_until,
 )
+from holdfast.storage.verdicts import digest_request
 
 
 class _Offer(msgspec.Struct, frozen=True):
@@ -40,18 +43,20 @@ class _Offer(msgspec.Struct, frozen=True):
 
 
 class MemoryQueues:
-    """The queues of a memory store. `use` gives access to its data; `now` and `renew` are methods of the store."""
+    """The queues of a memory store. `use` gives access to its data; `now`, `renew` and `post` are methods of the store."""
 
     def __init__(
         self,
         use: Callable[[], AbstractContextManager[Data]],
         now: Callable[[], float],
         renew: Callable[[Data, Holder], None],
+        post: Callable[[str, Request], bool],
         alive: leases.Alive,
     ) -> None:
         self._use = use
         self._now = now
         self._renew = renew
+        self._post = post
         self._alive = alive
         with use() as data:
             self._news = data.news
@@ -91,6 +96,17 @@ class MemoryQueues:
                 and room.get(run.new.queue, 1) > 0
             ]
             return min(times, default=None)
+
+    def post_all(self, batch: Sequence[Request]) -> list[Posted]:
+        for request in batch:  # all of them can be stored, or none is
+            digest_request(request)
+        posted: list[Posted] = []
+        for request in batch:
+            try:
+                posted.append(self._post(request.run_id, request))
+            except (RunNotFound, RunOver, RequestExists) as refused:
+                posted.append(refused)
+        return posted
 
     def held_by(self, holder: str) -> list[Lease]:
         with self._use() as data:

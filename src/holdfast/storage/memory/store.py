@@ -33,13 +33,16 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.memory.data import Data, RunHead, StoredRun
 from holdfast.storage.memory.queues import MemoryQueues
+from holdfast.storage.memory.tokens import MemoryTokens
 from holdfast.storage.memory.upkeep import MemoryUpkeep
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
+from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
 
 _encode = msgspec.msgpack.Encoder().encode  # refuses text that cannot be encoded, as a database would
-_copied = msgspec.msgpack.Decoder(dict[str, Any]).decode
+_to_json = msgspec.json.Encoder().encode
+_from_json = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 _named: dict[str, Data] = {}
@@ -64,8 +67,9 @@ class MemoryStore:
         self._forks = process.count
         self._closed = False
         self.generation = self._data.generation
-        self.queues: Queues = MemoryQueues(self._use, self.now, self._renew, alive)
+        self.queues: Queues = MemoryQueues(self._use, self.now, self._renew, self.post, alive)
         self.upkeep: Upkeep = MemoryUpkeep(self.url, self._use, self.now, alive)
+        self.tokens: Tokens = MemoryTokens(self._use)
 
     # --- logs ----------------------------------------------------------------------------------------
 
@@ -270,7 +274,7 @@ class MemoryStore:
             known = (posted.request.verb, posted.digest) if posted is not None else (None, None)
             new = verdicts.is_new_request(run_id, request, digest, run.view.status, *known)
             if new and not only_look:
-                body, at = _copied(_encode(request.body)), request.at or self.now()
+                body, at = _copied(request.body), request.at or self.now()
                 waiting = msgspec.structs.replace(
                     request, body=body, run_id=run_id, at=at, taken=0, unmet=False
                 )
@@ -280,13 +284,15 @@ class MemoryStore:
 
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
         with self._use() as data:
-            if run_id is not None:
+            if run_id is not None and holder is None:
                 found = [posted.request for posted in self._run(run_id).requests.values()]
             else:
-                found = [r for r in data.waiting.values() if data.runs[r.run_id].head.holder == holder]
-            return [
-                msgspec.structs.replace(request, body=_copied(_encode(request.body))) for request in found
-            ]
+                found = [
+                    request
+                    for request in data.waiting.values()
+                    if run_id in (None, request.run_id) and data.runs[request.run_id].head.holder == holder
+                ]
+            return [msgspec.structs.replace(request, body=_copied(request.body)) for request in found]
 
     # --- the store as a whole ------------------------------------------------------------------------
 
@@ -318,6 +324,11 @@ class MemoryStore:
                 f"the store {self.url} was opened before this process was forked, and the parent process would not see "
                 "what this process writes. Use a SQLite file to share runs between processes."
             )
+
+
+def _copied(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a copy of the body of a request. JSON has whole numbers of any size, as in a database; msgpack has not."""
+    return _from_json(_to_json(body))
 
 
 def _unfit(append: Append) -> CodecError | None:

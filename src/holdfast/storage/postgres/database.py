@@ -33,6 +33,7 @@ from psycopg import errors as pg
 from psycopg.adapt import AdaptersMap, Dumper
 from psycopg.pq import DiagnosticField, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
+from psycopg.waiting import Ready, Wait
 
 from holdfast.errors import (
     CodecError,
@@ -53,7 +54,7 @@ from holdfast.storage.postgres.setup import not_durable, require_fit, require_kn
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
-Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact", "delete", "sweep"]
+Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact", "delete", "sweep", "token"]
 
 _READERS_MAX = 8
 """How many connections may read at the same time; further threads wait, because a server allows few connections."""
@@ -87,16 +88,23 @@ class PostgresConnection(psycopg.Connection[Cells]):
         return super().wait(self._heard(gen, SILENT_S / interval), interval, *args, **options)
 
     def _heard(self, gen: Any, ticks_max: float) -> Any:
-        """Wrap the generator `gen` of psycopg, and count the intervals in which the server sends nothing."""
-        ticks = 0
+        """Wrap the generator `gen` of psycopg, and count the intervals in which the server sends nothing. A pipeline of psycopg
+        may wait for the reply to a large statement of which it has sent only a part: the rest is sent here.
+        """
+        ticks, is_unsent = 0, False
         try:
             wanted = next(gen)
             while True:
-                ready = yield wanted
+                ready = yield Wait.RW if is_unsent else wanted
                 ticks = 0 if ready else ticks + 1
                 if ticks > ticks_max and not self.patient:
                     self.close()
                     raise _fell_silent()
+                if is_unsent or not ready:
+                    is_unsent = bool(self.pgconn.flush())
+                    if is_unsent and not ready & Ready.R:
+                        continue
+                    ready &= wanted
                 wanted = gen.send(ready)
         except StopIteration as done:
             return done.value

@@ -16,13 +16,16 @@ Invariants:
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
+import msgspec
+
+from holdfast.errors import CodecError, RequestExists, RunNotFound, RunOver
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Fates, Offer, choose, full, list_queues, room
-from holdfast.storage.postgres.arrays import Ints, Texts
+from holdfast.storage.postgres.arrays import Array, Bytes, Floats, Ints, Texts
 from holdfast.storage.postgres.database import PostgresDatabase, Session, Transaction
 from holdfast.storage.postgres.listener import PostgresListener
 from holdfast.storage.queues import (
@@ -30,15 +33,46 @@ from holdfast.storage.queues import (
     FENCE_STEP,
     Board,
     LiveHolder,
+    Posted,
     Queue,
+    Request,
     Taken,
     Wanted,
     minutes_until,
 )
+from holdfast.storage.verdicts import digest_request, is_new_request
 
+_encode = msgspec.json.Encoder().encode
 _TRIES = 6
 _AT_LEAST = 32
 """How many more runs of each queue are read than are wanted, because other workers may be taking the first ones."""
+
+
+class _Inboxes:
+    """The inboxes of runs that a transaction has locked. `runs` has the key and status of each run."""
+
+    def __init__(self, url: str, runs: Mapping[str, tuple[int, str]]) -> None:
+        self._url = url
+        self._runs = runs
+        self.known: dict[tuple[int, str], tuple[str, bytes | None]] = {}
+        """Run and id of a request -> its verb and digest."""
+
+    def add(self, transaction: Transaction, keys: Sequence[tuple[int, str]]) -> None:
+        """Read which of these requests are there."""
+        runs, ids = Ints([run for run, _ in keys]), Texts([request for _, request in keys])
+        for run, request, verb, digest in transaction.rows("posted_all", runs, ids):
+            self.known[run, request] = verb, digest
+
+    def judge(self, request: Request, digest: bytes) -> Posted:
+        """Return what comes of a request."""
+        if request.run_id not in self._runs:
+            return RunNotFound(request.run_id, self._url)
+        run, status = self._runs[request.run_id]
+        posted = self.known.get((run, request.id), (None, None))
+        try:
+            return is_new_request(request.run_id, request, digest, status, *posted)
+        except (RunOver, RequestExists) as refused:
+            return refused
 
 
 class PostgresQueues:
@@ -145,6 +179,58 @@ class PostgresQueues:
         told = Texts(fates.lost), Texts(stopped), Texts(list(wanted.without))
         found = self._database.read("next_due", *_values_of(wanted), *told)
         return found[0] if found else (None, False)
+
+    def post_all(self, batch: Sequence[Request]) -> list[Posted]:
+        digests = [digest_request(request) for request in batch]
+        if any("\0" in request.id for request in batch):
+            raise CodecError("a value cannot be stored: the id of a request contains a NUL", path="post")
+
+        def write(session: Session) -> list[Posted]:
+            with session.transaction() as transaction:
+                return self._post_all(transaction, batch, digests)
+
+        return self._database.write("post", write) if batch else []
+
+    def _post_all(
+        self, transaction: Transaction, batch: Sequence[Request], digests: Sequence[bytes]
+    ) -> list[Posted]:
+        """Put requests into inboxes. None of their runs can end before the transaction does."""
+        wanted = sorted({request.run_id for request in batch if "\0" not in request.run_id})
+        runs = {run_id: (key, status) for run_id, key, status in transaction.rows("lock_runs", Texts(wanted))}
+        inboxes = _Inboxes(self._database.address.url, runs)
+        inboxes.add(transaction, [(runs[one.run_id][0], one.id) for one in batch if one.run_id in runs])
+        posted: list[Posted] = []
+        new: dict[tuple[int, str], int] = {}  # run and id of a new request -> its place in the batch
+        for place, (request, digest) in enumerate(zip(batch, digests, strict=True)):
+            posted.append(inboxes.judge(request, digest))
+            if posted[-1] is True:
+                new[runs[request.run_id][0], request.id] = place
+                inboxes.known[runs[request.run_id][0], request.id] = request.verb, digest
+        made = set(transaction.rows("post_all", *self._columns(batch, digests, new))) if new else set()
+        raced = [key for key in new if key not in made]
+        if raced:  # another process has just posted requests with these ids
+            inboxes.add(transaction, raced)
+            for key in raced:
+                posted[new[key]] = inboxes.judge(batch[new[key]], digests[new[key]])
+        if made:
+            transaction.do("notify")
+        return posted
+
+    def _columns(
+        self, batch: Sequence[Request], digests: Sequence[bytes], new: Mapping[tuple[int, str], int]
+    ) -> list[Array]:
+        """Return the new rows of the inbox as columns."""
+        requests, now = [batch[place] for place in new.values()], self._given_now()
+        return [
+            Ints([run for run, _ in new]),
+            Texts([one.id for one in requests]),
+            Texts([one.verb for one in requests]),
+            Texts([_encode(one.body).decode() for one in requests]),
+            Texts([one.by for one in requests]),
+            Texts([one.reason for one in requests]),
+            Floats([one.at or now for one in requests]),
+            Bytes([digests[place] for place in new.values()]),
+        ]
 
     def held_by(self, holder: str) -> list[Lease]:
         return [Lease(*cells) for cells in self._database.read("held_by", holder)]

@@ -30,9 +30,11 @@ from holdfast.storage.postgres.blobs import PostgresBlobs
 from holdfast.storage.postgres.database import Cells, PostgresDatabase, Session, Transaction
 from holdfast.storage.postgres.queues import PostgresQueues
 from holdfast.storage.postgres.server_time import DatabaseTime
+from holdfast.storage.postgres.tokens import PostgresTokens
 from holdfast.storage.postgres.upkeep import PostgresUpkeep
 from holdfast.storage.queues import Queues
 from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, request_of, run_row
+from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
 from holdfast.storage.verdicts import digest_request, is_new_request
 
@@ -73,6 +75,7 @@ class PostgresStore:
         self.upkeep: Upkeep = PostgresUpkeep(self._database, self._given_now, alive)
         self._queues = PostgresQueues(self._database, self._given_now, self._renew, alive)
         self.queues: Queues = self._queues
+        self.tokens: Tokens = PostgresTokens(self._database)
         try:
             self._migrate()
             self.generation: str = generation_of(self.url, self._database.read("generation"))
@@ -283,6 +286,8 @@ class PostgresStore:
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
         if run_id is None:
             return [request_of(cells) for cells in self._database.read("inbox", holder)]
+        if holder is not None:
+            return [request_of(cells) for cells in self._database.read("inbox_of_held", holder, run_id)]
         found = self._database.read("inbox_of", run_id)
         if not found:
             self._require(run_id)

@@ -42,7 +42,7 @@ from holdfast.storage import failpoints, process, schema
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
-Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact", "delete", "sweep"]
+Verb = Literal["append", "claim", "post", "release", "renew", "prune", "compact", "delete", "sweep", "token"]
 
 APPLICATION_ID = 0x48_46_53_54  # "HFST"
 Unfit = (UnicodeEncodeError, OverflowError, apsw.TooBigError)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
 
+from holdfast.errors import RequestExists, RunNotFound, RunOver
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Cells, Fates, Offer, choose, full, list_queues, room
@@ -23,13 +24,16 @@ from holdfast.storage.queues import (
     FENCE_STEP,
     Board,
     LiveHolder,
+    Posted,
     Queue,
+    Request,
     Taken,
     Wanted,
     minutes_until,
 )
 from holdfast.storage.sql_rows import holder_cells
 from holdfast.storage.sqlite.database import SqliteDatabase
+from holdfast.storage.verdicts import digest_request
 
 _Rows: TypeAlias = Callable[..., list[Cells]]
 
@@ -39,12 +43,20 @@ _encode = msgspec.json.Encoder().encode
 
 
 class SqliteQueues:
-    """The queues of one store. `timer` only measures intervals: it need not be the time of day."""
+    """The queues of one store. `post` is a method of the store, to be called within a transaction. `timer` only measures
+    intervals: it need not be the time of day.
+    """
 
     def __init__(
-        self, database: SqliteDatabase, alive: leases.Alive, *, timer: Callable[[], float] = time.monotonic
+        self,
+        database: SqliteDatabase,
+        post: Callable[[str, Request, bytes], bool],
+        alive: leases.Alive,
+        *,
+        timer: Callable[[], float] = time.monotonic,
     ) -> None:
         self._database = database
+        self._post = post
         self._log = database.path + "-wal"
         self._alive = alive
         self._timer = timer
@@ -88,6 +100,22 @@ class SqliteQueues:
         """Return when the next wanted run is due (None if no wanted run waits for a time), and whether any queue has a limit."""
         told = _json(fates.lost), _json(stopped), _json(list(wanted.without))
         return self._database.read("next_due", *_values_of(wanted), *told)[0]
+
+    def post_all(self, batch: Sequence[Request]) -> list[Posted]:
+        digests = [digest_request(request) for request in batch]
+
+        def write() -> list[Posted]:
+            return [self._posted(request, digest) for request, digest in zip(batch, digests, strict=True)]
+
+        posted: list[Posted] = self._database.commit("post", write) if batch else []
+        self._heard.tell()
+        return posted
+
+    def _posted(self, request: Request, digest: bytes) -> Posted:
+        try:
+            return self._post(request.run_id, request, digest)
+        except (RunNotFound, RunOver, RequestExists) as refused:  # nothing of this request was written
+            return refused
 
     def held_by(self, holder: str) -> list[Lease]:
         return [Lease(*cells) for cells in self._database.read("held_by", holder)]

@@ -28,7 +28,9 @@ from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, re
 from holdfast.storage.sqlite.append import Appends, UnfitAppend
 from holdfast.storage.sqlite.database import Cells, SqliteDatabase
 from holdfast.storage.sqlite.queues import SqliteQueues
+from holdfast.storage.sqlite.tokens import SqliteTokens
 from holdfast.storage.sqlite.upkeep import SqliteUpkeep
+from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
 from holdfast.storage.verdicts import digest_request, is_new_request
 
@@ -74,7 +76,11 @@ class SqliteStore:
 
     @cached_property
     def queues(self) -> Queues:
-        return SqliteQueues(self._database, self._alive)
+        return SqliteQueues(self._database, self._post, self._alive)
+
+    @cached_property
+    def tokens(self) -> Tokens:
+        return SqliteTokens(self._database)
 
     # --- logs ----------------------------------------------------------------------------------------
 
@@ -223,22 +229,25 @@ class SqliteStore:
                 raise RunNotFound(run_id, self.url)
             return is_new_request(run_id, request, digest, *found[0][1:])
 
-        def write() -> bool:
-            run, *known = self._database.find("posted", run_id, request.id)
-            new = is_new_request(run_id, request, digest, *known)
-            if new:
-                self._database.do("post",
-                    run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
-                    request.at or self.now(), digest)  # fmt: skip
-            return new
-
-        posted = self._database.commit("post", write)
+        posted = self._database.commit("post", lambda: self._post(run_id, request, digest))
         self._database.news.tell()
         return posted
+
+    def _post(self, run_id: str, request: Request, digest: bytes) -> bool:
+        """Put a request into an inbox within a transaction, and return whether it is new."""
+        run, *known = self._database.find("posted", run_id, request.id)
+        new = is_new_request(run_id, request, digest, *known)
+        if new:
+            self._database.do("post",
+                run, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
+                request.at or self.now(), digest)  # fmt: skip
+        return new
 
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> list[Request]:
         if run_id is None:
             return [request_of(cells) for cells in self._database.read("inbox", holder)]
+        if holder is not None:
+            return [request_of(cells) for cells in self._database.read("inbox_of_held", holder, run_id)]
         found = self._database.read("inbox_of", run_id)
         if not found:
             self._database.require_run(run_id)

@@ -39,6 +39,7 @@ class Told(msgspec.Struct, frozen=True):
     execution: int
     attempt: int
     fresh: int
+    key_root: str
     idempotent: bool
     kept: dict[str, Any]
     withdrawn: list[str]

@@ -57,6 +57,7 @@ def told(call: Call) -> Told:
         execution=context.execution,
         attempt=context.attempt,
         fresh=work.visit.fresh,
+        key_root=work.key_root,
         idempotent=call.node.options.idempotent,
         kept=work.kept(),
         withdrawn=work.visit.withdrawn.get(NODE_LEVEL if call.item is None else call.item, []),
@@ -157,6 +158,7 @@ class DistantAttempt(Attempt):
             park_after_s=told.park_after,
         )
         self._ask = ask
+        self._key_root = told.key_root
         self._level = NODE_LEVEL if order.item is None else order.item
         self._visit = NodeState(
             kept={self._level: told.kept}, fresh=told.fresh, withdrawn={self._level: told.withdrawn}
@@ -185,6 +187,10 @@ class DistantAttempt(Attempt):
     @property
     def visit(self) -> NodeState:
         return self._visit
+
+    @property
+    def key_root(self) -> str:
+        return self._key_root
 
     async def record(self, kind: type[NodeEvent], **fields: Any) -> None:
         self.note(kind, **fields)

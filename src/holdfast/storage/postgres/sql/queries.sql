@@ -358,10 +358,30 @@ insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest
 values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0, $8)
 on conflict (run, id) do nothing returning key
 
+-- lock_runs: lock runs in the order of their ids, so that none can be deleted, completed or cancelled until the transaction ends
+select run_id, key, status from holdfast.runs where run_id = any($1::text[]) order by run_id for key share
+
+-- posted_all: which of these requests are in the inboxes of these runs
+select inbox.run, inbox.id, inbox.verb, inbox.digest
+from unnest($1::bigint[], $2::text[]) as given(run, id) join holdfast.inbox on inbox.run = given.run and inbox.id = given.id
+
+-- post_all: put requests into the inboxes of many runs; no row is returned for a request that is there already
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest)
+select run, id, verb, body, "by", reason, coalesce(at, extract(epoch from clock_timestamp())::float8), 0, digest
+from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::float8[], $8::bytea[])
+     as given(run, id, verb, body, "by", reason, at, digest)
+on conflict (run, id) do nothing returning run, id
+
 -- inbox: requests that wait for the runs of a holder
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from holdfast.inbox join holdfast.runs on runs.key = inbox.run
 where inbox.taken = 0 and runs.holder = $1
+order by inbox.key
+
+-- inbox_of_held: requests that wait for one run, if this holder holds it
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
+from holdfast.inbox join holdfast.runs on runs.key = inbox.run
+where runs.run_id = $2 and inbox.taken = 0 and runs.holder = $1
 order by inbox.key
 
 -- inbox_of: all requests that a run ever got
@@ -608,3 +628,17 @@ update holdfast.runs set holder = null, fence = fence + $1::bigint
 
 -- drop_holders: delete all holders
 delete from holdfast.holders
+
+-- add_token: store a new token; selects nothing if there is a token with this id
+insert into holdfast.tokens (id, name, role, kind, digest, created_at, created_by, expires_at, revoked_at)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
+on conflict (id) do nothing returning id
+
+-- token: the token with this id
+select id, name, role, kind, digest, created_at, created_by, expires_at, revoked_at from holdfast.tokens where id = $1
+
+-- tokens: all tokens, oldest first
+select id, name, role, kind, digest, created_at, created_by, expires_at, revoked_at from holdfast.tokens order by created_at, id
+
+-- revoke_token: revoke a token; selects nothing if there is none, or if it was revoked before
+update holdfast.tokens set revoked_at = $2 where id = $1 and revoked_at is null returning id

@@ -143,6 +143,19 @@ create table holdfast.inbox (
 create unique index inbox_by_run on holdfast.inbox (run, id);
 create index inbox_waiting on holdfast.inbox (run) where taken = 0;
 
+-- Who may use the server of this store, and for what. A token is never deleted, only revoked, because logs name it.
+create table holdfast.tokens (
+    id         text collate "C" primary key,
+    name       text not null,                 -- who uses the token
+    role       text not null,
+    kind       text not null,                 -- person or agent
+    digest     bytea not null,                -- sha256 of the secret
+    created_at double precision not null,
+    created_by text,
+    expires_at double precision,              -- null: it does not expire
+    revoked_at double precision               -- null: it was not revoked
+);
+
 -- Blobs: values too large for a log, by the sha256 of their content; compressed by the client.
 create table holdfast.blobs (
     digest text collate "C" primary key,

@@ -311,6 +311,12 @@ from inbox cross join runs on runs.key = inbox.run cross join holders on holders
 where inbox.taken = 0 and holders.id = ?1
 order by inbox.key
 
+-- inbox_of_held: requests that wait for one run, if this holder holds it
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
+from runs cross join holders on holders.key = runs.holder cross join inbox on inbox.run = runs.key
+where runs.run_id = ?2 and holders.id = ?1 and inbox.taken = 0
+order by inbox.key
+
 -- inbox_of: all requests that a run ever got
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from runs cross join inbox on inbox.run = runs.key
@@ -595,3 +601,17 @@ delete from holders
 
 -- data_version: a number that changes when another connection has written
 pragma data_version
+
+-- add_token: store a new token; selects nothing if there is a token with this id
+insert into tokens (id, name, role, kind, digest, created_at, created_by, expires_at, revoked_at)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+on conflict (id) do nothing returning id
+
+-- token: the token with this id
+select id, name, role, kind, digest, created_at, created_by, expires_at, revoked_at from tokens where id = ?1
+
+-- tokens: all tokens, oldest first
+select id, name, role, kind, digest, created_at, created_by, expires_at, revoked_at from tokens order by created_at, id
+
+-- revoke_token: revoke a token; selects nothing if there is none, or if it was revoked before
+update tokens set revoked_at = ?2 where id = ?1 and revoked_at is null returning id

@@ -158,3 +158,16 @@ create table remains (
     run  integer primary key,        -- runs.key; the run itself may be deleted
     upto integer not null
 ) strict;
+
+-- Who may use the server of this store, and for what. A token is never deleted, only revoked, because logs name it.
+create table tokens (
+    id         text not null primary key,
+    name       text not null,        -- who uses the token
+    role       text not null,
+    kind       text not null,        -- person or agent
+    digest     blob not null,        -- sha256 of the secret
+    created_at real not null,
+    created_by text,
+    expires_at real,                 -- null: it does not expire
+    revoked_at real                  -- null: it was not revoked
+) strict;

@@ -109,5 +109,5 @@ def test_an_idle_run_refuses_a_request_that_this_version_cannot_read() -> None:
             await engine.work(until="idle")
 
     asyncio.run(main())
-    assert store.events("r")[-1].kind == "ResumeRefused"
+    assert store.events("r")[-1].kind == "RequestRefused"
     assert not store._data.waiting

@@ -1,0 +1,143 @@
+"""What a fork from a checkpoint would be: where it continues, and what it must not repeat without a decision.
+
+The engine makes a fork of this plan, and the command line prints it. It is read from the store: it needs no flow and no lease.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.begun import RENAMING, VISITING, Names, begun_visits
+from holdfast.core.definition import NodeOptions
+from holdfast.core.events import Begun, Stored
+from holdfast.core.graph import Flow
+from holdfast.core.run_state import RunState
+from holdfast.errors import ResumeRefused, StoreCorrupt
+from holdfast.reading import history
+from holdfast.storage.contract import RunRow, Store
+
+
+class ForkPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What a fork from one event of a run begins with."""
+
+    parent: str
+    seq: int
+    state: RunState
+    """The state of the parent at that event."""
+    lineage: str
+    """The run from whose id the fork derives its idempotency keys, unless it begins a lineage of its own."""
+    next: tuple[str, ...]
+    """The nodes with which the fork continues: those that were open, and those that the run had reached."""
+    idempotent: dict[str, bool]
+    """Every node of the flow, and whether it may be repeated without asking."""
+    begun: tuple[Begun, ...]
+    """What the parent has begun of nodes that are not idempotent, and has not completed at that event."""
+    renewed: dict[str, dict[int, int]]
+    """Node -> iteration -> how often the parent has repeated a visit with new idempotency keys after that event."""
+
+    @property
+    def asks_about(self) -> tuple[str, ...]:
+        """The nodes about which the fork will ask, unless the caller decides now."""
+        return tuple(dict.fromkeys(one.node for one in self.begun if not one.kept))
+
+
+def fork_place(store: Store, run_id: str, seq: int | None) -> int:
+    """Return the checkpoint to fork from: `seq`, or by default the latest checkpoint that no rewind has undone. Raises
+    `ResumeRefused`.
+    """
+    listed = history.checkpoints(store, run_id)
+    if seq is None:
+        latest = max((point.seq for point in listed if point.current), default=None)
+        if latest is None:
+            raise StoreCorrupt(
+                f"run {run_id!r} has no checkpoint, although every run has one: its log is damaged. "
+                f"`holdfast verify {run_id}` lists the damage."
+            )
+        return latest
+    if all(point.seq != seq for point in listed):
+        trimmed = store.upkeep.trimmed(run_id)
+        gone = history.retirement(trimmed) if seq < trimmed.retired else ""
+        if seq <= trimmed.base:
+            gone = history.beginning(store, store.run(run_id))
+        why = f"event {seq} is not a checkpoint{f' any more. {gone}' if gone else '.'} "
+        remedy = f"`holdfast checkpoints {run_id}` lists the checkpoints of the run."
+        raise ResumeRefused(run_id, why + remedy, asked="forked")
+    return seq
+
+
+def plan_fork(store: Store, row: RunRow, seq: int, flow: Flow[Any] | None = None) -> ForkPlan:
+    """Plan a fork from a checkpoint. Nodes count as not idempotent if the flow says so with which the run was executed at that
+    event or is executed now, or the given one.
+    """
+    state = history.load(store, row.run_id, seq, row=row, check=True)
+    log = _read(store, row, RENAMING)
+    names = Names(log)
+    nodes = _options(store, row, state, names, flow)
+    risky = {name for name, options in nodes.items() if any(not one.idempotent for one in options)}
+    begun: list[Begun] = []
+    if risky:
+        known_as = {name for risk in risky for name in names.all_names(names.identity(risk, seq))}
+        fan_outs = {name for name, options in nodes.items() if any(one.each for one in options)}
+        visiting = _read(store, row, VISITING, known_as)
+        begun = begun_visits(visiting, state, names, risky, fan_outs, _base(store, row, visiting))
+    return ForkPlan(
+        parent=row.run_id,
+        seq=seq,
+        state=state,
+        lineage=state.lineage or row.run_id,
+        next=tuple(dict.fromkeys((*state.open, *state.arrivals))),
+        idempotent={name: name not in risky for name in nodes},
+        begun=tuple(begun),
+        renewed=_renewed(store, row, state, names),
+    )
+
+
+def _read(store: Store, row: RunRow, kinds: tuple[str, ...], nodes: set[str] | None = None) -> list[Stored]:
+    """Return the events of these kinds, up to the end that the row knows. Of events of nodes, only those of `nodes`: the others
+    are not decoded.
+    """
+    rows = store.events(row.run_id, upto=row.seq, kinds=kinds)
+    wanted = [one for one in rows if not one.node or nodes is None or one.node in nodes]
+    return list(history.opened(store, row.run_id, wanted))
+
+
+def _base(store: Store, row: RunRow, log: list[Stored]) -> RunState | None:
+    """Return the state that replaces the beginning of a log, if no event says what had begun before: the log was compacted, or it
+    is that of a fork that an older version of Holdfast made.
+    """
+    after = history.began_after(store, row)
+    first = log[0].event if log and log[0].kind == "RunForked" else None
+    told = first is not None and (first.lineage is not None or first.fresh)
+    return history.load(store, row.run_id, after, row=row) if after and not told else None
+
+
+def _options(
+    store: Store, row: RunRow, state: RunState, names: Names, flow: Flow[Any] | None
+) -> dict[str, list[NodeOptions]]:
+    """Return the options of each node, by its name at the fork, as every definition has them that may apply."""
+    found: dict[str, list[NodeOptions]] = {}
+    definitions = [(flow.definition, row.seq)] if flow is not None else []
+    for fingerprint, seq in ((state.fingerprint, state.seq), (row.fingerprint, row.seq)):
+        stored = store.definition(fingerprint)
+        definitions += [(history.defined(stored, row.run_id), seq)] if stored is not None else []
+    for definition, seq in definitions:
+        for name, options in definition.nodes.items():
+            here = names.name(names.identity(name, seq), state.seq)
+            if here is not None:
+                found.setdefault(here, []).append(options)
+    return found
+
+
+def _renewed(store: Store, row: RunRow, state: RunState, names: Names) -> dict[str, dict[int, int]]:
+    """Return the counts of new idempotency keys that the parent has made after the event, by the names at that event."""
+    later = store.events(row.run_id, state.seq, row.seq, kinds=("NodeScheduled", "RunResumed"))
+    if not any(one.event.fresh for one in history.opened(store, row.run_id, later)):
+        return {}
+    head = history.load(store, row.run_id, row=row)
+    return {
+        name: visits
+        for known, visits in head.renewals().items()
+        if (name := names.name(names.identity(known, row.seq), state.seq)) is not None
+    }

@@ -1,0 +1,132 @@
+"""`Backend`: what the handlers of the server share: the engine, threads for reading, and results that are kept for a while."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+from holdfast.errors import SettingError
+from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.reader import Reader
+from holdfast.reading.remedies import CommandLine
+from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.engine import Engine
+from holdfast.server.access import Access, Identity
+from holdfast.server.counts import Counts
+from holdfast.server.problems import refuse
+from holdfast.storage.contract import Store
+from holdfast.upkeep import doctor
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+THREADS = 8
+"""How many reads may be made at the same time: a slow one does not hold up the others."""
+KEPT_BYTES = 32 * 1024 * 1024
+EXAMINED_S = 60.0
+"""For how many seconds the result of an examination of the store is shown before it is examined again."""
+
+
+class EncodedAnswers:
+    """Keeps encoded answers, up to `KEPT_BYTES` in all; those that were not used for longest go first."""
+
+    def __init__(self) -> None:
+        self._bodies: OrderedDict[Hashable, bytes] = OrderedDict()
+        self._size = 0
+
+    def get(self, key: Hashable) -> bytes | None:
+        found = self._bodies.get(key)
+        if found is not None:
+            self._bodies.move_to_end(key)
+        return found
+
+    def put(self, key: Hashable, body: bytes) -> None:
+        if len(body) > KEPT_BYTES // 8:
+            return
+        self._size += len(body) - len(self._bodies.pop(key, b""))
+        self._bodies[key] = body
+        while self._size > KEPT_BYTES:
+            _, dropped = self._bodies.popitem(last=False)
+            self._size -= len(dropped)
+
+
+class Backend:
+    """The engine of the server, and what its handlers share."""
+
+    def __init__(
+        self, engine: Engine, *, commands: CommandLine | None = None, clock: Clock | None = None
+    ) -> None:
+        self.engine = engine
+        self.clock = clock or SystemClock()
+        self.commands = commands or CommandLine()
+        """How the commands are typed that the server suggests."""
+        self.kept = EncodedAnswers()
+        self.document = b""
+        """The description of the API (OpenAPI)."""
+        self.public_urls: tuple[str, ...] = ()
+        self.features: tuple[str, ...] = ()
+        self.is_stopping = False
+        self.counts = Counts()
+        self.ready = (0.0, False)
+        """When `/readyz` last looked at the store, and whether that succeeded."""
+        self.access: Access | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._examined: tuple[float, list[Diagnosis]] | None = None
+        self._examining: asyncio.Lock | None = None
+
+    @property
+    def store(self) -> Store:
+        """The store of the engine. Raises `Refused` if the engine is not open."""
+        try:
+            return self.engine.store
+        except SettingError:
+            raise refuse(
+                "closed", "The engine of this server is not open: it is starting or stopping."
+            ) from None
+
+    @property
+    def reader(self) -> Reader:
+        """A reader that returns states as plain data, also if the flow is known."""
+        return Reader(self.store)
+
+    async def read(self, call: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
+        """Call a function that reads the store, off the event loop."""
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-server")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **options))
+
+    async def require_valid(self, who: Identity) -> None:
+        """Raise `Refused` if the token of a request that is answered slowly is not valid any more."""
+        if self.access is not None and not await self.access.is_valid(who):
+            raise refuse("unauthorized", "The token has expired, or was revoked, while the request waited.")
+
+    async def examine(self, *, again: bool) -> tuple[float, list[Diagnosis]]:
+        """Return when the store was examined, and what was found. It is examined if that was long ago, or with `again`."""
+        if self._examining is None:
+            self._examining = asyncio.Lock()
+        asked_at = self.clock.now()
+        async with self._examining:  # those who ask meanwhile get the same result
+            known = self._examined
+            if known is None or (known[0] < asked_at if again else asked_at - known[0] > EXAMINED_S):
+                self._examined = known = (self.clock.now(), await self.read(self._examine))
+        return known
+
+    def _examine(self) -> list[Diagnosis]:
+        return doctor.examine(
+            self.store, self.engine.flows or None, self.clock.now(), self.commands, check=False
+        )
+
+    def close(self) -> None:
+        """Let the threads end, and the handlers that wait."""
+        self.is_stopping = True
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+            self._threads = None
+
+
+def encode_hook(value: Any) -> Any:
+    """Encode a value that msgspec does not know, as text."""
+    return str(value)

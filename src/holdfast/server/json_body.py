@@ -1,0 +1,77 @@
+"""Reads the JSON body of a request into the struct that its route declares.
+
+A JSON parser that recurses can be made to fail by deep nesting, and one that keeps the last of two equal keys lets two readers
+of the same body see different values. So depth is counted before the body is parsed, without recursion and in one pass, and
+equal keys are refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.server.problems import Fault, refuse
+
+T = TypeVar("T")
+
+DEPTH_MAX = 64
+# A text that does not end is matched up to the end of the body, so that no part of the body is scanned twice.
+_TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_AT = re.compile(r" - at `\$\.?([^`]*)`$")
+
+
+class _TwoKeys(ValueError):
+    """An object has two equal keys."""
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """Decode a body. Raises `Refused`."""
+    if depth(data) > DEPTH_MAX:
+        raise refuse("bad-json", f"The body is nested deeper than {DEPTH_MAX} levels.")
+    _refuse_equal_keys(data)
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as fault:
+        found = _AT.search(str(fault))
+        path, why = (found[1], _AT.sub("", str(fault))) if found is not None else ("", str(fault))
+        where = f"at `{path}`: " if path else ""
+        raise refuse(
+            "bad-body", f"The body does not fit: {where}{why}.", faults=(Fault(path, why),)
+        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+        raise refuse("bad-json", f"The body is not JSON: {fault}.") from None
+
+
+def depth(data: bytes) -> int:
+    """Return how deep the arrays and objects of a JSON text are nested."""
+    deepest = level = 0
+    for sign in _TEXT.sub(b"", data).translate(None, _NOT_BRACKETS):
+        if sign in b"[{":
+            level += 1
+            deepest = max(deepest, level)
+        else:
+            level -= 1
+    return deepest
+
+
+def _refuse_equal_keys(data: bytes) -> None:
+    def collect(pairs: list[tuple[str, Any]]) -> None:
+        if len({key for key, _ in pairs}) != len(pairs):
+            seen: set[str] = set()
+            raise _TwoKeys(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
+
+    try:
+        json.loads(data, object_pairs_hook=collect, parse_int=len, parse_float=len, parse_constant=len)
+    except _TwoKeys as fault:
+        key = str(fault)
+        raise refuse(
+            "bad-json",
+            f"An object in the body has the key {key[:100]!r} twice.",
+            faults=(Fault(key[:100], "twice"),),
+        ) from None
+    except (ValueError, RecursionError):
+        return  # not JSON: the decoder says where

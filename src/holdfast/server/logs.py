@@ -1,0 +1,246 @@
+"""Routes that read the log of a run: events, checkpoints, states and how they differ."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from holdfast.core.events import KINDS
+from holdfast.errors import RunNotFound, did_you_mean
+from holdfast.reading import history
+from holdfast.reading.history import Checkpoint
+from holdfast.reading.views import EventView, RunSummary, event_view, run_summary
+from holdfast.server.backend import Backend
+from holdfast.server.calls import HttpCall
+from holdfast.server.problems import refuse
+from holdfast.server.runs import Limit, Name, RunId, Seq
+from holdfast.server.state_changes import Change, changes
+from holdfast.storage.contract import Row, RunRow, Store
+from holdfast.storage.rows import open_row
+
+_CHECKPOINTS_MAX = 1000
+_ANCESTORS_MAX = 100
+
+
+class EventPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some of the events of a run. To read on, pass `older` as `before`, or `newer` as `after`."""
+
+    events: list[EventView]
+    older: int | None
+    """The seq before which there are older events; None if there are none."""
+    newer: int | None
+    """The seq after which there are newer events now; None if there are none."""
+    end: int
+    """The seq of the last event of the log."""
+    beginning: str
+    """Where the earlier events are, if the log was compacted or belongs to a fork; else empty."""
+
+
+class CheckpointPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Checkpoints that the run can be resumed or forked from, oldest first. Pass `next` as `after` to read on."""
+
+    checkpoints: list[Checkpoint]
+    next: int | None
+
+
+class StateAt(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a run after the event `seq`."""
+
+    run_id: str
+    seq: int
+    state: dict[str, Any]
+
+
+class Diff(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed in the state of a run between two events."""
+
+    run_id: str
+    from_: int = msgspec.field(name="from")
+    to: int
+    changes: list[Change]
+
+
+class EventPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """An event of a run."""
+
+    run_id: str
+    seq: int
+
+
+class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+    """How two runs differ."""
+
+    a: RunSummary
+    b: RunSummary
+    shared: EventPlace | None
+    """The last event that both runs have in common; None if neither was forked from the other or from the same run."""
+    edits: list[EventView]
+    """The edits of the state in run `b` since then."""
+    changes: list[Change]
+    """What is different in the state of run `b`."""
+
+
+class EventsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which events to list."""
+
+    after: Seq = 0
+    before: Seq | UnsetType = UNSET
+    newest: bool = False
+    """List the newest events first."""
+    node: Name | UnsetType = UNSET
+    kind: Annotated[str, Meta(extra_json_schema={"enum": sorted(KINDS)})] | UnsetType = UNSET
+    limit: Limit = 100
+
+
+class CheckpointsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which checkpoints to list."""
+
+    after: Seq = 0
+    limit: Annotated[int, Meta(ge=1, le=_CHECKPOINTS_MAX)] = 200
+
+
+class StateQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """At which event."""
+
+    at: Seq | UnsetType = UNSET
+    """The seq of an event; default: the end of the log."""
+
+
+class DiffQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Between which events."""
+
+    from_: Seq = msgspec.field(name="from")
+    to: Seq | UnsetType = UNSET
+    """Default: the end of the log."""
+
+
+class CompareQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which runs to compare."""
+
+    a: RunId
+    b: RunId
+
+
+# --- events ------------------------------------------------------------------------------------------
+
+
+def list_events(call: HttpCall[EventsQuery, None]) -> EventPage:
+    """List events of a run, in pages, from either end."""
+    store, run_id, query = call.backend.store, call.values["id"], call.query
+    if query.kind is not UNSET and query.kind not in KINDS:
+        raise refuse(
+            "bad-parameter", f"There is no kind of event {query.kind!r}{did_you_mean(query.kind, KINDS)}."
+        )
+    row = store.run(run_id)
+    upto = row.seq if query.before is UNSET else min(row.seq, query.before - 1)
+    read = _newest if query.newest else _oldest
+    found = read(store, run_id, upto, query)
+    views = [event_view(stored) for stored in history.opened(store, run_id, found)]
+    seqs = [view.seq for view in views]
+    first = history.began_after(store, row) + 1
+    lowest, highest = (min(seqs), max(seqs)) if seqs else (query.after + 1, upto)
+    return EventPage(
+        events=views,
+        older=lowest if lowest > first else None,
+        newer=highest if highest < row.seq else None,
+        end=row.seq,
+        beginning=history.beginning(store, row),
+    )
+
+
+def _filter(query: EventsQuery) -> dict[str, Any]:
+    return {"kinds": (query.kind,) if query.kind else (), "node": query.node or None}
+
+
+def _oldest(store: Store, run_id: str, upto: int, query: EventsQuery) -> list[Row]:
+    return store.events(run_id, query.after, upto, limit=query.limit, **_filter(query))
+
+
+def _newest(store: Store, run_id: str, upto: int, query: EventsQuery) -> list[Row]:
+    """Read backwards, in parts that grow, because events that do not match leave gaps."""
+    found: list[Row] = []
+    size = query.limit
+    while upto > query.after and len(found) < query.limit:
+        after = max(query.after, upto - size)
+        found = [*store.events(run_id, after, upto, **_filter(query)), *found]
+        upto, size = after, size * 4
+    return found[: -query.limit - 1 : -1]
+
+
+def list_checkpoints(call: HttpCall[CheckpointsQuery, None]) -> CheckpointPage:
+    """List the checkpoints that a run can be resumed or forked from, oldest first."""
+    query = call.query
+    found = [one for one in call.backend.reader.checkpoints(call.values["id"]) if one.seq > query.after]
+    shown = found[: query.limit]
+    return CheckpointPage(checkpoints=shown, next=shown[-1].seq if len(found) > len(shown) else None)
+
+
+# --- states ------------------------------------------------------------------------------------------
+
+
+def get_state(call: HttpCall[StateQuery, None]) -> StateAt:
+    """Get the state of a run after an event."""
+    store, run_id, at = call.backend.store, call.values["id"], call.query.at
+    state = history.load(store, run_id, None if at is UNSET else at)
+    return StateAt(run_id=run_id, seq=state.seq, state=state.values)
+
+
+def get_diff(call: HttpCall[DiffQuery, None]) -> Diff:
+    """Say what changed in the state of a run between two events."""
+    backend, run_id, query = call.backend, call.values["id"], call.query
+    row = backend.store.run(run_id)
+    to = row.seq if query.to is UNSET else query.to
+    before = history.load(backend.store, run_id, query.from_, row=row)
+    after = history.load(backend.store, run_id, to, row=row)
+    found = list(changes(before.values, after.values, _reducers(backend, row)))
+    return Diff(run_id=run_id, from_=query.from_, to=to, changes=found)
+
+
+def _reducers(backend: Backend, row: RunRow) -> dict[str, str]:
+    return backend.reader.definition(row).state
+
+
+# --- two runs ----------------------------------------------------------------------------------------
+
+
+def compare_runs(call: HttpCall[CompareQuery, None]) -> Comparison:
+    """Say where the shared history of two runs ends, and how they differ now."""
+    backend, store = call.backend, call.backend.store
+    one, other = store.run(call.query.a), store.run(call.query.b)
+    shared = _shared(_ancestry(store, one), _ancestry(store, other))
+    states = [history.load(store, row.run_id, row=row).values for row in (one, other)]
+    edited = store.events(other.run_id, kinds=("StateEdited",))
+    return Comparison(
+        a=run_summary(one),
+        b=run_summary(other),
+        shared=shared,
+        edits=[
+            event_view(stored)
+            for stored in history.opened(store, other.run_id, edited)
+            if shared is None or shared.run_id != other.run_id or stored.seq > shared.seq
+        ],
+        changes=list(changes(states[0], states[1], _reducers(backend, other))),
+    )
+
+
+def _ancestry(store: Store, row: RunRow) -> dict[str, int]:
+    """Return the run and the runs that it was forked from, each with the last event that belongs to its history."""
+    found = {row.run_id: row.seq}
+    while row.parent is not None and len(found) < _ANCESTORS_MAX:
+        first = store.events(row.run_id, kinds=("RunForked",), limit=1)
+        if not first:  # compacted
+            break
+        event = open_row(first[0], store.blobs).event
+        found[event.parent] = event.to
+        try:
+            row = store.run(event.parent)
+        except RunNotFound:
+            break
+    return found
+
+
+def _shared(one: dict[str, int], other: dict[str, int]) -> EventPlace | None:
+    run_id = next((name for name in one if name in other), None)
+    return None if run_id is None else EventPlace(run_id=run_id, seq=min(one[run_id], other[run_id]))

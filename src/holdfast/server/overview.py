@@ -1,0 +1,155 @@
+"""Routes about the server and its store as a whole: who am I, which flows, queues and questions there are, what is wrong."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from holdfast.core import VERSION
+from holdfast.errors import StateError
+from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.views import AskedQuestion
+from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.parameters import NoQuery
+from holdfast.server.runs import RunId
+from holdfast.storage.queues import Queue
+from holdfast.storage.tokens import Kind, Role
+
+QUESTIONS_MAX = 1000
+
+
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """The server, and who calls it."""
+
+    name: str
+    """The name of the token."""
+    by: str
+    """The name that logs record for what this caller does."""
+    role: Role
+    kind: Kind
+    expires_at: float | None
+    version: str
+    store: str
+    """The URL of the store, without its password."""
+    flows: list[str]
+    """The flows that this server knows."""
+    features: list[str]
+    public_urls: tuple[str, ...]
+    now: float
+    """The time of the server."""
+
+
+class FlowView(msgspec.Struct, frozen=True, kw_only=True):
+    """A flow that this server knows."""
+
+    name: str
+    description: str
+    fingerprint: str
+    state_version: int
+    nodes: list[str]
+    input_schema: dict[str, Any] | None
+    """The JSON Schema of the input; None if its type has none."""
+
+
+class FlowList(msgspec.Struct, frozen=True):
+    """The flows that this server knows, by name."""
+
+    flows: list[FlowView]
+
+
+class QueueList(msgspec.Struct, frozen=True):
+    """All queues, by name."""
+
+    queues: list[Queue]
+
+
+class QuestionList(msgspec.Struct, frozen=True):
+    """Open questions, oldest first. `more` says whether there are more than are listed."""
+
+    questions: list[AskedQuestion]
+    more: bool
+
+
+class Examination(msgspec.Struct, frozen=True):
+    """What is wrong with the runs and the store, and when that was examined."""
+
+    examined_at: float
+    problems: list[Diagnosis]
+
+
+class QuestionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whose questions to list."""
+
+    run: RunId | UnsetType = UNSET
+    limit: Annotated[int, Meta(ge=1, le=QUESTIONS_MAX)] = 100
+
+
+class DoctorQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether to examine the store again."""
+
+    again: bool = False
+    """Examine the store now, also if that was done less than a minute ago."""
+
+
+def get_meta(call: HttpCall[NoQuery, None]) -> About:
+    """Say who calls, and what this server is."""
+    backend, who = call.backend, call.who
+    return About(
+        name=who.name,
+        by=who.by,
+        role=who.role,
+        kind=who.kind,
+        expires_at=who.expires_at,
+        version=VERSION,
+        store=backend.store.url,
+        flows=sorted(backend.engine.flows),
+        features=list(backend.features),
+        public_urls=backend.public_urls,
+        now=backend.clock.now(),
+    )
+
+
+def list_flows(call: HttpCall[NoQuery, None]) -> FlowList:
+    """List the flows that this server knows, with the JSON Schema of their input."""
+    found = []
+    for name, flow in sorted(call.backend.engine.flows.items()):
+        try:
+            schema = flow.input_schema()
+        except StateError:
+            schema = None
+        found.append(
+            FlowView(
+                name=name,
+                description=flow.description,
+                fingerprint=flow.fingerprint,
+                state_version=flow.definition.state_version,
+                nodes=list(flow.nodes),
+                input_schema=schema,
+            )
+        )
+    return FlowList(found)
+
+
+def list_queues(call: HttpCall[NoQuery, None]) -> QueueList:
+    """List all queues: how many of their runs are on offer and held, and their limits."""
+    return QueueList(call.backend.store.queues.queues())
+
+
+def list_questions(call: HttpCall[QuestionsQuery, None]) -> QuestionList:
+    """List open questions, oldest first, of one run or of all runs."""
+    query = call.query
+    found = call.backend.reader.questions(query.run or None)
+    return QuestionList(found[: query.limit], len(found) > query.limit)
+
+
+async def get_doctor(call: HttpCall[DoctorQuery, None]) -> Examination:
+    """Say which runs cannot continue by themselves and what is wrong with the store."""
+    at, found = await call.backend.examine(again=call.query.again)
+    return Examination(at, found)
+
+
+async def get_document(call: HttpCall[NoQuery, None]) -> Answer:
+    """Get this description of the API (OpenAPI 3.1)."""
+    return Answer(body=call.backend.document, headers={"Cache-Control": "private, no-cache"})

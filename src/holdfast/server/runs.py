@@ -1,0 +1,211 @@
+"""Routes that list runs and show one run.
+
+A run is answered with the fields of `hf.Run`, a row of the list with those of `hf.RunSummary`; both also say why the run is where
+it is, and what can be done. A run that cannot be read is listed with that reason, and the other runs stay visible.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from holdfast.core.run_state import FINAL, UNDER_WAY
+from holdfast.errors import SettingError
+from holdfast.reading import pages
+from holdfast.reading.changes import compare
+from holdfast.reading.diagnosis import case_of, diagnose
+from holdfast.reading.reader import Reader
+from holdfast.reading.remedies import Remedy
+from holdfast.reading.views import Run, RunSummary, run_summary
+from holdfast.runtime.clock import sleep
+from holdfast.server.backend import Backend, encode_hook
+from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.problems import refuse
+from holdfast.storage.contract import Query, RunRow, RunStatus
+
+PAGE_MAX = 200
+WAIT_S_MAX = 60.0
+POLL_S = 0.2
+_CHECK_S = 5.0
+"""How often a request that waits checks that its token is still valid."""
+
+RunId = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
+Name = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[^\\x00-\\x1f\\x7f]*$")]
+Seq = Annotated[int, Meta(ge=0, le=2**53)]
+Limit = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
+_encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
+
+
+class RunEntry(RunSummary, frozen=True, kw_only=True):
+    """An entry of the list of runs."""
+
+    queue: str
+    active: tuple[str, ...]
+    """The nodes that have started and not ended (the first few)."""
+    crashed: bool
+    """True if the run is under way, but no live process executes it."""
+    asks: int
+    """How many questions are open."""
+    active_s: float
+    reason: str
+    """Why the run is where it is, in one sentence."""
+    remedy: Remedy | None
+    """What to do about it, if anything needs to be done."""
+
+
+class RunPage(msgspec.Struct, frozen=True):
+    """A page of runs, newest first. `next` is the cursor of the next page; None on the last page."""
+
+    runs: list[RunEntry]
+    next: str | None
+
+
+class ShownRun(Run[Any], frozen=True, kw_only=True):
+    """A run with the reason for its status and the ways to continue it."""
+
+    queue: str
+    priority: int
+    crashed: bool
+    answered: bool
+    """True if an answer or a signal has come, but no process executes the run."""
+    reason: str
+    remedies: tuple[Remedy, ...]
+
+
+class RunsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which runs to list: those that meet every condition."""
+
+    status: tuple[RunStatus, ...] = ()
+    flow: Name | UnsetType = UNSET
+    label: tuple[Annotated[str, Meta(pattern="^[^=\\x00-\\x1f\\x7f]+=[^\\x00-\\x1f\\x7f]*$")], ...] = ()
+    """`name=value`; repeatable."""
+    parent: RunId | UnsetType = UNSET
+    queue: Name | UnsetType = UNSET
+    id: Annotated[tuple[RunId, ...], Meta(max_length=PAGE_MAX)] = ()
+    """List these runs only; repeatable. Ids of runs that do not exist are left out."""
+    cursor: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
+    limit: Limit = 50
+
+
+class RunQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Whether to wait until the run has moved."""
+
+    wait: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] | UnsetType = UNSET
+    """Seconds to wait until the run has an event after `after`, or is over."""
+    after: Seq | UnsetType = UNSET
+    """The seq of an event; default: the last event that the run has now."""
+
+
+# --- the list ----------------------------------------------------------------------------------------
+
+
+def list_runs(call: HttpCall[RunsQuery, None]) -> RunPage:
+    """List runs, newest first."""
+    backend, query = call.backend, call.query
+    wanted = Query(
+        status=query.status,
+        flow=query.flow or None,
+        labels=dict(_pair(text) for text in query.label),
+        parent=query.parent or None,
+        queue=query.queue or None,
+        ids=query.id or None,
+        limit=query.limit,
+    )
+    try:
+        page = Reader(backend.store, backend.engine.flows).page(
+            wanted, None if query.cursor is UNSET else query.cursor, backend.commands
+        )
+    except SettingError as fault:
+        raise refuse("bad-cursor", str(fault)) from None
+    return RunPage([_entry(one) for one in page.runs], page.next)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def _entry(one: pages.ListedRun) -> RunEntry:
+    row, found = one.row, one.found
+    return RunEntry(
+        **msgspec.structs.asdict(run_summary(row)),
+        queue=row.queue,
+        active=row.active,
+        crashed=found.crashed,
+        asks=one.asks,
+        active_s=one.active_s,
+        reason=found.reason,
+        remedy=found.remedies[0] if found.remedies else None,
+    )
+
+
+# --- one run -----------------------------------------------------------------------------------------
+
+
+async def get_run(call: HttpCall[RunQuery, None]) -> Answer:
+    """Get a run as it is now; with `wait` and `after`, as soon as it has moved past that event."""
+    backend, run_id = call.backend, call.values["id"]
+    row = await _wait(call) if call.query.wait is not UNSET else await backend.read(backend.store.run, run_id)
+    tag = etag(row)
+    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+    if tag in call.headers.get("if-none-match", "").replace("W/", "").split(", "):
+        return Answer(status=304, headers=headers)
+    is_due = row.due_at is not None and row.due_at <= backend.clock.now()
+    key = (run_id, row.seq, row.digest, row.held, is_due)
+    body = backend.kept.get(key)
+    if body is None:
+        body = await backend.read(_encode_run, backend, row)
+        backend.kept.put(key, body)
+    return Answer(body=body, headers=headers)
+
+
+def etag(row: RunRow) -> str:
+    """Return the entity tag of a run: the seq of its last event. A crash is not an event, so it is added."""
+    crashed = row.status in UNDER_WAY and row.holder is not None and not row.held
+    return f'"{row.seq}.crashed"' if crashed else f'"{row.seq}"'
+
+
+async def _wait(call: HttpCall[RunQuery, None]) -> RunRow:
+    backend, query = call.backend, call.query
+    assert query.wait is not UNSET
+    after = query.after
+    checked_at = backend.clock.now()
+    ends_at = checked_at + query.wait
+    gone = asyncio.ensure_future(call.gone())
+    try:
+        while True:
+            row = await backend.read(backend.store.run, call.values["id"])
+            now = backend.clock.now()
+            after = row.seq if after is UNSET else after
+            moved = row.seq > after or row.status in FINAL
+            if moved or now >= ends_at or backend.is_stopping or gone.done():
+                return row
+            if now - checked_at >= _CHECK_S:
+                checked_at = now
+                await backend.require_valid(call.who)
+            await sleep(backend.clock, min(POLL_S, ends_at - now))
+    finally:
+        gone.cancel()
+
+
+def _encode_run(backend: Backend, row: RunRow) -> bytes:
+    return _encode(show_run(backend, row))
+
+
+def show_run(backend: Backend, row: RunRow) -> ShownRun:
+    """Return a run with the reason for its status."""
+    case = compare(backend.store, case_of(backend.store, row), backend.engine.flows.get(row.flow))
+    assert case.state is not None
+    found = diagnose(case, backend.clock.now(), backend.commands)
+    return ShownRun(
+        **msgspec.structs.asdict(backend.reader.view(row, case.state)),
+        queue=row.queue,
+        priority=row.priority,
+        crashed=found.crashed,
+        answered=found.answered,
+        reason=found.reason,
+        remedies=found.remedies,
+    )

@@ -1,0 +1,470 @@
+"""Requests on the command line: left for a worker, in one run or in all that match, listed, refused, and carried out once."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import holdfast as hf
+from command_line import Cli, caller, furnish
+from holdfast.cli import bulk
+from holdfast.storage import failpoints
+
+FLOW = """
+import os
+from dataclasses import dataclass
+import holdfast as hf
+from holdfast import END, START, Graph
+
+@dataclass
+class Order:
+    number: int = 0
+    charged: int = 0
+    receipt: str = ""
+
+graph = Graph("order", Order)
+
+@graph.node(idempotent=False)
+async def charge(state):
+    return {"charged": state.charged + 1}
+
+@graph.node
+async def ship(state):
+    if not os.path.exists("repaired"):
+        raise ConnectionError("the warehouse is down") if state.number else hf.Fatal("no such order")
+    with open("shipped", "a") as file:
+        file.write(f"{state.number}\\n")
+    return {"receipt": "shipped"}
+
+graph.chain(START, charge, ship, END)
+flow = graph.compile()
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    return furnish(tmp_path, monkeypatch, order=FLOW)
+
+
+@pytest.fixture
+def cli(place: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
+    return caller(capsys)
+
+
+def fail(*numbers: int) -> None:
+    """Leave failed runs behind: r1 for 1, and so on. The failure of run 0 is fatal."""
+    flow = runpy.run_path("order.py")["flow"]
+    with hf.connect(".holdfast/runs.db", flows=[flow]) as engine:
+        for number in numbers:
+            with pytest.raises(hf.RunFailed):
+                engine.run(flow, {"number": number}, run_id=f"r{number}", labels={"n": str(number)})
+
+
+def repair(place: Path) -> None:
+    place.joinpath("repaired").touch()
+
+
+def work(cli: Cli) -> str:
+    ended = cli("worker", "order.py", "--until-idle")
+    assert ended.code == 0, ended.err
+    return ended.out
+
+
+def shipped(place: Path) -> list[str]:
+    return sorted(place.joinpath("shipped").read_text().split()) if place.joinpath("shipped").exists() else []
+
+
+def refused(cli: Cli, run_id: str) -> list[str]:
+    return [one["refused"] for one in cli("requests", run_id, "--json").json if one["status"] == "refused"]
+
+
+# --- one run -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words", [("resume", "r1"), ("retry", "r1"), ("skip", "r1", "ship")], ids=lambda w: w[0]
+)
+def test_a_request_that_executes_nothing_is_left_for_a_worker(
+    cli: Cli, place: Path, words: tuple[str, ...]
+) -> None:
+    fail(1)
+    repair(place)
+    ended = cli(*words, "--no-execute", "--by", "ada", "--reason", "repaired")
+    assert ended.code == 0
+    assert f"asked  r1: {words[0]}; a worker carries the request out" in ended.out
+    assert "no live worker takes flow 'order'. Start one: holdfast worker FILE.py" in ended.out
+    assert "see what became of it: holdfast requests r1" in ended.out
+    shown = cli("show", "r1", "--json").json
+    assert (shown["status"], [one["verb"] for one in shown["requests"]]) == ("failed", [words[0]])
+    asked = f"skip {words[2]}" if words[0] == "skip" else words[0]
+    assert f"waiting  {asked}, asked by ada" in cli("show", "r1").out
+    assert f"{words[0]} requested; " in cli("runs").out
+    assert [one["requested"] for one in cli("runs", "--json").json] == [[words[0]]]
+    assert shipped(place) == []
+    listed = cli("requests", "r1")
+    assert f"waiting  {asked}, asked by ada" in listed.out
+    assert "repaired" in listed.out
+    assert "completed  r1" in work(cli)
+    assert shipped(place) == ([] if words[0] == "skip" else ["1"])
+    assert (
+        cli("requests", "r1").out
+        == "no request to r1 waits or was refused; its log has those that were carried out: holdfast events r1\n"
+    )
+
+
+def test_a_request_that_is_refused_says_who_asked_when_and_why_not(cli: Cli) -> None:
+    fail(0)
+    assert cli("resume", "r0", "--no-execute", "--by", "ada", "--json").json["requested"] == "resume"
+    work(cli)
+    told = cli("requests", "r0")
+    assert "refused  resume, asked by ada" in told.out
+    assert "the failure of the run is fatal" in told.out
+    assert "refused  resume, asked by ada" in cli("show", "r0").out
+    [one] = cli("requests", "r0", "--json").json
+    assert (one["verb"], one["status"], one["by"]) == ("resume", "refused", "ada")
+
+
+def test_a_completed_run_has_nothing_left_to_resume(cli: Cli, place: Path) -> None:
+    repair(place)
+    assert cli("run", "order.py", "--run-id", "r1").code == 0
+    ended = cli("resume", "r1", "--no-execute")
+    assert (ended.code, ended.out) == (0, "completed  r1: nothing is left to resume\n")
+    assert cli("retry", "r1", "--no-execute").code == 4
+
+
+def test_an_option_for_a_process_that_executes_is_refused_without_one(cli: Cli) -> None:
+    fail(1)
+    for words in (("--grace", "3"), ("--run-base", "base"), ("--validate", "order.py:ship")):
+        ended = cli("resume", "r1", "--no-execute", *words)
+        assert ended.code == 2
+        assert f"{words[0]} cannot be combined with --no-execute" in ended.err
+
+
+def test_a_node_that_is_not_idempotent_runs_again_only_if_it_is_confirmed(cli: Cli, place: Path) -> None:
+    fail(1)
+    repair(place)
+    ended = cli("resume", "r1", "order.py", "--restart-at", "charge")
+    assert ended.code == 4
+    assert "--confirm charge" in ended.err
+    assert cli("resume", "r1", "--restart-at", "charge", "--no-execute").code == 0
+    work(cli)
+    assert "\n    charge (completed at " in cli("requests", "r1").out
+    assert "\nRequests:\nrefused  resume" in cli("show", "r1").out
+    assert cli("resume", "r1", "order.py", "--restart-at", "charge", "--confirm", "chrge").code == 4
+    ended = cli("resume", "r1", "order.py", "--restart-at", "charge", "--confirm", "charge")
+    assert ended.code == 0, ended.err
+
+
+def test_a_state_is_edited_and_the_edit_is_recorded(cli: Cli, place: Path) -> None:
+    fail(1)
+    ended = cli("edit", "r1", '{"number": 7}', "order.py", "--by", "ada", "--reason", "renumbered")
+    assert (ended.code, ended.out) == (0, "edited  r1  number\n"), ended.err
+    assert cli("state", "r1").json["number"] == 7
+    assert "StateEdited" in [one["kind"] for one in cli("events", "r1", "--json").json]
+    assert cli("edit", "r1", '{"nmber": 7}', "order.py").code == 2
+    assert cli("edit", "r1", "{}", "order.py").code == 2
+    assert cli("edit", "r1", "[1]", "order.py").code == 2
+    assert cli("edit", "none", '{"number": 7}').code == 3
+    told = cli("edit", "r1", "number=7", "order.py").err
+    assert (
+        """in single quotes: '{"topic": "tides"}'; or name a file that contains the JSON: @input.json."""
+        in told
+    )
+
+
+def test_an_edit_without_the_flow_is_left_for_a_worker(cli: Cli, place: Path) -> None:
+    fail(1)
+    ended = cli("edit", "r1", '{"number": 7}')
+    assert ended.code == 0
+    assert "asked  r1: edit; a worker carries the request out" in ended.out
+    assert cli("edit", "r1", '{"number": 8}', "--json").json["waits"]
+    work(cli)
+    assert cli("state", "r1").json["number"] == 8
+
+
+# --- many runs ---------------------------------------------------------------------------------------
+
+
+def test_one_command_resumes_every_run_that_matches_and_no_other(cli: Cli, place: Path) -> None:
+    fail(1, 2, 3)
+    repair(place)
+    ended = cli("resume", "--where", "status=failed", "--where", "label=n=1")
+    assert ended.code == 0
+    assert "1 run matches" in ended.err
+    assert "asked  1 run to be resumed" in ended.out
+    assert "no live worker takes flow 'order'. Start one: holdfast worker FILE.py" in ended.out
+    ended = cli("resume", "--where", "flow=order", "--by", "ada")
+    assert "asked  2 runs to be resumed\n  1 run asked before, and not again\n" in ended.out
+    work(cli)
+    assert shipped(place) == ["1", "2", "3"]
+    ended = cli("resume", "--where", "flow=order")
+    assert ended.code == 3
+    assert (
+        "no run matches --where flow=order and is paused or interrupted or failed. `holdfast runs`"
+        in ended.err
+    )
+    assert "did you mean" not in ended.err
+
+
+@pytest.mark.parametrize("verb", ["resume", "retry", "cancel"])
+def test_the_same_command_twice_asks_no_run_twice(cli: Cli, place: Path, verb: str) -> None:
+    fail(1, 2)
+    repair(place)
+    first = cli(verb, "--where", "status=failed", "--json").json
+    assert (first["matched"], first["asked"], first["repeated"]) == (2, 2, 0)
+    if verb == "cancel":  # which needs no worker
+        assert [cli("show", run, "--json").json["status"] for run in ("r1", "r2")] == ["cancelled"] * 2
+        return
+    again = cli(verb, "--where", "status=failed", "--reason", "impatient", "--json").json
+    assert (again["matched"], again["asked"], again["repeated"]) == (2, 0, 2)
+    work(cli)
+    assert shipped(place) == ["1", "2"]
+    kinds = [one["kind"] for one in cli("events", "r1", "--json").json]
+    assert kinds.count("RunResumed") == 1
+    assert refused(cli, "r1") == []
+
+
+def test_a_run_that_failed_again_is_asked_again(cli: Cli) -> None:
+    fail(1)
+    for _ in range(2):
+        assert cli("resume", "--where", "status=failed", "--json").json["asked"] == 1
+        assert "failed  r1" in work(cli)
+
+
+def test_another_option_is_another_request(cli: Cli, place: Path) -> None:
+    fail(0)
+    assert cli("resume", "--where", "status=failed", "--json").json["asked"] == 1
+    work(cli)
+    assert len(refused(cli, "r0")) == 1
+    repair(place)
+    assert cli("resume", "--where", "status=failed", "--force", "--json").json["asked"] == 1
+    assert "completed  r0" in work(cli)
+
+
+def test_a_dry_run_counts_and_lists_and_changes_nothing(cli: Cli) -> None:
+    fail(*range(1, 13))
+    ended = cli("cancel", "--where", "flow=order", "--dry-run")
+    assert ended.code == 0
+    assert ended.out.startswith("12 runs would be cancelled\n  r12  order failed\n")
+    assert "… and 2 more" in ended.out
+    told = cli("cancel", "--where", "flow=order", "--dry-run", "--json").json
+    assert (told["matched"], told["asked"], len(told["runs"])) == (12, 0, 12)
+    assert cli("requests", "r1", "--json").json == []
+    assert len(cli("runs", "--status", "failed", "--json").json) == 12
+
+
+def test_the_other_filters_of_runs_choose_too(cli: Cli, place: Path) -> None:
+    fail(1, 2)
+    fork = cli("fork", "r1", "--json").json["id"]
+    assert cli("start", "order.py", "--run-id", "slow", "--queue", "slow").code == 0
+    for condition, runs in (
+        ("parent=r1", [fork]),
+        ("queue=slow", ["slow"]),
+        ("label=n=2", ["r2"]),
+        ("status=pending", ["slow", fork]),
+    ):
+        found = cli("cancel", "--where", condition, "--dry-run", "--json").json["runs"]
+        assert sorted(found) == sorted(runs), condition
+    assert [one["id"] for one in cli("runs", "--parent", "r1", "--json").json] == [fork]
+    assert [one["id"] for one in cli("runs", "--queue", "slow", "--json").json] == ["slow"]
+
+
+BAD_CONDITIONS: list[tuple[list[str], int, str]] = [
+    (["--where", "failed"], 2, "--where 'failed': give a field and its value, as in --where status=failed"),
+    (["--where", "flow="], 2, "give a field and its value"),
+    (
+        ["--where", "state=failed"],
+        2,
+        "runs have no field 'state'; the fields are status, flow, label, parent, queue",
+    ),
+    (["--where", "flw=order"], 2, "did you mean 'flow'?"),
+    (["--where", "status=fialed"], 2, "did you mean 'failed'?"),
+    (["--where", "status=completed"], 2, "a run that is completed cannot be resumed"),
+    (
+        ["--where", "label=n"],
+        2,
+        "--where 'label=n': a label has a name and a value; write it as --where label=NAME=VALUE",
+    ),
+    (["--where", "label==1"], 2, "write it as --where label=NAME=VALUE"),
+    (["--where", "flow=a", "--where", "flow=b"], 2, "no run has both a and b"),
+    (["--where", "label=a=1", "--where", "label=a=2"], 2, "no run has both a=1 and a=2"),
+    (["--where", "flow=ordr"], 3, "did you mean 'order'?"),
+    (["--where", "queue=slow"], 3, "no run matches --where queue=slow"),
+    (["r1", "--where", "status=failed"], 2, "'r1' and --where cannot be combined"),
+    (["--where", "status=failed", "--checkpoint", "3"], 2, "--checkpoint cannot be combined with --where"),
+    (["--where", "status=failed", "--grace", "3", "--run-base", "b"], 2, "--grace and --run-base cannot"),
+    (["--where", "status=failed", "--replay", "--after", "charge"], 2, "choose one of --after and --replay"),
+    ([], 2, "name a run, or choose runs with --where"),
+    (["r1", "--dry-run"], 2, "--dry-run needs --where"),
+]
+
+
+def test_bad_conditions_are_told_and_ask_no_run(cli: Cli) -> None:
+    fail(1)
+    for words, code, told in BAD_CONDITIONS:
+        ended = cli("resume", *words)
+        assert (ended.code, ended.out) == (code, ""), words
+        assert told in ended.err
+    assert cli("requests", "r1", "--json").json == []
+
+
+def test_runs_that_are_executed_over_or_gone_are_counted(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What happens between the listing and the requests is played by what the listing says."""
+    fail(1, 2, 3)
+    assert cli("cancel", "r2").code == 0
+    found = bulk.rows_of
+
+    def listing(store: Any, query: Any) -> list[Any]:
+        replace = msgspec.structs.replace
+        rows = list(found(store, replace(query, status=())))
+        return [*rows, replace(rows[0], run_id="gone"), replace(rows[0], run_id="busy", held=True)]
+
+    monkeypatch.setattr(bulk, "rows_of", listing)
+    ended = cli("resume", "--where", "status=failed")
+    assert ended.code == 0
+    assert "asked  2 runs to be resumed" in ended.out
+    assert "1 run not asked: ended meanwhile" in ended.out
+    assert "1 run not asked: deleted meanwhile" in ended.out
+    assert "1 run not asked: executed by a process" in ended.out
+
+
+def test_a_command_that_was_stopped_says_how_far_it_came(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    fail(1, 2, 3)
+    monkeypatch.setattr(bulk, "_AT_ONCE", 1)
+    points = []
+
+    def press_ctrl_c(point: str) -> None:
+        points.append(point)
+        if points.count("post.before") == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(failpoints, "hook", press_ctrl_c)
+    ended = cli("resume", "--where", "status=failed")
+    assert (ended.code, ended.out) == (130, "")
+    assert (
+        "stopped  2 of 3 runs asked to be resumed. To ask the others, and none twice: holdfast resume"
+        in ended.err
+    )
+    monkeypatch.setattr(failpoints, "hook", None)
+    ended = cli("resume", "--where", "status=failed")
+    assert "asked  1 run to be resumed\n  2 runs asked before, and not again\n" in ended.out
+
+
+# --- later -------------------------------------------------------------------------------------------
+
+
+def test_a_run_begins_at_its_time_and_not_before(cli: Cli, place: Path) -> None:
+    repair(place)
+    ended = cli("start", "order.py", "--run-id", "late", "--in", "2h")
+    assert ended.code == 0
+    assert "it begins at " in ended.out
+    assert (
+        cli("start", "order.py", "--run-id", "later", "--at", "2036-01-01T00:00Z", "--json").json["due_at"]
+        > 2e9
+    )
+    work(cli)
+    assert shipped(place) == []
+    listed = cli("runs").out
+    assert "begins at " in listed
+    assert "not executed by any process" not in listed
+    assert "holdfast resume late order.py   # begin it now" in cli("show", "late").out
+    assert cli("start", "order.py", "--run-id", "late", "--in", "2h").code == 0
+    assert cli("resume", "late", "order.py").code == 0
+    assert shipped(place) == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--at", "tomorrow"], "--at 'tomorrow' is not a time"),
+        (
+            ["--at", "2036-01-01T00:00"],
+            "has no time zone: add it at the end, as in 2036-01-01T00:00:00+01:00",
+        ),
+        (["--at", "2020-01-01T00:00Z"], "--at 2020-01-01T00:00Z has passed. Leave --at out"),
+        (["--at", "2126-01-01T00:00Z"], "--at 2126-01-01T00:00Z is more than ten years away"),
+        (["--in", "2 hours"], "--in must be a length of time such as 90s"),
+        (["--in", "0s"], "--in 0s: give a time of more than 0 seconds"),
+        (["--in", "9999999w"], "--in 9999999w: give a time"),
+        (["--in", "2h", "--at", "2036-01-01T00:00Z"], "--at and --in cannot be combined"),
+    ],
+    ids=lambda given: " ".join(given) if isinstance(given, list) else None,
+)
+def test_a_time_at_which_no_run_can_begin_is_refused(cli: Cli, words: list[str], told: str) -> None:
+    ended = cli("start", "order.py", *words)
+    assert ended.code == 2
+    assert told in ended.err
+
+
+# --- forks -------------------------------------------------------------------------------------------
+
+
+def test_a_fork_says_what_comes_next_and_what_it_will_ask(cli: Cli, place: Path) -> None:
+    fail(1)
+    ended = cli("fork", "r1@1", "order.py", "--run-id", "f1")
+    assert ended.code == 0, ended.err
+    assert "next: charge (not idempotent)" in ended.out
+    assert "note: r1 has completed charge (" in ended.out
+    assert "): the new run asks before it runs it again" in ended.out
+    assert "keys" not in ended.out
+    told = cli("fork", "r1@1", "order.py", "--run-id", "f1", "--json").json
+    assert (told["id"], told["next"], told["lineage"], told["fresh"]) == ("f1", ["charge"], "r1", False)
+    assert [(one["node"], one["completed"], one["repeat"]) for one in told["begun"]] == [
+        ("charge", True, "ask")
+    ]
+    repair(place)
+    assert cli("resume", "f1", "order.py").code == 7
+    assert "'charge' was completed" in cli("questions", "f1").out
+
+
+@pytest.mark.parametrize(
+    ("choice", "told", "charged"),
+    [
+        ("run", "the new run runs it again, with new idempotency keys", 1),
+        ("charge=skip", "the new run skips it, with the result that it had", 1),
+    ],
+)
+def test_a_fork_that_was_told_what_to_repeat_does_not_ask(
+    cli: Cli, place: Path, choice: str, told: str, charged: int
+) -> None:
+    fail(1)
+    repair(place)
+    ended = cli("fork", "r1@1", "order.py", "--run-id", "f1", "--repeat", choice)
+    assert told in ended.out
+    assert cli("resume", "f1", "order.py", "--json").json["state"]["charged"] == charged
+
+
+def test_an_edited_fork_says_whose_keys_it_uses(cli: Cli) -> None:
+    fail(1)
+    edit = ("--edit", '{"number": 2}')
+    assert (
+        "its idempotency keys are those of r1, although its state was edited"
+        in cli("fork", "r1", "order.py", *edit).out
+    )
+    fresh = cli("fork", "r1", "order.py", "--fresh", *edit).out
+    assert "its idempotency keys are its own: receivers treat all its effects as new" in fresh
+
+
+def test_a_repeat_that_cannot_be_is_refused(cli: Cli) -> None:
+    fail(1)
+    for words, told in (
+        (["--repeat", "rnu"], "did you mean 'run'?"),
+        (["--repeat", "charge=never"], "'never' is not a choice; give ask, run or skip"),
+        (["--repeat", "run", "--repeat", "skip"], "cannot be combined"),
+        (["--repeat", "run", "--repeat", "charge=skip"], "cannot be combined"),
+        (["--repeat", "chrge=run"], "has no node 'chrge'"),
+        (["--repeat", "ship=run"], "node 'ship' is idempotent"),
+    ):
+        ended = cli("fork", "r1@1", *words)
+        assert (ended.code, ended.out) == (2, ""), words
+        assert told in ended.err
+    made = cli("fork", "r1@1", "--run-id", "f1", "--repeat", "skip")
+    assert made.code == 0
+    assert cli("fork", "r1@1", "--run-id", "f1", "--repeat", "run").code == 4
+    assert [run["id"] for run in cli("runs", "--parent", "r1", "--json").json] == ["f1"]

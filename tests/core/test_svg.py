@@ -1,0 +1,127 @@
+"""Pictures for web pages: complete, well formed, and safe whatever a node is called."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from holdfast.cli.demo_flow import flow as demo
+from holdfast.core import svg
+from holdfast.core.definition import END, START, Definition, Edge, NodeOptions
+from holdfast.core.drawing import MARKS
+from holdfast.core.layout import lay_out
+from holdfast.testing.builders import outline
+
+SVG = "{http://www.w3.org/2000/svg}"
+STACK = outline("START go", *(f"go load_{number} done" for number in range(8)), "done END").definition
+
+
+def draw(definition: Definition, *given: object, **options: object) -> ET.Element:
+    return ET.fromstring(svg.draw(definition, *given, **options))
+
+
+def texts(drawn: ET.Element) -> list[str]:
+    return [text.text for text in drawn.iter(f"{SVG}text")]
+
+
+def classes(drawn: ET.Element) -> list[str]:
+    return [found.get("class", "") for found in drawn.iter()]
+
+
+def node(drawn: ET.Element, name: str) -> ET.Element:
+    return next(found for found in drawn.iter(f"{SVG}g") if found.findtext(f"{SVG}title") == name)
+
+
+def test_a_picture_has_the_size_of_its_geometry_and_all_its_parts():
+    drawn, geometry = draw(demo.definition), lay_out(demo.definition)
+    assert drawn.get("viewBox") == f"0 0 {geometry.width} {geometry.height}"
+    assert {name for name in demo.nodes if name != "research"} <= set(texts(drawn))
+    assert "research ×N" in texts(drawn)  # noqa: RUF001 - the sign that is meant
+    assert classes(drawn).count("hf-diamond") == 1
+    assert classes(drawn).count("hf-badge") == 1
+    assert sum(found.startswith("hf-line") for found in classes(drawn)) == 2 * len(geometry.lines)
+
+
+def test_lines_that_a_branch_may_choose_are_dashed():
+    drawn = draw(demo.definition)
+    assert classes(drawn).count("hf-line hf-open") == 2
+
+
+def test_lines_that_a_run_did_not_take_are_pale_and_below_the_others():
+    statuses = dict.fromkeys(("plan", "style"), "completed") | {"research": "running"}
+    drawn = draw(demo.definition, statuses)
+    lines = [found for found in classes(drawn) if found.startswith("hf-line")]
+    taken = [("hf-pale" not in found) for found in lines]
+    assert taken == sorted(taken)
+    assert sum(taken) == 2 * 3  # START to plan and style, plan to research: each with its head
+
+
+@pytest.mark.parametrize("status", [*MARKS, "unheard-of"])
+def test_every_status_has_a_sign(status: str) -> None:
+    drawn = draw(demo.definition, {"plan": status})
+    (sign,) = [found for found in node(drawn, "plan") if found.get("class", "").startswith("hf-sign")]
+    assert len(sign) > 0
+    assert status in texts(node(drawn, "plan"))
+
+
+def test_every_status_has_a_sign_of_its_own():
+    assert set(svg._SIGNS) == set(MARKS)
+    assert len(set(svg._SIGNS.values())) == len(MARKS)
+
+
+def test_a_node_that_was_not_reached_is_dashed_and_says_so():
+    drawn = draw(demo.definition, {"plan": "completed"})
+    assert "hf-ahead" in node(drawn, "write").get("class")
+    assert "not reached" in texts(node(drawn, "write"))
+    assert "hf-ahead" not in node(drawn, "plan").get("class")
+
+
+def test_a_note_takes_the_second_line():
+    assert "attempt 2" in texts(draw(demo.definition, {"plan": "running"}, notes={"plan": "attempt 2"}))
+
+
+def test_a_node_that_is_not_idempotent_is_marked():
+    flow = outline("START pay END", nodes={"pay": {"idempotent": False, "on_interrupt": "ask"}}).definition
+    assert "hf-once" in classes(draw(flow))
+
+
+def test_a_long_name_is_cut_in_the_middle_and_complete_in_its_title():
+    name = "a_very_long_name_of_a_node_that_does_not_fit_into_its_box"
+    drawn = draw(outline(f"START {name} END").definition)
+    (shown,) = texts(drawn)
+    assert shown.startswith("a_very")
+    assert shown.endswith("its_box")
+    assert len(shown) == 15
+    assert node(drawn, name) is not None
+
+
+def test_a_stack_names_its_first_and_its_last_node_and_counts():
+    drawn = draw(STACK)
+    assert "load_0 … load_7" in texts(drawn)
+    assert "8 nodes" in texts(drawn)
+    statuses = {"go": "completed", "load_0": "failed", "load_1": "completed"}
+    assert "1 failed · 1 completed · 6 not reached" in texts(draw(STACK, statuses))
+
+
+def test_an_open_stack_shows_its_members():
+    shown = texts(draw(STACK, open={"stack:load_0"}))
+    assert {f"load_{number}" for number in range(8)} <= set(shown)
+
+
+def test_no_name_and_no_note_becomes_markup():
+    evil = '<script>alert(1)</script>"\x1b[31m'
+    flow = Definition(name=evil, nodes={evil: NodeOptions()}, edges=[Edge(START, evil), Edge(evil, END)])
+    drawn = draw(flow, {evil: evil}, notes={evil: evil})
+    assert not list(drawn.iter(f"{SVG}script"))
+    assert evil.replace("\x1b", "?") in texts(drawn)
+    assert "\x1b" not in svg.draw(flow)
+
+
+def test_a_picture_refers_to_nothing_and_has_no_ids():
+    text = svg.draw(demo.definition, {"plan": "completed"})
+    assert "url(" not in text
+    assert "href" not in text
+    for found in ET.fromstring(text).iter():
+        assert "id" not in found.attrib
+        assert "style" not in found.attrib

@@ -1,0 +1,298 @@
+"""Raw bytes on loopback: what a client may send before there is a request, and what a hostile one gets for it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+
+import pytest
+from app_client import SECRET, TOKENS
+from served_flows import flow, run_order
+
+import holdfast as hf
+from holdfast.server import connection, guard
+from holdfast.server.asgi import asgi
+from holdfast.server.calls import ApiRoute
+from holdfast.server.table import Table
+from holdfast.storage.memory.store import MemoryStore
+
+TOKEN = f"admin.{SECRET}"
+
+
+@asynccontextmanager
+async def hosted(table: Table | None = None):
+    """An application with one run, on a free port of the loopback address."""
+    async with hf.Engine(MemoryStore(), flows=[flow]) as engine:
+        await run_order(engine, "ok")
+        app = asgi(engine, tokens=TOKENS, table=table)
+        listening = connection.listen("127.0.0.1", 0)
+        host = connection.Host(app, listening)
+        serving = asyncio.ensure_future(host.host())
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            app.stop()
+            host.stop()
+            await serving
+
+
+async def say(port: int, *parts: bytes, rest_s: float = 0.0) -> bytes:
+    """Send bytes, and return everything that comes back until the server closes the connection, or says no more."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(rest_s)
+        return await asyncio.wait_for(reader.read(), 20)
+    except ConnectionError:
+        return b""
+    finally:
+        writer.close()
+
+
+def request(
+    target: str = "/api/v1/meta",
+    *more: str,
+    method: str = "GET",
+    host: str | None = "127.0.0.1:PORT",
+    token: str | None = TOKEN,
+    body: bytes = b"",
+) -> bytes:
+    lines = [f"{method} {target} HTTP/1.1"]
+    lines += [f"Host: {host}"] if host is not None else []
+    lines += [f"Authorization: Bearer {token}"] if token is not None else []
+    lines += ["Connection: close", *more]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
+
+
+def status_of(answer: bytes) -> int:
+    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
+
+
+ATTACKS = {
+    "no token": (request(token=None), 401),
+    "wrong token": (request(token="admin.wrongwrongwrongwrong"), 401),
+    "rebinding": (request(host="evil.com"), 421),
+    "rebinding with our port": (request(host="evil.com:PORT"), 421),
+    "suffix of our name": (request(host="127.0.0.1.evil.com:PORT"), 421),
+    "userinfo": (request(host="localhost:PORT@evil"), 421),
+    "IPv6 on an IPv4 server": (request(host="[::1]:PORT"), 421),
+    "any address": (request(host="0.0.0.0:PORT"), 421),
+    "two hosts": (request("/api/v1/meta", "Host: evil.com"), 400),
+    "no host": (request(host=None), 400),
+    "absolute target": (request("http://evil.com/api/v1/meta"), 400),
+    "absolute target to us": (request("http://127.0.0.1:PORT/api/v1/meta"), 400),
+    "asterisk": (request("*", method="OPTIONS"), 400),
+    "authority": (request("127.0.0.1:PORT", method="CONNECT"), 400),
+    "other site": (request("/api/v1/meta", "Origin: http://evil.com"), 403),
+    "no origin": (request("/api/v1/meta", "Origin: null"), 403),
+    "cross-site": (request("/api/v1/meta", "Sec-Fetch-Site: cross-site"), 403),
+    "cross-site delete": (request("/api/v1/runs/ok", "Sec-Fetch-Site: cross-site", method="DELETE"), 403),
+    "form": (request("/api/v1/runs", "Content-Type: text/plain", "Content-Length: 2", method="POST", body=b"{}"), 415),
+    "two slashes": (request("//api/v1/runs", token=None), 401),
+    "dots": (request("/healthz/../api/v1/runs", token=None), 401),
+    "encoded dots": (request("/api/v1/runs/%2e%2e/health", token=None), 401),
+    "upper case": (request("/API/V1/RUNS", token=None), 401),
+    "semicolon": (request("/api/v1/runs;healthz", token=None), 401),
+    "smuggling": (
+        request("/api/v1/runs", "Content-Length: 4", "Transfer-Encoding: chunked", method="POST", body=b"0\r\n\r\n"),
+        400,
+    ),
+    "two lengths": (request("/api/v1/runs", "Content-Length: 1", "Content-Length: 2", method="POST", body=b"ab"), 400),
+    "negative length": (request("/api/v1/runs", "Content-Length: -1", method="POST"), 400),
+    "folded header": (request("/api/v1/meta", "X: a\r\n b", token=None), 400),
+    "space before the colon": (request("/api/v1/meta", f"Authorization : Bearer {TOKEN}", token=None), 400),
+    "line feed only": (b"GET /api/v1/meta HTTP/1.1\nHost: 127.0.0.1:PORT\n\n", 400),
+    "NUL in a header": (request("/api/v1/meta", "X: a\0b"), 400),
+    "NUL in the target": (request("/api/v1/\0"), 400),
+    "not ASCII": (request("/api/v1/\xff"), 400),
+    "not HTTP": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" * 10, 400),
+    "other version": (b"GET / HTTP/3.7\r\nHost: 127.0.0.1:PORT\r\n\r\n", 400),
+    "upgrade": (request("/api/v1/meta", "Upgrade: websocket", "Connection: Upgrade", token=None), 401),
+    "large header": (request("/api/v1/meta", "X: " + "a" * 40_000), 431),
+    "long target": (request("/" + "a" * 40_000), 431),
+    "many headers": (request("/api/v1/meta", *(f"X-{number}: a" for number in range(200))), 431),
+    "large body": (request("/api/v1/runs", "Content-Length: 999999999", "Content-Type: application/json", method="POST"), 413),
+    "body of a GET": (request("/api/v1/meta", "Content-Length: 2", body=b"{}"), 400),
+    "gzip": (
+        request("/api/v1/runs", "Content-Type: application/json", "Content-Encoding: gzip", "Content-Length: 1", method="POST",
+                body=b"x"),
+        415,
+    ),
+    "trailing token": (
+        request("/api/v1/runs", "Content-Type: application/json", "Transfer-Encoding: chunked", method="POST", token=None,
+                body=f"0\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()),
+        401,
+    ),
+    "terminal escapes": (request("/api/v1/runs/%1b%5d0;x%07"), 400),
+    "header injection": (request("/api/v1/runs/x%0d%0aSet-Cookie:%20a=b"), 400),
+}  # fmt: skip
+
+
+def test_every_attack_gets_its_answer_and_the_server_goes_on():
+    async def main() -> None:
+        async with hosted() as port:
+            wrong = {}
+            for name, (sent, expected) in ATTACKS.items():
+                answer = await say(port, sent.replace(b"PORT", str(port).encode()))
+                if status_of(answer) != expected:
+                    wrong[name] = (expected, answer[:200])
+                assert b"Set-Cookie" not in answer
+                assert SECRET.encode() not in answer
+                assert b"\x1b" not in answer
+            assert wrong == {}
+            assert status_of(await say(port, request(host=f"127.0.0.1:{port}"))) == 200
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\n", b"\r\n\r\n\r\n", b"G"])
+def test_a_slow_head_is_cut_off(monkeypatch, sent):
+    monkeypatch.setattr(connection, "HEAD_S", 0.3)
+
+    async def main() -> None:
+        async with hosted() as port:
+            began = asyncio.get_running_loop().time()
+            answer = await say(
+                port, sent, *([b"X: y\r\n"] * 2 if sent.endswith(b"1.1\r\n") else []), rest_s=0.05
+            )
+            assert asyncio.get_running_loop().time() - began < 5
+            assert status_of(answer) == 408
+
+    asyncio.run(main())
+
+
+def test_a_slow_head_is_cut_off_however_steadily_it_comes(monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_S", 0.5)
+
+    async def main() -> None:
+        async with hosted() as port:
+            answer = await say(port, b"GET /healthz HTTP/1.1\r\n", *[b"X: y\r\n"] * 100, rest_s=0.02)
+            assert answer == b"" or status_of(answer) == 408
+
+    asyncio.run(main())
+
+
+def test_the_second_head_of_a_connection_has_a_deadline_too(monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_S", 0.3)
+
+    async def main() -> None:
+        async with hosted() as port:
+            whole = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+            answer = await say(port, whole, whole, b"GET /healthz HTTP/1.1\r\nX:", rest_s=0.05)
+            assert answer.count(b"HTTP/1.1 200") == 2
+            assert answer.count(b"HTTP/1.1 408") == 1
+
+    asyncio.run(main())
+
+
+def test_a_connection_that_is_kept_may_rest_longer_than_a_head(monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+
+    async def main() -> None:
+        async with hosted() as port:
+            whole = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n".encode()
+            answer = await say(port, whole + b"\r\n", whole + b"Connection: close\r\n\r\n", rest_s=0.5)
+            assert answer.count(b"HTTP/1.1 200") == 2
+
+    asyncio.run(main())
+
+
+def test_a_head_without_end_is_cut_off_by_its_size():
+    async def main() -> None:
+        async with hosted() as port:
+            answer = await say(port, b"GET /healthz HTTP/1.1\r\nX: ", *[b"a" * 8000] * 8)
+            assert answer == b"" or status_of(answer) == 431
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_client_that_does_not_read_is_dropped(monkeypatch, reads):
+    monkeypatch.setattr(connection, "WRITE_S", 0.3)
+    asked = 400
+
+    async def main() -> None:
+        async with hosted() as port:
+            one = len(await say(port, request("/api/v1/openapi.json", host=f"127.0.0.1:{port}")))
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+            sent = request("/api/v1/openapi.json", host=f"127.0.0.1:{port}").replace(
+                b"Connection: close\r\n", b""
+            )
+            writer.write(sent * asked)
+            if not reads:
+                await asyncio.sleep(1.0)
+            got = 0
+            try:
+                while got < (one - 100) * asked and (part := await reader.read(65536)):
+                    got += len(part)
+            except ConnectionError:
+                pass
+            writer.close()
+            assert (got >= (one - 100) * asked) is reads
+
+    asyncio.run(main())
+
+
+def echo(call):
+    """Answer with the body."""
+    return call.body
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [
+        ([b'{"a": ', b"1}"], 200), ([b'{"a": ', b""], 408), ([b'{"a": 1,', b'"a": 2}'], 400), ([b"[" * 100, b"]" * 100], 400),
+        ([b" " * 3_000_000, b" " * 3_000_000], 413),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_body_is_read_up_to_its_limits_of_time_and_size(monkeypatch, parts, expected, chunked):
+    monkeypatch.setattr(guard, "BODY_SECONDS_MAX", 0.4)
+    route = ApiRoute(method="POST", path="/echo", role="admin", handler=echo, body=dict, output=dict)
+
+    async def main() -> None:
+        async with hosted(Table([route])) as port:
+            length = sum(map(len, parts)) + (10 if expected == 408 else 0)
+            how = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {length}"
+            head = request(
+                "/echo", "Content-Type: application/json", how, method="POST", host=f"127.0.0.1:{port}"
+            )
+            sent = (
+                [b"%x\r\n%s\r\n" % (len(part), part) if part else b"" for part in parts] if chunked else parts
+            )
+            end = b"0\r\n\r\n" if chunked and expected != 408 else b""
+            answer = await say(port, head, *sent, end, rest_s=0.02)
+            assert status_of(answer) == expected or (answer == b"" and expected == 413)
+
+    asyncio.run(main())
+
+
+def test_pipelined_requests_are_each_checked():
+    async def main() -> None:
+        async with hosted() as port:
+            good = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
+            bad = request(token=None, host=f"127.0.0.1:{port}")
+            answer = await say(port, good + bad)
+            assert answer.startswith(b"HTTP/1.1 200")
+            assert b"HTTP/1.1 401" in answer
+
+    asyncio.run(main())
+
+
+def test_the_server_stops_while_clients_wait():
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        async with hosted() as port:
+            waiting = request("/api/v1/runs/ok?wait=60&after=999", host=f"127.0.0.1:{port}")
+            clients = [asyncio.ensure_future(say(port, waiting)) for _ in range(20)]
+            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(20)]
+            await asyncio.sleep(0.2)
+            began = loop.time()
+        assert loop.time() - began < 4
+        await asyncio.gather(*clients)
+        for _, writer in idle:
+            writer.close()
+
+    asyncio.run(main())

@@ -1,0 +1,105 @@
+"""The reading routes answer the same over every store, below a prefix too."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+from app_client import SECRET, TOKENS, Caller, make_token
+from fastapi import FastAPI
+from served_flows import flow, run_order
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from test_table import path_of
+
+import holdfast as hf
+from holdfast.server.access import FRESH_S
+from holdfast.server.table import ROUTES
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.postgres.store import PostgresStore
+from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.testing.clock import ManualClock
+from postgres_server import drop_schema, schema_for, shared_url
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request, tmp_path):
+    if request.param == "memory":
+        yield MemoryStore()
+    elif request.param == "sqlite":
+        yield SqliteStore(tmp_path / "runs.db")
+    else:
+        yield PostgresStore(shared_url(), schema=schema_for(tmp_path))
+        drop_schema(shared_url(), schema_for(tmp_path))
+
+
+def test_every_route_answers(store):
+    async def main() -> None:
+        async with hf.Engine(store, flows=[flow]) as engine:
+            await run_order(engine, "ok", asks=True, parts=[1, 2])
+            await run_order(engine, "bad", fails=True)
+            app = hf.asgi(engine, tokens=TOKENS)
+            caller = Caller(app)
+            for route in ROUTES:
+                reply = await caller.get(path_of(route))
+                assert reply.status == (404 if route.path.endswith("{path}") else 200), (
+                    route.path,
+                    reply.body,
+                )
+                if route.output is not None and route.output is not dict:
+                    msgspec.json.decode(reply.body, type=route.output)
+            assert [run["id"] for run in (await caller.get("/api/v1/runs?status=failed")).json["runs"]] == [
+                "bad"
+            ]
+            missing = await caller.get("/api/v1/runs/none")
+            assert missing.status == 404
+            app.stop()
+
+    try:
+        asyncio.run(main())
+    finally:
+        store.close()
+
+
+def test_a_token_of_the_store_is_accepted_until_it_is_revoked(store):
+    async def main() -> None:
+        clock = ManualClock()
+        async with hf.Engine(store, flows=[flow]) as engine:
+            app = hf.asgi(engine, clock=clock)
+            caller = Caller(app)
+            assert (await caller.get("/api/v1/meta")).status == 401
+            store.tokens.add(make_token("operate", "t1", kind="agent"))
+            about = await caller.get("/api/v1/meta", token=f"t1.{SECRET}")
+            assert (about.status, about.json["name"], about.json["role"]) == (200, "operate-ada", "operate")
+            assert (await caller.get("/api/v1/meta", token=f"t1.{SECRET}x")).status == 401
+            store.tokens.revoke("t1", clock.now())
+            clock.advance(FRESH_S)
+            assert (await caller.get("/api/v1/meta", token=f"t1.{SECRET}")).status == 401
+            app.stop()
+
+    try:
+        asyncio.run(main())
+    finally:
+        store.close()
+
+
+@pytest.mark.parametrize("kind", ["fastapi", "starlette"])
+def test_an_application_mounts_it_below_a_prefix(kind):
+    async def main() -> None:
+        async with hf.Engine(MemoryStore(), flows=[flow]) as engine:
+            await run_order(engine, "ok")
+            inner = hf.asgi(engine, tokens=TOKENS)
+            if kind == "fastapi":
+                outer = FastAPI()
+                outer.mount("/ops/holdfast", inner)
+            else:
+                outer = Starlette(routes=[Mount("/ops/holdfast", app=inner)])
+            caller = Caller(outer)
+            assert (await caller.get("/ops/holdfast/api/v1/runs/ok")).json["status"] == "completed"
+            assert (await caller.get("/ops/holdfast/healthz", token=None)).body == b"ok\n"
+            assert (await caller.get("/ops/holdfast/api/v1/runs/ok", token=None)).status == 401
+            assert (await caller.get("/ops/holdfast/api/v1/runs/ok/", token=None)).status == 401
+            inner.stop()
+
+    asyncio.run(main())

@@ -1,0 +1,136 @@
+"""Planted bugs about requests and forks: see `planted`."""
+
+from __future__ import annotations
+
+import msgspec
+from planting import bug, patched, rewritten
+
+from holdfast.reading import forks
+from holdfast.runtime import creation, operator, requests, resume, runner
+from holdfast.storage import verdicts
+from holdfast.storage.memory import queues as memory_queues
+from holdfast.storage.memory.store import MemoryStore
+
+# --- requests ----------------------------------------------------------------------------------------
+
+
+@bug
+def a_refusal_is_dropped():
+    """The request is taken from the inbox, and the log does not say what became of it."""
+    refuse = "operator.refuse(self.journal, request, refused)"
+    with patched(rewritten(runner.Runner, "_take_requests", refuse, "self.journal.taken.append(request.id)")):
+        yield
+
+
+@bug
+def a_request_is_lost_at_completion():
+    with patched(rewritten(MemoryStore, "_apply", "append.view.status in FINAL", "False")):
+        yield
+
+
+@bug
+def a_request_to_a_run_that_is_over_is_accepted():
+    with patched((verdicts, "refuse_final", lambda *args: None)):
+        yield
+
+
+@bug
+def another_request_with_the_same_id_is_taken_for_the_first():
+    real = verdicts.is_new_request
+
+    def is_new_request(run_id, request, digest, status, posted_verb, posted_digest):
+        same = (None, None) if posted_verb is None else (request.verb, digest)
+        return real(run_id, request, digest, status, *same)
+
+    with patched((verdicts, "is_new_request", is_new_request)):
+        yield
+
+
+@bug
+def a_confirmation_is_not_needed():
+    real = resume._rewound_to
+
+    def rewound_to(services, flow, row, head, to, take_up):
+        return real(services, flow, row, head, to, msgspec.structs.replace(take_up, force=True))
+
+    with patched((resume, "_rewound_to", rewound_to)):
+        yield
+
+
+@bug
+def a_request_is_carried_out_twice():
+    """A worker that resumes a run for a request leaves the request in the inbox."""
+    with patched(rewritten(requests.Requests, "_begin", "journal.taken.append(request.id)", "pass")):
+        yield
+
+
+@bug
+def a_sender_is_told_nothing():
+    with patched((requests.Requests, "_raise_refusal", lambda *args, **named: None)):
+        yield
+
+
+@bug
+def an_edit_of_an_older_state_is_recorded():
+    nothing = lambda *args: None  # noqa: E731
+    with patched((operator, "refuse_moved", nothing), (resume, "refuse_moved", nothing)):
+        yield
+
+
+@bug
+def a_run_begins_before_its_time():
+    real = memory_queues._offer
+
+    def offer(run_id, run, now, *rest):
+        return real(run_id, run, now + 5 if run.view.status == "pending" else now, *rest)
+
+    with patched((memory_queues, "_offer", offer)):
+        yield
+
+
+# --- forks -------------------------------------------------------------------------------------------
+
+
+@bug
+def a_fork_forgets_an_open_visit():
+    """What had begun before the fork and ended after it is not listed."""
+    real = forks.begun_visits
+
+    def begun_visits(log, state, *rest):
+        return [one for one in real(log, state, *rest) if one.node not in state.open]
+
+    with patched((forks, "begun_visits", begun_visits)):
+        yield
+
+
+@bug
+def a_fork_does_not_inherit_its_lineage():
+    real = creation.plan_fork
+
+    def plan_fork(*args):
+        return msgspec.structs.replace(real(*args), lineage=None)
+
+    with patched((creation, "plan_fork", plan_fork)):
+        yield
+
+
+@bug
+def a_fork_of_a_fork_has_the_lineage_of_its_parent():
+    real = creation.plan_fork
+
+    def plan_fork(store, row, *rest):
+        return msgspec.structs.replace(real(store, row, *rest), lineage=row.run_id)
+
+    with patched((creation, "plan_fork", plan_fork)):
+        yield
+
+
+@bug
+def a_fork_of_a_fork_forgets_what_the_first_had_begun():
+    real = forks.begun_visits
+
+    def begun_visits(*args):
+        return [one for one in real(*args) if one.run is None]
+
+    with patched((forks, "begun_visits", begun_visits)):
+        yield
