@@ -19,7 +19,8 @@ create table holders (
     expires_at      real not null,
     flows           text,            -- JSON: the flows whose runs it claims as a worker; null: it is not a worker
     queues          text,            -- JSON: the queues from which it claims them; null: all queues
-    version         text not null default ''
+    version         text not null default '',
+    registered_at   real             -- when the engine was first seen; null: by a version that did not record it
 ) strict;
 
 -- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease.
