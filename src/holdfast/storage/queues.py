@@ -109,7 +109,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     asks: int
     """How many questions are open. Runs whose row does not tell (`RunRow.asks` is None) are not counted."""
     asking: int
-    """How many runs ask, or may ask (their row does not tell), and have not failed."""
+    """How many runs ask a question and have not failed. Runs whose row does not tell are not counted."""
     offered: tuple[OnOffer, ...]
     """What is on offer, by flow and queue; runs that are on offer only because of a request are left out."""
     minutes: tuple[Minute, ...]

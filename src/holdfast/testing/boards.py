@@ -128,7 +128,7 @@ class BoardConformance:
             OnOffer("other", "default", 1),
             OnOffer("other", "mail", 1),
         )
-        assert (board.asks, board.asking) == (3, 2)
+        assert (board.asks, board.asking) == (3, 1)
         assert self.offered() == {"r1", "r2", "r3"}
         assert self.offered(flow="other", queue="mail") == {"r3"}
         assert self.offered(status=("failed", "paused")) == set()

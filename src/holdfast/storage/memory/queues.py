@@ -15,7 +15,7 @@ from holdfast.core.run_state import OFFERED
 from holdfast.errors import RequestExists, RunNotFound, RunOver, StoreUnusable
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.memory.data import Data, StoredRun, may_ask
+from holdfast.storage.memory.data import Data, StoredRun
 from holdfast.storage.queues import (
     FENCE_STEP,
     Board,
@@ -150,7 +150,7 @@ class MemoryQueues:
                 at=now,
                 counts=dict(Counter(run.view.status for run in runs)),
                 asks=sum(run.view.asks or 0 for run in runs),
-                asking=sum(may_ask(run.view) and run.view.status != "failed" for run in runs),
+                asking=sum((run.view.asks or 0) > 0 and run.view.status != "failed" for run in runs),
                 offered=tuple(OnOffer(*place, count) for place, count in sorted(offered.items())),
                 minutes=minutes_until(now, ((*end, count) for end, count in ends.items())),
                 holders=tuple(self.holders()),

@@ -266,9 +266,9 @@ select status, count(*) from holdfast.runs group by status
 select coalesce(sum(asks), 0)::bigint from holdfast.runs
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'))
 
--- count_asking: how many runs ask a question, or may ask one, and have not failed
+-- count_asking: how many runs ask a question and have not failed
 select count(*) from holdfast.runs
-where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and status <> 'failed'
+where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and asks > 0 and status <> 'failed'
 
 -- count_offers: how many runs of each flow and queue are on offer by their status or time
 select flow, queue, count(*) from holdfast.runs

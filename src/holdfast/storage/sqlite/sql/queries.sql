@@ -235,9 +235,9 @@ select status, count(*) from runs indexed by runs_by_status group by status
 select coalesce(sum(asks), 0) from runs indexed by runs_asking
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'))
 
--- count_asking: how many runs ask a question, or may ask one, and have not failed
+-- count_asking: how many runs ask a question and have not failed
 select count(*) from runs indexed by runs_asking
-where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and status <> 'failed'
+where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and asks > 0 and status <> 'failed'
 
 -- count_offers: how many runs of each flow and queue are on offer by their status or time; lost holders are a JSON list of keys
 select flow, queue, count(*) from runs indexed by runs_offered
