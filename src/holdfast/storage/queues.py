@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from holdfast.core.run_state import ENDED
 from holdfast.errors import HoldfastError
 from holdfast.storage.leases import Holder, Lease
 
@@ -123,7 +124,8 @@ def minutes_until(now: float, ends: Iterable[tuple[int, str, int]]) -> tuple[Min
     last = int(now // 60)
     counted: dict[int, dict[str, int]] = {}
     for minute, status, count in ends:
-        counted.setdefault(minute, {})[status] = count
+        if status in ENDED:  # a damaged run may have another
+            counted.setdefault(minute, {})[status] = count
     return tuple(
         Minute(minute * 60.0, **counted.get(minute, {}))
         for minute in range(last - BOARD_MINUTES + 1, last + 1)
