@@ -90,7 +90,9 @@ def test_a_run_that_a_busy_worker_will_claim_needs_none_and_is_not_even_read(
     clock.at += 10 * attention.PATIENCE_S
     store.claim("r0", WORKER)
     assert (listed(store), counted(store), examined(store)) == ([], 0, set())
-    assert not any(part.offered for part in attention.parts(Query(), store.queues.board()))
+    assert not any(
+        part.offered for part in attention.parts(Query(), store.queues.offered(), store.queues.holders())
+    )
 
 
 def test_a_run_that_an_idle_worker_does_not_claim_needs_attention_after_a_while(
@@ -121,7 +123,7 @@ def test_a_run_of_many_flows_that_no_worker_takes_is_found(store: Store) -> None
         graph = hf.Graph(f"flow{number}")
         graph.node(name="a")(lambda state: {})
         History(f"r{number}", graph.chain(hf.START, "a", hf.END).compile()).created().write(store)
-    assert len(attention.parts(Query(), store.queues.board())) == 3
+    assert len(attention.parts(Query(), store.queues.offered(), store.queues.holders())) == 3
     assert len(listed(store, limit=2)) == counted(store) == 7
 
 

@@ -40,12 +40,13 @@ def needs_attention(case: Case, found: Diagnosis, asks: int, now: float) -> bool
     return asks > 0 or (found.kind not in WAITS and is_problem(case, found, now))
 
 
-def parts(query: Query, board: Board) -> list[Query]:
+def parts(query: Query, offered: Iterable[OnOffer], holders: Iterable[LiveHolder]) -> list[Query]:
     """Return the queries that together select every run that meets the conditions and may need attention."""
+    holders = tuple(holders)
     found = [msgspec.structs.replace(query, asks=True)]
     if not query.status or "failed" in query.status:
         found.append(msgspec.structs.replace(query, status=("failed",)))
-    flows = {one.flow for one in board.offered if not _has_busy_taker(one, board.holders)}
+    flows = {one.flow for one in offered if not _has_busy_taker(one, holders)}
     if query.flow is not None:
         flows &= {query.flow}
     if len(flows) > _FLOWS_FEW:
@@ -58,13 +59,14 @@ def parts(query: Query, board: Board) -> list[Query]:
 def count(store: Store, board: Board) -> int:
     """Return how many runs need attention. A run whose row does not tell whether it asks is counted only if it has a problem."""
     found = board.counts.get("failed", 0) + board.asking
-    left = [one for one in board.offered if not _takers(one, board.holders)]
+    offered = store.queues.offered()
+    left = [one for one in offered if not _takers(one, board.holders)]
     found += sum(one.runs for one in left)
     if left and board.asking:  # a run that asks, and that no worker takes, counts once
         places = {(one.flow, one.queue) for one in left}
         both = store.runs(Query(asks=True, offered=True, limit=_COUNTED_MAX))
         found -= sum(bool(row.asks) and (row.flow, row.queue) in places for row in both)
-    for one in board.offered:
+    for one in offered:
         if _takers(one, board.holders) and not _has_busy_taker(one, board.holders):
             rows = store.runs(Query(offered=True, flow=one.flow, queue=one.queue, limit=_COUNTED_MAX))
             cases = [Case(row=row, holders=board.holders) for row in rows if not row.asks]

@@ -110,9 +110,8 @@ def list_page(
     `SettingError` for a cursor that was not made for these conditions.
     """
     place = read_cursor(query, cursor, attention=attention) if cursor is not None else query.after
-    board = store.queues.board() if attention else None
-    wanted = attend.parts(query, board) if board is not None else [query]
-    holders = board.holders if board is not None else store.queues.holders()
+    holders = store.queues.holders()
+    wanted = attend.parts(query, store.queues.offered(), holders) if attention else [query]
     glance = _Glance(store, holders, commands, definitions if definitions is not None else {}, flows or {})
     listed: list[ListedRun] = []
     for _ in range(_LOOKS_MAX):

@@ -111,8 +111,6 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     """How many questions are open. Runs whose row does not tell (`RunRow.asks` is None) are not counted."""
     asking: int
     """How many runs ask a question and have not failed. Runs whose row does not tell are not counted."""
-    offered: tuple[OnOffer, ...]
-    """What is on offer, by flow and queue; runs that are on offer only because of a request are left out."""
     minutes: tuple[Minute, ...]
     """The last 60 minutes, oldest first; the last one has not ended. A run that was resumed since is not counted."""
     holders: tuple[LiveHolder, ...]
@@ -180,6 +178,12 @@ class Queues(Protocol):
         """Return the live holders, whether or not they are workers, ordered by id. A holder's flows, queues and version are those
         of its last renewal or claim.
         """
+
+    def offered(self) -> tuple[OnOffer, ...]:
+        """Return how many runs of each flow and queue are on offer, in this order, without those that are on offer only because
+        of a request.
+        """
+        ...
 
     def board(self) -> Board:
         """Return how many runs have each status, how many ended in each of the last 60 minutes, and the live holders."""
