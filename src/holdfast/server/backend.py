@@ -76,6 +76,7 @@ class Backend:
         self._threads: ThreadPoolExecutor | None = None
         self._examined: tuple[float, list[Diagnosis]] | None = None
         self._examining: asyncio.Lock | None = None
+        self._soon: asyncio.Future[Any] | None = None
 
     @property
     def store(self) -> Store:
@@ -113,6 +114,18 @@ class Backend:
             if known is None or (known[0] < asked_at if again else asked_at - known[0] > EXAMINED_S):
                 self._examined = known = (self.clock.now(), await self.read(self._examine))
         return known
+
+    @property
+    def examined(self) -> list[Diagnosis] | None:
+        """What the last examination of the store found; None if there was none."""
+        return None if self._examined is None else self._examined[1]
+
+    def examine_soon(self) -> None:
+        """Examine the store in the background, if that was long ago."""
+        is_known = self._examined is not None and self.clock.now() - self._examined[0] <= EXAMINED_S
+        if not is_known and (self._soon is None or self._soon.done()):
+            self._soon = asyncio.ensure_future(self.examine(again=False))
+            self._soon.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def _examine(self) -> list[Diagnosis]:
         return doctor.examine(

@@ -8,16 +8,17 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core import VERSION
-from holdfast.errors import StateError
+from holdfast.errors import SettingError, StateError
+from holdfast.reading import pages
 from holdfast.reading.diagnosis import Diagnosis
-from holdfast.reading.views import AskedQuestion
+from holdfast.reading.pages import QuestionPage
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
-from holdfast.server.runs import RunId
+from holdfast.server.problems import refuse
+from holdfast.server.runs import Limit, Name, RunId
+from holdfast.storage.contract import Query
 from holdfast.storage.queues import Queue
 from holdfast.storage.tokens import Kind, Role
-
-QUESTIONS_MAX = 1000
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,13 +66,6 @@ class QueueList(msgspec.Struct, frozen=True):
     queues: list[Queue]
 
 
-class QuestionList(msgspec.Struct, frozen=True):
-    """Open questions, oldest first. `more` says whether there are more than are listed."""
-
-    questions: list[AskedQuestion]
-    more: bool
-
-
 class Examination(msgspec.Struct, frozen=True):
     """What is wrong with the runs and the store, and when that was examined."""
 
@@ -83,7 +77,11 @@ class QuestionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Whose questions to list."""
 
     run: RunId | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=QUESTIONS_MAX)] = 100
+    """Only the questions of this run, whole and oldest first."""
+    flow: Name | UnsetType = UNSET
+    cursor: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
+    limit: Limit = 50
+    """The questions of at most so many runs."""
 
 
 class DoctorQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -137,11 +135,18 @@ def list_queues(call: HttpCall[NoQuery, None]) -> QueueList:
     return QueueList(call.backend.store.queues.queues())
 
 
-def list_questions(call: HttpCall[QuestionsQuery, None]) -> QuestionList:
-    """List open questions, oldest first, of one run or of all runs."""
-    query = call.query
-    found = call.backend.reader.questions(query.run or None)
-    return QuestionList(found[: query.limit], len(found) > query.limit)
+def list_questions(call: HttpCall[QuestionsQuery, None]) -> QuestionPage:
+    """List open questions of all runs, newest run first, or of one run."""
+    query, store = call.query, call.backend.store
+    cursor = None if query.cursor is UNSET else query.cursor
+    wanted = Query(flow=query.flow or None, limit=query.limit)
+    if query.run is not UNSET:
+        store.run(query.run)  # or there is no such run
+        wanted = msgspec.structs.replace(wanted, ids=(query.run,))
+    try:
+        return pages.list_questions(store, wanted, cursor=cursor, whole=query.run is not UNSET)
+    except SettingError as fault:
+        raise refuse("bad-cursor", str(fault)) from None
 
 
 async def get_doctor(call: HttpCall[DoctorQuery, None]) -> Examination:

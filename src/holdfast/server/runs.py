@@ -34,6 +34,8 @@ _CHECK_S = 5.0
 
 RunId = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[^\\x00-\\x1f\\x7f]*$")]
+Time = Annotated[float, Meta(ge=0, le=1e12)]
+"""Seconds since the epoch."""
 Seq = Annotated[int, Meta(ge=0, le=2**53)]
 Limit = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 _encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
@@ -45,11 +47,16 @@ class RunEntry(RunSummary, frozen=True, kw_only=True):
     queue: str
     active: tuple[str, ...]
     """The nodes that have started and not ended (the first few)."""
+    needs_attention: bool
+    """True if the run asks a question, failed, or should continue and does not."""
     crashed: bool
     """True if the run is under way, but no live process executes it."""
     asks: int
     """How many questions are open."""
+    retry_at: float | None
+    """When a node that failed is retried next; null if none is."""
     active_s: float
+    """For how many seconds its nodes have run in total."""
     reason: str
     """Why the run is where it is, in one sentence."""
     remedy: Remedy | None
@@ -86,6 +93,17 @@ class RunsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     queue: Name | UnsetType = UNSET
     id: Annotated[tuple[RunId, ...], Meta(max_length=PAGE_MAX)] = ()
     """List these runs only; repeatable. Ids of runs that do not exist are left out."""
+    prefix: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")] | UnsetType = UNSET
+    """Only runs whose id begins with this text."""
+    asks: bool = False
+    """Only runs with open questions."""
+    attention: bool = False
+    """Only runs that need attention: they ask a question, failed, or should continue and do not. Such a page may have fewer runs
+    than `limit` although there is a next one."""
+    since: Time | UnsetType = UNSET
+    """Only runs that were created at this time or later."""
+    until: Time | UnsetType = UNSET
+    """Only runs that were created before this time."""
     cursor: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
     limit: Limit = 50
 
@@ -112,11 +130,18 @@ def list_runs(call: HttpCall[RunsQuery, None]) -> RunPage:
         parent=query.parent or None,
         queue=query.queue or None,
         ids=query.id or None,
+        prefix=query.prefix or "",
+        asks=query.asks,
+        created=(
+            None if query.since is UNSET else query.since,
+            None if query.until is UNSET else query.until,
+        ),
         limit=query.limit,
     )
+    cursor = None if query.cursor is UNSET else query.cursor
     try:
         page = Reader(backend.store, backend.engine.flows).page(
-            wanted, None if query.cursor is UNSET else query.cursor, backend.commands
+            wanted, cursor, backend.commands, attention=query.attention
         )
     except SettingError as fault:
         raise refuse("bad-cursor", str(fault)) from None
@@ -134,8 +159,10 @@ def _entry(one: pages.ListedRun) -> RunEntry:
         **msgspec.structs.asdict(run_summary(row)),
         queue=row.queue,
         active=row.active,
+        needs_attention=one.needs_attention,
         crashed=found.crashed,
         asks=one.asks,
+        retry_at=one.retry_at,
         active_s=one.active_s,
         reason=found.reason,
         remedy=found.remedies[0] if found.remedies else None,

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
-from holdfast.server import health, logs, node_visits, overview, run_files, runs
+from holdfast.reading import pages
+from holdfast.server import board, health, logs, node_visits, overview, run_files, runs
 from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import refuse
 
@@ -132,7 +133,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         role="read",
         handler=overview.list_questions,
         query=overview.QuestionsQuery,
-        output=overview.QuestionList,
+        output=pages.QuestionPage,
     ),
     ApiRoute(
         method="GET", path=f"{API}/flows", role="read", handler=overview.list_flows, output=overview.FlowList
@@ -144,6 +145,10 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=overview.list_queues,
         output=overview.QueueList,
     ),
+    ApiRoute(
+        method="GET", path=f"{API}/workers", role="read", handler=board.list_workers, output=board.WorkerList
+    ),
+    ApiRoute(method="GET", path=f"{API}/board", role="read", handler=board.get_board, output=board.BoardView),
     ApiRoute(
         method="GET",
         path=f"{API}/doctor",

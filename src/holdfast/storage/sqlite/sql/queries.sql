@@ -231,13 +231,9 @@ select count(*) from (select 1 from labels where name = ?1 and value = ?2 limit 
 -- count_statuses: how many runs have each status
 select status, count(*) from runs indexed by runs_by_status group by status
 
--- count_questions: how many questions are open
-select coalesce(sum(asks), 0) from runs indexed by runs_asking
+-- count_questions: how many questions are open, and how many runs ask one and have not failed
+select coalesce(sum(asks), 0), count(*) filter (where asks > 0 and status <> 'failed') from runs indexed by runs_asking
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'))
-
--- count_asking: how many runs ask a question, or may ask one, and have not failed
-select count(*) from runs indexed by runs_asking
-where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and status <> 'failed'
 
 -- count_offers: how many runs of each flow and queue are on offer by their status or time; lost holders are a JSON list of keys
 select flow, queue, count(*) from runs indexed by runs_offered
