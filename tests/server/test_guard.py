@@ -11,8 +11,9 @@ from served_flows import flow, opened
 import holdfast as hf
 from holdfast.errors import SettingError
 from holdfast.server.access import FAILURES_MAX, FRESH_S, WINDOW_S, Failures, Identity
-from holdfast.server.addresses import Addresses, is_loopback, network_of
+from holdfast.server.addresses import Addresses, network_of
 from holdfast.server.asgi import asgi
+from holdfast.storage.http.server_url import is_loopback
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing import ManualClock
 

@@ -13,10 +13,17 @@ from holdfast.server.asgi import asgi
 from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import Refused
 from holdfast.server.table import ROUTES, Table
+from holdfast.storage.blobs import Blob
 from holdfast.storage.tokens import ROLES, allows
 
 VALUES = {"id": "ok", "node": "charge", "path": "a.txt"}
-QUERIES = {"/api/v1/runs/{id}/diff": "?from=2", "/api/v1/compare": "?a=ok&b=ok"}
+BLOB = Blob.of(b"kept beside the log")
+QUERIES = {
+    "/api/v1/runs/{id}/diff": "?from=2",
+    "/api/v1/compare": "?a=ok&b=ok",
+    "/api/v1/store/definition": "?fingerprint=unknown",
+    "/api/v1/store/blob": f"?digest={BLOB.digest}",
+}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "X")
 WRONG_TOKENS = {
     "none": [],
@@ -73,6 +80,7 @@ def ask():
     opening = opened()
     engine, _ = loop.run_until_complete(opening.__aenter__())
     loop.run_until_complete(run_order(engine, "ok"))
+    engine.store.blobs.put(BLOB.digest, BLOB.body)
     expired, revoked = (
         make_token(token_id="expired", expires_at=1.0),
         make_token(token_id="revoked", revoked_at=1.0),

@@ -23,8 +23,9 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
 from holdfast.server import token_file
 from holdfast.server.access import Identity
-from holdfast.server.addresses import Addresses, is_loopback, join_host
+from holdfast.server.addresses import Addresses, join_host
 from holdfast.storage import tokens
+from holdfast.storage.http.server_url import is_loopback
 from holdfast.storage.tokens import ROLES, Role, Token, Tokens
 from holdfast.upkeep import retention
 

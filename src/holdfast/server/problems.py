@@ -8,39 +8,26 @@ exception that is not an error of Holdfast is a defect: it is logged, and its te
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast import errors
 from holdfast.errors import HoldfastError
+from holdfast.storage.http.problem_types import ERRORS, MEDIA_TYPE, PREFIX, Fault, Problem, about, name_of
+
+__all__ = [
+    "KINDS",
+    "MEDIA_TYPE",
+    "OF_ERRORS",
+    "Fault",
+    "Problem",
+    "Refused",
+    "headers_of",
+    "problem_of",
+    "refuse",
+]
 
 _log = logging.getLogger("holdfast")
-
-MEDIA_TYPE = "application/problem+json"
-_PREFIX = "urn:holdfast:problem:"
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with one parameter or field."""
-
-    path: str
-    message: str
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The body of an answer that reports a problem."""
-
-    type: str
-    """Which problem this is: `urn:holdfast:problem:` and a name that never changes."""
-    title: str
-    status: int
-    detail: str
-    remedy: str
-    """What to do about it."""
-    errors: tuple[Fault, ...] = ()
 
 
 class Refused(Exception):
@@ -186,7 +173,7 @@ def refuse(
     """Return the exception that answers with a problem of this kind."""
     kind = KINDS[name]
     problem = Problem(
-        type=_PREFIX + name,
+        type=PREFIX + name,
         title=kind.title,
         status=kind.status,
         detail=detail,
@@ -208,17 +195,14 @@ def problem_of(error: Exception) -> Problem:
         _log.error("a handler of the server failed", exc_info=error)
     named = type(error) if type(error) in dict(OF_ERRORS) else found
     return Problem(
-        type=_PREFIX + name_of(named),
+        type=PREFIX + name_of(named),
         title=kind.title,
         status=kind.status,
         detail=str(error),
         remedy=kind.remedy,
+        error=type(error).__name__ if type(error).__name__ in ERRORS else found.__name__,
+        about=about(error),
     )
-
-
-def name_of(kind: type[HoldfastError]) -> str:
-    """Return the name of the problem for a class of errors: `run-not-found` for `RunNotFound`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
 
 
 def headers_of(error: Exception) -> dict[str, str]:

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
-from holdfast.server import health, logs, node_visits, overview, run_files, runs
+from holdfast.server import health, logs, node_visits, overview, run_files, runs, store_rows
 from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import refuse
+from holdfast.storage.contract import RunRow
+from holdfast.storage.http import row_format
+from holdfast.storage.upkeep import Facts
 
 API = "/api/v1"
 REST = "{path}"
@@ -151,6 +154,102 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=overview.get_doctor,
         query=overview.DoctorQuery,
         output=overview.Examination,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store",
+        role="read",
+        handler=store_rows.get_store,
+        output=row_format.StoreAbout,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/runs",
+        role="read",
+        handler=store_rows.get_stored_runs,
+        query=store_rows.WantedQuery,
+        output=row_format.StoredRuns,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/runs/{{id}}",
+        role="read",
+        handler=store_rows.get_stored_run,
+        output=RunRow,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/runs/{{id}}/events",
+        role="read",
+        handler=store_rows.get_stored_events,
+        query=store_rows.WantedQuery,
+        output=row_format.StoredEvents,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/runs/{{id}}/snapshot",
+        role="read",
+        handler=store_rows.get_stored_snapshot,
+        query=store_rows.StoredSnapshotQuery,
+        output=row_format.StoredSnapshot,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/runs/{{id}}/inbox",
+        role="read",
+        handler=store_rows.get_stored_inbox,
+        output=row_format.StoredRequests,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/runs/{{id}}/upkeep",
+        role="read",
+        handler=store_rows.get_stored_upkeep,
+        output=row_format.StoredUpkeep,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/runs/{{id}}/streams",
+        role="read",
+        handler=store_rows.get_stored_streams,
+        output=row_format.StoredStreams,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/definition",
+        role="read",
+        handler=store_rows.get_stored_definition,
+        query=store_rows.FingerprintQuery,
+        output=row_format.StoredDefinition,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/holders",
+        role="read",
+        handler=store_rows.get_stored_holders,
+        output=row_format.StoredHolders,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/facts",
+        role="read",
+        handler=store_rows.get_stored_facts,
+        output=Facts,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/check",
+        role="admin",
+        handler=store_rows.check_store,
+        output=row_format.Damage,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/store/blob",
+        role="read",
+        handler=store_rows.get_stored_blob,
+        query=store_rows.BlobQuery,
+        media_type=run_files.BINARY,
     ),
     ApiRoute(
         method="GET", path="/metrics", role="read", handler=health.get_metrics, media_type=health.METRICS_TYPE
