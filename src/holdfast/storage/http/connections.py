@@ -17,8 +17,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.core import VERSION
-from holdfast.errors import StoreBusy, StoreUnusable
-from holdfast.storage.http.problem_types import MEDIA_TYPE, Problem, error_of
+from holdfast.storage.http.problem_types import (
+    refusal_of,
+    too_large,
+    too_slow,
+    unreachable,
+    unreadable,
+    wrong_certificate,
+)
 from holdfast.storage.http.row_format import HEADER, ROWS
 from holdfast.storage.http.server_url import ServerUrl
 
@@ -91,10 +97,7 @@ class Connections:
         try:
             return msgspec.json.decode(body, type=kind)
         except msgspec.MsgspecError as fault:
-            raise StoreUnusable(
-                f"the answer of {self.url.text} cannot be read: {fault}. It may run another version of Holdfast, or not be a "
-                f"Holdfast server; install the same version here and there (here: {VERSION})."
-            ) from None
+            raise unreadable(self.url.text, fault) from None
 
     def send(
         self,
@@ -116,22 +119,11 @@ class Connections:
                     self.drop()
             return self._exchange(self._connect(), method, target, sent, body, bytes_max)
         except ssl.SSLCertVerificationError as fault:
-            raise StoreUnusable(
-                f"the certificate of {self.url.text} is not valid: {fault.verify_message}. Nothing was sent. Check the address; "
-                "if the server has a certificate of your own authority, name its file in SSL_CERT_FILE."
-            ) from None
+            raise wrong_certificate(self.url.text, fault.verify_message) from None
         except TimeoutError:
-            raise StoreBusy(
-                f"{self.url.text} did not answer within {self._answer_s:g} s. Try again, or look at the server."
-            ) from None
-        except _CUT as fault:
-            raise StoreUnusable(self._unreachable(fault)) from None
+            raise too_slow(self.url.text, self._answer_s) from None
         except (OSError, http.client.HTTPException) as fault:
-            raise StoreUnusable(self._unreachable(fault)) from None
-
-    def _unreachable(self, fault: Exception) -> str:
-        why = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
-        return f"no Holdfast server answers at {self.url.text}: {why}. Check the address, and that `holdfast serve` runs there."
+            raise unreachable(self.url.text, fault) from None
 
     def _exchange(
         self,
@@ -153,39 +145,20 @@ class Connections:
                 self.drop()
         if 200 <= answer.status < 300:
             return ServerAnswer(answer.status, data)
-        raise self._refusal(answer, data)
+        media_type, place = answer.headers.get("Content-Type", ""), answer.headers.get("Location", "")
+        raise refusal_of(self.url.text, answer.status, media_type, place, data)
 
     def _read(self, answer: http.client.HTTPResponse, bytes_max: int) -> bytes:
         data, until = bytearray(), self._monotonic() + WHOLE_S
         while piece := answer.read1(_PIECE):
             data += piece
             if len(data) > bytes_max:
-                raise StoreUnusable(
-                    f"an answer of {self.url.text} is larger than {bytes_max >> 20} MB, so it was not read. Read that run on the "
-                    "machine of the server."
-                )
+                raise too_large(self.url.text, bytes_max)
             if self._monotonic() > until:
                 raise TimeoutError
         if answer.length:  # the connection ended before the answer
             raise ConnectionResetError("the connection was closed in the middle of an answer")
         return bytes(data)
-
-    def _refusal(self, answer: http.client.HTTPResponse, data: bytes) -> Exception:
-        if answer.headers.get_content_type() == MEDIA_TYPE:
-            try:
-                return error_of(msgspec.json.decode(data, type=Problem), self.url.text)
-            except msgspec.MsgspecError:
-                pass
-        if 300 <= answer.status < 400:
-            place = (answer.headers.get("Location") or "")[:200]
-            return StoreUnusable(
-                f"{self.url.text} redirects to {place!r}, and redirects are not followed, because the token would be sent there. "
-                "Give that address if it is your server."
-            )
-        return StoreUnusable(
-            f"{self.url.text} answered with status {answer.status}, which is not an answer of Holdfast. Check the address, and "
-            "what is between here and the server."
-        )
 
     # --- connections ---------------------------------------------------------------------------------
 

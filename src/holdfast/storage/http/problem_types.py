@@ -13,7 +13,8 @@ from typing import Any
 import msgspec
 
 from holdfast import errors
-from holdfast.errors import HoldfastError, SettingError, StoreBusy, StoreUnusable, end_sentence
+from holdfast.core import VERSION
+from holdfast.errors import HoldfastError, RequestExists, SettingError, StoreBusy, StoreUnusable, end_sentence
 
 MEDIA_TYPE = "application/problem+json"
 PREFIX = "urn:holdfast:problem:"
@@ -56,6 +57,7 @@ OF_SERVER: dict[str, type[HoldfastError]] = {
     "too-many-failures": StoreBusy,
     "too-many-requests": StoreBusy,
     "closed": StoreBusy,
+    "key-reused": RequestExists,
     "defect": StoreUnusable,
 }
 """Name of a problem that the server found itself -> the error that a client raises. A problem that is not listed is the caller's
@@ -85,13 +87,7 @@ def error_of(problem: Problem, server: str) -> HoldfastError:
     """Return the error that a problem of this server reports."""
     kind = ERRORS.get(problem.error)
     if kind is not None:
-        error = kind.__new__(kind)
-        error.args = (problem.detail,)
-        fields = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in problem.about.items()
-        }
-        vars(error).update({name: value for name, value in fields.items() if not name.startswith("_")})
-        return error
+        return _rebuilt(kind, problem.detail, problem.about)
     name = problem.type.removeprefix(PREFIX)
     told = f"{server}: {end_sentence(problem.detail)} {problem.remedy}"
     if name == "unauthorized":
@@ -104,4 +100,74 @@ def error_of(problem: Problem, server: str) -> HoldfastError:
             f"{server} does not offer this: {end_sentence(problem.detail)} It may run another version of Holdfast; install the "
             "same version here and there."
         )
-    return OF_SERVER.get(name, SettingError)(told)
+    return _rebuilt(OF_SERVER.get(name, SettingError), told, {})
+
+
+def _rebuilt(kind: type[HoldfastError], message: str, fields: dict[str, Any]) -> HoldfastError:
+    """Return an error with this message and these fields, as the server has raised it."""
+    error = kind.__new__(kind)
+    error.args = (message,)
+    for name, value in fields.items():
+        if not name.startswith("_"):
+            vars(error)[name] = tuple(value) if isinstance(value, list) else value
+    return error
+
+
+# --- answers that are no problem, and no answer ------------------------------------------------------
+
+
+def refusal_of(server: str, status: int, media_type: str, place: str, body: bytes) -> HoldfastError:
+    """Return the error for an answer that is not a success: the error that it reports, if it is a problem. `place` is where it
+    redirects to.
+    """
+    if media_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
+        try:
+            return error_of(msgspec.json.decode(body, type=Problem), server)
+        except msgspec.MsgspecError:
+            pass
+    if 300 <= status < 400:
+        return StoreUnusable(
+            f"{server} redirects to {place[:200]!r}, and redirects are not followed, because the token would be sent there. Give "
+            "that address if it is your server."
+        )
+    return StoreUnusable(
+        f"{server} answered with status {status}, which is not an answer of Holdfast. Check the address, and what is between "
+        "here and the server."
+    )
+
+
+def unreadable(server: str, fault: Exception) -> StoreUnusable:
+    """Return the error for an answer that is not what this version expects."""
+    return StoreUnusable(
+        f"the answer of {server} cannot be read: {fault}. It may run another version of Holdfast, or not be a Holdfast server; "
+        f"install the same version here and there (here: {VERSION})."
+    )
+
+
+def unreachable(server: str, fault: Exception) -> StoreUnusable:
+    """Return the error for a server that cannot be reached, or that has closed the connection."""
+    why = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
+    return StoreUnusable(
+        f"no Holdfast server answers at {server}: {why}. Check the address, and that `holdfast serve` runs there."
+    )
+
+
+def wrong_certificate(server: str, why: str) -> StoreUnusable:
+    """Return the error for a server whose certificate is not valid."""
+    return StoreUnusable(
+        f"the certificate of {server} is not valid: {why}. Nothing was sent. Check the address; if the server has a certificate "
+        "of your own authority, name its file in SSL_CERT_FILE."
+    )
+
+
+def too_slow(server: str, seconds: float) -> StoreBusy:
+    """Return the error for a server that does not answer in time."""
+    return StoreBusy(f"{server} did not answer within {seconds:g} s. Try again, or look at the server.")
+
+
+def too_large(server: str, bytes_max: int) -> StoreUnusable:
+    """Return the error for an answer that is larger than is read."""
+    return StoreUnusable(
+        f"an answer of {server} is larger than {bytes_max >> 20} MB, so it was not read. Read that run on the machine of the "
+        "server."
+    )

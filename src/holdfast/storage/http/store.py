@@ -230,16 +230,28 @@ class RemoteStore:
         self._server.close()
 
 
-def _post(server: _Server, run_id: str, request: Request) -> bool:
-    body = {**request.body, **({"reason": request.reason} if request.reason is not None else {})}
-    path = f"/runs/{quote(run_id, safe='')}/{quote(request.verb, safe='')}"
-    return not server.post(path, body, _Asked, key=request.id).repeated
+_NAMES = {"key": "question", "value": "answer"}
+"""Field of a request -> what the body of its route calls it, if that differs."""
+
+
+class _Repeated(msgspec.Struct):
+    repeated: bool = False
 
 
 class _Asked(msgspec.Struct):
     """What a store needs from the answer to a request."""
 
-    repeated: bool = False
+    run: _Repeated
+
+
+def _post(server: _Server, run_id: str, request: Request) -> bool:
+    body = {
+        _NAMES.get(name, name): value
+        for name, value in {**request.body, "reason": request.reason}.items()
+        if value is not None or name == "value"
+    }
+    path = f"/runs/{quote(run_id, safe='')}/{quote(request.verb, safe='')}"
+    return not server.post(path, body, _Asked, key=request.id).run.repeated
 
 
 class _Part:
