@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
-from holdfast.server import health, logs, node_visits, overview, run_files, runs
+from holdfast.server import health, logs, node_visits, overview, run_files, runs, starts, verb_inputs, verbs
 from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import refuse
 
@@ -151,6 +151,101 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=overview.get_doctor,
         query=overview.DoctorQuery,
         output=overview.Examination,
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs",
+        role="start",
+        handler=starts.start_run,
+        body=verb_inputs.StartInput,
+        output=runs.ShownRun,
+        statuses=(200, 201),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/resume",
+        role="operate",
+        handler=verbs.resume_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.ResumeInput,
+        output=verbs.Requested,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/retry",
+        role="operate",
+        handler=verbs.retry_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.RetryInput,
+        output=verbs.Requested,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/skip",
+        role="operate",
+        handler=verbs.skip_node,
+        query=verbs.VerbQuery,
+        body=verb_inputs.SkipInput,
+        output=verbs.Requested,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/cancel",
+        role="operate",
+        handler=verbs.cancel_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.CancelInput,
+        output=verbs.Requested,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/fork",
+        role="operate",
+        handler=starts.fork_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.ForkInput,
+        output=runs.ShownRun,
+        statuses=(201,),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/pause",
+        role="operate",
+        handler=verbs.pause_run,
+        body=verb_inputs.PauseInput,
+        output=verbs.Requested,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/edit",
+        role="operate",
+        handler=verbs.edit_run,
+        body=verb_inputs.EditInput,
+        output=verbs.Requested,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/answer",
+        role="operate",
+        handler=verbs.answer_question,
+        body=verb_inputs.AnswerInput,
+        output=verbs.Requested,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/signal",
+        role="start",
+        handler=verbs.send_signal,
+        body=verb_inputs.SignalInput,
+        output=verbs.Requested,
+        statuses=(200, 202),
     ),
     ApiRoute(
         method="GET", path="/metrics", role="read", handler=health.get_metrics, media_type=health.METRICS_TYPE
