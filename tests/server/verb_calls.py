@@ -66,5 +66,5 @@ def operate(test, **options: Any) -> None:
 
 async def reach(engine: hf.Engine, run_id: str, status: str) -> None:
     """Wait until a run has a status."""
-    while engine.store.run(run_id).status != status:
+    while engine.store.run(run_id).status != status:  # noqa: ASYNC110 - the store has no event for it
         await asyncio.sleep(0.005)

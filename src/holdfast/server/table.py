@@ -168,7 +168,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=verbs.resume_run,
         query=verbs.VerbQuery,
         body=verb_inputs.ResumeInput,
-        output=verbs.Requested,
+        output=verbs.SentRequest,
         statuses=(200, 202),
     ),
     ApiRoute(
@@ -178,7 +178,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=verbs.retry_run,
         query=verbs.VerbQuery,
         body=verb_inputs.RetryInput,
-        output=verbs.Requested,
+        output=verbs.SentRequest,
         statuses=(200, 202),
     ),
     ApiRoute(
@@ -188,7 +188,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=verbs.skip_node,
         query=verbs.VerbQuery,
         body=verb_inputs.SkipInput,
-        output=verbs.Requested,
+        output=verbs.SentRequest,
         statuses=(200, 202),
     ),
     ApiRoute(
@@ -198,7 +198,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=verbs.cancel_run,
         query=verbs.VerbQuery,
         body=verb_inputs.CancelInput,
-        output=verbs.Requested,
+        output=verbs.SentRequest,
         statuses=(200, 202),
     ),
     ApiRoute(
@@ -217,7 +217,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         role="operate",
         handler=verbs.pause_run,
         body=verb_inputs.PauseInput,
-        output=verbs.Requested,
+        output=verbs.SentRequest,
         statuses=(200, 202),
     ),
     ApiRoute(
@@ -226,7 +226,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         role="operate",
         handler=verbs.edit_run,
         body=verb_inputs.EditInput,
-        output=verbs.Requested,
+        output=verbs.SentRequest,
         statuses=(200, 202),
     ),
     ApiRoute(
@@ -235,7 +235,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         role="operate",
         handler=verbs.answer_question,
         body=verb_inputs.AnswerInput,
-        output=verbs.Requested,
+        output=verbs.SentRequest,
         statuses=(200, 202),
     ),
     ApiRoute(
@@ -244,7 +244,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         role="start",
         handler=verbs.send_signal,
         body=verb_inputs.SignalInput,
-        output=verbs.Requested,
+        output=verbs.SentRequest,
         statuses=(200, 202),
     ),
     ApiRoute(

@@ -52,7 +52,7 @@ class VerbQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Change nothing, and answer with what the request would do."""
 
 
-class Requested(msgspec.Struct, frozen=True, kw_only=True):
+class SentRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The id of a request, and the run that it was sent to."""
 
     request: str
@@ -223,4 +223,4 @@ def _show(backend: Backend, run_id: str) -> ShownRun:
 
 def _answer(status: int, id: str, shown: ShownRun, *, repeated: bool, headers: dict[str, str]) -> Answer:
     run = msgspec.structs.replace(shown, repeated=repeated)
-    return Answer(status=status, headers=headers, body=_encode(Requested(request=id, run=run)))
+    return Answer(status=status, headers=headers, body=_encode(SentRequest(request=id, run=run)))
