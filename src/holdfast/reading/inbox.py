@@ -38,6 +38,13 @@ _GIVEN = ("request:", "signal:")
 """What the stored id of a request begins with if its caller has given the id."""
 
 
+def stored_id(given: str, verb: str) -> str:
+    """Return the id under which a request is stored whose caller has given it an id. Signals had ids before other requests, and
+    keep a mark of their own.
+    """
+    return f"{_GIVEN[1] if verb == 'signal' else _GIVEN[0]}{given}"
+
+
 def given_id(stored: str) -> str:
     """Return the id of a request as its caller gave it; the stored id if the caller gave none."""
     return next((stored.removeprefix(mark) for mark in _GIVEN if stored.startswith(mark)), stored)

@@ -302,6 +302,7 @@ def start(
     begin_at: datetime | None = None,
     by: str | None = None,
     on_exists: OnExists = "refuse",
+    trace_parent: str | None = None,
     **options: Unpack[Options],
 ) -> str:
     """Record a run: see `Engine.start`."""
@@ -317,6 +318,7 @@ def start(
             begin_at=begin_at,
             by=by,
             on_exists=on_exists,
+            trace_parent=trace_parent,
         ),
         options,
     )
@@ -449,12 +451,13 @@ def answer(
     by: str | None = None,
     reason: str | None = None,
     confidence: float | None = None,
+    id: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Answer a question of a run: see `Engine.answer`."""
     return with_engine(
         lambda e: e.answer(
-            run_id, question, value, update=update, by=by, reason=reason, confidence=confidence
+            run_id, question, value, update=update, by=by, reason=reason, confidence=confidence, id=id
         ),
         options,
     )

@@ -16,7 +16,7 @@ from holdfast.core.events import Changes, Choice, Values
 from holdfast.core.graph import START, Flow
 from holdfast.core.run_state import RunState
 from holdfast.core.state import StateType
-from holdfast.core.validate import RUN_ID
+from holdfast.core.validate import RUN_ID, TRACE_PARENT
 from holdfast.errors import (
     FlowNotFound,
     RouterError,
@@ -83,6 +83,7 @@ def checkpoint_zero(
     options: Mapping[str, Any],
     labels: Mapping[str, str] | None,
     by: str | None,
+    trace_parent: str | None = None,
 ) -> events.RunCreated:
     """Return the first event of a run, before any node runs. Raises `RouterError` if START has a router that cannot choose a
     node.
@@ -103,6 +104,7 @@ def checkpoint_zero(
         options=dict(options),
         labels=check_labels(labels),
         by=by,
+        trace_parent=trace_parent,
     )
 
 
@@ -240,6 +242,16 @@ def check_id(run_id: str) -> str:
             f"{run_id!r} is not a valid run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
         )
     return run_id
+
+
+def check_trace_parent(given: str | None) -> str | None:
+    """Return the header `traceparent` if it is one (W3C Trace Context). Raises `SettingError` otherwise."""
+    if given is not None and not (isinstance(given, str) and TRACE_PARENT.fullmatch(given)):
+        raise SettingError(
+            f"trace_parent={given!r} is not a traceparent: give a text such as "
+            "'00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', or leave it out"
+        )
+    return given
 
 
 def check_on_exists(on_exists: Any, run_id: str | None) -> None:

@@ -324,19 +324,19 @@ class Engine:
         begin_at: datetime | None = None,
         by: str | None = None,
         on_exists: creation.OnExists = "refuse",
+        trace_parent: str | None = None,
     ) -> str:
         """Record a run and return its id. A worker executes it, or `resume` does. Of the runs that wait for a worker in a
         `queue`, those with the highest `priority` come first. Workers leave the run alone until `begin_at`, a time with a time
         zone. With `on_exists="use"`, an existing run of this id and flow is used, whatever its input; by default, another input
-        raises `RunExists`.
+        raises `RunExists`. `trace_parent` is the header `traceparent` of the request for which the run is started (W3C).
         """
         creation.check_on_exists(on_exists, run_id)
         self.add(flow)
         place = creation.make_queue_options(queue, priority)
         place |= creation.make_begin_option(self._open(), begin_at, run_id)
-        journal = self._new_run(
-            flow, input, run_id, place, on_exists, held=False, timeout=timeout, labels=labels, by=by
-        )
+        said = {"labels": labels, "by": by, "trace_parent": creation.check_trace_parent(trace_parent)}
+        journal = self._new_run(flow, input, run_id, place, on_exists, held=False, timeout=timeout, **said)
         if journal is None:
             assert run_id is not None
             return run_id
@@ -581,21 +581,20 @@ class Engine:
         by: str | None = None,
         reason: str | None = None,
         confidence: float | None = None,
+        id: str | None = None,
     ) -> Run[Any]:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. This only
-        records the answer: the engine that executes the run continues with it, otherwise `resume` does. Raises `AnswerRefused`
-        and `RunOver`.
+        records the answer: the engine that executes the run continues with it, otherwise `resume` does. With an `id`, a repeated
+        answer changes nothing. Raises `AnswerRefused` and `RunOver`.
 
         `update` can be given with the answer `skip` about an interrupted node. An agent says who it is (`by="agent:…"`) and
         how sure it is (`confidence`).
         """
         self._open()
-        return await self._requests.answer(
-            run_id,
-            inbox.Answer(
-                key=question, value=value, update=update, confidence=confidence, by=by, reason=reason
-            ),
+        request = inbox.Answer(
+            key=question, value=value, update=update, confidence=confidence, by=by, reason=reason
         )
+        return await self._requests.answer(run_id, request, id=id)
 
     async def signal(
         self,

@@ -27,6 +27,7 @@ from holdfast.core import answers
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, RunState
 from holdfast.errors import (
+    AnswerRefused,
     FlowNotFound,
     HoldfastError,
     RequestExists,
@@ -50,7 +51,7 @@ from holdfast.runtime.operator import REFUSALS, VERBS, check_by_and_reason
 from holdfast.runtime.resume import TakeUp, edited, naming_misfit, prepare_unchecked
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import Lease, RunRow
+from holdfast.storage.contract import Lease, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.storage.verdicts import refuse_final
 
@@ -86,8 +87,7 @@ class Requests:
         if id is not None and VERBS[request.verb].executes:
             raise refuse_id_here(id)
         if id is not None and not self._post(run_id, request):
-            await self._until_handled(run_id, request)
-            return msgspec.structs.replace(self.view(run_id), repeated=True)
+            return await self._repeat(run_id, request)
         return await self._ask(run_id, request, posted=id is not None)
 
     def leave(self, run_id: str, request: AnyRequest) -> Run[Any]:
@@ -196,16 +196,54 @@ class Requests:
         request = msgspec.structs.replace(request, update=update)
         return await self.ask(run_id, request, id=id, execute=execute)
 
-    async def answer(self, run_id: str, request: inbox.Answer) -> Run[Any]:
-        """Answer a question, by its key or by the name of its node, and wait until the answer is in the log."""
+    async def answer(self, run_id: str, request: inbox.Answer, *, id: str | None = None) -> Run[Any]:
+        """Answer a question, by its key or by the name of its node, and wait until the answer is in the log. With an `id`, a
+        repeated answer changes nothing, also if its question is closed by now.
+        """
         sure = request.confidence
         if sure is not None and not (isinstance(sure, (int, float)) and 0 <= sure <= 1):
             raise SettingError(f"confidence={sure!r}: give a number from 0 to 1")
-        known = self._look_at(run_id, VERBS["answer"].asked)
         value = questions.plain(request.value, "answer")
-        key = questions.check(known, request.key, value, update=request.update)
-        request = self._with_id(msgspec.structs.replace(request, key=key, value=value), None)
-        return await self._ask(run_id, request, known=known)
+        request = self._with_id(msgspec.structs.replace(request, value=value), id)
+        if id is not None and (before := self._find_answer(run_id, request)) is not None:
+            return await self._repeat(run_id, before)
+        try:
+            known = self._look_at(run_id, VERBS["answer"].asked)
+            key = questions.check(known, request.key, value, update=request.update)
+        except (AnswerRefused, RunOver):  # perhaps because the same request was carried out in this moment
+            if id is not None and (before := self._find_answer(run_id, request)) is not None:
+                return await self._repeat(run_id, before)
+            raise
+        request = msgspec.structs.replace(request, key=key)
+        if id is not None and not self._post(run_id, request):
+            return await self._repeat(run_id, request)
+        return await self._ask(run_id, request, posted=id is not None, known=known)
+
+    def _find_answer(self, run_id: str, request: inbox.Answer) -> inbox.Answer | None:
+        """Return the request as it was posted before; None if it was not. The caller may have named the node of the question,
+        and the posted request has its key. Raises `RequestExists` if another request has the id.
+        """
+        store = self._services.store
+        asked = store.events(run_id, kinds=("QuestionAsked",), node=request.key)
+        keys = [request.key, *(open_row(row, store.blobs).event.key for row in asked)]
+        other: RequestExists | None = None
+        for key in reversed(keys):
+            candidate = msgspec.structs.replace(request, key=key)
+            try:
+                if not self._post(run_id, candidate, only_look=True):
+                    return candidate
+            except RequestExists as exists:
+                other = exists
+            except RunOver:  # it would be new, so it is refused by the check
+                continue
+        if other is not None:
+            raise other
+        return None
+
+    async def _repeat(self, run_id: str, request: AnyRequest) -> Run[Any]:
+        """Return the run for a request that was posted before. Raises what it was refused with."""
+        await self._until_handled(run_id, request)
+        return msgspec.structs.replace(self.view(run_id), repeated=True)
 
     async def signal(
         self, run_id: str, name: str, payload: Any, *, id: str | None, by: str | None, reason: str | None
@@ -218,8 +256,6 @@ class Requests:
             raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")
         request = self._with_id(inbox.Signal(name=name, by=by, reason=reason), id)
         has_id = id is not None
-        if has_id:  # signals had ids before other requests, and keep a name of their own
-            request = msgspec.structs.replace(request, id=f"signal:{id}")
         known = self._look_at(run_id, VERBS["signal"].asked)
         request = msgspec.structs.replace(request, payload=questions.plain(payload, "payload"))
         wrong = _misfit(known.state, request)
@@ -245,7 +281,11 @@ class Requests:
         """Return the request with the id that the caller has given it, or with a random one."""
         _check_id(id, "signal" if isinstance(request, inbox.Signal) else "request")
         check_by_and_reason(request.by, request.reason)
-        chosen = f"request:{id}" if id is not None else f"{self._services.luck.getrandbits(96):024x}"
+        chosen = (
+            inbox.stored_id(id, request.verb)
+            if id is not None
+            else f"{self._services.luck.getrandbits(96):024x}"
+        )
         return msgspec.structs.replace(request, id=chosen)
 
     def _stamped(self, request: R) -> R:
@@ -304,10 +344,14 @@ class Requests:
         self, run_id: str, request: AnyRequest, *, posted: bool, known: Journal | None = None
     ) -> Run[Any] | None:
         """Carry out a request to a run that no engine executes. `posted` is True if the request is in the inbox, where another
-        engine may have found it: then the result is None. An edit needs the flow; without it, it is left for a worker.
+        engine may have found it: then the result is None. An edit needs the flow, and so does an answer that skips a node;
+        without the flow, it is left for a worker.
         """
         lease, executes = None, VERBS[request.verb].executes
-        if isinstance(request, inbox.Edit) and self._services.store.run(run_id).flow not in self._flows:
+        needs_flow = isinstance(request, inbox.Edit) or (
+            posted and isinstance(request, inbox.Answer) and request.value == "skip"
+        )
+        if needs_flow and self._services.store.run(run_id).flow not in self._flows:
             return self.view(run_id) if posted else self.leave(run_id, request)
         if posted:
             lease = self._holdings.claim_for(run_id, request, briefly=not executes)
@@ -326,9 +370,7 @@ class Requests:
         """
         store = self._services.store
         for _ in range(_LOOKS):
-            found = next((one for one in store.inbox(run_id=run_id) if one.id == request.id), None)
-            if found is None or found.taken or found.unmet:
-                self._raise_refusal(run_id, request, unmet=found is not None and found.unmet)
+            if is_handled(store, run_id, request.id, request.verb):
                 return self.view(run_id)
             if run_id not in self._holdings and not store.run(run_id).held:
                 with suppress(RunHeld):
@@ -354,15 +396,6 @@ class Requests:
             await asyncio.wait(news, return_when=asyncio.FIRST_COMPLETED)
         finally:
             nap.cancel()
-
-    def _raise_refusal(self, run_id: str, request: AnyRequest, *, unmet: bool) -> None:
-        store, asked = self._services.store, VERBS[request.verb].asked
-        if unmet:
-            refuse_final(run_id, store.run(run_id).status, asked)
-        for row in store.events(run_id, kinds=("RequestRefused",)):
-            refused = open_row(row, store.blobs).event
-            if refused.request == request.id:
-                raise rebuild_refusal(refused.error, run_id, refused.reason, about=refused.about, asked=asked)
 
     # --- for a run that no engine executes ------------------------------------------------------------
 
@@ -495,6 +528,23 @@ class Requests:
         services = self._services
         state = history.load(services.store, row.run_id, row=row)
         return Journal(services, self._flows.get(row.flow) or UNKNOWN, state, row=row, fence=0)
+
+
+def is_handled(store: Store, run_id: str, stored_id: str, verb: str) -> bool:
+    """Return whether a request was carried out; False if it still waits in the inbox. Raises what the engine that refused it has
+    raised, and `RunOver` if the run has ended first.
+    """
+    found = next((one for one in store.inbox(run_id=run_id) if one.id == stored_id), None)
+    if found is not None and not found.taken and not found.unmet:
+        return False
+    asked = VERBS[verb].asked
+    if found is not None and found.unmet:
+        refuse_final(run_id, store.run(run_id).status, asked)
+    for row in store.events(run_id, kinds=("RequestRefused",)):
+        refused = open_row(row, store.blobs).event
+        if refused.request == stored_id:
+            raise rebuild_refusal(refused.error, run_id, refused.reason, about=refused.about, asked=asked)
+    return True
 
 
 def refuse_id_here(id: str) -> SettingError:

@@ -138,7 +138,7 @@ class Application:
         if head.method in _BODY_METHODS:
             data = await _read_body(request)
             if route.body is not None:
-                body = await self.backend.read(decode, data, route.body)
+                body = await self.backend.read(decode, data or b"{}", route.body)
             elif data:
                 raise refuse("bad-request", "This path takes no body.")
         call: HttpCall[Any, Any] = HttpCall(

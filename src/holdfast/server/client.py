@@ -1,4 +1,4 @@
-"""`Client`: the verbs of the engine over HTTP, for a program on any machine. `BlockingClient` has the same verbs as plain methods.
+"""`Client`: the verbs of the engine over HTTP, for a program on any machine. `BlockingClient` has the same verbs, which block.
 
 A client executes no node: it starts runs, follows them and makes requests, and the workers of the server carry these out. It
 raises the exceptions that an engine raises. A request that changes something carries a key, so it is safe to send it again: the

@@ -33,6 +33,8 @@ HEADERS = {
 """The headers of every answer, unless the answer has another value for one of them."""
 
 _SAFE_METHODS = ("GET", "HEAD")
+_ONCE = ("idempotency-key", "if-match", "if-none-match", "last-event-id", "prefer", "traceparent")
+"""Headers that change what a request means. They may occur once: a handler does not see a header that occurs twice."""
 _OWN_SITES = ("same-origin", "none")
 _PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _JSON = re.compile(r'application/json(?:\s*;\s*charset="?utf-8"?)?', re.IGNORECASE)
@@ -76,6 +78,8 @@ class Guard:
         is_open = head.path in self._open_paths and head.method in _SAFE_METHODS
         self._check_site(head, is_open=is_open)
         _check_body(head)
+        for name in _ONCE:
+            head.one(name)
         if is_open:
             return None
         if self._access.anonymous is not None and any(name in head.headers for name in _PROXY_HEADERS):

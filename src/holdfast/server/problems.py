@@ -8,6 +8,7 @@ exception that is not an error of Holdfast is a defect: it is logged, and its te
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -87,6 +88,11 @@ KINDS: dict[str, ProblemKind] = {
     ),
     "bad-body": ProblemKind(
         422, "The body does not fit", "Correct the body; /api/v1/openapi.json has the schema of every body."
+    ),
+    "key-reused": ProblemKind(
+        422,
+        "The key was used for something else",
+        "Send a new `Idempotency-Key` for a new request, and the same one only for the same request.",
     ),
     "too-many-failures": ProblemKind(
         429, "Too many requests with a wrong token", "Wait as long as the header `Retry-After` says."
@@ -202,7 +208,28 @@ def problem_of(error: Exception) -> Problem:
         remedy=kind.remedy,
         error=type(error).__name__ if type(error).__name__ in ERRORS else found.__name__,
         about=about(error),
+        errors=_faults(error),
     )
+
+
+_MISFIT = re.compile(r"((?:answer|payload)(?:[.\[]\S*)?): (.+)", re.DOTALL)
+"""How the engine says which part of an answer or a payload does not fit (`core.answers.misfit`)."""
+
+
+def _faults(error: HoldfastError) -> tuple[Fault, ...]:
+    """Return which part of a value does not fit, if the error says it."""
+    match error:
+        case errors.CodecError() if error.path:
+            return (Fault(error.path.removeprefix("state."), str(error)),)
+        case errors.StateError() if error.field:
+            return (Fault(error.field, str(error)),)
+        case errors.AnswerRefused() | errors.SignalRefused():
+            found = _MISFIT.match(error.reason)
+            if found is not None:
+                return (Fault(found[1], found[2]),)
+            return (Fault("answer", error.reason),) if "is not one of the options" in error.reason else ()
+        case _:
+            return ()
 
 
 def headers_of(error: Exception) -> dict[str, str]:

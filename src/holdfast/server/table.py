@@ -7,16 +7,32 @@ was sent: a part that was percent-encoded is never taken for a word of the table
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
+import msgspec
+
 from holdfast.core.validate import NODE_ID, RUN_ID
-from holdfast.server import health, logs, node_visits, overview, run_files, runs, store_rows
-from holdfast.server.calls import ApiRoute
+from holdfast.server import (
+    health,
+    logs,
+    node_visits,
+    overview,
+    run_files,
+    runs,
+    starts,
+    store_rows,
+    verb_inputs,
+    verbs,
+)
+from holdfast.server.calls import JSON, ApiRoute
+from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import refuse
 from holdfast.storage.contract import RunRow
 from holdfast.storage.http import row_format
+from holdfast.storage.tokens import Role
 from holdfast.storage.upkeep import Facts
 
 API = "/api/v1"
@@ -29,6 +45,23 @@ VALUES: dict[str, re.Pattern[str]] = {
     "path": re.compile(r"[^\x00-\x1f\x7f\\]{1,1000}"),
 }
 """Name of a variable part -> what it may be."""
+
+
+def _rows(
+    path: str,
+    handler: Callable[[Any], Any],
+    output: Any,
+    *,
+    query: type[msgspec.Struct] = NoQuery,
+    role: Role = "read",
+) -> ApiRoute:
+    """Return a route that gives rows of the store; without a type of output, it gives bytes."""
+    media_type = JSON if output is not None else run_files.BINARY
+    path = f"{API}/store{path}"
+    return ApiRoute(
+        method="GET", path=path, role=role, handler=handler, query=query, output=output, media_type=media_type
+    )
+
 
 ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(
@@ -156,100 +189,99 @@ ROUTES: tuple[ApiRoute, ...] = (
         output=overview.Examination,
     ),
     ApiRoute(
-        method="GET",
-        path=f"{API}/store",
-        role="read",
-        handler=store_rows.get_store,
-        output=row_format.StoreAbout,
+        method="POST",
+        path=f"{API}/runs",
+        role="start",
+        handler=starts.start_run,
+        body=verb_inputs.StartInput,
+        output=runs.ShownRun,
+        statuses=(200, 201),
     ),
     ApiRoute(
-        method="GET",
-        path=f"{API}/store/runs",
-        role="read",
-        handler=store_rows.get_stored_runs,
-        query=store_rows.WantedQuery,
-        output=row_format.StoredRuns,
+        method="POST",
+        path=f"{API}/runs/{{id}}/resume",
+        role="operate",
+        handler=verbs.resume_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.ResumeInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
     ),
     ApiRoute(
-        method="GET",
-        path=f"{API}/store/runs/{{id}}",
-        role="read",
-        handler=store_rows.get_stored_run,
-        output=RunRow,
+        method="POST",
+        path=f"{API}/runs/{{id}}/retry",
+        role="operate",
+        handler=verbs.retry_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.RetryInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
     ),
     ApiRoute(
-        method="GET",
-        path=f"{API}/store/runs/{{id}}/events",
-        role="read",
-        handler=store_rows.get_stored_events,
-        query=store_rows.WantedQuery,
-        output=row_format.StoredEvents,
+        method="POST",
+        path=f"{API}/runs/{{id}}/skip",
+        role="operate",
+        handler=verbs.skip_node,
+        query=verbs.VerbQuery,
+        body=verb_inputs.SkipInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
     ),
     ApiRoute(
-        method="GET",
-        path=f"{API}/store/runs/{{id}}/snapshot",
-        role="read",
-        handler=store_rows.get_stored_snapshot,
-        query=store_rows.StoredSnapshotQuery,
-        output=row_format.StoredSnapshot,
+        method="POST",
+        path=f"{API}/runs/{{id}}/cancel",
+        role="operate",
+        handler=verbs.cancel_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.CancelInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
     ),
     ApiRoute(
-        method="GET",
-        path=f"{API}/store/runs/{{id}}/inbox",
-        role="read",
-        handler=store_rows.get_stored_inbox,
-        output=row_format.StoredRequests,
+        method="POST",
+        path=f"{API}/runs/{{id}}/fork",
+        role="operate",
+        handler=starts.fork_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.ForkInput,
+        output=runs.ShownRun,
+        statuses=(201,),
     ),
     ApiRoute(
-        method="GET",
-        path=f"{API}/store/runs/{{id}}/upkeep",
-        role="read",
-        handler=store_rows.get_stored_upkeep,
-        output=row_format.StoredUpkeep,
+        method="POST",
+        path=f"{API}/runs/{{id}}/pause",
+        role="operate",
+        handler=verbs.pause_run,
+        body=verb_inputs.PauseInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
     ),
     ApiRoute(
-        method="GET",
-        path=f"{API}/store/runs/{{id}}/streams",
-        role="read",
-        handler=store_rows.get_stored_streams,
-        output=row_format.StoredStreams,
+        method="POST",
+        path=f"{API}/runs/{{id}}/edit",
+        role="operate",
+        handler=verbs.edit_run,
+        body=verb_inputs.EditInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
     ),
     ApiRoute(
-        method="GET",
-        path=f"{API}/store/definition",
-        role="read",
-        handler=store_rows.get_stored_definition,
-        query=store_rows.FingerprintQuery,
-        output=row_format.StoredDefinition,
+        method="POST",
+        path=f"{API}/runs/{{id}}/answer",
+        role="operate",
+        handler=verbs.answer_question,
+        body=verb_inputs.AnswerInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
     ),
     ApiRoute(
-        method="GET",
-        path=f"{API}/store/holders",
-        role="read",
-        handler=store_rows.get_stored_holders,
-        output=row_format.StoredHolders,
-    ),
-    ApiRoute(
-        method="GET",
-        path=f"{API}/store/facts",
-        role="read",
-        handler=store_rows.get_stored_facts,
-        output=Facts,
-    ),
-    ApiRoute(
-        method="GET",
-        path=f"{API}/store/check",
-        role="admin",
-        handler=store_rows.check_store,
-        output=row_format.Damage,
-    ),
-    ApiRoute(
-        method="GET",
-        path=f"{API}/store/blob",
-        role="read",
-        handler=store_rows.get_stored_blob,
-        query=store_rows.BlobQuery,
-        media_type=run_files.BINARY,
+        method="POST",
+        path=f"{API}/runs/{{id}}/signal",
+        role="start",
+        handler=verbs.send_signal,
+        body=verb_inputs.SignalInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
     ),
     ApiRoute(
         method="GET", path="/metrics", role="read", handler=health.get_metrics, media_type=health.METRICS_TYPE
@@ -263,7 +295,20 @@ ROUTES: tuple[ApiRoute, ...] = (
         media_type=health.TEXT,
         statuses=(200, 503),
     ),
-)
+    _rows("", store_rows.get_store, row_format.StoreAbout),
+    _rows("/runs", store_rows.get_stored_runs, row_format.StoredRuns, query=store_rows.WantedQuery),
+    _rows("/runs/{id}", store_rows.get_stored_run, RunRow),
+    _rows("/runs/{id}/events", store_rows.get_stored_events, row_format.StoredEvents, query=store_rows.WantedQuery),
+    _rows("/runs/{id}/snapshot", store_rows.get_stored_snapshot, row_format.StoredSnapshot, query=store_rows.StoredSnapshotQuery),
+    _rows("/runs/{id}/inbox", store_rows.get_stored_inbox, row_format.StoredRequests),
+    _rows("/runs/{id}/upkeep", store_rows.get_stored_upkeep, row_format.StoredUpkeep),
+    _rows("/runs/{id}/streams", store_rows.get_stored_streams, row_format.StoredStreams),
+    _rows("/definition", store_rows.get_stored_definition, row_format.StoredDefinition, query=store_rows.FingerprintQuery),
+    _rows("/blob", store_rows.get_stored_blob, None, query=store_rows.BlobQuery),
+    _rows("/holders", store_rows.get_stored_holders, row_format.StoredHolders),
+    _rows("/facts", store_rows.get_stored_facts, Facts),
+    _rows("/check", store_rows.check_store, row_format.Damage, role="admin"),
+)  # fmt: skip
 
 _VARIABLE = re.compile(r"\{(\w+)\}")
 
