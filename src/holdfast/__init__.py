@@ -74,6 +74,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.followers import Following
     from holdfast.runtime.listeners import Listener, NodeCall
     from holdfast.server.asgi import asgi
+    from holdfast.server.client import BlockingClient, Client
 
 __version__ = VERSION
 
@@ -82,8 +83,10 @@ __all__ = [
     "START",
     "AnswerRefused",
     "Asset",
+    "BlockingClient",
     "BlockingContext",
     "Chunk",
+    "Client",
     "CodecError",
     "Connection",
     "Context",
@@ -185,6 +188,8 @@ _LATER = {
     "Run": "reading.views",
     "RunSummary": "reading.views",
     "asgi": "server.asgi",
+    "BlockingClient": "server.client",
+    "Client": "server.client",
 }
 """Public names that need the engine -> the modules that define them. They are imported at their first use, so that a program
 that only defines flows does not wait for the engine.

@@ -141,7 +141,7 @@ def _ask(reader: Reader, request: inbox.AnyRequest, found: Sequence[_Match], mat
     tally = _Tally(matched=len(found))
     with _told_at_least(request.verb, tally, matching), gauge(quiet=matching.as_json) as tell:
         asked = _leave_all(reader.store, request, found, tally, tell)
-        if request.verb == "cancel":
+        if request.verb == "cancel" and not stores.is_server(reader.store):
             _cancel_all(reader.store, request, asked, tally, tell)
     _say_asked(reader, request.verb, found, tally, matching)
     return Exit.REFUSED if tally.refused else Exit.OK

@@ -459,6 +459,7 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
     """Execute a run as a command was asked to, show progress, and print how the run ended or why it stopped. Returns the exit
     code.
     """
+    stores.require_here(errand.store, errand.verb, _ways_there(errand))
     outcome = _Outcome()
     display = Display(errand.run_id, quiet=errand.as_json)
     engine_options: blocking.Options = {
@@ -503,6 +504,14 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
     with screen.unread():
         conclude(errand, outcome)
     return int(outcome.signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
+
+
+def _ways_there(errand: Errand) -> str:
+    """Return what to do instead if the store is on a server."""
+    if errand.verb != "run":
+        return f"Leave the request for a worker of the server: {typed_again()} --no-execute"
+    begin = line("start", errand.file or "FILE.py", store=errand.store)
+    return f"Record the run for a worker of the server: {begin}"
 
 
 def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:

@@ -80,6 +80,7 @@ def serve(
     The first line of the output is the address, with the token after #token=. If HOLDFAST_TOKEN is set, that token is valid, and
     the line has only the address.
     """
+    stores.require_here(store, "serve", "Name the store itself: --store runs.db, or postgresql://…")
     given, text = (None, "") if no_token else _own_token(store)
     _check_exposure(host, public_url or [], no_token=no_token)
     flows = _flows_of(files or [])

@@ -91,6 +91,7 @@ def worker(
     if concurrency is not None and concurrency < 1:
         raise SettingError(f"--concurrency {concurrency}: give a whole number, at least 1")
     stores.require_shared(store, "worker")
+    stores.require_here(store, "worker", "Start the worker where the store is, and name that store.")
     known = _flows_of([*(files or []), *(flows or [])])
     for name in queue or []:
         check_queue(name)

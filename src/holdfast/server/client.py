@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -571,10 +571,14 @@ class BlockingClient(Blocking[Client]):
         self._token = token
         self.url = Client(url, token).url  # raises for a wrong URL or token now, not at the first verb
 
-    def _use(self, use: Any) -> Any:
+    def call(self, use: Callable[[Client], Awaitable[T]]) -> T:
+        """Await a function of an open client, and return its result: for several verbs over one connection."""
+        return self._use(use)
+
+    def _use(self, use: Callable[[Client], Awaitable[T]]) -> T:
         begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
 
-        async def use_and_remember(client: Client) -> Any:
+        async def use_and_remember(client: Client) -> T:
             begun.append((asyncio.get_running_loop(), asyncio.current_task()))
             return await use(client)
 
