@@ -79,7 +79,9 @@ class Installation:
     def let_drafts_end(self) -> None:
         (self.folder / "go").touch()
 
-    def call(self, *words: str, folder: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    def call(
+        self, *words: str, folder: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         """Call a command, and wait for it."""
         return subprocess.run(
             [sys.executable, "-m", "holdfast.cli", *words],

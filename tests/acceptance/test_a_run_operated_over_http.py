@@ -1,4 +1,4 @@
-"""A run is started, watched, interrupted by `kill -9` of its worker, resumed, answered and forked, without a look at the store."""
+"""A run is started, watched, interrupted by `kill -9` of its worker, resumed, answered and forked, all of it over HTTP."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 import pytest
-from command_line import caller, furnish
-from served_process import PATIENCE_S, TOKEN, Installation, kill
 
 import holdfast as hf
+from command_line import caller, furnish
+from served_process import PATIENCE_S, TOKEN, Installation, kill
 
 
 @pytest.fixture
@@ -37,9 +37,11 @@ def test_by_the_client(installed):
             kill(worker)
             assert (await client.wait("r1", PATIENCE_S)).held_by is None
             installed.let_drafts_end()
-            resuming = asyncio.create_task(client.resume("r1", reason="its machine was lost", wait=PATIENCE_S))
+            asked_for = {"id": "again", "reason": "its machine was lost"}
+            assert not (await client.resume("r1", **asked_for)).repeated
             installed.work()
-            run = await resuming
+            run = await client.resume("r1", **asked_for, wait=PATIENCE_S)
+            assert run.repeated
             (asked,) = await client.questions("r1")
             assert run.questions == (asked.question,)
             watched += [event.seq async for event in client.follow("r1", watched[-1])]
@@ -66,7 +68,7 @@ def test_by_the_command_line(installed, tmp_path, monkeypatch, capsys):
     command = caller(capsys, tries_suggestions=False)
 
     def call(*words: str) -> Any:
-        done = command(*words, "--store", url, "--json", *(["--debug"] if words[0]=="fork" else []))
+        done = command(*words, "--store", url, "--json")
         assert done.code == 0, (words, done)
         return done.json
 

@@ -126,6 +126,8 @@ class RemoteStore:
     def __init__(self, url: str, *, token: str | None = None) -> None:
         self._server = _Server(url, token if token is not None else token_from())
         self.url = self._server.url
+        self.served = self._server.about.url
+        """The URL of the store on the machine of the server."""
         self.generation = self._server.about.generation
         self.blobs: Blobs = RemoteBlobs(self._server)
         self.queues: Queues = RemoteQueues(self._server)
