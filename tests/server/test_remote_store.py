@@ -47,7 +47,7 @@ class ReadOverHttp(_Parted):
         opened.callback(there.close)
         super().__init__(here, there, READ)
         self.blobs = _Parted(here.blobs, there.blobs, {"get", "spilled"})
-        self.queues = _Parted(here.queues, there.queues, {"holders", "queues"})
+        self.queues = _Parted(here.queues, there.queues, {"holders", "queues", "board"})
         self.upkeep = _Parted(here.upkeep, there.upkeep, {"trimmed", "snapshots", "facts"})
 
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> Any:

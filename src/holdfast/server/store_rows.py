@@ -37,6 +37,7 @@ from holdfast.storage.http.row_format import (
     StoredUpkeep,
     WantedEvents,
 )
+from holdfast.storage.queues import Board
 from holdfast.storage.upkeep import Facts
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -177,6 +178,11 @@ def get_stored_blob(call: HttpCall[BlobQuery, None]) -> Answer:
 def get_stored_holders(call: HttpCall[NoQuery, None]) -> StoredHolders:
     """Get the live engines that use the store."""
     return StoredHolders(_store(call).queues.holders())
+
+
+def get_stored_board(call: HttpCall[NoQuery, None]) -> Board:
+    """Get how many runs have each status, how many ended lately, and the live engines."""
+    return _store(call).queues.board()
 
 
 def get_stored_facts(call: HttpCall[NoQuery, None]) -> Facts:

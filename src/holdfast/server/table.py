@@ -32,6 +32,7 @@ from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import refuse
 from holdfast.storage.contract import RunRow
 from holdfast.storage.http import row_format
+from holdfast.storage.queues import Board
 from holdfast.storage.tokens import Role
 from holdfast.storage.upkeep import Facts
 
@@ -306,6 +307,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     _rows("/definition", store_rows.get_stored_definition, row_format.StoredDefinition, query=store_rows.FingerprintQuery),
     _rows("/blob", store_rows.get_stored_blob, None, query=store_rows.BlobQuery),
     _rows("/holders", store_rows.get_stored_holders, row_format.StoredHolders),
+    _rows("/board", store_rows.get_stored_board, Board),
     _rows("/facts", store_rows.get_stored_facts, Facts),
     _rows("/check", store_rows.check_store, row_format.Damage, role="admin"),
 )  # fmt: skip

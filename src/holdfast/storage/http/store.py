@@ -49,12 +49,14 @@ from holdfast.storage.http.row_format import (
     WantedEvents,
 )
 from holdfast.storage.http.server_url import ServerUrl, token_from
-from holdfast.storage.queues import LiveHolder, Posted, Queue, Queues
+from holdfast.storage.queues import Board, LiveHolder, Posted, Queue, Queues
 from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import WHOLE, Facts, Kept, Trimmed, Upkeep
 
 T = TypeVar("T")
 
+_IDS_MAX = 10
+"""How many run ids are sent in one request: the head of a request is not long."""
 _RANGES_MAX = 100
 """How many ranges of seqs are sent in one request."""
 
@@ -140,12 +142,23 @@ class RemoteStore:
         return self._server.get(self._server.run_path(run_id), RunRow)
 
     def runs(self, query: Query) -> list[RunRow]:
+        ids = tuple(dict.fromkeys(query.ids or ()))
+        if len(ids) <= _IDS_MAX:
+            return self._runs(query)
+        found = [
+            row
+            for begin in range(0, len(ids), _IDS_MAX)
+            for row in self._runs(msgspec.structs.replace(query, ids=ids[begin : begin + _IDS_MAX]))
+        ]
+        return sorted(found, key=lambda row: row.position, reverse=True)[: query.limit]
+
+    def _runs(self, query: Query) -> list[RunRow]:
         found: list[RunRow] = []
         while len(found) < query.limit:
             wanted = msgspec.structs.replace(
                 query,
                 limit=min(query.limit - len(found), RUNS_MAX),
-                before=found[-1].run_id if found else query.before,
+                after=found[-1].position if found else query.after,
             )
             page = self._page("/store/runs", wanted, StoredRuns)
             if page is None:
@@ -303,6 +316,9 @@ class RemoteQueues(_Part):
 
     def holders(self) -> list[LiveHolder]:
         return self._server.get("/store/holders", StoredHolders).holders
+
+    def board(self) -> Board:
+        return self._server.get("/store/board", Board)
 
     def queues(self) -> list[Queue]:
         return self._server.get("/queues", StoredQueues).queues
