@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from holdfast.runtime.clock import Clock
 from holdfast.server.access import Access, Identity
 from holdfast.server.addresses import Addresses
 from holdfast.server.problems import refuse
+from holdfast.server.rates import Rates
 from holdfast.storage.tokens import Role, allows
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -67,7 +69,11 @@ class RequestHead:
 class Guard:
     """Decides which requests are let through. `open_paths` are the exact raw paths that need no token."""
 
-    def __init__(self, access: Access, addresses: Addresses, open_paths: Collection[str]) -> None:
+    def __init__(
+        self, access: Access, addresses: Addresses, open_paths: Collection[str], rates: Rates, clock: Clock
+    ) -> None:
+        self._rates = rates
+        self._clock = clock
         self._access = access
         self._addresses = addresses
         self._open_paths = frozenset(open_paths)
@@ -89,6 +95,7 @@ class Guard:
                 remedy="Start the server without --no-token, so that requests through the proxy need a token.",
             )
         who = await self._access.identify(head.headers.get("authorization", []), head.client)
+        self._rates.take(who.token_id, self._clock.now())
         behalf = head.one("holdfast-for")
         if behalf is None:
             return who

@@ -106,6 +106,14 @@ KINDS: dict[str, ProblemKind] = {
         "The key was used for something else",
         "Send a new `Idempotency-Key` for a new request, and the same one only for the same request.",
     ),
+    "token-made": ProblemKind(
+        409,
+        "The token was made before",
+        "Use the secret that the first request was answered with, or revoke the token and make another one with another key.",
+    ),
+    "too-many-requests": ProblemKind(
+        429, "Too many requests", "Wait as long as the header `Retry-After` says."
+    ),
     "too-many-failures": ProblemKind(
         429, "Too many requests with a wrong token", "Wait as long as the header `Retry-After` says."
     ),

@@ -40,6 +40,8 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
         "trace_parent": verb_headers.trace_of(call),
     }
     run_id = body.run_id or verb_headers.new_run_id(call)
+    key, asked = verb_headers.key_of(call), ("start", body)
+    backend.used_keys.check(call.who.token_id, key, asked)
     existed = False
 
     async def start(engine: Engine) -> str:
@@ -51,6 +53,7 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
         made = await backend.clerk.use_in_turn(run_id or "", start)
     except RunExists as other:
         raise (other if body.run_id is not None else key_reused(other)) from None
+    backend.used_keys.add(call.who.token_id, key, asked)
     return Answer(status=200 if existed else 201, body=await backend.read(_encoded, backend, made))
 
 
@@ -58,6 +61,8 @@ async def fork_run(call: HttpCall[VerbQuery, ForkInput]) -> Answer:
     """Make a new run that shares the history of another up to a checkpoint."""
     backend, body, parent = call.backend, call.body, call.values["id"]
     run_id = body.run_id or verb_headers.new_run_id(call)
+    key, asked = verb_headers.key_of(call), (parent, "fork", body)
+    backend.used_keys.check(call.who.token_id, key, asked)
     options: dict[str, Any] = {
         "edit": body.edit,
         "repeat": body.repeat,
@@ -76,6 +81,7 @@ async def fork_run(call: HttpCall[VerbQuery, ForkInput]) -> Answer:
         made = await backend.clerk.use_in_turn(run_id or "", fork)
     except RunExists as other:
         raise (other if body.run_id is not None else key_reused(other)) from None
+    backend.used_keys.add(call.who.token_id, key, asked)
     return Answer(status=201, body=await backend.read(_encoded, backend, made))
 
 

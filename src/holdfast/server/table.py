@@ -12,9 +12,23 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
-from holdfast.server import health, logs, node_visits, overview, run_files, runs, starts, verb_inputs, verbs
+from holdfast.server import (
+    administration,
+    batch_requests,
+    health,
+    logs,
+    node_visits,
+    overview,
+    run_files,
+    runs,
+    starts,
+    verb_inputs,
+    verbs,
+)
 from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import refuse
+from holdfast.storage.queues import Queue
+from holdfast.upkeep.retention import Pruned
 
 API = "/api/v1"
 REST = "{path}"
@@ -23,9 +37,18 @@ REST = "{path}"
 VALUES: dict[str, re.Pattern[str]] = {
     "id": RUN_ID,
     "node": NODE_ID,
+    "queue": RUN_ID,
+    "token": re.compile(r"[0-9A-Za-z_-]{1,64}"),
     "path": re.compile(r"[^\x00-\x1f\x7f\\]{1,1000}"),
 }
 """Name of a variable part -> what it may be."""
+_MEANINGS = {
+    "id": "the id of a run",
+    "node": "the name of a node",
+    "queue": "the name of a queue",
+    "token": "the id of a token",
+    "path": "the name of a file",
+}
 
 ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(
@@ -248,6 +271,56 @@ ROUTES: tuple[ApiRoute, ...] = (
         statuses=(200, 202),
     ),
     ApiRoute(
+        method="POST",
+        path=f"{API}/requests",
+        role="operate",
+        handler=batch_requests.ask_runs,
+        query=verbs.VerbQuery,
+        body=batch_requests.BatchInput,
+        output=batch_requests.BatchAnswer,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/prune",
+        role="admin",
+        handler=administration.prune_run,
+        query=verbs.VerbQuery,
+        body=administration.PruneInput,
+        output=Pruned,
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/queues/{{queue}}",
+        role="admin",
+        handler=administration.limit_queue,
+        body=administration.QueueInput,
+        output=Queue,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/tokens",
+        role="admin",
+        handler=administration.list_tokens,
+        output=administration.TokenList,
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/tokens",
+        role="admin",
+        handler=administration.create_token,
+        body=administration.TokenInput,
+        output=administration.NewToken,
+        statuses=(201,),
+    ),
+    ApiRoute(
+        method="DELETE",
+        path=f"{API}/tokens/{{token}}",
+        role="admin",
+        handler=administration.revoke_token,
+        output=administration.TokenView,
+    ),
+    ApiRoute(
         method="GET", path="/metrics", role="read", handler=health.get_metrics, media_type=health.METRICS_TYPE
     ),
     ApiRoute(method="GET", path="/healthz", role=None, handler=health.get_health, media_type=health.TEXT),
@@ -333,6 +406,5 @@ def _read_value(name: str, raw: str) -> str:
     except UnicodeDecodeError:
         value = ""
     if not VALUES[name].fullmatch(value):
-        what = {"id": "the id of a run", "node": "the name of a node"}.get(name, "the name of a file")
-        raise refuse("bad-parameter", f"A part of the path is not {what}.")
+        raise refuse("bad-parameter", f"A part of the path is not {_MEANINGS[name]}.")
     return value

@@ -135,13 +135,16 @@ async def _ask(call: HttpCall[Any, Any], verb: str, ask: Ask) -> Answer:
             f"The body names the run {call.body.run_id!r}, and the path names {run_id!r}.",
             faults=(problems.Fault("run_id", "it differs from the id in the path"),),
         )
-    id, wait = verb_headers.request_id(call), verb_headers.wait_of(call)
+    key, id, wait = verb_headers.key_of(call), verb_headers.request_id(call), verb_headers.wait_of(call)
+    asked = (run_id, verb, call.body)
+    backend.used_keys.check(call.who.token_id, key, asked)
     await backend.read(_refuse_other_verb, backend, run_id, id, verb)
     said = {"id": id, "by": call.who.by, "reason": call.body.reason}
     try:
         run = await backend.clerk.use(lambda engine: ask(engine, said))
     except HoldfastError as refused:
         raise await backend.read(_recorded, backend, run_id, inbox.stored_id(id, verb), refused) from refused
+    backend.used_keys.add(call.who.token_id, key, asked)
     if wait is None:
         shown = await backend.read(_show, backend, run_id)
         return _answer(202, id, shown, repeated=run.repeated, headers={})
