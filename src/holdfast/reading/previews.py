@@ -66,7 +66,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """A digest of the verb, its options and what it would do: `expects=` of the verb."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class VerbCall(msgspec.Struct, frozen=True, kw_only=True):
     """The verb that a preview is about, and its options as plain data. Options that have their default value are left out."""
 
     run_id: str
@@ -79,14 +79,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     """What came of rehearsing a verb."""
 
-    wanted: Wanted
+    wanted: VerbCall
     preview: Preview
     is_undecided: bool = False
     """True if the verb is refused only because `confirm` does not name all nodes that it must name."""
 
 
 def make(
-    wanted: Wanted,
+    wanted: VerbCall,
     found: Consequences,
     *,
     confirm: Iterable[PreviewNode] = (),
@@ -124,7 +124,7 @@ def _public_name(refused: HoldfastError) -> str:
     return next(known)
 
 
-def _digest(wanted: Wanted, preview: Preview, path: list[tuple[int, int]], refused: str | None) -> str:
+def _digest(wanted: VerbCall, preview: Preview, path: list[tuple[int, int]], refused: str | None) -> str:
     options = {name: value for name, value in wanted.options.items() if name not in _DECIDED_LATER}
     decided = {one.node for one in preview.confirm}
     lists = [
@@ -204,7 +204,7 @@ def with_commands(
     return msgspec.structs.replace(preview, command=command, remedies=tuple(found))
 
 
-def _command(wanted: Wanted, options: Mapping[str, Any], commands: CommandLine, *, wants_base: bool) -> str:
+def _command(wanted: VerbCall, options: Mapping[str, Any], commands: CommandLine, *, wants_base: bool) -> str:
     verb, run_id = wanted.verb, wanted.run_id
     needs_file = verb in ("resume", "retry", "skip") or "edit" in options
     typed = [

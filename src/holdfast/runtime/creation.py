@@ -31,7 +31,7 @@ from holdfast.errors import (
 )
 from holdfast.reading import history
 from holdfast.reading.forks import ForkPlan, fork_place, names_since, plan_fork
-from holdfast.reading.previews import Rehearsed, Wanted, make, refuse_stale
+from holdfast.reading.previews import Rehearsed, VerbCall, make, refuse_stale
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.outcomes import route
 from holdfast.runtime.resume import edited
@@ -176,7 +176,7 @@ def preview_fork(
     typable = isinstance(asked.edit, (Mapping, type(None)))
     if not typable:
         options["edit"] = True
-    wanted = Wanted(run_id=row.run_id, verb="fork", options=options, is_typable=typable)
+    wanted = VerbCall(run_id=row.run_id, verb="fork", options=options, is_typable=typable)
     asked = msgspec.structs.replace(asked, run_id=asked.run_id or row.run_id)
     try:
         journal = fork_journal(services.unsaving(), flow, row, asked)

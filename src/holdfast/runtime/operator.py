@@ -30,7 +30,7 @@ from holdfast.errors import (
     name_refusal,
 )
 from holdfast.reading import history, inbox, previews
-from holdfast.reading.previews import Rehearsed, Wanted
+from holdfast.reading.previews import Rehearsed, VerbCall
 from holdfast.runtime import outcomes, questions
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.resume import TakeUp, Unconfirmed, edited, prepare, recover_streams, refuse_moved
@@ -275,7 +275,7 @@ PREVIEWED: dict[str, tuple[str, ...]] = {
 """Verb -> the options that a preview of it is about."""
 
 
-def _wanted(run_id: str, asked: TakeUp | inbox.AnyRequest) -> Wanted:
+def _wanted(run_id: str, asked: TakeUp | inbox.AnyRequest) -> VerbCall:
     verb = "resume" if isinstance(asked, TakeUp) else asked.verb
     given = {name: getattr(asked, name) for name in (*PREVIEWED[verb], "by", "reason")}
     options = {
@@ -288,7 +288,7 @@ def _wanted(run_id: str, asked: TakeUp | inbox.AnyRequest) -> Wanted:
         options["edit"] = (
             True  # what a function changes depends on the state; `seen` says which state that was
         )
-    return Wanted(run_id=run_id, verb=verb, options=options, is_typable=typable)
+    return VerbCall(run_id=run_id, verb=verb, options=options, is_typable=typable)
 
 
 def _unsaid(asked: TakeUp | inbox.AnyRequest, flow: Flow[Any]) -> Iterable[str]:
