@@ -30,6 +30,7 @@ from holdfast.server.parameters import read_query
 from holdfast.server.problems import refuse
 from holdfast.server.rates import Rates
 from holdfast.server.table import Table
+from holdfast.server.verb_headers import IF_MATCH
 from holdfast.storage.tokens import Token
 
 try:
@@ -138,6 +139,12 @@ class Application:
         if route.role is not None:
             assert who is not None
             guard.check_role(who, route.role)
+        if (
+            head.method not in guard.SAFE_METHODS
+            and "if-match" in head.headers
+            and IF_MATCH not in route.headers
+        ):
+            raise refuse("bad-request", f"This path has no preview, so it takes no header `{IF_MATCH}`.")
         query = read_query(request.scope["query_string"], route.query)
         body: Any = None
         if head.method in _BODY_METHODS:

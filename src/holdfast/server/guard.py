@@ -34,7 +34,7 @@ HEADERS = {
 }
 """The headers of every answer, unless the answer has another value for one of them."""
 
-_SAFE_METHODS = ("GET", "HEAD")
+SAFE_METHODS = ("GET", "HEAD")
 _ONCE = ("idempotency-key", "if-match", "if-none-match", "last-event-id", "prefer", "traceparent")
 """Headers that change what a request means. They may occur once: a handler does not see a header that occurs twice."""
 _OWN_SITES = ("same-origin", "none")
@@ -81,7 +81,7 @@ class Guard:
     async def admit(self, head: RequestHead) -> Identity | None:
         """Return who sends a request; None if its path needs no token. Raises `Refused`."""
         self._check_host(head)
-        is_open = head.path in self._open_paths and head.method in _SAFE_METHODS
+        is_open = head.path in self._open_paths and head.method in SAFE_METHODS
         self._check_site(head, is_open=is_open)
         _check_body(head)
         for name in _ONCE:
@@ -141,7 +141,7 @@ def _check_body(head: RequestHead) -> None:
     if length is not None and (coded is not None or not _LENGTH.fullmatch(length)):
         raise refuse("bad-request", "The header `Content-Length` is not valid here.")
     has_body = coded is not None or (length is not None and int(length) > 0)
-    if has_body and head.method in _SAFE_METHODS:
+    if has_body and head.method in SAFE_METHODS:
         raise refuse("bad-request", f"A {head.method} request has no body.")
     if length is not None and int(length) > BODY_BYTES_MAX:
         raise too_large()

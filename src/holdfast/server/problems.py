@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.errors import HoldfastError
+from holdfast.reading.previews import Preview
 
 _log = logging.getLogger("holdfast")
 
@@ -41,6 +42,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     remedy: str
     """What to do about it."""
     errors: tuple[Fault, ...] = ()
+    preview: Preview | None = None
+    """What the request would do now, if it would do something else than the preview that it names."""
 
 
 class Refused(Exception):
@@ -144,6 +147,14 @@ OF_ERRORS: tuple[tuple[type[HoldfastError], ProblemKind], ...] = (
     (
         errors.RunOver,
         ProblemKind(409, "The run is over", "Fork the run to continue from one of its checkpoints."),
+    ),
+    (
+        errors.PreviewStale,
+        ProblemKind(
+            412,
+            "The request would do something else than its preview said",
+            "Look at `preview`, and send the request again with its digest in `If-Match`.",
+        ),
     ),
     (errors.ResumeRefused, ProblemKind(409, "The run may not continue as requested", _LOOK)),
     (

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
+from holdfast.reading.previews import Preview
 from holdfast.server import (
     administration,
     batch_requests,
@@ -27,6 +28,7 @@ from holdfast.server import (
 )
 from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import refuse
+from holdfast.server.verb_headers import IF_MATCH, KEY, PREFER, TRACE
 from holdfast.storage.queues import Queue
 from holdfast.upkeep.retention import Pruned
 
@@ -180,6 +182,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path=f"{API}/runs",
         role="start",
         handler=starts.start_run,
+        headers=(KEY, TRACE),
         body=verb_inputs.StartInput,
         output=runs.ShownRun,
         statuses=(200, 201),
@@ -188,6 +191,8 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="POST",
         path=f"{API}/runs/{{id}}/resume",
         role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
         handler=verbs.resume_run,
         query=verbs.VerbQuery,
         body=verb_inputs.ResumeInput,
@@ -198,6 +203,8 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="POST",
         path=f"{API}/runs/{{id}}/retry",
         role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
         handler=verbs.retry_run,
         query=verbs.VerbQuery,
         body=verb_inputs.RetryInput,
@@ -208,6 +215,8 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="POST",
         path=f"{API}/runs/{{id}}/skip",
         role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
         handler=verbs.skip_node,
         query=verbs.VerbQuery,
         body=verb_inputs.SkipInput,
@@ -218,6 +227,8 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="POST",
         path=f"{API}/runs/{{id}}/cancel",
         role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
         handler=verbs.cancel_run,
         query=verbs.VerbQuery,
         body=verb_inputs.CancelInput,
@@ -228,16 +239,19 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="POST",
         path=f"{API}/runs/{{id}}/fork",
         role="operate",
+        preview=Preview,
+        headers=(KEY, IF_MATCH),
         handler=starts.fork_run,
         query=verbs.VerbQuery,
         body=verb_inputs.ForkInput,
         output=runs.ShownRun,
-        statuses=(201,),
+        statuses=(200, 201),
     ),
     ApiRoute(
         method="POST",
         path=f"{API}/runs/{{id}}/pause",
         role="operate",
+        headers=(KEY, PREFER),
         handler=verbs.pause_run,
         body=verb_inputs.PauseInput,
         output=verbs.SentRequest,
@@ -247,6 +261,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="POST",
         path=f"{API}/runs/{{id}}/edit",
         role="operate",
+        headers=(KEY, PREFER),
         handler=verbs.edit_run,
         body=verb_inputs.EditInput,
         output=verbs.SentRequest,
@@ -256,6 +271,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="POST",
         path=f"{API}/runs/{{id}}/answer",
         role="operate",
+        headers=(KEY, PREFER),
         handler=verbs.answer_question,
         body=verb_inputs.AnswerInput,
         output=verbs.SentRequest,
@@ -265,6 +281,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="POST",
         path=f"{API}/runs/{{id}}/signal",
         role="start",
+        headers=(KEY, PREFER),
         handler=verbs.send_signal,
         body=verb_inputs.SignalInput,
         output=verbs.SentRequest,
@@ -275,6 +292,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path=f"{API}/requests",
         role="operate",
         handler=batch_requests.ask_runs,
+        headers=(KEY,),
         query=verbs.VerbQuery,
         body=batch_requests.BatchInput,
         output=batch_requests.BatchAnswer,
@@ -309,6 +327,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path=f"{API}/tokens",
         role="admin",
         handler=administration.create_token,
+        headers=(KEY,),
         body=administration.TokenInput,
         output=administration.NewToken,
         statuses=(201,),
