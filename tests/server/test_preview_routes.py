@@ -8,8 +8,6 @@ import pytest
 from served_flows import run_order
 from verb_calls import operate
 
-import holdfast as hf
-
 VERBS = [
     ("resume", {"force": True}),
     ("retry", {}),
