@@ -95,12 +95,13 @@ def foresee(before: Before, after: RunState, flow: Shape, now: float) -> Consequ
         if one.last >= first:
             fate = at_once.get(one.node) or _later(after, options[one.node], one.node, first)
             found[fate].append(one)
+    kept, skipped = _done(before, after, options)
     open_now = {question.key for question in after.questions.values()}
     return Consequences(
-        kept=tuple(_kept(after, options)),
+        kept=tuple(kept),
         rerun=tuple(found["run"]),
         asks=tuple(found["ask"]),
-        skips=tuple(found["skip"]),
+        skips=(*skipped, *found["skip"]),
         stops=tuple(found["stop"]),
         closes=tuple(question for question in before.questions if question.key not in open_now),
         risky=tuple(risky),
@@ -128,19 +129,32 @@ def _done_upto(state: RunState, name: str) -> int:
     return node.iteration if state.is_done(name, node.iteration) else node.iteration - 1
 
 
-def _kept(after: RunState, options: Mapping[str, NodeOptions]) -> Iterable[PreviewNode]:
+def _done(
+    before: Before, after: RunState, options: Mapping[str, NodeOptions]
+) -> tuple[list[PreviewNode], list[PreviewNode]]:
+    """Return the visits that are done and stay so, and those that the verb itself ends, by skipping them."""
+    kept, skipped = list[PreviewNode](), list[PreviewNode]()
     for name, node in after.nodes.items():
-        last = _done_upto(after, name)
-        if last and name in options:
-            is_last = last == node.iteration
-            yield PreviewNode(
-                node=name,
-                first=1,
-                last=last,
-                status=node.status if is_last and node.status in VISIT_DONE else "completed",
-                at=node.ended_at if is_last else None,
-                idempotent=options[name].idempotent,
-            )
+        last, known = _done_upto(after, name), before.nodes.get(name)
+        was = known.iteration - (not before.done[name]) if known is not None else 0
+        if name not in options:
+            continue
+        for found, first, upto in ((kept, 1, min(was, last)), (skipped, was + 1, last)):
+            if first <= upto:
+                found.append(_done_entry(name, first, upto, node, options[name]))
+    return kept, skipped
+
+
+def _done_entry(name: str, first: int, last: int, node: NodeState, options: NodeOptions) -> PreviewNode:
+    is_last = last == node.iteration
+    return PreviewNode(
+        node=name,
+        first=first,
+        last=last,
+        status=node.status if is_last and node.status in VISIT_DONE else "completed",
+        at=node.ended_at if is_last else None,
+        idempotent=options.idempotent,
+    )
 
 
 def _entry(name: str, first: int, node: NodeState, options: NodeOptions, *, is_done: bool) -> PreviewNode:
@@ -245,4 +259,6 @@ def _later(after: RunState, options: NodeOptions, name: str, iteration: int) -> 
     begun = after.begun_visit(name, iteration)
     if begun is not None and _begun_fate(begun) != "run":
         return _begun_fate(begun)
-    return "ask" if options.gated else "run"
+    node = after.nodes.get(name)
+    is_approved = node is not None and node.approved and iteration == node.iteration + 1
+    return "ask" if options.gated and not is_approved else "run"

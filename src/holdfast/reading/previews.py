@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.core.consequences import Consequences, PreviewNode
 from holdfast.core.run_state import VISIT_DONE, Question
-from holdfast.errors import HoldfastError, PreviewStale
+from holdfast.errors import HoldfastError, PreviewStale, ResumeRefused
 from holdfast.reading import remedies as ways
 from holdfast.reading import text
 from holdfast.reading.remedies import CommandLine, Remedy
@@ -47,7 +47,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     asks: tuple[PreviewNode, ...] = ()
     """Visits that have begun before, and about which the run asks a question before they run again."""
     skips: tuple[PreviewNode, ...] = ()
-    """Visits that have begun before, and are skipped without another attempt."""
+    """Visits that are skipped: by the verb itself, or without another attempt when the run continues."""
     stops: tuple[PreviewNode, ...] = ()
     """Visits that have begun and end without a result."""
     closes: tuple[Question, ...] = ()
@@ -110,12 +110,17 @@ def make(
         skips=found.skips,
         stops=found.stops,
         closes=found.closes,
-        refused=str(refused) if refused is not None else None,
+        refused=_why(refused) if refused is not None else None,
         error=_public_name(refused) if refused is not None else None,
         unknown=tuple(unknown),
     )
     final = preview.refused if not is_undecided else None
     return msgspec.structs.replace(preview, digest=_digest(wanted, preview, list(path), final))
+
+
+def _why(refused: HoldfastError) -> str:
+    """Return the reason of a refusal, without "was not resumed": in a preview, nothing was tried."""
+    return refused.reason if isinstance(refused, ResumeRefused) else str(refused)
 
 
 def _public_name(refused: HoldfastError) -> str:

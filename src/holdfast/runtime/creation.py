@@ -179,10 +179,14 @@ def preview_fork(
     if not typable:
         options["edit"] = True
     wanted = VerbCall(run_id=row.run_id, verb="fork", options=options, is_typable=typable)
-    asked = msgspec.structs.replace(asked, run_id=asked.run_id or row.run_id)
+    fork_id = asked.run_id
     try:
+        asked = msgspec.structs.replace(asked, run_id=check_id(fork_id) if fork_id else row.run_id)
         journal = fork_journal(services.unsaving(), flow, row, asked)
-    except (ResumeRefused, SettingError, StateError, FlowNotFound) as refused:
+        with suppress(RunNotFound):
+            if fork_id:
+                require_same(services.store, fork_id, journal.create)
+    except (ResumeRefused, SettingError, StateError, FlowNotFound, RunExists) as refused:
         return Rehearsed(wanted=wanted, preview=make(wanted, Consequences(), path=head.path, refused=refused))
     seq, shape = journal.bases[0].seq, history.stand_in(services.store, journal.state)
     before = survey(head, names_since(services.store, row, seq, head.nodes))

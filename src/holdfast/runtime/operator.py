@@ -296,15 +296,15 @@ def _unsaid(asked: TakeUp | inbox.AnyRequest, flow: Flow[Any]) -> Iterable[str]:
     if isinstance(asked, inbox.Cancel):
         return
     yield (
-        f"flow {flow.name!r} is not known here: whether the flow has changed, or its validate_resume refuses the state, "
-        "is not checked"
+        f"flow {flow.name!r} is not known here, so it was not checked whether the flow has changed, or its validate_resume "
+        "refuses the state"
     )
     if isinstance(asked, TakeUp) and asked.edit is not None:
-        yield "whether the edit fits the state is not checked"
+        yield "it was not checked whether the edit fits the state"
     if isinstance(asked, inbox.Skip) and asked.update is not None:
-        yield "whether the update fits the state is not checked"
+        yield "it was not checked whether the update fits the state"
     if isinstance(asked, inbox.Skip) and asked.node in flow.definition.branches:
-        yield f"which nodes follow {asked.node!r} is chosen by a function of the flow"
+        yield f"a function of the flow chooses which nodes follow {asked.node!r}"
 
 
 def refuse_stale(
