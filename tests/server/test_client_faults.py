@@ -183,7 +183,7 @@ def test_every_error_comes_back_as_it_was(kind):
     error.args = ("what happened",)
     error.run_id, error.known, error.reason, error.path, error.field = "r1", ("a", "b"), "no", "state.a", "a"
     sent = msgspec.json.encode(problems.problem_of(error))
-    back = problem_types.error_of(msgspec.json.decode(sent, type=problem_types.Problem), "http://x")
+    back = problem_types.error_of(msgspec.json.decode(sent, type=problem_types.ReportedProblem), "http://x")
     assert (type(back), str(back), back.run_id, back.known) == (kind, "what happened", "r1", ("a", "b"))
 
 

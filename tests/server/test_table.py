@@ -16,13 +16,16 @@ from holdfast.server.table import ROUTES, Table
 from holdfast.storage.blobs import Blob
 from holdfast.storage.tokens import ROLES, allows
 
-VALUES = {"id": "ok", "node": "charge", "path": "a.txt"}
+VALUES = {"id": "ok", "node": "charge", "path": "a.txt", "queue": "slow", "token": "t0"}
 BODIES = {
     "/runs": b'{"flow": "order", "run_id": "ok"}',
     "/skip": b'{"node": "charge"}',
     "/edit": b'{"fields": {"item": "desk"}}',
     "/answer": b'{"question": "ship", "answer": "approve"}',
     "/signal": b'{"name": "go"}',
+    "/requests": b'{"verb": "resume", "where": {"flow": "order"}}',
+    "/queues/slow": b'{"limit": 3}',
+    "/tokens": b'{"name": "bob"}',
 }
 """How a path ends -> a body that fits it; the other routes that take one need none."""
 BLOB = Blob.of(b"kept beside the log")
@@ -128,8 +131,8 @@ def test_a_caller_with_the_role_gets_an_answer(ask, route):
         missing = route.path.endswith("{path}")
         assert reply.status == (404 if missing else 200), reply.body
         assert reply.headers["content-type"] == ("application/problem+json" if missing else route.media_type)
-    else:  # the run is completed
-        assert reply.status in (*route.statuses, 409), reply.body
+    else:  # the run is completed, and there is no such token
+        assert reply.status in (*route.statuses, 404 if route.method == "DELETE" else 409), reply.body
     assert reply.headers["x-content-type-options"] == "nosniff"
     assert "access-control-allow-origin" not in reply.headers
     assert "set-cookie" not in reply.headers

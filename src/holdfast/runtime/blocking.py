@@ -25,6 +25,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypedDic
 from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.previews import Preview
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
@@ -200,6 +201,7 @@ class Connection(Blocking[Engine]):
     resume = blocking(Engine.resume)
     retry = blocking(Engine.retry)
     skip = blocking(Engine.skip)
+    preview = blocking(Engine.preview)
     cancel = blocking(Engine.cancel)
     pause = blocking(Engine.pause)
     edit = blocking(Engine.edit)
@@ -346,6 +348,7 @@ def resume(
     id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Resume a run: see `Engine.resume`."""
@@ -366,6 +369,7 @@ def resume(
             id=id,
             by=by,
             reason=reason,
+            expects=expects,
         ),
         options,
     )
@@ -380,11 +384,15 @@ def retry(
     id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Retry nodes that failed, were interrupted or wait: see `Engine.retry`."""
     return with_engine(
-        lambda e: e.retry(run_id, node, fresh=fresh, execute=execute, id=id, by=by, reason=reason), options
+        lambda e: e.retry(
+            run_id, node, fresh=fresh, execute=execute, id=id, by=by, reason=reason, expects=expects
+        ),
+        options,
     )
 
 
@@ -397,11 +405,13 @@ def skip(
     id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Put an update in place of a node's result and continue: see `Engine.skip`."""
     return with_engine(
-        lambda e: e.skip(run_id, node, update, execute=execute, id=id, by=by, reason=reason), options
+        lambda e: e.skip(run_id, node, update, execute=execute, id=id, by=by, reason=reason, expects=expects),
+        options,
     )
 
 
@@ -411,10 +421,11 @@ def cancel(
     *,
     by: str | None = None,
     id: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Cancel a run: see `Engine.cancel`."""
-    return with_engine(lambda e: e.cancel(run_id, reason, by=by, id=id), options)
+    return with_engine(lambda e: e.cancel(run_id, reason, by=by, id=id, expects=expects), options)
 
 
 def pause(
@@ -488,6 +499,7 @@ def fork(
     labels: Mapping[str, str] | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> str:
     """Make a new run that shares the history up to a checkpoint: see `Engine.fork`."""
@@ -502,9 +514,19 @@ def fork(
             labels=labels,
             by=by,
             reason=reason,
+            expects=expects,
         ),
         options,
     )
+
+
+def preview(run: str, verb: str, **options: Any) -> Preview:
+    """Find out what a verb would do to a run, without doing it: see `Engine.preview`. The options are those of the verb, and
+    those of `Engine`.
+    """
+    of_engine: Any = {name: value for name, value in options.items() if name in Options.__annotations__}
+    of_verb = {name: value for name, value in options.items() if name not in of_engine}
+    return with_engine(lambda e: e.preview(run, verb, **of_verb), of_engine)
 
 
 def get(run_id: str, **options: Unpack[Options]) -> Run[Any]:

@@ -25,7 +25,8 @@ import msgspec
 
 from holdfast.core import answers
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import FINAL, RunState
+from holdfast.core.run_state import FINAL, HALTED, RunState
+from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.errors import (
     AnswerRefused,
     FlowNotFound,
@@ -35,20 +36,24 @@ from holdfast.errors import (
     RunOver,
     SettingError,
     SignalRefused,
+    did_you_mean,
     end_sentence,
     rebuild_refusal,
 )
-from holdfast.reading import history, inbox
+from holdfast.reading import history, inbox, previews
 from holdfast.reading.inbox import AnyRequest
+from holdfast.reading.previews import Preview
+from holdfast.reading.reader import Reader
+from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import Run, run_view
 from holdfast.runtime import nesting, operator, questions
 from holdfast.runtime.clock import sleep
-from holdfast.runtime.creation import UNKNOWN
+from holdfast.runtime.creation import UNKNOWN, Fork, preview_fork, read_fork
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.operator import REFUSALS, VERBS, check_by_and_reason
-from holdfast.runtime.resume import TakeUp, edited, naming_misfit, prepare_unchecked
+from holdfast.runtime.resume import TakeUp, edited, naming_misfit, prepare_unchecked, read_take_up
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow, Store
@@ -56,6 +61,13 @@ from holdfast.storage.rows import open_row
 from holdfast.storage.verdicts import refuse_final
 
 R = TypeVar("R", bound=AnyRequest)
+
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "resume": (*operator.PREVIEWED["resume"], "validate", "by", "reason"),
+    **{verb: (*operator.PREVIEWED[verb], "by", "reason") for verb in ("retry", "skip", "cancel")},
+    "fork": ("checkpoint", *(name for name in Fork.__struct_fields__ if name not in ("seq", "expects"))),
+}
+"""Verb that has a preview -> the options that may be given to the preview."""
 
 _ID_MAX = 512
 """How many characters the id of a request may have: PostgreSQL cannot index much longer ones."""
@@ -109,19 +121,7 @@ class Requests:
                 "validate= is a function of this process, and execute=False leaves the run to another one. Give the validation "
                 "to the flow (Graph(…, validate_resume=…)), or leave execute=False out."
             )
-        row = self._services.store.run(run_id)
-        request = inbox.Resume(
-            checkpoint=take_up.checkpoint,
-            after=take_up.after,
-            restart_at=take_up.restart_at,
-            replay=take_up.replay,
-            force=take_up.force,
-            confirm=list(take_up.confirm),
-            on_change=take_up.on_change,
-            rename=dict(take_up.rename),
-            by=take_up.by,
-            reason=take_up.reason,
-        )
+        row, request = self._services.store.run(run_id), _as_request(take_up)
         if isinstance(take_up.edit, Mapping):
             request = msgspec.structs.replace(request, edit=self._plain_fields(row, take_up.edit))
         elif take_up.edit is not None:
@@ -182,6 +182,9 @@ class Requests:
         self, run_id: str, request: inbox.Skip, *, id: str | None = None, execute: bool = True
     ) -> Run[Any]:
         """Skip a node. Its update is checked here if the flow is known, and stored as plain data."""
+        return await self.ask(run_id, self._with_plain_update(run_id, request), id=id, execute=execute)
+
+    def _with_plain_update(self, run_id: str, request: inbox.Skip) -> inbox.Skip:
         flow = self._flows.get(self._services.store.run(run_id).flow)
         update = request.update
         if flow is not None and update is not None:
@@ -193,8 +196,7 @@ class Requests:
             }
         elif update is not None:
             update = questions.plain(update, "update")
-        request = msgspec.structs.replace(request, update=update)
-        return await self.ask(run_id, request, id=id, execute=execute)
+        return msgspec.structs.replace(request, update=update)
 
     async def answer(self, run_id: str, request: inbox.Answer, *, id: str | None = None) -> Run[Any]:
         """Answer a question, by its key or by the name of its node, and wait until the answer is in the log. With an `id`, a
@@ -306,6 +308,60 @@ class Requests:
         except RunOver:  # say what the caller wanted to do with the run
             refuse_final(run_id, store.run(run_id).status, VERBS[request.verb].asked)
             raise
+
+    # --- previews -------------------------------------------------------------------------------------
+
+    def preview(
+        self, run: str, verb: str, options: Mapping[str, Any], commands: CommandLine | None = None
+    ) -> Preview:
+        """Return what a verb would do to a run, without doing it. It only reads, so that it needs no lease and may be called in
+        any thread. Raises `SettingError` for a verb or an option that does not exist.
+        """
+        services, store = self._services, self._services.store
+        run_id, asked = self._read_wanted(run, verb, options)
+        row = store.run(run_id)
+        flow = self._flows.get(row.flow)
+        head = history.load(store, run_id, row=row)
+        if isinstance(asked, Fork):
+            found = preview_fork(services, flow, row, head, asked)
+        else:
+            executed = row.held and row.status not in HALTED
+            if executed and flow is not None and flow.fingerprint != head.fingerprint:
+                flow = None  # the engine that executes the run has another version of it
+            found = operator.rehearse(services, flow, row, head, asked, executed=executed)
+        commands = (commands or CommandLine()).for_flow_of(head.options.get(FLOW_FILE))
+        refused = found.preview.refused is not None
+        usual = Reader(store, self._flows).diagnose(run_id, commands).remedies if refused else ()
+        wants_base = bool(head.options.get(RUN_BASE_WANTED))
+        return previews.with_commands(found, commands, usual, wants_base=wants_base)
+
+    def _read_wanted(
+        self, run: str, verb: str, options: Mapping[str, Any]
+    ) -> tuple[str, TakeUp | AnyRequest | Fork]:
+        """Return the run and what is asked of it. Raises `SettingError`."""
+        if verb not in _OPTIONS:
+            near = did_you_mean(str(verb), _OPTIONS) or f"; those that have one are {', '.join(_OPTIONS)}"
+            raise SettingError(f"{verb!r} has no preview{near}")
+        for name in options:
+            if name not in _OPTIONS[verb]:
+                near = did_you_mean(name, _OPTIONS[verb])
+                raise SettingError(f"{verb} has no option {name!r} that a preview could be about{near}")
+        if verb == "resume":
+            run_id, take_up = read_take_up(run, **options)
+            inbox.check(_as_request(take_up))
+            return run_id, self.with_plain_edit(run_id, take_up)
+        if verb == "fork":
+            return read_fork(run, **{"run_id": "", **options})
+        request = {"retry": inbox.Retry, "skip": inbox.Skip, "cancel": inbox.Cancel}[verb](**options)
+        inbox.check(request)
+        return run, self._with_plain_update(run, request) if isinstance(request, inbox.Skip) else request
+
+    def with_plain_edit(self, run_id: str, take_up: TakeUp) -> TakeUp:
+        """Return how to resume a run, with the fields of an edit as plain data, as a preview and a request have them."""
+        if not isinstance(take_up.edit, Mapping):
+            return take_up
+        edit = self._plain_fields(self._services.store.run(run_id), take_up.edit)
+        return msgspec.structs.replace(take_up, edit=edit)
 
     # --- whichever engine executes the run ------------------------------------------------------------
 
@@ -421,11 +477,18 @@ class Requests:
             journal = await self._driver.take_up(run_id, _take_up(request), lease, request)
             journal.taken.append(request.id)
             return Runner(journal)
-        take_up = TakeUp(nodes=[], named=True, by=request.by, reason=request.reason)
+        take_up = TakeUp(
+            nodes=[],
+            named=True,
+            by=request.by,
+            reason=request.reason,
+            expects=inbox.expects_of(request),
+            request=request,
+        )
         journal = await self._driver.take_up(run_id, take_up, lease, request if lease is not None else None)
         runner = Runner(journal)
         try:
-            runner.obey(request)
+            runner.obey(inbox.checked(request))
         except BaseException:
             self._holdings.release(run_id, journal.fence)
             raise
@@ -450,6 +513,7 @@ class Requests:
             )
             refuse_final(run_id, state.status, VERBS[request.verb].asked)
             flow = self._flows.get(row.flow)
+            operator.refuse_stale(services, flow, row, state, request, executed=False)
             journal = Journal(services, flow or UNKNOWN, state, row=row, fence=lease.fence)
             journal.tick()
             operator.record_unexecuted(journal, request)
@@ -566,6 +630,23 @@ def _check_id(id: Any, what: str) -> None:
         )
 
 
+def _as_request(take_up: TakeUp) -> inbox.Resume:
+    """Return the request to resume a run in this way, without the edit."""
+    return inbox.Resume(
+        checkpoint=take_up.checkpoint,
+        after=take_up.after,
+        restart_at=take_up.restart_at,
+        replay=take_up.replay,
+        force=take_up.force,
+        confirm=list(take_up.confirm),
+        on_change=take_up.on_change,
+        rename=dict(take_up.rename),
+        by=take_up.by,
+        reason=take_up.reason,
+        expects=take_up.expects,
+    )
+
+
 def _take_up(request: inbox.Resume) -> TakeUp:
     """Return how a request to resume a run wants it to be resumed. Raises `SettingError`."""
     changes = inbox.read_changes(request.changes) if request.changes is not None else None
@@ -582,6 +663,7 @@ def _take_up(request: inbox.Resume) -> TakeUp:
         rename=request.rename,
         by=request.by,
         reason=request.reason,
+        expects=request.expects,
     )
 
 

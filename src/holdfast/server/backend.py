@@ -17,6 +17,7 @@ from holdfast.runtime.engine import Engine
 from holdfast.server.access import Access, Identity
 from holdfast.server.clerk import Clerk
 from holdfast.server.counts import Counts
+from holdfast.server.keys import UsedKeys
 from holdfast.server.problems import refuse
 from holdfast.storage.contract import Store
 from holdfast.upkeep import doctor
@@ -63,6 +64,7 @@ class Backend:
         self.engine = engine
         self.clerk = Clerk(engine)
         """Records what callers ask for."""
+        self.used_keys = UsedKeys()
         self.clock = clock or SystemClock()
         self.commands = commands or CommandLine()
         """How the commands are typed that the server suggests."""

@@ -14,7 +14,16 @@ from typing import NamedTuple
 
 from holdfast import errors
 from holdfast.errors import HoldfastError
-from holdfast.storage.http.problem_types import ERRORS, MEDIA_TYPE, PREFIX, Fault, Problem, about, name_of
+from holdfast.reading.previews import Preview
+from holdfast.storage.http.problem_types import (
+    ERRORS,
+    MEDIA_TYPE,
+    PREFIX,
+    Fault,
+    ReportedProblem,
+    about,
+    name_of,
+)
 
 __all__ = [
     "KINDS",
@@ -29,6 +38,13 @@ __all__ = [
 ]
 
 _log = logging.getLogger("holdfast")
+
+
+class Problem(ReportedProblem, frozen=True, kw_only=True, omit_defaults=True):
+    """The body of an answer that reports a problem."""
+
+    preview: Preview | None = None
+    """What the request would do now, if it would do something else than the preview that it names."""
 
 
 class Refused(Exception):
@@ -94,6 +110,14 @@ KINDS: dict[str, ProblemKind] = {
         "The key was used for something else",
         "Send a new `Idempotency-Key` for a new request, and the same one only for the same request.",
     ),
+    "token-made": ProblemKind(
+        409,
+        "The token was made before",
+        "Use the secret that the first request was answered with, or revoke the token and make another one with another key.",
+    ),
+    "too-many-requests": ProblemKind(
+        429, "Too many requests", "Wait as long as the header `Retry-After` says."
+    ),
     "too-many-failures": ProblemKind(
         429, "Too many requests with a wrong token", "Wait as long as the header `Retry-After` says."
     ),
@@ -124,6 +148,14 @@ OF_ERRORS: tuple[tuple[type[HoldfastError], ProblemKind], ...] = (
     (
         errors.RunOver,
         ProblemKind(409, "The run is over", "Fork the run to continue from one of its checkpoints."),
+    ),
+    (
+        errors.PreviewStale,
+        ProblemKind(
+            412,
+            "The request would do something else than its preview said",
+            "Look at `preview`, and send the request again with its digest in `If-Match`.",
+        ),
     ),
     (errors.ResumeRefused, ProblemKind(409, "The run may not continue as requested", _LOOK)),
     (

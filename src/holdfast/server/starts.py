@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import FlowNotFound, RunExists, RunNotFound
+from holdfast.errors import FlowNotFound, PreviewStale, RunExists, RunNotFound
 from holdfast.reading import history
 from holdfast.runtime.engine import Engine
-from holdfast.server import verb_headers
+from holdfast.server import verb_headers, verbs
 from holdfast.server.backend import Backend, encode_hook
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
@@ -40,6 +40,8 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
         "trace_parent": verb_headers.trace_of(call),
     }
     run_id = body.run_id or verb_headers.new_run_id(call)
+    key, asked = verb_headers.key_of(call), ("start", body)
+    backend.used_keys.check(call.who.token_id, key, asked)
     existed = False
 
     async def start(engine: Engine) -> str:
@@ -51,6 +53,7 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
         made = await backend.clerk.use_in_turn(run_id or "", start)
     except RunExists as other:
         raise (other if body.run_id is not None else key_reused(other)) from None
+    backend.used_keys.add(call.who.token_id, key, asked)
     return Answer(status=200 if existed else 201, body=await backend.read(_encoded, backend, made))
 
 
@@ -58,24 +61,37 @@ async def fork_run(call: HttpCall[VerbQuery, ForkInput]) -> Answer:
     """Make a new run that shares the history of another up to a checkpoint."""
     backend, body, parent = call.backend, call.body, call.values["id"]
     run_id = body.run_id or verb_headers.new_run_id(call)
+    key, asked = verb_headers.key_of(call), (parent, "fork", body)
     options: dict[str, Any] = {
+        "checkpoint": body.checkpoint,
         "edit": body.edit,
+        "run_id": run_id,
         "repeat": body.repeat,
         "fresh": body.fresh,
         "labels": body.labels,
-        "by": call.who.by,
-        "reason": body.reason,
     }
+    if call.query.preview:
+        return verbs.show_preview(await verbs.look_ahead(call, "fork", options))
+    backend.used_keys.check(call.who.token_id, key, asked)
+    expects = verb_headers.preview_of(call)
+    made_at = await backend.read(_place, backend, parent, run_id)
+    if expects is not None and made_at is None:
+        await verbs.require_preview(call, "fork", options, expects)
 
     async def fork(engine: Engine) -> str:
-        # The parent may have moved on since the same request was sent before.
-        checkpoint = body.checkpoint if body.checkpoint is not None else _place(backend, parent, run_id)
-        return await engine.fork(parent, checkpoint=checkpoint, run_id=run_id, **options)
+        said = {**options, "by": call.who.by, "reason": body.reason, "expects": expects}
+        # If the same request was sent before, the parent may have moved on since.
+        if (made_at := _place(backend, parent, run_id)) is not None:
+            said |= {"checkpoint": made_at if body.checkpoint is None else body.checkpoint, "expects": None}
+        return await engine.fork(parent, **said)
 
     try:
         made = await backend.clerk.use_in_turn(run_id or "", fork)
+    except PreviewStale as refused:
+        raise await verbs.renew_preview(call, "fork", options, refused) from refused
     except RunExists as other:
         raise (other if body.run_id is not None else key_reused(other)) from None
+    backend.used_keys.add(call.who.token_id, key, asked)
     return Answer(status=201, body=await backend.read(_encoded, backend, made))
 
 

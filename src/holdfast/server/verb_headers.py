@@ -15,7 +15,15 @@ from holdfast.server.waiting import WAIT_S_MAX
 KEY = "Idempotency-Key"
 PREFER = "Prefer"
 IF_MATCH = "If-Match"
+TRACE = "traceparent"
 KEY_MAX = 255
+SCHEMAS: dict[str, dict[str, Any]] = {
+    KEY: {"type": "string", "pattern": rf"^[\x21-\x7e]{{1,{KEY_MAX}}}$"},
+    PREFER: {"type": "string", "pattern": "^wait=[0-9]{1,3}$"},
+    IF_MATCH: {"type": "string", "pattern": r'^"[\x21\x23-\x7e]{1,200}"$'},
+    TRACE: {"type": "string", "maxLength": 512},
+}
+"""Header -> the JSON Schema of its value, for the description of the API."""
 
 _KEY = re.compile(rf"[\x21-\x7e]{{1,{KEY_MAX}}}")
 _WAIT = re.compile(r'(?:^|[,;])\s*wait\s*=\s*"?([0-9]{1,6})"?\s*(?=[,;]|$)', re.IGNORECASE)
@@ -72,5 +80,5 @@ def preview_of(call: HttpCall[Any, Any]) -> str | None:
 
 def trace_of(call: HttpCall[Any, Any]) -> str | None:
     """Return the header `traceparent`. One that is malformed is ignored, as W3C Trace Context says: the trace begins anew."""
-    given = call.headers.get("traceparent", "").strip()
+    given = call.headers.get(TRACE, "").strip()
     return given if TRACE_PARENT.fullmatch(given) else None

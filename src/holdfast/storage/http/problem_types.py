@@ -28,7 +28,7 @@ class Fault(msgspec.Struct, frozen=True):
     message: str
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ReportedProblem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The body of an answer that reports a problem."""
 
     type: str
@@ -83,7 +83,7 @@ def _is_plain(value: Any) -> bool:
     )
 
 
-def error_of(problem: Problem, server: str) -> HoldfastError:
+def error_of(problem: ReportedProblem, server: str) -> HoldfastError:
     """Return the error that a problem of this server reports."""
     kind = ERRORS.get(problem.error)
     if kind is not None:
@@ -122,7 +122,7 @@ def refusal_of(server: str, status: int, media_type: str, place: str, body: byte
     """
     if media_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
         try:
-            return error_of(msgspec.json.decode(body, type=Problem), server)
+            return error_of(msgspec.json.decode(body, type=ReportedProblem), server)
         except msgspec.MsgspecError:
             pass
     if 300 <= status < 400:
