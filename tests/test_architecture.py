@@ -94,6 +94,8 @@ GIVES_WAY = frozenset({"sleep", "asyncio.sleep", "asyncio.wait", "rest", "_sleep
 ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/holdings.py:stopped": "the event is set exactly while the loop's condition is false",
     "runtime/driver.py:join": "each pass waits for news, which were cleared just before",
+    "runtime/followers.py:_follow": "each pass takes events that are there, and their number does not grow meanwhile",
+    "runtime/followers.py:_recall": "each pass reads one page of a log up to a given place",
     "runtime/engine.py:_run_again": "a run that another engine has claimed meanwhile is waited for in the next pass",
     "runtime/engine.py:questions": "each pass reads one page of a list that ends",
     "runtime/calls/context.py:wait_for": "each pass sets one of the signals aside that were sent",
@@ -113,6 +115,7 @@ TWICE: dict[str, str] = {
     "clock": "the clock of the engine, and the one that tests set in its place",
     "database": "what every part of a SQL store borrows: connections and transactions, of SQLite and of PostgreSQL",
     "executors": "the contract of executors and its suite",
+    "feed": "the implementations of `storage/contract.Feed`, and its suite",
     "leases": "what a lease is, and the suite that stores pass about it",
     "questions": "how runs ask and are answered, and the commands that list and answer questions",
     "queues": "the contract of a store's queues, its implementations and its suite",
@@ -136,7 +139,7 @@ TWICE: dict[str, str] = {
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 STORE_VERBS_MAX = 15
-STORE_ATTRIBUTES_MAX = 6
+STORE_ATTRIBUTES_MAX = 7
 
 # --- reading a tree ----------------------------------------------------------------------------------
 
@@ -738,8 +741,8 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         (
             "storage/contract.py",
             "class Store:\n    url: str\n"
-            + "".join(f"    @property\n    def part_{n}(self): ...\n" for n in range(6)),
-            "7 attributes, more than 6",
+            + "".join(f"    @property\n    def part_{n}(self): ...\n" for n in range(7)),
+            "8 attributes, more than 7",
         ),
     ],
 }
