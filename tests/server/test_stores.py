@@ -41,7 +41,7 @@ def test_every_route_answers(store):
             await run_order(engine, "bad", fails=True)
             app = hf.asgi(engine, tokens=TOKENS)
             caller = Caller(app)
-            for route in ROUTES:
+            for route in (one for one in ROUTES if one.media_type != "text/event-stream"):
                 reply = await caller.get(path_of(route))
                 assert reply.status == (404 if route.path.endswith("{path}") else 200), (
                     route.path,

@@ -16,7 +16,7 @@ from holdfast.server.table import ROUTES, Table
 from holdfast.storage.tokens import ROLES, allows
 
 VALUES = {"id": "ok", "node": "charge", "path": "a.txt"}
-QUERIES = {"/api/v1/runs/{id}/diff": "?from=2", "/api/v1/compare": "?a=ok&b=ok"}
+QUERIES = {"/api/v1/runs/{id}/diff": "?from=2", "/api/v1/compare": "?a=ok&b=ok", "/api/v1/live": "?run=ok"}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "X")
 WRONG_TOKENS = {
     "none": [],

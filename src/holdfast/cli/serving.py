@@ -24,6 +24,7 @@ from holdfast.runtime.engine import Engine
 from holdfast.server import token_file
 from holdfast.server.access import Identity
 from holdfast.server.addresses import Addresses, is_loopback, join_host
+from holdfast.server.streams import STREAMS_MAX
 from holdfast.storage import tokens
 from holdfast.storage.tokens import ROLES, Role, Token, Tokens
 from holdfast.upkeep import retention
@@ -68,6 +69,15 @@ def serve(
             "--no-token", help="Let every process of this machine call the server, without a token."
         ),
     ] = False,
+    streams: Annotated[
+        int,
+        typer.Option(
+            "--streams",
+            metavar="N",
+            min=1,
+            help=f"How many clients may follow events at the same time. Default: {STREAMS_MAX}.",
+        ),
+    ] = STREAMS_MAX,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     store: options.Store = None,
@@ -89,6 +99,7 @@ def serve(
         token=given,
         token_text=text,
         works=bool(flows) and not no_work,
+        streams=streams,
         commands=command_line(file=files[0] if files else None, store=store),
         as_json=as_json,
     )
@@ -104,6 +115,7 @@ class _Plan(NamedTuple):
     token: Token | None
     token_text: str
     works: bool
+    streams: int
     commands: CommandLine
     as_json: bool
 
@@ -114,6 +126,7 @@ def _run(plan: _Plan, given: blocking.Options) -> int:
 
     ended = False
     listening = connection.listen(plan.host, plan.port)
+    connection.allow_connections(plan.streams)
     engine = blocking.BlockingEngine(**given)
     engine.os_signals.always, engine.os_signals.announces = True, False
     with screen.shielded(json_only=plan.as_json) as out, listening:
@@ -153,6 +166,7 @@ def _application(engine: Engine, plan: _Plan) -> Any:
         anonymous=_anonymous() if plan.token is None else None,
         commands=plan.commands,
         features=("work",) if plan.works else (),
+        streams=plan.streams,
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 from holdfast.server.access import Identity
 from holdfast.server.backend import Backend
 from holdfast.server.parameters import NoQuery
+from holdfast.server.streams import Push
 from holdfast.storage.tokens import Role
 
 Q = TypeVar("Q")
@@ -37,13 +38,15 @@ class HttpCall(Generic[Q, B]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer that is more than data with status 200: give its `body`, or a `file`."""
+    """An answer that is more than data with status 200: give its `body`, or a `file`, or a `stream`."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     file: BinaryIO | None = None
     """An open file whose content is the body. It is read off the event loop, and closed when the answer was sent."""
+    stream: Callable[[Push], Awaitable[None]] | None = None
+    """Sends the body in parts, for as long as it likes."""
     media_type: str = JSON
 
 

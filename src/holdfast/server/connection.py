@@ -9,9 +9,10 @@ a path (`GET http://other/ HTTP/1.1`), and headers that come after the body.
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from holdfast.errors import SettingError
@@ -31,6 +32,8 @@ HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
 WRITE_S = 30.0
 KEEP_ALIVE_S = 20
+_FILES = 512
+"""How many other files the process may have open beside its streams."""
 _STOP_S = 2
 """How many seconds answers that are being sent get to end, when the server stops."""
 
@@ -184,6 +187,16 @@ def listen(host: str, port: int) -> socket.socket:
             "free one."
         ) from fault
     return listening
+
+
+def allow_connections(count: int) -> None:
+    """Let this process have this many connections, and some files, as far as the system allows that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:

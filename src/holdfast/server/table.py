@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
-from holdfast.server import health, logs, node_visits, overview, run_files, runs
+from holdfast.server import health, live, logs, node_visits, overview, run_files, runs
 from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import refuse
 
@@ -151,6 +151,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=overview.get_doctor,
         query=overview.DoctorQuery,
         output=overview.Examination,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/live",
+        role="read",
+        handler=live.get_live,
+        query=live.LiveQuery,
+        media_type=live.MEDIA_TYPE,
     ),
     ApiRoute(
         method="GET", path="/metrics", role="read", handler=health.get_metrics, media_type=health.METRICS_TYPE
