@@ -32,6 +32,8 @@ HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
 WRITE_S = 30.0
 KEEP_ALIVE_S = 20
+_UNSENT_BYTES = 128 * 1024
+"""How much the system keeps for a client that does not read, beside what is on the way to it."""
 _FILES = 512
 """How many other files the process may have open beside its streams."""
 _STOP_S = 2
@@ -177,6 +179,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise SettingError(f"--host {host}: {fault.strerror}. Give an address of this machine.") from fault
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # the connections inherit it
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         listening.bind(address)
         listening.listen(2048)
         listening.setblocking(False)
