@@ -102,6 +102,7 @@ ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/calls/shared_task.py:_run_queue": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
     "server/asgi.py:_stream": "each pass reads one part of a file, in a thread",
     "server/asgi.py:__call__": "a client sends the end of its connection once, and parts of a body before it",
+    "server/live.py:_serve": "a pass that sends what is in memory is followed by one that waits, or that reads in a thread",
     "runtime/worker.py:work": "a pass that took fewer runs than it has room for rests; another has waited for the store",
     "testing/simulator_hands.py:attend": "asking rests until the store has answered, or the process is killed",
     "testing/watching.py:_in_step": "each pass takes one call of a function that runs in a thread of its own",

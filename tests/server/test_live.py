@@ -15,9 +15,9 @@ from live_client import PATIENCE_S, Cut, LiveClient
 from served_flows import flow, run_order
 
 import holdfast as hf
-from holdfast.server import connection, live, streams
+from holdfast.server import connection, live, open_streams
 from holdfast.server.asgi import Application, asgi
-from holdfast.server.streams import HEARTBEAT_S, PIECE_BYTES, Ring
+from holdfast.server.open_streams import HEARTBEAT_S, PIECE_BYTES, Ring
 from holdfast.storage.leases import Holder
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.postgres.store import PostgresStore
@@ -381,10 +381,10 @@ def test_in_another_server_a_client_that_does_not_read_for_long_is_dropped():
             await run_order(engine, "r", asks=True)
             serving = asyncio.ensure_future(Caller(app).send_to("/api/v1/live?run=r", send))
             await asyncio.wait_for(blocked.wait(), PATIENCE_S)
-            for _ in range(int(streams.STUCK_S) + 2):
+            for _ in range(int(open_streams.STUCK_S) + 2):
                 await asyncio.sleep(0)
                 clock.advance(1.0)
-            with pytest.raises(streams.ClientStuck):
+            with pytest.raises(open_streams.ClientStuck):
                 await asyncio.wait_for(serving, PATIENCE_S)
             assert len(app.backend.streams) == 0
             app.stop()

@@ -24,7 +24,7 @@ from holdfast.runtime.engine import Engine
 from holdfast.server import token_file
 from holdfast.server.access import Identity
 from holdfast.server.addresses import Addresses, is_loopback, join_host
-from holdfast.server.streams import STREAMS_MAX
+from holdfast.server.open_streams import STREAMS_MAX
 from holdfast.storage import tokens
 from holdfast.storage.tokens import ROLES, Role, Token, Tokens
 from holdfast.upkeep import retention

@@ -26,9 +26,9 @@ from holdfast.server.backend import Backend, encode_hook
 from holdfast.server.calls import Answer, ApiRoute, HttpCall
 from holdfast.server.guard import Guard, RequestHead
 from holdfast.server.json_body import decode
+from holdfast.server.open_streams import STREAMS_MAX, Push
 from holdfast.server.parameters import read_query
 from holdfast.server.problems import refuse
-from holdfast.server.streams import STREAMS_MAX, Push
 from holdfast.server.table import Table
 from holdfast.storage.tokens import Token
 

@@ -16,8 +16,8 @@ from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.engine import Engine
 from holdfast.server.access import Access, Identity
 from holdfast.server.counts import Counts
+from holdfast.server.open_streams import OpenStreams
 from holdfast.server.problems import refuse
-from holdfast.server.streams import Streams
 from holdfast.storage.contract import Store
 from holdfast.upkeep import doctor
 
@@ -74,7 +74,7 @@ class Backend:
         self.ready = (0.0, False)
         """When `/readyz` last looked at the store, and whether that succeeded."""
         self.access: Access | None = None
-        self.streams = Streams(self.clock, self._is_valid)
+        self.streams = OpenStreams(self.clock, self._is_valid)
         self.channels: dict[Hashable, Any] = {}
         """What the open streams follow -> the news that those with the same interest share."""
         self._threads: ThreadPoolExecutor | None = None

@@ -10,14 +10,15 @@ import msgspec
 
 from holdfast.server.access import Identity
 from holdfast.server.backend import Backend
+from holdfast.server.open_streams import Push
 from holdfast.server.parameters import NoQuery
-from holdfast.server.streams import Push
 from holdfast.storage.tokens import Role
 
 Q = TypeVar("Q")
 B = TypeVar("B")
 
 JSON = "application/json"
+EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

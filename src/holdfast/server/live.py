@@ -25,13 +25,12 @@ from holdfast.reading.views import EventView, event_view
 from holdfast.runtime.clock import sleep
 from holdfast.server import problems, runs
 from holdfast.server.backend import Backend
-from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.calls import EVENTS, Answer, HttpCall
+from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, OpenStream, Push, Ring, frame
 from holdfast.server.problems import Refused, refuse
-from holdfast.server.streams import HEARTBEAT, PIECE_BYTES, Push, Ring, Stream, frame
 from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.rows import open_row
 
-MEDIA_TYPE = "text/event-stream"
 PAGE = 100
 """How many events are read from a log at a time, at most."""
 FRAME_BYTES_MAX = 64 * 1024
@@ -89,8 +88,8 @@ async def get_live(call: HttpCall[LiveQuery, None]) -> Answer:
     )
 
 
-def _answer(call: HttpCall[Any, None], begin: Callable[[], Place]) -> Answer:
-    return Answer(stream=partial(_serve, call, begin), media_type=MEDIA_TYPE, headers=_HEADERS)
+def _answer(call: HttpCall[Any, None], begin: Callable[[], ClientPlace]) -> Answer:
+    return Answer(stream=partial(_serve, call, begin), media_type=EVENTS, headers=_HEADERS)
 
 
 def _place(call: HttpCall[LiveQuery, None], row: RunRow) -> int:
@@ -107,7 +106,7 @@ def _place(call: HttpCall[LiveQuery, None], row: RunRow) -> int:
     return seq
 
 
-async def _serve(call: HttpCall[Any, None], begin: Callable[[], Place], push: Push) -> None:
+async def _serve(call: HttpCall[Any, None], begin: Callable[[], ClientPlace], push: Push) -> None:
     """Send a stream to one client, until there is nothing more to send, or it must end."""
     backend = call.backend
     clock, place = backend.clock, begin()
@@ -139,7 +138,7 @@ class Channel:
 
     def __init__(self, backend: Backend, key: Hashable) -> None:
         self.backend = backend
-        self.streams: set[Stream] = set()
+        self.streams: set[OpenStream] = set()
         self.last: bytes | None = None
         """The last part of every stream, if there is no more news."""
         self._key = key
@@ -147,7 +146,7 @@ class Channel:
         backend.channels[key] = self
         self._reading = asyncio.ensure_future(self._read_on())
 
-    def leave(self, stream: Stream) -> None:
+    def leave(self, stream: OpenStream) -> None:
         """Forget a stream that has ended, and end the channel if there is no other."""
         self.streams.discard(stream)
         if not self.streams:
@@ -183,7 +182,7 @@ class Channel:
         raise NotImplementedError
 
 
-class Place:
+class ClientPlace:
     """Up to where one client of a channel has been sent its news."""
 
     def __init__(self, channel: Channel) -> None:
@@ -232,7 +231,7 @@ class RunChannel(Channel):
         return frame("over", {"seq": row.seq, "status": row.status})
 
 
-class RunPlace(Place):
+class RunPlace(ClientPlace):
     """Up to where a client has been sent the events of a run."""
 
     channel: RunChannel
@@ -335,7 +334,7 @@ class PageChannel(Channel):
                 self.wake()
 
 
-class PagePlace(Place):
+class PagePlace(ClientPlace):
     """Which values a client has been sent."""
 
     channel: PageChannel

@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
 from holdfast.server import health, live, logs, node_visits, overview, run_files, runs
-from holdfast.server.calls import ApiRoute
+from holdfast.server.calls import EVENTS, ApiRoute
 from holdfast.server.problems import refuse
 
 API = "/api/v1"
@@ -158,7 +158,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         role="read",
         handler=live.get_live,
         query=live.LiveQuery,
-        media_type=live.MEDIA_TYPE,
+        media_type=EVENTS,
     ),
     ApiRoute(
         method="GET", path="/metrics", role="read", handler=health.get_metrics, media_type=health.METRICS_TYPE

@@ -49,7 +49,7 @@ class ClientStuck(Exception):
     """The client does not read what it is sent. The HTTP server closes the connection."""
 
 
-class Stream:
+class OpenStream:
     """An open stream of one client."""
 
     def __init__(self, who: Identity, now: float) -> None:
@@ -92,7 +92,7 @@ class Stream:
             self.news.set()
 
 
-class Streams:
+class OpenStreams:
     """The open streams of a server. `is_valid` says whether the token of a stream is still valid."""
 
     def __init__(
@@ -104,7 +104,7 @@ class Streams:
         self._clock = clock
         self._is_valid = is_valid
         self.limit = limit
-        self._open: set[Stream] = set()
+        self._open: set[OpenStream] = set()
         self._sweeping: asyncio.Task[None] | None = None
         self.is_stopping = False
 
@@ -119,16 +119,16 @@ class Streams:
         if len(self._open) >= self.limit:
             raise refuse("too-many-streams", f"There are {self.limit:,} open streams.", headers=retry)
 
-    def open(self, who: Identity) -> Stream:
+    def open(self, who: Identity) -> OpenStream:
         """Return a new stream, for the calling coroutine."""
-        stream = Stream(who, self._clock.now())
+        stream = OpenStream(who, self._clock.now())
         stream.is_over = self.is_stopping
         self._open.add(stream)
         if self._sweeping is None:
             self._sweeping = asyncio.ensure_future(self._sweep())
         return stream
 
-    def close(self, stream: Stream) -> None:
+    def close(self, stream: OpenStream) -> None:
         """Forget a stream that has ended."""
         self._open.discard(stream)
         if not self._open and self._sweeping is not None:
