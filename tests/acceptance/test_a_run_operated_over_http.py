@@ -59,6 +59,27 @@ def test_by_the_client(installed):
     asyncio.run(operate())
 
 
+def test_a_follower_sees_every_event_once_although_the_server_is_killed(installed):
+    url = installed.serve("flow.py", "--no-work")
+
+    async def follow() -> None:
+        async with hf.Client(url, TOKEN) as client:
+            await client.start("review", run_id="r1")
+            following = client.follow("r1")
+            seen = [(await anext(following)).seq]
+            kill(installed.server)
+            again = asyncio.create_task(anext(following))
+            assert installed.serve("flow.py", port=int(url.rpartition(":")[2])) == url
+            installed.let_drafts_end()
+            seen.append((await again).seq)
+            seen += [event.seq async for event in following]
+            run = await client.get("r1")
+            assert seen == list(range(1, run.seq + 1))
+            assert [question.node for question in run.questions] == ["publish"]
+
+    asyncio.run(follow())
+
+
 def test_by_the_command_line(installed, tmp_path, monkeypatch, capsys):
     url = installed.serve("flow.py", "--no-work")
     worker = installed.work()

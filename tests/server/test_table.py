@@ -32,6 +32,7 @@ BLOB = Blob.of(b"kept beside the log")
 QUERIES = {
     "/api/v1/runs/{id}/diff": "?from=2",
     "/api/v1/compare": "?a=ok&b=ok",
+    "/api/v1/live": "?run=ok",
     "/api/v1/store/definition": "?fingerprint=unknown",
     "/api/v1/store/blob": f"?digest={BLOB.digest}",
 }

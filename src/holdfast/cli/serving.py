@@ -24,6 +24,7 @@ from holdfast.runtime.engine import Engine
 from holdfast.server import token_file
 from holdfast.server.access import Identity
 from holdfast.server.addresses import Addresses, join_host
+from holdfast.server.open_streams import STREAMS_MAX
 from holdfast.server.rates import Rates
 from holdfast.storage import tokens
 from holdfast.storage.http.server_url import is_loopback
@@ -32,6 +33,25 @@ from holdfast.upkeep import retention
 
 PORT = 8765
 _ANYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - recognised, so that they can be refused
+
+
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate",
+        metavar="N",
+        help="How many requests per second each token may send. Default: as many as it wants.",
+    ),
+]
+Streams = Annotated[
+    int,
+    typer.Option(
+        "--streams",
+        metavar="N",
+        min=1,
+        help=f"How many clients may follow events at the same time. Default: {STREAMS_MAX}.",
+    ),
+]
 
 
 @command(EXECUTE)
@@ -70,14 +90,8 @@ def serve(
             "--no-token", help="Let every process of this machine call the server, without a token."
         ),
     ] = False,
-    rate: Annotated[
-        float | None,
-        typer.Option(
-            "--rate",
-            metavar="N",
-            help="How many requests per second each token may send. Default: as many as it wants.",
-        ),
-    ] = None,
+    rate: Rate = None,
+    streams: Streams = STREAMS_MAX,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     store: options.Store = None,
@@ -100,6 +114,7 @@ def serve(
         token=given,
         token_text=text,
         works=bool(flows) and not no_work,
+        streams=streams,
         commands=command_line(file=files[0] if files else None, store=store),
         as_json=as_json,
         rate=rate,
@@ -116,6 +131,7 @@ class _Plan(NamedTuple):
     token: Token | None
     token_text: str
     works: bool
+    streams: int
     commands: CommandLine
     as_json: bool
     rate: float | None
@@ -127,6 +143,7 @@ def _run(plan: _Plan, given: blocking.Options) -> int:
 
     ended = False
     listening = connection.listen(plan.host, plan.port)
+    connection.allow_connections(plan.streams)
     engine = blocking.BlockingEngine(**given)
     engine.os_signals.always, engine.os_signals.announces = True, False
     with screen.shielded(json_only=plan.as_json) as out, listening:
@@ -167,6 +184,7 @@ def _application(engine: Engine, plan: _Plan) -> Any:
         commands=plan.commands,
         features=("work",) if plan.works else (),
         rate=plan.rate,
+        streams=plan.streams,
     )
 
 

@@ -746,22 +746,24 @@ class Engine:
 
     @overload
     def follow(
-        self, run_id: str, after: int | str = 0, *, chunks: Literal[False] = False
+        self, run_id: str, after: int | str = 0, *, chunks: Literal[False] = False, stay: bool = False
     ) -> Following[EventView]: ...
 
     @overload
     def follow(
-        self, run_id: str, after: int | str = 0, *, chunks: Literal[True]
+        self, run_id: str, after: int | str = 0, *, chunks: Literal[True], stay: bool = False
     ) -> Following[EventView | Chunk]: ...
 
-    def follow(self, run_id: str, after: int | str = 0, *, chunks: bool = False) -> Following[Any]:
-        """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped. With `chunks`, also
-        yield the chunks that its nodes stream, as they arrive. `after` is the seq of an event, or the `cursor` of an earlier
-        follower.
+    def follow(
+        self, run_id: str, after: int | str = 0, *, chunks: bool = False, stay: bool = False
+    ) -> Following[Any]:
+        """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped; with `stay`, until
+        it is over (completed or cancelled). With `chunks`, also yield the chunks that its nodes stream, as they arrive. `after`
+        is the seq of an event, or the `cursor` of an earlier follower.
         """
         if self._followers is None:
             self._followers = Followers(self._open())
-        return self._followers.follow(run_id, after, chunks=chunks)
+        return self._followers.follow(run_id, after, chunks=chunks, stay=stay)
 
     async def requests(self, run_id: str) -> list[RequestView]:
         """List the requests to a run that wait for an engine, and those that were refused, oldest first."""

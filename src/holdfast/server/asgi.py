@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
@@ -26,6 +26,7 @@ from holdfast.server.backend import Backend, encode_hook
 from holdfast.server.calls import Answer, ApiRoute, HttpCall
 from holdfast.server.guard import Guard, RequestHead
 from holdfast.server.json_body import decode
+from holdfast.server.open_streams import STREAMS_MAX, Push
 from holdfast.server.parameters import read_query
 from holdfast.server.problems import refuse
 from holdfast.server.rates import Rates
@@ -55,17 +56,19 @@ def asgi(
     clock: Clock | None = None,
     features: tuple[str, ...] = (),
     rate: float | None = None,
+    streams: int = STREAMS_MAX,
     table: Table | None = None,
 ) -> Application:
     """Make an ASGI application that offers what this engine can do. The engine must be open while requests are answered.
 
     `public_urls` are the addresses under which the application is called, such as `https://holdfast.example.com`; on loopback
     it needs none. `tokens` are valid besides those in the store. With `anonymous`, requests without a token are accepted. With
-    `rate`, each token may send that many requests per second.
+    `rate`, each token may send that many requests per second. At most `streams` clients may follow events at the same time.
     """
     backend = Backend(engine, commands=commands, clock=clock)
     addresses = Addresses(public_urls)
     backend.public_urls, backend.features = addresses.public_urls, features
+    backend.streams.limit = streams
 
     def find(token_id: str) -> Token | None:
         return backend.store.tokens.get(token_id)  # the store of this moment: the engine may be opened later
@@ -123,8 +126,10 @@ class Application:
                 return
             except Exception as error:  # noqa: BLE001 - every exception becomes a problem
                 response = _problem(error, request.scope)
+            began_to_send = asyncio.get_running_loop().time()
             await response(request.scope, request.receive, send)
-        spent = asyncio.get_running_loop().time() - began
+        is_stream = isinstance(response, _EventStream)  # it takes as long as the client likes
+        spent = (began_to_send if is_stream else asyncio.get_running_loop().time()) - began
         method, path = (route.method, route.path) if route is not None else ("none", "none")
         self.backend.counts.add(method, path, response.status_code, spent)
 
@@ -173,10 +178,12 @@ class Application:
         if answer.status == 304:
             return Response(None, 304, headers)
         headers["Content-Type"] = answer.media_type
+        if is_head and (answer.file or answer.stream):
+            return Response(None, answer.status, headers)
+        if answer.stream is not None:
+            return _EventStream(answer.stream, answer.status, headers)
         if answer.file is None:
             return Response(answer.body, answer.status, headers)
-        if is_head:
-            return Response(None, answer.status, headers)
         return StreamingResponse(self._stream(answer.file), answer.status, headers)
 
     async def _stream(self, file: BinaryIO) -> AsyncIterator[bytes]:
@@ -195,6 +202,24 @@ def _call(handler: Any, call: HttpCall[Any, Any]) -> Answer:
 
 _NOBODY = Identity(token_id="", name="", role="read", by="")
 """Who calls a path that needs no token."""
+
+
+class _EventStream(StreamingResponse):
+    """A response whose parts are sent one by one, each when the client can be sent more."""
+
+    def __init__(
+        self, stream: Callable[[Push], Awaitable[None]], status: int, headers: dict[str, str]
+    ) -> None:
+        super().__init__((), status, headers)
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def push(part: bytes) -> None:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await self._stream(push)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class _Gone:

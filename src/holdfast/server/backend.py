@@ -18,6 +18,7 @@ from holdfast.server.access import Access, Identity
 from holdfast.server.clerk import Clerk
 from holdfast.server.counts import Counts
 from holdfast.server.keys import UsedKeys
+from holdfast.server.open_streams import OpenStreams
 from holdfast.server.problems import refuse
 from holdfast.storage.contract import Store
 from holdfast.upkeep import doctor
@@ -78,6 +79,9 @@ class Backend:
         self.ready = (0.0, False)
         """When `/readyz` last looked at the store, and whether that succeeded."""
         self.access: Access | None = None
+        self.streams = OpenStreams(self.clock, self._is_valid)
+        self.channels: dict[Hashable, Any] = {}
+        """What the open streams follow -> the news that those with the same interest share."""
         self._threads: ThreadPoolExecutor | None = None
         self._examined: tuple[float, list[Diagnosis]] | None = None
         self._examining: asyncio.Lock | None = None
@@ -103,9 +107,12 @@ class Backend:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-server")
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **options))
 
+    async def _is_valid(self, who: Identity) -> bool:
+        return self.access is None or await self.access.is_valid(who)
+
     async def require_valid(self, who: Identity) -> None:
         """Raise `Refused` if the token of a request that is answered slowly is not valid any more."""
-        if self.access is not None and not await self.access.is_valid(who):
+        if not await self._is_valid(who):
             raise refuse("unauthorized", "The token has expired, or was revoked, while the request waited.")
 
     async def examine(self, *, again: bool) -> tuple[float, list[Diagnosis]]:
@@ -128,6 +135,7 @@ class Backend:
         """Let the threads end, and the handlers that wait."""
         self.is_stopping = True
         self.clerk.close()
+        self.streams.stop()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None

@@ -13,27 +13,32 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, overload
 from urllib.parse import quote
 
 import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import GOING, UNDER_WAY
-from holdfast.errors import SettingError, StateError
+from holdfast.errors import SettingError, StateError, StoreUnusable
+from holdfast.reading.chunks import Chunk
+from holdfast.reading.following import Cursor
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary, result_of
 from holdfast.runtime.blocking import Blocking, blocking, wait_for
 from holdfast.runtime.creation import OnExists, Repeat
-from holdfast.runtime.followers import Cursor, Following
-from holdfast.server.http_session import HttpSession
+from holdfast.runtime.followers import Following
+from holdfast.server.http_session import AGAIN_S, HttpSession
 from holdfast.storage.contract import RunStatus
+from holdfast.storage.http.problem_types import ReportedProblem, error_of
 from holdfast.storage.http.server_url import ServerUrl, check_token, token_from
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 _LONG_POLL_S = 30
+_SILENT_S = 1.0
+"""After how many seconds without news a follower looks whether the run has stopped."""
 _EVENTS_MAX = 200
 _CHECKPOINTS_MAX = 1000
 _QUESTIONS_MAX = 1000
@@ -454,9 +459,14 @@ class Client:
                 return found
 
     async def _events(
-        self, run_id: str, after: int, node: str | None = None, kind: str | None = None
+        self,
+        run_id: str,
+        after: int,
+        node: str | None = None,
+        kind: str | None = None,
+        limit: int = _EVENTS_MAX,
     ) -> _Events:
-        words = {"after": after, "node": node, "kind": kind, "limit": _EVENTS_MAX}
+        words = {"after": after, "node": node, "kind": kind, "limit": limit}
         return await self._open().get(_path(run_id, "events"), _Events, words)
 
     async def checkpoints(self, run_id: str) -> list[Checkpoint]:
@@ -475,25 +485,90 @@ class Client:
         words = {"run": run_id, "limit": _QUESTIONS_MAX}
         return (await self._open().get("/questions", _Questions, words)).questions
 
-    def follow(self, run_id: str, after: int | str = 0) -> Following[EventView]:
-        """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped, also if the server
-        restarts meanwhile. `after` is the seq of an event, or the `cursor` of an earlier follower.
+    @overload
+    def follow(
+        self, run_id: str, after: int | str = 0, *, chunks: Literal[False] = False, stay: bool = False
+    ) -> Following[EventView]: ...
+
+    @overload
+    def follow(
+        self, run_id: str, after: int | str = 0, *, chunks: Literal[True], stay: bool = False
+    ) -> Following[EventView | Chunk]: ...
+
+    def follow(
+        self, run_id: str, after: int | str = 0, *, chunks: bool = False, stay: bool = False
+    ) -> Following[Any]:
+        """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped; with `stay`, until
+        it is over. If the connection is cut or the server restarts, the client continues where it was. With `chunks`, also yield
+        what the nodes stream, as it arrives. `after` is the seq of an event, or the `cursor` of an earlier follower.
         """
         cursor = Cursor.parse(after)
-        return Following(self._follow(run_id, cursor), cursor)
+        return Following(self._follow(run_id, cursor, chunks=chunks, stay=stay), cursor)
 
-    async def _follow(self, run_id: str, cursor: Cursor) -> AsyncGenerator[EventView, None]:
-        while True:
+    async def _follow(
+        self, run_id: str, cursor: Cursor, *, chunks: bool, stay: bool
+    ) -> AsyncGenerator[EventView | Chunk, None]:
+        async for name, data in self._frames(run_id, cursor, stay=stay):
+            found = await self._news(run_id, name, data)
+            if isinstance(found, EventView):
+                cursor.seq = found.seq
+                yield found
+            elif isinstance(found, Chunk) and chunks and found.number > cursor.chunks.get(found.streamer, 0):
+                cursor.chunks[found.streamer] = found.number
+                yield found
+            elif name == "reset":
+                cursor.seq = msgspec.json.decode(data, type=_Moved).seq
+
+    async def _frames(
+        self, run_id: str, cursor: Cursor, *, stay: bool
+    ) -> AsyncGenerator[tuple[str, bytes], None]:
+        """Yield the frames of a run, over as many connections as it takes, until it is over; without `stay`, until it has
+        stopped, which makes no event.
+        """
+        failed = 0
+        while failed <= len(AGAIN_S):
+            async with self._open().stream("/live", {"run": run_id, "after": cursor.seq}) as frames:
+                while True:
+                    try:
+                        frame = await asyncio.wait_for(frames.get(), _SILENT_S)
+                    except TimeoutError:
+                        if not stay and await self._has_no_more(run_id, cursor.seq):
+                            return
+                        continue
+                    if isinstance(frame, StoreUnusable) and failed < len(AGAIN_S):
+                        failed += 1  # the server may be starting again
+                        break
+                    if isinstance(frame, Exception):
+                        raise frame
+                    if frame is None:
+                        break
+                    failed = 0
+                    if frame[0] == "over":
+                        return
+                    yield frame
+            await asyncio.sleep(AGAIN_S[max(0, failed - 1)])
+
+    async def _has_no_more(self, run_id: str, seq: int) -> bool:
+        """Return whether a run has stopped, and this is its last event."""
+        with suppress(StoreUnusable):
             run = await self._open().get(_path(run_id), Run[Any])
-            page = await self._events(run_id, cursor.seq)
-            for event in page.events:
-                cursor.seq = event.seq
-                yield event
-            if cursor.seq < run.seq or page.newer is not None:
-                continue
-            if _has_stopped(run):
-                return
-            await self._open().get(_path(run_id), _Moved, {"wait": _poll_s(run), "after": run.seq})
+            return seq >= run.seq and _has_stopped(run)
+        return False
+
+    async def _news(self, run_id: str, name: str, data: bytes) -> EventView | Chunk | None:
+        """Return the event or chunk of a frame; None if it has neither. An event that is too large for a stream is read."""
+        match name:
+            case "event":
+                event = msgspec.json.decode(data, type=_LiveEvent)
+                if event.omitted:
+                    return (await self._events(run_id, event.seq - 1, limit=1)).events[0]
+                return EventView(**{field: getattr(event, field) for field in EventView.__struct_fields__})
+            case "chunk":
+                return msgspec.json.decode(data, type=Chunk)
+            case "problem":
+                raise error_of(msgspec.json.decode(data, type=ReportedProblem), self.url)
+            case _:
+                return None
 
     def _typed(self, run: Run[Any]) -> Run[Any]:
         flow = self._flows.get(run.flow)
@@ -510,6 +585,10 @@ class _Started(msgspec.Struct):
 
 class _Moved(msgspec.Struct):
     seq: int
+
+
+class _LiveEvent(EventView, frozen=True, kw_only=True):
+    omitted: int = 0
 
 
 _MAY_BE_NULL = ("answer", "input", "payload")

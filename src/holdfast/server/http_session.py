@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.core import VERSION
-from holdfast.errors import SettingError
+from holdfast.errors import HoldfastError, SettingError
 from holdfast.storage.http.connections import ANSWER_S, API, CONNECT_S, JSON_BYTES_MAX
 from holdfast.storage.http.problem_types import (
     refusal_of,
@@ -36,9 +36,12 @@ except ImportError:
 T = TypeVar("T")
 Words = Mapping[str, Any]
 
-_AGAIN_S = (0.1, 0.4, 1.6)
+AGAIN_S = (0.1, 0.4, 1.6)
 """For how many seconds to wait before a request is sent again whose connection was cut."""
 _PIECE = 256 * 1024
+_FRAME_BYTES_MAX = 4 * 1024 * 1024
+_FRAMES_MAX = 100
+Frames = asyncio.Queue[tuple[str, bytes] | Exception | None]
 _CUT = (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientOSError)
 
 
@@ -86,7 +89,7 @@ class HttpSession:
         self, method: str, path: str, words: Words | None, body: Any, headers: Mapping[str, str]
     ) -> bytes:
         was_cut = False
-        for again_s in (*_AGAIN_S, None):
+        for again_s in (*AGAIN_S, None):
             try:
                 async with self.open(method, path, words=words, body=body, headers=headers) as answer:
                     return await self._read(answer)
@@ -145,6 +148,47 @@ class HttpSession:
             raise
         except (aiohttp.ClientResponseError, aiohttp.InvalidURL) as fault:
             raise unreachable(self.url.text, fault) from None
+
+    @asynccontextmanager
+    async def stream(self, path: str, words: Words) -> AsyncIterator[Frames]:
+        """Open a stream of server-sent events: a queue of frames, each a name and its data. Then follows None if the stream was
+        cut, or the error that ended it.
+        """
+        frames: Frames = asyncio.Queue(_FRAMES_MAX)
+        reading = asyncio.create_task(self._fill(frames, path, words))
+        try:
+            yield frames
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+    async def _fill(self, frames: Frames, path: str, words: Words) -> None:
+        end: Exception | None = None
+        try:
+            async with self.open("GET", path, words=words) as answer:
+                await self._read_frames(answer, frames)
+        except aiohttp.ClientConnectorError as fault:
+            end = unreachable(self.url.text, fault.os_error)
+        except _CUT:
+            pass
+        except HoldfastError as fault:
+            end = fault
+        await frames.put(end)
+
+    async def _read_frames(self, answer: aiohttp.ClientResponse, frames: Frames) -> None:
+        name, data, size = "", b"", 0
+        async for line in answer.content:
+            size += len(line)
+            if size > _FRAME_BYTES_MAX:
+                raise too_large(self.url.text, _FRAME_BYTES_MAX)
+            if line.startswith(b"event: "):
+                name = line[7:].strip().decode("ascii", "replace")
+            elif line.startswith(b"data: "):
+                data += line[6:].rstrip(b"\r\n")
+            elif not line.strip():
+                if name:
+                    await frames.put((name, data))
+                name, data, size = "", b"", 0
 
     async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
         data = bytearray()

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import VERSION
-from holdfast.server.calls import JSON, ApiRoute
+from holdfast.server.calls import EVENTS, JSON, ApiRoute
 from holdfast.server.problems import MEDIA_TYPE, Problem
 from holdfast.server.table import VALUES
 from holdfast.server.verb_headers import SCHEMAS
@@ -92,6 +92,8 @@ def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if route.media_type == JSON:
         content = {JSON: {"schema": schemas[route.output]}}
+    elif route.media_type == EVENTS:
+        content = {EVENTS: {"schema": _EVENT}}
     elif route.media_type.startswith("text/"):
         content = {route.media_type: {"schema": {"type": "string"}}}
     else:
@@ -109,6 +111,11 @@ def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     return found
 
 
+_EVENT = {
+    "description": "A server-sent event; its data is a JSON document.",
+    "type": "object",
+    "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": {"type": "string"}},
+}
 _DESCRIPTIONS = {
     200: "Success",
     201: "Created",

@@ -73,6 +73,11 @@ KINDS: dict[str, ProblemKind] = {
         400, "The cursor is not valid", "Leave out `cursor` to begin with the first page."
     ),
     "bad-json": ProblemKind(400, "The body is not valid JSON", "Send one JSON document in UTF-8."),
+    "bad-event-id": ProblemKind(
+        400,
+        "The stream cannot continue there",
+        "Get the run again, and follow it without `Last-Event-ID`, or with the seq of that answer.",
+    ),
     "unauthorized": ProblemKind(
         401,
         "A valid token is needed",
@@ -120,6 +125,11 @@ KINDS: dict[str, ProblemKind] = {
     ),
     "too-many-failures": ProblemKind(
         429, "Too many requests with a wrong token", "Wait as long as the header `Retry-After` says."
+    ),
+    "too-many-streams": ProblemKind(
+        503,
+        "Too many clients follow events",
+        "Wait as long as the header `Retry-After` says, or allow more: holdfast serve --streams N.",
     ),
     "defect": ProblemKind(500, "A defect in Holdfast", "Please report it, with the log of the server."),
     "closed": ProblemKind(503, "The server has no open store", "Send the request again in a few seconds."),

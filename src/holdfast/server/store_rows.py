@@ -34,8 +34,10 @@ from holdfast.storage.http.row_format import (
     StoredRuns,
     StoredSnapshot,
     StoredStreams,
+    StoredTails,
     StoredUpkeep,
     WantedEvents,
+    WantedTails,
 )
 from holdfast.storage.queues import Board
 from holdfast.storage.upkeep import Facts
@@ -48,8 +50,8 @@ class WantedQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Which rows to give."""
 
     query: Annotated[str, Meta(max_length=2000)] = "{}"
-    """The conditions as a JSON object: for runs, the fields of `holdfast.storage.contract.Query`; for events, those of
-    `holdfast.storage.http.row_format.WantedEvents`. Texts are compared as they are, so they may have any character.
+    """The conditions as a JSON object: for runs, the fields of `Query` in `holdfast.storage.contract`; for events and the ends
+    of logs, those of `WantedEvents` and `WantedTails` in `holdfast.storage.http.row_format`. Texts may have any character.
     """
 
 
@@ -124,6 +126,16 @@ def get_stored_events(call: HttpCall[WantedQuery, None]) -> StoredEvents:
     )
     given = _within_size(rows)
     return StoredEvents(given, more=bool(limit) and (len(given) < len(rows) or len(rows) == limit))
+
+
+def get_stored_tails(call: HttpCall[WantedQuery, None]) -> StoredTails:
+    """Get the ends of the logs of some runs, for a client that follows them."""
+    query = _read(call.query.query, WantedTails)
+    store, limit = _store(call), max(0, min(query.limit, EVENTS_MAX))
+    found = store.feed.look(query.after, limit)
+    for tail in found.values():
+        tail.rows = _within_size(tail.rows)
+    return StoredTails(found)
 
 
 def _within_size(rows: list[Row]) -> list[Row]:

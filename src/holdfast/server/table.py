@@ -20,6 +20,7 @@ from holdfast.server import (
     administration,
     batch_requests,
     health,
+    live,
     logs,
     node_visits,
     overview,
@@ -30,7 +31,7 @@ from holdfast.server import (
     verb_inputs,
     verbs,
 )
-from holdfast.server.calls import JSON, ApiRoute
+from holdfast.server.calls import EVENTS, JSON, ApiRoute
 from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import refuse
 from holdfast.server.verb_headers import IF_MATCH, KEY, PREFER, TRACE
@@ -202,6 +203,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=overview.get_doctor,
         query=overview.DoctorQuery,
         output=overview.Examination,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/live",
+        role="read",
+        handler=live.get_live,
+        query=live.LiveQuery,
+        media_type=EVENTS,
     ),
     ApiRoute(
         method="POST",
@@ -381,6 +390,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     _rows("/runs", store_rows.get_stored_runs, row_format.StoredRuns, query=store_rows.WantedQuery),
     _rows("/runs/{id}", store_rows.get_stored_run, RunRow),
     _rows("/runs/{id}/events", store_rows.get_stored_events, row_format.StoredEvents, query=store_rows.WantedQuery),
+    _rows("/tails", store_rows.get_stored_tails, row_format.StoredTails, query=store_rows.WantedQuery),
     _rows("/runs/{id}/snapshot", store_rows.get_stored_snapshot, row_format.StoredSnapshot, query=store_rows.StoredSnapshotQuery),
     _rows("/runs/{id}/inbox", store_rows.get_stored_inbox, row_format.StoredRequests),
     _rows("/runs/{id}/upkeep", store_rows.get_stored_upkeep, row_format.StoredUpkeep),

@@ -11,7 +11,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from holdfast.storage.contract import Request, Row, RunRow, Snapshot
+from holdfast.storage.contract import Request, Row, RunRow, Snapshot, Tail
 from holdfast.storage.queues import LiveHolder, Queue
 from holdfast.storage.upkeep import Kept, Trimmed
 
@@ -65,6 +65,20 @@ class StoredEvents(msgspec.Struct, frozen=True):
 
     events: list[Row]
     more: bool
+
+
+class WantedTails(msgspec.Struct, frozen=True, kw_only=True):
+    """Of which runs to give the ends of their logs: see `Feed.look`."""
+
+    after: dict[str, Seq] = {}
+    """Run -> the seq after which its events are given."""
+    limit: Seq = EVENTS_MAX
+
+
+class StoredTails(msgspec.Struct, frozen=True):
+    """The ends of some logs, by run."""
+
+    tails: dict[str, Tail]
 
 
 class StoredSnapshot(msgspec.Struct, frozen=True):

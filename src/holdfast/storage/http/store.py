@@ -10,7 +10,7 @@ request that was cut off is sent again with the same key, so it is stored once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -28,8 +28,8 @@ from holdfast.errors import (
     StoreUnusable,
 )
 from holdfast.storage import process
-from holdfast.storage.blobs import Blob, Blobs, require_digest, require_run_id
-from holdfast.storage.contract import Query, Request, Row, RunRow, Snapshot
+from holdfast.storage.blobs import Blob, Blobs, Piece, require_digest, require_run_id
+from holdfast.storage.contract import Feed, Query, Request, Row, RunRow, Snapshot, Tail
 from holdfast.storage.http.connections import Connections
 from holdfast.storage.http.row_format import (
     EVENTS_MAX,
@@ -45,8 +45,10 @@ from holdfast.storage.http.row_format import (
     StoredRuns,
     StoredSnapshot,
     StoredStreams,
+    StoredTails,
     StoredUpkeep,
     WantedEvents,
+    WantedTails,
 )
 from holdfast.storage.http.server_url import ServerUrl, token_from
 from holdfast.storage.queues import Board, LiveHolder, Posted, Queue, Queues
@@ -133,6 +135,7 @@ class RemoteStore:
         self.generation = self._server.about.generation
         self.blobs: Blobs = RemoteBlobs(self._server)
         self.queues: Queues = RemoteQueues(self._server)
+        self.feed: Feed = RemoteFeed(self._server)
         self.upkeep: Upkeep = RemoteUpkeep(self._server)
         self.tokens: Tokens = RemoteTokens(self._server)
 
@@ -294,10 +297,38 @@ class RemoteBlobs(_Part):
         require_run_id(run_id)
         return self._server.get(f"/store/runs/{run_id}/streams", StoredStreams).streams
 
+    def spilled_after(self, marks: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Piece]]:
+        """Read the streams of each run as a whole: a mark is how many of its bytes were returned before."""
+        found = {}
+        for run_id, known in marks.items():
+            streams = {key: _piece(data, known.get(key, 0)) for key, data in self.spilled(run_id).items()}
+            if streams:
+                found[run_id] = streams
+        return found
+
     def now(self) -> float:
         return 0.0
 
     put = digests = delete = expire = tidy = spilling = spill = unspill = _only_there
+
+
+def _piece(data: bytes, mark: int) -> Piece:
+    if mark > len(data):
+        return Piece(data, len(data), anew=True)
+    return Piece(data[mark:], len(data))
+
+
+class RemoteFeed(_Part):
+    """The feed of a store on a server."""
+
+    def look(self, after: Mapping[str, int], limit: int) -> dict[str, Tail]:
+        wanted = [(run_id, seq) for run_id, seq in after.items() if RUN_ID.fullmatch(run_id)]
+        found: dict[str, Tail] = {}
+        for begin in range(0, len(wanted), _IDS_MAX):
+            some = WantedTails(after=dict(wanted[begin : begin + _IDS_MAX]), limit=limit)
+            words = urlencode({"query": msgspec.json.encode(some).decode()})
+            found |= self._server.get(f"/store/tails?{words}", StoredTails).tails
+        return found
 
 
 class RemoteQueues(_Part):

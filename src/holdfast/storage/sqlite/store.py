@@ -19,7 +19,18 @@ import msgspec
 from holdfast.errors import RunHeld, RunNotFound, StorePoisoned
 from holdfast.storage import leases, schema, walks
 from holdfast.storage.blobs import Blobs
-from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
+from holdfast.storage.contract import (
+    Append,
+    Feed,
+    Holder,
+    Lease,
+    Query,
+    Request,
+    Row,
+    RunRow,
+    Snapshot,
+    Verdict,
+)
 from holdfast.storage.files import disk
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.oversize import keep_blobs
@@ -27,6 +38,7 @@ from holdfast.storage.queues import Queues
 from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, request_of, run_row
 from holdfast.storage.sqlite.append import Appends, UnfitAppend
 from holdfast.storage.sqlite.database import Cells, SqliteDatabase
+from holdfast.storage.sqlite.feed import SqliteFeed
 from holdfast.storage.sqlite.queues import SqliteQueues
 from holdfast.storage.sqlite.tokens import SqliteTokens
 from holdfast.storage.sqlite.upkeep import SqliteUpkeep
@@ -81,6 +93,10 @@ class SqliteStore:
     @cached_property
     def tokens(self) -> Tokens:
         return SqliteTokens(self._database)
+
+    @cached_property
+    def feed(self) -> Feed:
+        return SqliteFeed(self._database, self._alive)
 
     # --- logs ----------------------------------------------------------------------------------------
 
