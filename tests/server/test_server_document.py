@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast.server import access, connection, guard
+from holdfast.server import access, connection, guard, live, open_streams
 from holdfast.server.table import ROUTES
 from holdfast.storage.tokens import ROLES
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "server.md").read_text("utf-8")
-COMMANDS = (DOCS / "cli.md").read_text("utf-8")
 
 
 def test_the_document_has_every_route():
@@ -24,11 +23,6 @@ def test_the_document_has_every_role():
     assert tuple(re.findall(r"`(\w+)`", listed[1])) == ROLES
 
 
-def test_the_command_says_which_role_all_routes_need():
-    assert {route.role for route in ROUTES} == {"read", None}
-    assert "no route needs more than `read`" in COMMANDS
-
-
 def test_the_document_has_the_limits():
     for limit in (
         f"within {connection.HEAD_S:g} seconds",
@@ -36,6 +30,10 @@ def test_the_document_has_the_limits():
         f"for {connection.WRITE_S:g} seconds",
         f"over {guard.BODY_BYTES_MAX >> 20} MB",
         f"{access.FAILURES_MAX} wrong tokens per minute",
+        f"At most {open_streams.STREAMS_MAX:,} clients",
+        f"every {open_streams.HEARTBEAT_S:g} seconds",
+        f"does not read for {open_streams.STUCK_S:g} seconds",
+        f"larger than {live.FRAME_BYTES_MAX >> 10} KB",
     ):
         assert limit in DOCUMENT, limit
     assert access.WINDOW_S == 60

@@ -41,7 +41,10 @@ def test_every_route_answers(store):
             await run_order(engine, "bad", fails=True)
             app = hf.asgi(engine, tokens=TOKENS)
             caller = Caller(app)
-            for route in ROUTES:
+            readable = [
+                one for one in ROUTES if one.method == "GET" and one.media_type != "text/event-stream"
+            ]
+            for route in readable:
                 reply = await caller.get(path_of(route))
                 assert reply.status == (404 if route.path.endswith("{path}") else 200), (
                     route.path,

@@ -15,7 +15,10 @@ from holdfast.reading.remedies import CommandLine
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.engine import Engine
 from holdfast.server.access import Access, Identity
+from holdfast.server.clerk import Clerk
 from holdfast.server.counts import Counts
+from holdfast.server.keys import UsedKeys
+from holdfast.server.open_streams import OpenStreams
 from holdfast.server.problems import refuse
 from holdfast.storage.contract import Store
 from holdfast.upkeep import doctor
@@ -60,6 +63,9 @@ class Backend:
         self, engine: Engine, *, commands: CommandLine | None = None, clock: Clock | None = None
     ) -> None:
         self.engine = engine
+        self.clerk = Clerk(engine)
+        """Records what callers ask for."""
+        self.used_keys = UsedKeys()
         self.clock = clock or SystemClock()
         self.commands = commands or CommandLine()
         """How the commands are typed that the server suggests."""
@@ -73,6 +79,9 @@ class Backend:
         self.ready = (0.0, False)
         """When `/readyz` last looked at the store, and whether that succeeded."""
         self.access: Access | None = None
+        self.streams = OpenStreams(self.clock, self._is_valid)
+        self.channels: dict[Hashable, Any] = {}
+        """What the open streams follow -> the news that those with the same interest share."""
         self._threads: ThreadPoolExecutor | None = None
         self._examined: tuple[float, list[Diagnosis]] | None = None
         self._examining: asyncio.Lock | None = None
@@ -99,9 +108,12 @@ class Backend:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-server")
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **options))
 
+    async def _is_valid(self, who: Identity) -> bool:
+        return self.access is None or await self.access.is_valid(who)
+
     async def require_valid(self, who: Identity) -> None:
         """Raise `Refused` if the token of a request that is answered slowly is not valid any more."""
-        if self.access is not None and not await self.access.is_valid(who):
+        if not await self._is_valid(who):
             raise refuse("unauthorized", "The token has expired, or was revoked, while the request waited.")
 
     async def examine(self, *, again: bool) -> tuple[float, list[Diagnosis]]:
@@ -135,6 +147,8 @@ class Backend:
     def close(self) -> None:
         """Let the threads end, and the handlers that wait."""
         self.is_stopping = True
+        self.clerk.close()
+        self.streams.stop()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
