@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
-from holdfast.server import health, logs, node_visits, overview, run_files, runs
+from holdfast.server import health, logs, node_visits, overview, questions, run_files, runs
 from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import refuse
 
@@ -130,9 +130,9 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="GET",
         path=f"{API}/questions",
         role="read",
-        handler=overview.list_questions,
-        query=overview.QuestionsQuery,
-        output=overview.QuestionList,
+        handler=questions.list_questions,
+        query=questions.QuestionsQuery,
+        output=questions.QuestionList,
     ),
     ApiRoute(
         method="GET", path=f"{API}/flows", role="read", handler=overview.list_flows, output=overview.FlowList
