@@ -223,10 +223,15 @@ def _fold(state: RunState, rows: list[Row], store: Store) -> None:
         for event in opened(store, state.run_id, rows):
             fold(state, event)
     except IllegalEvent as fault:
-        raise StoreCorrupt(
-            f"the log of run {state.run_id!r} contains an event that is not possible there: {fault}. "
-            f"`holdfast verify {state.run_id}` says more; if the log is damaged, restore the store from a backup."
-        ) from fault
+        raise impossible(state.run_id, fault) from fault
+
+
+def impossible(run_id: str, fault: IllegalEvent) -> StoreCorrupt:
+    """Return the error for a log with an event that its state does not allow."""
+    return StoreCorrupt(
+        f"the log of run {run_id!r} contains an event that is not possible there: {fault}. "
+        f"`holdfast verify {run_id}` says more; if the log is damaged, restore the store from a backup."
+    )
 
 
 def defined(stored: bytes, run_id: str) -> Definition:

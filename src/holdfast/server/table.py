@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
-from holdfast.server import health, logs, node_visits, overview, questions, run_files, runs
+from holdfast.reading.timeline import Timeline
+from holdfast.server import drawings, health, logs, node_visits, overview, questions, run_files, runs
 from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import refuse
 
@@ -80,6 +81,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=logs.get_diff,
         query=logs.DiffQuery,
         output=logs.Diff,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/timeline",
+        role="read",
+        handler=drawings.get_timeline,
+        query=drawings.TimelineQuery,
+        output=Timeline,
     ),
     ApiRoute(
         method="GET",
