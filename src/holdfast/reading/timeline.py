@@ -19,7 +19,7 @@ from holdfast.core import events
 from holdfast.core.events import Failure, Stored
 from holdfast.core.fold import fold
 from holdfast.core.kinds import FROM_OUTSIDE, TAKES_OVER
-from holdfast.core.run_state import FINAL, GOING, UNDER_WAY, Question, RunState, Wait, stretches
+from holdfast.core.run_state import ENDED, GOING, Question, RunState, Wait, stretches
 from holdfast.errors import IllegalEvent, RunNotFound, StoreError, describe_failure
 from holdfast.reading import history, text, words
 from holdfast.reading.spans import (
@@ -475,14 +475,14 @@ class _Drawing:
     def _finish_holder(self) -> None:
         """Say about the last holder what the row of the run says: whether it holds the run now, or has died."""
         row = self.row
-        crashed = row.status in UNDER_WAY and row.holder is not None and not row.held
         last = self.holders[-1] if self.holders else None
+        died = not row.held and (bool(self.running) or self.seen_status == "running")
         if last is not None and last.end is None:
             if row.held:
                 last.holder = last.holder or held_by(row)
             else:
-                last.end, last.ended_at = ("died" if crashed else "released"), self.seen_at
-        if crashed:
+                last.end, last.ended_at = ("died" if died else "released"), self.seen_at
+        if died:
             self._end_bars("died", self.seen_at)
-        if last is not None and last.end in ("died", "drained") and row.status not in FINAL | {"failed"}:
+        if last is not None and last.end in ("died", "drained") and row.status not in ENDED:
             self._add_gap(last, None)
