@@ -11,6 +11,7 @@ import holdfast as hf
 from holdfast.core import events
 from holdfast.core.run_state import ENDED
 from holdfast.reading.timeline import Part, Timeline, timeline
+from holdfast.storage.contract import Query
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.builders import STARTS_AT, History, crashed_copy, outline, play
 from holdfast.testing.flows import attended, nested
@@ -156,7 +157,7 @@ def test_forks_say_from_where_they_were_made() -> None:
     store = MemoryStore()
     History("r", ASKS).created().completed("a").settled().write(store)
     hf.fork("r@3", run_id="f", store=store, flows=[ASKS], by="ada", reason="what if")
-    (fork,) = timeline(store, store.run("r"), Part()).forks
+    (fork,) = timeline(store, store.run("r"), Part(), store.runs(Query(parent="r"))).forks
     assert (fork.run_id, fork.to, fork.by, fork.reason) == ("f", 3, "ada", "what if")
     found = timeline(store, store.run("f"), Part())
     assert [(act.verb, act.about) for act in found.acts] == [("fork", "r@3")]

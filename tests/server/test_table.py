@@ -7,7 +7,7 @@ import re
 
 import pytest
 from app_client import HOST, SECRET, TOKENS, Caller, Reply, make_token
-from served_flows import opened, run_order
+from served_flows import flow, opened, run_order
 
 from holdfast.server.asgi import asgi
 from holdfast.server.calls import ApiRoute
@@ -15,7 +15,7 @@ from holdfast.server.problems import Refused
 from holdfast.server.table import ROUTES, Table
 from holdfast.storage.tokens import ROLES, allows
 
-VALUES = {"id": "ok", "node": "charge", "path": "a.txt"}
+VALUES = {"id": "ok", "node": "charge", "path": "a.txt", "fingerprint": flow.fingerprint}
 QUERIES = {"/api/v1/runs/{id}/diff": "?from=2", "/api/v1/compare": "?a=ok&b=ok"}
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "get", "X")
 WRONG_TOKENS = {

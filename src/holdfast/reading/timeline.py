@@ -10,7 +10,8 @@ everything that began in the part has ended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -37,10 +38,10 @@ from holdfast.reading.spans import (
     item_span,
 )
 from holdfast.reading.views import held_by
-from holdfast.storage.contract import Query, RunRow, Store
+from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.rows import open_row
 
-_FORKS_MAX = 50
+FORKS_MAX = 50
 _ROWS_PER_READ = 1000
 _ERROR_WIDTH = 300
 _ENDS: dict[str, AttemptEnd] = {
@@ -95,7 +96,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     waits: list[WaitSpan]
     acts: list[Act]
     forks: list[ForkMade]
-    """Runs that were forked from this one, newest first, at most 50; only on the first page."""
+    """Runs that were forked from this one, newest first, the latest ones; only on the first page."""
     next: int | None
     """Pass this as `after` to get the next page; None on the last page."""
 
@@ -109,8 +110,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 1000
 
 
-def timeline(store: Store, row: RunRow, part: Part) -> Timeline:
-    """Return a part of the timeline of a run."""
+def timeline(store: Store, row: RunRow, part: Part, forks: Iterable[RunRow] = ()) -> Timeline:
+    """Return a part of the timeline of a run. `forks` are runs that were forked from it."""
     base = history.began_after(store, row)
     drawn = _Drawing(store, row, _first_seq(store, row, base, part))
     for stored in _events_after(store, row, drawn.state.seq):
@@ -131,7 +132,7 @@ def timeline(store: Store, row: RunRow, part: Part) -> Timeline:
         items=[piece for piece in shown if isinstance(piece, ItemSpan)],
         waits=[piece for piece in shown if isinstance(piece, WaitSpan)],
         acts=[piece for piece in shown if isinstance(piece, Act)],
-        forks=[] if part.after else _forks(store, row),
+        forks=[_fork_made(store, fork) for fork in forks],
         next=shown[-1].seq if len(shown) < len(pieces) else None,
     )
 
@@ -151,25 +152,18 @@ def _page(pieces: list[Piece], limit: int) -> list[Piece]:
     return pieces[:end]
 
 
-def _forks(store: Store, row: RunRow) -> list[ForkMade]:
-    found = []
-    for child in store.runs(Query(parent=row.run_id, limit=_FORKS_MAX)):
-        event: Any = None
-        try:
-            first = store.events(child.run_id, kinds=("RunForked",), limit=1)
-            event = open_row(first[0], store.blobs).event if first else None
-        except (RunNotFound, StoreError):  # deleted meanwhile, or damaged: its row is known
-            pass
-        found.append(
-            ForkMade(
-                run_id=child.run_id,
-                to=event.to if event is not None else None,
-                at=child.created_at,
-                by=event.by if event is not None else None,
-                reason=event.reason if event is not None else None,
-            )
-        )
-    return found
+def _fork_made(store: Store, fork: RunRow) -> ForkMade:
+    event: Any = None
+    with suppress(RunNotFound, StoreError):  # deleted meanwhile, or damaged: its row is known
+        first = store.events(fork.run_id, kinds=("RunForked",), limit=1)
+        event = open_row(first[0], store.blobs).event if first else None
+    return ForkMade(
+        run_id=fork.run_id,
+        to=event.to if event is not None else None,
+        at=fork.created_at,
+        by=event.by if event is not None else None,
+        reason=event.reason if event is not None else None,
+    )
 
 
 # --- where to begin ------------------------------------------------------------------------------------

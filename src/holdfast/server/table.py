@@ -12,8 +12,19 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
+from holdfast.reading.picture import PictureStates
 from holdfast.reading.timeline import Timeline
-from holdfast.server import drawings, health, logs, node_visits, overview, questions, run_files, runs
+from holdfast.server import (
+    drawings,
+    health,
+    logs,
+    node_visits,
+    overview,
+    questions,
+    run_files,
+    run_requests,
+    runs,
+)
 from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import refuse
 
@@ -24,6 +35,7 @@ REST = "{path}"
 VALUES: dict[str, re.Pattern[str]] = {
     "id": RUN_ID,
     "node": NODE_ID,
+    "fingerprint": re.compile(r"[0-9a-f]{64}"),
     "path": re.compile(r"[^\x00-\x1f\x7f\\]{1,1000}"),
 }
 """Name of a variable part -> what it may be."""
@@ -89,6 +101,16 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=drawings.get_timeline,
         query=drawings.TimelineQuery,
         output=Timeline,
+        statuses=(200, 304),
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/picture",
+        role="read",
+        handler=drawings.get_picture,
+        query=drawings.PictureQuery,
+        output=PictureStates,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET",
@@ -97,6 +119,21 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=node_visits.get_visit,
         query=node_visits.VisitQuery,
         output=node_visits.NodeVisit,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/questions",
+        role="read",
+        handler=questions.list_questions_of_run,
+        query=questions.QuestionsOfRunQuery,
+        output=questions.QuestionsOfRun,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/requests",
+        role="read",
+        handler=run_requests.list_requests,
+        output=run_requests.RequestsOfRun,
     ),
     ApiRoute(
         method="GET",
@@ -142,6 +179,15 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=questions.list_questions,
         query=questions.QuestionsQuery,
         output=questions.QuestionList,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/pictures/{{fingerprint}}",
+        role="read",
+        handler=drawings.get_flow_picture,
+        query=drawings.FlowPictureQuery,
+        output=drawings.FlowPicture,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET", path=f"{API}/flows", role="read", handler=overview.list_flows, output=overview.FlowList
@@ -247,6 +293,10 @@ def _read_value(name: str, raw: str) -> str:
     except UnicodeDecodeError:
         value = ""
     if not VALUES[name].fullmatch(value):
-        what = {"id": "the id of a run", "node": "the name of a node"}.get(name, "the name of a file")
+        what = {
+            "id": "the id of a run",
+            "node": "the name of a node",
+            "fingerprint": "the fingerprint of a flow",
+        }.get(name, "the name of a file")
         raise refuse("bad-parameter", f"A part of the path is not {what}.")
     return value
