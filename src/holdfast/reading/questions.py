@@ -25,7 +25,7 @@ KINDS = ("QuestionAsked", "QuestionAnswered", "TimerFired")
 """The kinds of events that `asked_in` needs."""
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class AnswerOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What follows from an answer."""
 
     answer: str | None
@@ -72,7 +72,7 @@ class AskedOnce(msgspec.Struct, frozen=True, kw_only=True):
 # --- what follows --------------------------------------------------------------------------------------
 
 
-def outcomes(definition: Definition, question: Question) -> list[Outcome]:
+def outcomes(definition: Definition, question: Question) -> list[AnswerOutcome]:
     """Return what follows from each answer to a question."""
     node = question.node
     options = definition.nodes.get(node, NodeOptions())
@@ -125,9 +125,9 @@ def _effect(
 
 def _outcome(
     definition: Definition, node: str, answer: str | None, effect: Effect, nodes: list[str]
-) -> Outcome:
+) -> AnswerOutcome:
     once = [name for name in nodes if name in definition.nodes and not definition.nodes[name].idempotent]
-    return Outcome(
+    return AnswerOutcome(
         answer=answer, effect=effect, nodes=nodes, once=once, words=_words(definition, node, effect, nodes)
     )
 

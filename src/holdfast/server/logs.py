@@ -11,12 +11,12 @@ from holdfast.core.events import KINDS
 from holdfast.errors import RunNotFound, did_you_mean
 from holdfast.reading import history
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.state_changes import Change, changes
 from holdfast.reading.views import EventView, RunSummary, event_view, run_summary
 from holdfast.server.backend import Backend
 from holdfast.server.calls import HttpCall
 from holdfast.server.problems import refuse
 from holdfast.server.runs import Limit, Name, RunId, Seq
-from holdfast.server.state_changes import Change, changes
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
 

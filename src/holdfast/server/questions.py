@@ -15,21 +15,21 @@ from holdfast.reading.questions import (
     KINDS,
     AskedOnce,
     Closing,
-    Outcome,
+    AnswerOutcome,
     asked_in,
     outcomes,
     state_seen,
     without_answer,
 )
+from holdfast.reading.state_changes import Value, describe
 from holdfast.reading.views import AskedQuestion
 from holdfast.server.calls import HttpCall
 from holdfast.server.problems import refuse
 from holdfast.server.runs import Limit, RunId, Seq
-from holdfast.server.state_changes import Value, describe
 from holdfast.storage.contract import RunRow, Store
 
 QUESTIONS_MAX = 1000
-Key = Annotated[str, Meta(min_length=1, max_length=4000)]
+Key = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
 class QuestionList(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class QuestionDetails(AskedQuestion, frozen=True, kw_only=True):
     """The event with which it was asked."""
     iteration: int
     execution: int
-    outcomes: list[Outcome]
+    outcomes: list[AnswerOutcome]
     """What follows from each answer. Which targets a branch will choose is not known before."""
     then: str | None
     """What happens if no answer comes until `question.until`; None if there is no deadline."""

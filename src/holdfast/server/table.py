@@ -12,16 +12,17 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
+from holdfast.reading.node_visits import NodeVisit
 from holdfast.reading.picture import PictureStates
 from holdfast.reading.timeline import Timeline
 from holdfast.server import (
     drawings,
     health,
     logs,
-    node_visits,
     overview,
     questions,
     run_files,
+    run_nodes,
     run_requests,
     runs,
 )
@@ -116,9 +117,9 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="GET",
         path=f"{API}/runs/{{id}}/nodes/{{node}}",
         role="read",
-        handler=node_visits.get_visit,
-        query=node_visits.VisitQuery,
-        output=node_visits.NodeVisit,
+        handler=run_nodes.get_visit,
+        query=run_nodes.VisitQuery,
+        output=NodeVisit,
     ),
     ApiRoute(
         method="GET",
