@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.errors import RunNotFound
 from holdfast.reading import history
 from holdfast.server.backend import encode_hook
 from holdfast.server.calls import Answer, HttpCall
@@ -31,9 +32,11 @@ def tag_of_run(row: RunRow, more: str = "") -> str:
 
 def tag_of_event(store: Store, row: RunRow, seq: int) -> str:
     """Return the tag of an answer about a run after an event. Raises `RunNotFound` if the log does not have the event."""
-    if not 1 <= seq <= row.seq:
-        raise history.outside(store, row, seq)
-    return f'"{history.digest_at(store, row, seq).hex()[:32]}"'
+    try:
+        digest = history.digest_at(store, row, seq)
+    except RunNotFound:
+        raise history.outside(store, row, seq) from None
+    return f'"{digest.hex()[:32]}"'
 
 
 def answer_tagged(

@@ -13,9 +13,9 @@ from holdfast.errors import did_you_mean
 from holdfast.reading import history
 from holdfast.reading.questions import (
     KINDS,
+    AnswerOutcome,
     AskedOnce,
     Closing,
-    AnswerOutcome,
     asked_in,
     outcomes,
     state_seen,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
+from holdfast.reading.comparison import Comparison
 from holdfast.reading.node_visits import NodeVisit
 from holdfast.reading.picture import PictureStates
 from holdfast.reading.timeline import Timeline
@@ -70,6 +71,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=logs.list_events,
         query=logs.EventsQuery,
         output=logs.EventPage,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET",
@@ -86,6 +88,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=logs.get_state,
         query=logs.StateQuery,
         output=logs.StateAt,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET",
@@ -94,6 +97,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=logs.get_diff,
         query=logs.DiffQuery,
         output=logs.Diff,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET",
@@ -169,9 +173,9 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="GET",
         path=f"{API}/compare",
         role="read",
-        handler=logs.compare_runs,
+        handler=logs.get_comparison,
         query=logs.CompareQuery,
-        output=logs.Comparison,
+        output=Comparison,
     ),
     ApiRoute(
         method="GET",
