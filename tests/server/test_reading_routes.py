@@ -111,10 +111,16 @@ def test_a_damaged_run_is_reported_and_the_others_stay_visible(tmp_path):
         rows = {run["id"]: run for run in (await caller.get(f"{API}/runs")).json["runs"]}
         assert "its log cannot be read" in rows["hurt"]["reason"]
         assert rows["ok"]["reason"] == "every branch of the flow reached its end"
-        for path in ("", "/events", "/state", "/nodes/charge", "/receipts", "/diff?from=2", "/archive"):
+        for path in (
+            "", "/events", "/state", "/nodes/charge", "/receipts", "/diff?from=2", "/archive",
+            "/timeline", "/picture", "/picture?at=3", "/questions",
+        ):  # fmt: skip
             reply = await caller.get(f"{API}/runs/hurt{path}")
             assert reply.status == 409, (path, reply.body)
             assert reply.json["remedy"]
+        for path in ("compare?a=ok&b=hurt", "compare?a=hurt&b=ok"):
+            assert (await caller.get(f"{API}/{path}")).status == 409, path
+        assert (await caller.get(f"{API}/runs/hurt/requests")).json["requests"] == []
 
     served(test, store=SqliteStore(tmp_path / "runs.db"))
 

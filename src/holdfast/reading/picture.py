@@ -85,18 +85,19 @@ class PictureStates(msgspec.Struct, frozen=True, kw_only=True):
 def picture_states(store: Store, row: RunRow, definition: Definition, state: RunState) -> PictureStates:
     """Return the states of the nodes of a run. `state` is the state of the run at the wanted event."""
     is_now = state.seq == row.seq
-    waits = _awaited(state)
+    dead = is_now and not row.held
+    waits, asleep = _awaited(state), frozenset() if dead else frozenset(state.waiting_in_memory())
     chosen, taken = _choices(store, row, definition, state)
     return PictureStates(
         run_id=row.run_id,
         seq=state.seq,
         end=row.seq,
         at=state.at,
-        status=state.status,
+        status="waiting" if asleep and state.running == len(asleep) else state.status,
         flow=state.flow,
         fingerprint=state.fingerprint,
         nodes={
-            name: _mark(state, name, node, waits, crashed=is_now and not row.held)
+            name: _mark(state, name, node, waits, asleep=name in asleep, dead=dead)
             for name, node in state.nodes.items()
         },
         taken=list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
@@ -120,8 +121,10 @@ def _mark(
     node: NodeState,
     waits: dict[str, tuple[Literal["question", "signal", "timer"], float | None]],
     *,
-    crashed: bool,
+    asleep: bool,
+    dead: bool,
 ) -> NodeMark:
+    """Return the state of a node. `asleep`: it waits, and its process keeps it in memory; `dead`: no process executes the run."""
     iteration, execution, attempt = state.place(name)
     waits_for: Literal["question", "signal", "timer", "retry"] | None
     waits_for, until = waits.get(name, (None, None))
@@ -129,10 +132,8 @@ def _mark(
         waits_for, until = "retry", node.retry_at
     failure = node.failure
     return NodeMark(
-        status="waiting"
-        if waits_for in ("question", "signal", "timer") and node.status == "running"
-        else node.status,
-        crashed=crashed and node.status == "running",
+        status="waiting" if asleep else node.status,
+        crashed=dead and node.status == "running",
         iteration=iteration,
         execution=execution,
         attempt=attempt,
