@@ -105,6 +105,13 @@ def test_the_last_holder_of_a_run_that_no_process_executes_has_died() -> None:
     assert (found.waits[0].reason, found.waits[0].ended_at) == ("no holder", None)
 
 
+def test_a_process_that_died_between_two_nodes_has_died_too() -> None:
+    history = History("r", FLOW).created()
+    claimed(history, "w1").completed("a")
+    claimed(history, "w2")
+    assert [one.end for one in drawn(history).holders] == ["died", "died"]
+
+
 # --- attempts and waits ------------------------------------------------------------------------------------
 
 
@@ -117,6 +124,24 @@ def test_a_retry_waits_between_two_attempts() -> None:
     (wait,) = found.waits
     assert (wait.kind, wait.node, wait.reason) == ("retry", "b", "retry in 5.00 s")
     assert (wait.began_at, wait.ended_at) == (failed.ended_at, completed.began_at)
+
+
+def test_a_cancelled_run_waits_for_nothing() -> None:
+    history = History("r", FLOW).created().completed("a").failed("b", OSError("away"), retry_in=5.0)
+    found = drawn(history.record(events.RunCancelled(by="ada")))
+    assert [(wait.kind, wait.ended_at, wait.ended_by) for wait in found.waits] == [
+        ("retry", found.ended_at, None)
+    ]
+
+
+def test_a_node_that_the_engine_skips_is_not_an_act_of_a_person() -> None:
+    history = History("r", FLOW).created().started("a")
+    visit = {"node": "a", "iteration": 1}
+    history.record(events.NodeInterrupted(**visit))
+    history.record(events.NodeSkipped(**visit, routes=["b"], reason="on_interrupt"))
+    found = drawn(history)
+    assert [(one.node, one.status) for one in found.attempts] == [("a", "interrupted"), ("a", "skipped")]
+    assert [act.verb for act in found.acts] == ["start"]
 
 
 def test_a_suspended_attempt_has_a_span_before_and_after_its_wait() -> None:
