@@ -68,3 +68,19 @@ def test_a_join_of_many_branches_is_explained_with_few_reads() -> None:
     assert found is not None
     assert len(found.causes) == 100
     assert reads < 10
+
+
+def test_items_that_failed_come_first_then_those_that_have_not_ended() -> None:
+    flow = outline("START fan END", nodes={"fan": {"each": lambda state: state["parts"]}})
+    history = History("r", flow).created({"parts": list("abcd")}).settled()
+    history.item_completed("fan", 0).item_failed("fan", 1, OSError("away"), retry_in=9.0)
+    history.item_failed("fan", 3, ValueError("broken"))
+    visit = shown(history, "fan")
+    assert [(one.item, one.status) for one in visit.items or []] == [
+        (3, "failed"),
+        (2, "running"),
+        (1, "waiting"),
+        (0, "completed"),
+    ]
+    page = shown(history, "fan", items_from=1, items=2)
+    assert ([one.item for one in page.items or []], page.items_all) == ([2, 1], 4)

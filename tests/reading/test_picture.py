@@ -10,6 +10,7 @@ import holdfast as hf
 from holdfast.core.run_state import RunState
 from holdfast.reading import history
 from holdfast.reading.picture import PictureStates, picture_states
+from holdfast.storage.leases import this_process
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.builders import History, outline
 
@@ -60,6 +61,22 @@ def test_a_node_that_waits_for_a_retry_says_until_when() -> None:
         written.state.nodes["a"].retry_at,
     )
     assert node.error == "OSError: away"
+
+
+def test_a_node_that_waits_in_the_memory_of_its_process_is_waiting_and_one_of_a_dead_process_crashed() -> (
+    None
+):
+    held, dead = MemoryStore(), MemoryStore()
+    flow = outline("START a END")
+    written = History("r", flow).created().started("a").awaiting("a", "paid")
+    written.write(held, holder=this_process())
+    written.write(dead)
+    assert (states(held, flow=flow).nodes["a"].status, states(held, flow=flow).status) == (
+        "waiting",
+        "waiting",
+    )
+    node = states(dead, flow=flow).nodes["a"]
+    assert (node.status, node.crashed, node.waits_for) == ("running", True, "signal")
 
 
 @pytest.mark.parametrize("schedule", ["eager", "layered"])

@@ -189,6 +189,13 @@ def test_forks_say_from_where_they_were_made() -> None:
     assert found.beginning == "Earlier events are in the log of run 'r'."
 
 
+def test_a_retry_is_an_act_if_a_caller_asked_for_it() -> None:
+    history = History("r", FLOW).created()
+    history.record(events.NodeScheduled(node="a", iteration=1, why="max_parallel"))
+    history.record(events.NodeScheduled(node="a", iteration=1, why="retry", by="ada"))
+    assert [(act.verb, act.by) for act in drawn(history).acts] == [("start", None), ("retry", "ada")]
+
+
 def test_acts_of_people_say_who_did_what_and_why() -> None:
     history = History("r", FLOW).created().completed("a")
     history.record(events.StateEdited(changes=events.Changes(set={"card": "x"}), by="ada", reason="new card"))

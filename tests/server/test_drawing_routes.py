@@ -306,6 +306,22 @@ def test_a_comparison_lists_nodes_side_by_side():
     served(test)
 
 
+def test_a_node_that_a_fork_repeats_is_not_shared_and_an_edit_before_the_fork_is():
+    async def test(engine, caller):
+        await run_order(engine, "a", asks=True)
+        await engine.edit("a", {"item": "chair"}, by="eve")
+        place = (await engine.checkpoints("a"))[-1].seq
+        await engine.fork("a", checkpoint=place, run_id="b")
+        assert (await get(caller, "compare?a=b&b=a"))["edits"] == [], "it was made before the fork"
+        await engine.fork("a", checkpoint=1, run_id="c")
+        await engine.resume("c")
+        told = await get(caller, "compare?a=a&b=c")
+        assert [one["shared"] for one in told["nodes"]] == [False] * 4
+        assert told["shared"] == {"run_id": "a", "seq": 1}
+
+    served(test)
+
+
 @pytest.mark.parametrize(
     "path", ["state", "state?at=3", "diff?from=1", "diff?from=1&to=3", "events", "picture"]
 )
