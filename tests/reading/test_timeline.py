@@ -12,6 +12,7 @@ from holdfast.core import events
 from holdfast.core.run_state import ENDED
 from holdfast.reading.timeline import Part, Timeline, timeline
 from holdfast.storage.contract import Query
+from holdfast.storage.leases import this_process
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.builders import STARTS_AT, History, crashed_copy, outline, play
 from holdfast.testing.flows import attended, nested
@@ -103,6 +104,18 @@ def test_the_last_holder_of_a_run_that_no_process_executes_has_died() -> None:
     assert found.holders[0].end == "died"
     assert attempts(found)[1:] == [("b", 1, "died", 3.0, 3.0)]
     assert (found.waits[0].reason, found.waits[0].ended_at) == ("no holder", None)
+
+
+def test_the_last_holder_is_named_by_its_lease_if_the_log_does_not_name_it() -> None:
+    history = History("r", FLOW).created().completed("a").started("b")
+    holder = this_process()
+    lost = MemoryStore(clock=lambda: history.at)
+    history.write(lost, holder=holder)
+    (held,) = timeline(lost, lost.run("r"), Part()).holders
+    assert (held.holder, held.end, held.ended_at) == (holder.describe(), None, None)
+    history.passed(holder.ttl_s + 1)
+    (dead,) = timeline(lost, lost.run("r"), Part()).holders
+    assert (dead.holder, dead.end) == (holder.describe(), "died")
 
 
 def test_a_process_that_died_between_two_nodes_has_died_too() -> None:

@@ -37,7 +37,6 @@ from holdfast.reading.spans import (
     act_of,
     item_span,
 )
-from holdfast.reading.views import held_by
 from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.rows import open_row
 
@@ -472,9 +471,9 @@ class _Drawing:
         last = self.holders[-1] if self.holders else None
         died = not row.held and (bool(self.running) or self.seen_status == "running")
         if last is not None and last.end is None:
-            if row.held:
-                last.holder = last.holder or held_by(row)
-            else:
+            if row.holder is not None:
+                last.holder = last.holder or row.holder.describe()
+            if not row.held:
                 last.end, last.ended_at = ("died" if died else "released"), self.seen_at
         if died:
             self._end_bars("died", self.seen_at)
