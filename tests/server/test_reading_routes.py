@@ -125,6 +125,34 @@ def test_a_damaged_run_is_reported_and_the_others_stay_visible(tmp_path):
     served(test, store=SqliteStore(tmp_path / "runs.db"))
 
 
+def test_a_run_of_a_newer_version_is_refused_and_the_others_stay_visible(tmp_path):
+    async def test(engine, caller):
+        await run_order(engine, "ok")
+        await run_order(engine, "new")
+        connection = apsw.Connection(str(tmp_path / "runs.db"))
+        connection.execute(
+            "update events set kind = 'NodeImagined' where kind = 'NodeStarted' "
+            "and key >> 32 = (select key from runs where run_id = 'new')"
+        )
+        connection.close()
+        for path in (
+            "",
+            "/timeline",
+            "/picture",
+            "/nodes/charge",
+            "/questions",
+            "/state",
+            "/events",
+            "/diff?from=1",
+        ):
+            reply = await caller.get(f"{API}/runs/new{path}")
+            assert (reply.status, "NodeImagined" in reply.json["detail"]) == (409, True), (path, reply.body)
+        assert (await caller.get(f"{API}/compare?a=ok&b=new")).status == 409
+        assert (await caller.get(f"{API}/runs/ok/timeline")).status == 200
+
+    served(test, store=SqliteStore(tmp_path / "runs.db"))
+
+
 def damage(file: Path, run_id: str, column: str = "") -> None:
     """Damage the log of a run, or a column of its row."""
     connection = apsw.Connection(str(file))
