@@ -307,6 +307,66 @@ class QueuesConformance:
 
     # --- live holders --------------------------------------------------------------------------------
 
+    def end(self, log: Log, at: float, status: str, **changes: Any) -> None:
+        log.at = at
+        append = log.next(status=status, **changes)
+        assert self.store.append([append]) == [None]
+        log.wrote(append)
+
+    def test_the_board_counts_runs_by_status_open_questions_and_live_holders(self) -> None:
+        empty = self.queues.board()
+        assert (empty.counts, empty.asks, empty.holders, len(empty.minutes)) == ({}, 0, (), 60)
+        self.create_pending("r1", asks=0)
+        self.create_pending("r2", status="waiting", asks=2)
+        self.create_pending("r3", status="waiting", asks=1)
+        self.create_pending("r4", status="waiting")
+        self.create_held(self.worker, "r5")
+        board = self.another().queues.board()
+        assert (board.at, board.counts) == (self.time.at, {"pending": 1, "waiting": 3, "running": 1})
+        assert (board.asks, board.holders) == (3, (LiveHolder(holder=self.worker, held=1),))
+
+    def test_the_board_counts_the_ends_of_the_last_hour_by_the_minute(self) -> None:
+        self.time.at = minute = self.time.at // 60 * 60
+        logs = [self.create_held(self.worker, f"r{number}") for number in range(6)]
+        self.end(logs[0], minute - 61 * 60, "completed")
+        self.end(logs[1], minute - 59 * 60, "completed")
+        self.end(logs[2], minute - 1, "failed")
+        self.end(logs[3], minute, "cancelled")
+        self.end(logs[4], minute + 59, "failed")
+        self.time.pass_s(59.5)
+        restored = Log("r6")
+        restored.at = minute - 59 * 60
+        assert self.store.append([restored.create(status="completed")]) == [None]
+        minutes = self.queues.board().minutes
+        assert [one.at for one in minutes] == [minute - 60 * ago for ago in reversed(range(60))]
+        assert [(one.completed, one.failed, one.cancelled) for one in minutes[:2]] == [(2, 0, 0), (0, 0, 0)]
+        assert (minutes[-2].failed, minutes[-1].failed, minutes[-1].cancelled) == (1, 1, 1)
+        assert sum(one.completed for one in minutes) == 2
+
+    def test_a_failed_run_counts_when_it_failed_until_it_is_resumed(self) -> None:
+        self.time.at = minute = self.time.at // 60 * 60
+        log = self.create_held(self.worker, "r1")
+        self.end(log, minute - 120, "failed")
+        self.end(log, minute, "failed")  # an event after the failure, such as a signal
+        assert [one.at for one in self.queues.board().minutes if one.failed] == [minute - 120]
+        self.end(log, minute, "running")
+        assert not any(one.failed for one in self.queues.board().minutes)
+        self.end(log, minute, "failed", asks=1)
+        assert [one.at for one in self.queues.board().minutes if one.failed] == [minute]
+
+    def test_the_board_counts_many_ends_that_are_written_together(self) -> None:
+        self.time.at = minute = self.time.at // 60 * 60
+        logs = [self.create_held(self.worker, f"r{number}", asks=0) for number in range(40)]
+        batch = []
+        for log in logs:
+            log.at = minute - 60
+            batch.append(log.next(status="completed", asks=0, active_s=1.5, situation=None))
+        assert self.store.append(batch) == [None] * 40
+        assert [(one.at, one.completed) for one in self.queues.board().minutes if one.completed] == [
+            (minute - 60, 40)
+        ]
+        assert self.store.run("r7").active_s == 1.5
+
     def test_live_holders_are_listed_with_what_they_take_and_how_many_runs_they_hold(self) -> None:
         for number in range(3):
             self.create_pending(f"r{number}")

@@ -40,6 +40,8 @@ class StoredRun:
         self.snapshots: dict[int, Snapshot] = {}
         self.head = RunHead(0, 0, None)
         self.trimmed = WHOLE
+        self.ended_at: float | None = None
+        """When the run was completed, failed or cancelled; None if it has not ended."""
         self.requests: dict[str, PostedRequest] = {}
         """All requests by their ids, oldest first, also those that were handled."""
 

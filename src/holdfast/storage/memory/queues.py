@@ -16,7 +16,18 @@ from holdfast.errors import RequestExists, RunNotFound, RunOver, StoreUnusable
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.memory.data import Data, StoredRun
-from holdfast.storage.queues import FENCE_STEP, LiveHolder, Posted, Queue, Request, Taken, Wanted, Why
+from holdfast.storage.queues import (
+    FENCE_STEP,
+    Board,
+    LiveHolder,
+    Posted,
+    Queue,
+    Request,
+    Taken,
+    Wanted,
+    Why,
+    minutes_until,
+)
 from holdfast.storage.verdicts import digest_request
 
 
@@ -110,6 +121,20 @@ class MemoryQueues:
             held = Counter(run.head.holder for run in data.runs.values())
             live = sorted(engine for engine in self._live(data) if engine is not None)
             return [LiveHolder(holder=data.holders[engine][0], held=held[engine]) for engine in live]
+
+    def board(self) -> Board:
+        with self._use() as data:
+            now, runs = self._now(), data.runs.values()
+            ends = Counter(
+                (int(run.ended_at // 60), run.view.status) for run in runs if run.ended_at is not None
+            )
+            return Board(
+                at=now,
+                counts=dict(Counter(run.view.status for run in runs)),
+                asks=sum(run.view.asks or 0 for run in runs),
+                minutes=minutes_until(now, ((*end, count) for end, count in ends.items())),
+                holders=tuple(self.holders()),
+            )
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         with self._use() as data:

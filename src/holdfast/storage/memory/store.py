@@ -7,13 +7,14 @@ applied, values are copied on the way in and out, and text that other stores can
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.core.run_state import FINAL
+from holdfast.core.run_state import ENDED, FINAL
 from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreUnusable
 from holdfast.storage import failpoints, leases, process, verdicts
 from holdfast.storage.blobs import Blobs
@@ -21,12 +22,14 @@ from holdfast.storage.contract import (
     Append,
     Holder,
     Lease,
+    Position,
     Query,
     Request,
     Row,
     RunRow,
     Snapshot,
     Verdict,
+    View,
 )
 from holdfast.storage.memory.data import Data, RunHead, StoredRun
 from holdfast.storage.memory.queues import MemoryQueues
@@ -111,6 +114,10 @@ class MemoryStore:
             assert append.create is not None
             run = data.runs[append.run_id] = StoredRun(append.create, append.view)
         run.head = _next(run.head if append.create is None else None, append)
+        if append.view.status not in ENDED:
+            run.ended_at = None
+        elif append.create is not None or append.view.status != run.view.status:
+            run.ended_at = append.rows[-1].at
         run.view = append.view
         run.rows.extend(append.rows)
         if append.has_extras:
@@ -163,14 +170,15 @@ class MemoryStore:
 
     def runs(self, query: Query) -> list[RunRow]:
         with self._use() as data:
-            newest = sorted(
-                data.runs, key=lambda run_id: (data.runs[run_id].new.created_at, run_id), reverse=True
+            begins_after = query.begins_after
+            found = (
+                Position(run.new.created_at, run_id)
+                for run_id, run in data.runs.items()
+                if _fits(run_id, run, query)
             )
-            if query.before is not None:
-                self._run(query.before)
-                newest = newest[newest.index(query.before) + 1 :]
-            found = [run_id for run_id in newest if _fits(data.runs[run_id], query)]
-            return [self._row(run_id, data.runs[run_id]) for run_id in found[: max(query.limit, 0)]]
+            later = (place for place in found if begins_after is None or place < begins_after)
+            listed = heapq.nlargest(max(query.limit, 0), later)
+            return [self._row(place.run_id, data.runs[place.run_id]) for place in listed]
 
     def _row(self, run_id: str, run: StoredRun) -> RunRow:
         holder, expires_at = self._data.holders.get(run.head.holder or "", (None, 0.0))
@@ -179,7 +187,8 @@ class MemoryStore:
             run_id=run_id, flow=new.flow, status=view.status, seq=last.seq, digest=last.digest, fingerprint=view.fingerprint,
             state_version=view.state_version, created_at=new.created_at, updated_at=last.at, input_digest=new.input_digest,
             labels=dict(new.labels), parent=new.parent, queue=new.queue, priority=new.priority, active=tuple(view.active),
-            error=view.error, rewinds=tuple(view.rewinds), due_at=view.due_at, fence=run.head.fence, holder=holder,
+            error=view.error, rewinds=tuple(view.rewinds), due_at=view.due_at, asks=view.asks, active_s=view.active_s,
+            situation=view.situation, fence=run.head.fence, holder=holder,
             held=leases.is_held(holder, expires_at, self.now(), self._alive),
         )  # fmt: skip
 
@@ -361,11 +370,20 @@ def _between(run: StoredRun, after: int, upto: int | None) -> list[Row]:
     return run.rows[max(after - first + 1, 0) : end]
 
 
-def _fits(run: StoredRun, query: Query) -> bool:
+def _fits(run_id: str, run: StoredRun, query: Query) -> bool:
+    created_from = query.created[0]
     return (
         (not query.status or run.view.status in query.status)
+        and (query.ids is None or run_id in query.ids)
+        and run_id.startswith(query.prefix)
+        and (not query.asks or _may_ask(run.view))
+        and (created_from is None or run.new.created_at >= created_from)
         and (query.flow is None or run.new.flow == query.flow)
         and (query.parent is None or run.new.parent == query.parent)
         and (query.queue is None or run.new.queue == query.queue)
         and query.labels.items() <= run.new.labels.items()
     )
+
+
+def _may_ask(view: View) -> bool:
+    return view.asks > 0 if view.asks is not None else view.status not in FINAL

@@ -19,7 +19,18 @@ from holdfast.errors import RequestExists, RunNotFound, RunOver
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.offers import Cells, Fates, Offer, choose, full, list_queues, room
-from holdfast.storage.queues import FENCE_STEP, LiveHolder, Posted, Queue, Request, Taken, Wanted
+from holdfast.storage.queues import (
+    BOARD_MINUTES,
+    FENCE_STEP,
+    Board,
+    LiveHolder,
+    Posted,
+    Queue,
+    Request,
+    Taken,
+    Wanted,
+    minutes_until,
+)
 from holdfast.storage.sql_rows import holder_cells
 from holdfast.storage.sqlite.database import SqliteDatabase
 from holdfast.storage.verdicts import digest_request
@@ -111,6 +122,17 @@ class SqliteQueues:
 
     def holders(self) -> list[LiveHolder]:
         return self._fates(self._database.read).list_live(self._database.read("held_runs"))
+
+    def board(self) -> Board:
+        read, now = self._database.read, self._database.now()
+        since = (now // 60 - BOARD_MINUTES + 1) * 60
+        return Board(
+            at=now,
+            counts=dict(read("count_statuses")),
+            asks=read("count_questions")[0][0],
+            minutes=minutes_until(now, read("count_ends", since)),
+            holders=tuple(self.holders()),
+        )
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         def write() -> list[str]:

@@ -46,13 +46,24 @@ create table holdfast.runs (
     fence         bigint not null,
     holder        text collate "C",           -- holders.id; null: the run is not held
     queue         text collate "C" not null default 'default',
-    priority      bigint not null default 0
+    priority      bigint not null default 0,
+    asks          bigint,                     -- how many questions are open; null: nor are the next two columns known
+    active_s      double precision,
+    situation     text,                       -- JSON; null: unknown, or empty
+    ended_at      double precision            -- when the run got its status; null: not completed, failed or cancelled
 ) with (fillfactor = 70);
 
+-- Listings. Each index ends with the order of a listing, so that a page is read from it without sorting. (A run that changes its
+-- status, or the number of its questions, writes them; a step without such a change writes none.)
 create index runs_by_age on holdfast.runs (created_at, run_id);
 create index runs_by_status on holdfast.runs (status, created_at, run_id);
-create index runs_by_flow on holdfast.runs (flow, created_at, run_id);
-create index runs_by_parent on holdfast.runs (parent) where parent is not null;
+create index runs_by_flow on holdfast.runs (flow, status, created_at, run_id);
+create index runs_by_parent on holdfast.runs (parent, created_at, run_id) where parent is not null;
+create index runs_by_queue on holdfast.runs (queue, created_at, run_id);
+create index runs_asking on holdfast.runs (created_at, run_id)
+where asks > 0 or (asks is null and status not in ('completed', 'cancelled'));
+create index runs_ended on holdfast.runs (ended_at, status) where ended_at is not null;
+
 create index runs_by_holder on holdfast.runs (holder, queue) where holder is not null;
 
 -- Runs that a worker may take, in the order in which they are taken, for each flow and queue.
@@ -70,12 +81,13 @@ create table holdfast.queues (
 
 -- The labels of runs, for searching. The index has hashes, because it cannot contain long texts.
 create table holdfast.labels (
-    run   bigint not null,
-    name  text collate "C" not null,
-    value text collate "C" not null
+    run        bigint not null,
+    name       text collate "C" not null,
+    value      text collate "C" not null,
+    created_at double precision not null      -- of the run
 );
 
-create index labels_by_value on holdfast.labels (hashtextextended(name, 0), hashtextextended(value, 0), run);
+create index labels_by_value on holdfast.labels (hashtextextended(name, 0), hashtextextended(value, 0), created_at, run);
 
 -- The events of all runs. Bodies over 1 KB are compressed by the client.
 create table holdfast.events (
@@ -222,7 +234,8 @@ create function holdfast.append_one(
     at_2 double precision, kind_2 text, node_2 text, iteration_2 bigint, execution_2 bigint, attempt_2 bigint,
     salt_2 bytea, body_2 bytea, digest_2 bytea,
     ats double precision[], kinds text[], nodes text[], iterations bigint[], executions bigint[], attempts bigint[],
-    salts bytea[], bodies bytea[], digests bytea[]
+    salts bytea[], bodies bytea[], digests bytea[],
+    new_asks bigint, new_active_s double precision, new_situation text
 ) returns double precision language plpgsql as $$
 declare
     of_key bigint;
@@ -237,7 +250,10 @@ begin
     update holdfast.runs set
         seq = new_seq, digest = new_digest, updated_at = new_at, status = new_status, fingerprint = new_fingerprint,
         state_version = new_state_version, active = new_active, error = new_error, rewinds = new_rewinds, due_at = new_due_at,
-        holder = case when gives_back then null else holder end
+        holder = case when gives_back then null else holder end,
+        asks = new_asks, active_s = new_active_s, situation = new_situation,
+        ended_at = case when new_status not in ('completed', 'failed', 'cancelled') then null
+                        when status = new_status then ended_at else new_at end
     where run_id = of_run and seq = expected and fence = of_fence and holder = of_holder
     returning key into of_key;
     if not found then

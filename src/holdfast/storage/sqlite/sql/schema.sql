@@ -44,13 +44,24 @@ create table runs (
     fence         integer not null,
     holder        integer,           -- holders.key; null: the run is not held
     queue         text not null default 'default',
-    priority      integer not null default 0
+    priority      integer not null default 0,
+    asks          integer,           -- how many questions are open; null: neither this nor the next two columns are known
+    active_s      real,
+    situation     text,              -- JSON; null: unknown, or empty
+    ended_at      real               -- when the run got its status; null: it is not completed, failed or cancelled
 ) strict;
 
+-- Listings. Each index ends with the order of a listing, so that a page is read from it without sorting. (A run that changes its
+-- status moves within two of them; a step without a change writes none.)
 create index runs_by_age on runs (created_at, run_id);
 create index runs_by_status on runs (status, created_at, run_id);
-create index runs_by_flow on runs (flow, created_at, run_id);
-create index runs_by_parent on runs (parent) where parent is not null;
+create index runs_by_flow on runs (flow, status, created_at, run_id);
+create index runs_by_parent on runs (parent, created_at, run_id) where parent is not null;
+create index runs_by_queue on runs (queue, created_at, run_id);
+create index runs_asking on runs (created_at, run_id)
+where asks > 0 or (asks is null and status not in ('completed', 'cancelled'));
+create index runs_ended on runs (ended_at, status) where ended_at is not null;
+
 create index runs_by_holder on runs (holder, queue) where holder is not null;
 
 -- Runs that a worker may take, in the order in which they are taken, for each flow and queue. A held run is in neither index,
@@ -69,10 +80,11 @@ create table queues (
 
 -- The labels of runs, for searching.
 create table labels (
-    run   integer not null,          -- runs.key
-    name  text not null,
-    value text not null,
-    primary key (name, value, run)
+    run        integer not null,     -- runs.key
+    name       text not null,
+    value      text not null,
+    created_at real not null,        -- of the run
+    primary key (name, value, created_at, run)
 ) strict, without rowid;
 
 -- The events of all runs. A plain table: in a `without rowid` table, rows over 1 KB take five times their size. The key is run
