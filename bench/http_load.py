@@ -45,7 +45,9 @@ class Load:
 class _Client(asyncio.Protocol):
     """A connection that sends the next request when the last was answered."""
 
-    def __init__(self, load: Load, next_request: Callable[[], bytes | None], ended: asyncio.Future[None]) -> None:
+    def __init__(
+        self, load: Load, next_request: Callable[[], bytes | None], ended: asyncio.Future[None]
+    ) -> None:
         self._load = load
         self._next = next_request
         self._ended = ended
@@ -115,7 +117,9 @@ def send(port: int, requests: list[bytes], *, count: int, connections: int = 16)
         for _ in range(connections):
             ended = loop.create_future()
             waiting.append(ended)
-            await loop.create_connection(lambda ended=ended: _Client(load, next_request, ended), "127.0.0.1", port)
+            await loop.create_connection(
+                lambda ended=ended: _Client(load, next_request, ended), "127.0.0.1", port
+            )
         await asyncio.gather(*waiting)
         load.wall_s = time.perf_counter() - began
 

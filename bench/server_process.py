@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-TOKEN = "bench00000ff.0123456789abcdef0123456789abcdef"  # noqa: S105 - of a server that lives for a minute
+TOKEN = "bench00000ff.0123456789abcdef0123456789abcdef"
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class ServerProcess:
 def holdfast_server(url: str, *files: str) -> Iterator[ServerProcess]:
     """Run `holdfast serve` with a store. It executes no run."""
     words = ["-m", "holdfast.cli", "serve", *files, "--store", url, "--no-work", "--port", "0"]
-    with _process(words, rf"http://127\.0\.0\.1:(\d+)/") as server:
+    with _process(words, r"http://127\.0\.0\.1:(\d+)/") as server:
         yield server
 
 

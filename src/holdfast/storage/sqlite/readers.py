@@ -16,8 +16,8 @@ from holdfast.errors import StoreError
 C = TypeVar("C")
 
 READERS_MAX = 10
-"""How many connections a store opens for reading: enough for the threads of a server, of an engine and of its worker. Each has two
-open files, and up to 2 MB of pages in memory."""
+"""How many connections a store opens for reading: enough for the threads of a server, of an engine and of its worker. Each has
+two open files, and up to 2 MB of pages in memory."""
 
 
 class Readers(Generic[C]):
