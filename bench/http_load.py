@@ -16,6 +16,7 @@ import uvloop
 
 from bench.raw import percentile
 
+_ETAG = re.compile(rb"\r\netag: *([^\r]+)", re.IGNORECASE)
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
@@ -29,6 +30,8 @@ class Load:
     """The time of every answer, sorted."""
     size: int = 0
     """The bytes of the largest body."""
+    etag: str = ""
+    """The entity tag of the last answer."""
 
     @property
     def count(self) -> int:
@@ -80,7 +83,8 @@ class _Client(asyncio.Protocol):
             if end < 0:
                 return
             head = bytes(self._seen[: end + 2])
-            found = _LENGTH.search(head)
+            found, tag = _LENGTH.search(head), _ETAG.search(head)
+            self._load.etag = tag[1].decode() if tag else ""
             self._status, body = int(head[9:12]), int(found[1]) if found else 0
             self._need = end + 4 + body
             self._load.size = max(self._load.size, body)
