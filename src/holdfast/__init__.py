@@ -23,6 +23,7 @@ from holdfast.errors import (
     FlowNotFound,
     GraphError,
     HoldfastError,
+    PreviewStale,
     ProcessEnded,
     Recoverable,
     RequestExists,
@@ -43,6 +44,7 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from holdfast.documents.assets import Asset, NotDurable
     from holdfast.reading.chunks import Chunk
+    from holdfast.reading.previews import Preview
     from holdfast.reading.views import RequestView, Run, RunSummary
     from holdfast.runtime.blocking import (
         Connection,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         fork,
         get,
         pause,
+        preview,
         prune,
         questions,
         requests,
@@ -100,6 +103,8 @@ __all__ = [
     "NodeCall",
     "NotDurable",
     "Options",
+    "Preview",
+    "PreviewStale",
     "ProcessEnded",
     "Recoverable",
     "RequestExists",
@@ -133,6 +138,7 @@ __all__ = [
     "get",
     "merge",
     "pause",
+    "preview",
     "prune",
     "questions",
     "requests",
@@ -161,6 +167,7 @@ _LATER = {
     "fork": "runtime.blocking",
     "get": "runtime.blocking",
     "pause": "runtime.blocking",
+    "preview": "runtime.blocking",
     "prune": "runtime.blocking",
     "questions": "runtime.blocking",
     "requests": "runtime.blocking",
@@ -181,6 +188,7 @@ _LATER = {
     "Listener": "runtime.listeners",
     "NodeCall": "runtime.listeners",
     "Chunk": "reading.chunks",
+    "Preview": "reading.previews",
     "RequestView": "reading.views",
     "Run": "reading.views",
     "RunSummary": "reading.views",

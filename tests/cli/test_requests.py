@@ -11,8 +11,8 @@ import pytest
 
 import holdfast as hf
 from command_line import Cli, caller, furnish
-from holdfast.cli import bulk
 from holdfast.storage import failpoints
+from holdfast.upkeep import mass_requests
 
 FLOW = """
 import os
@@ -318,14 +318,14 @@ def test_runs_that_are_executed_over_or_gone_are_counted(
     """What happens between the listing and the requests is played by what the listing says."""
     fail(1, 2, 3)
     assert cli("cancel", "r2").code == 0
-    found = bulk.rows_of
+    found = mass_requests.rows_of
 
     def listing(store: Any, query: Any) -> list[Any]:
         replace = msgspec.structs.replace
         rows = list(found(store, replace(query, status=())))
         return [*rows, replace(rows[0], run_id="gone"), replace(rows[0], run_id="busy", held=True)]
 
-    monkeypatch.setattr(bulk, "rows_of", listing)
+    monkeypatch.setattr(mass_requests, "rows_of", listing)
     ended = cli("resume", "--where", "status=failed")
     assert ended.code == 0
     assert "asked  2 runs to be resumed" in ended.out
@@ -336,7 +336,7 @@ def test_runs_that_are_executed_over_or_gone_are_counted(
 
 def test_a_command_that_was_stopped_says_how_far_it_came(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(1, 2, 3)
-    monkeypatch.setattr(bulk, "_AT_ONCE", 1)
+    monkeypatch.setattr(mass_requests, "AT_ONCE", 1)
     points = []
 
     def press_ctrl_c(point: str) -> None:

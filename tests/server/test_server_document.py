@@ -11,7 +11,6 @@ from holdfast.storage.tokens import ROLES
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "server.md").read_text("utf-8")
-COMMANDS = (DOCS / "cli.md").read_text("utf-8")
 
 
 def test_the_document_has_every_route():
@@ -22,11 +21,6 @@ def test_the_document_has_every_route():
 def test_the_document_has_every_role():
     listed = re.search(r"one of the roles (.+), each of which includes those before it", DOCUMENT)
     assert tuple(re.findall(r"`(\w+)`", listed[1])) == ROLES
-
-
-def test_the_command_says_which_role_all_routes_need():
-    assert {route.role for route in ROUTES} == {"read", None}
-    assert "no route needs more than `read`" in COMMANDS
 
 
 def test_the_document_has_the_limits():

@@ -41,7 +41,7 @@ def test_every_route_answers(store):
             await run_order(engine, "bad", fails=True)
             app = hf.asgi(engine, tokens=TOKENS)
             caller = Caller(app)
-            for route in ROUTES:
+            for route in (route for route in ROUTES if route.method == "GET"):
                 reply = await caller.get(path_of(route))
                 assert reply.status == (404 if route.path.endswith("{path}") else 200), (
                     route.path,

@@ -24,6 +24,7 @@ from holdfast.runtime.engine import Engine
 from holdfast.server import token_file
 from holdfast.server.access import Identity
 from holdfast.server.addresses import Addresses, is_loopback, join_host
+from holdfast.server.rates import Rates
 from holdfast.storage import tokens
 from holdfast.storage.tokens import ROLES, Role, Token, Tokens
 from holdfast.upkeep import retention
@@ -68,6 +69,14 @@ def serve(
             "--no-token", help="Let every process of this machine call the server, without a token."
         ),
     ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            "--rate",
+            metavar="N",
+            help="How many requests per second each token may send. Default: as many as it wants.",
+        ),
+    ] = None,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     store: options.Store = None,
@@ -79,6 +88,7 @@ def serve(
     The first line of the output is the address, with the token after #token=. If HOLDFAST_TOKEN is set, that token is valid, and
     the line has only the address.
     """
+    Rates(rate)
     given, text = (None, "") if no_token else _own_token(store)
     _check_exposure(host, public_url or [], no_token=no_token)
     flows = _flows_of(files or [])
@@ -91,6 +101,7 @@ def serve(
         works=bool(flows) and not no_work,
         commands=command_line(file=files[0] if files else None, store=store),
         as_json=as_json,
+        rate=rate,
     )
     return _run(plan, {"flows": flows, "grace": grace, "run_base": run_base, "store": store})
 
@@ -106,6 +117,7 @@ class _Plan(NamedTuple):
     works: bool
     commands: CommandLine
     as_json: bool
+    rate: float | None
 
 
 def _run(plan: _Plan, given: blocking.Options) -> int:
@@ -153,6 +165,7 @@ def _application(engine: Engine, plan: _Plan) -> Any:
         anonymous=_anonymous() if plan.token is None else None,
         commands=plan.commands,
         features=("work",) if plan.works else (),
+        rate=plan.rate,
     )
 
 
@@ -287,29 +300,20 @@ def token(
 
 
 def _make_token(name: str | None, role: str, *, agent: bool, expires: str | None) -> tuple[Token, str]:
-    if not name or len(name) > 64 or not name.isprintable() or "/" in name or ":" in name:
-        raise SettingError(
-            "give the name of the person or program that will use the token, without / and :, as in `holdfast token create ada`"
-        )
     if role not in ROLES:
         raise SettingError(
             f"{role!r} is not a role{did_you_mean(role, ROLES)}; the roles are {', '.join(ROLES)}"
         )
     found: Role = next(one for one in ROLES if one == role)
-    now, text = SystemClock().now(), tokens.new_text()
-    parts = tokens.split(text)
-    assert parts is not None
-    made = Token(
-        id=parts[0],
-        name=name,
-        role=found,
+    now = SystemClock().now()
+    return tokens.new_token(
+        name,
+        found,
         kind="agent" if agent else "person",
-        digest=tokens.digest_of(parts[1]),
-        created_at=now,
+        now=now,
         created_by=options.resolve_actor(None),
         expires_at=now + retention.seconds(expires, "--expires") if expires is not None else None,
     )
-    return made, text
 
 
 def _revoke(kept: Tokens, named: str | None) -> Token:

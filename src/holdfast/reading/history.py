@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
+from typing import Any
 
 import msgspec
 
 from holdfast.core import events, run_state
 from holdfast.core.definition import Definition
 from holdfast.core.fold import fold
+from holdfast.core.graph import Flow, without_functions
 from holdfast.core.kinds import CHECKPOINTS, MOVES
 from holdfast.core.run_state import GOING, RunState, stretches
 from holdfast.core.situation import FLOW_FILE, Said, said_by, stopping_kind, telling_kind
@@ -230,6 +232,21 @@ def defined(stored: bytes, run_id: str) -> Definition:
             f"run {run_id!r}: the definition of its flow cannot be read ({fault}). `holdfast verify {run_id}` says more; restore "
             "the store from a backup."
         ) from fault
+
+
+def stand_in(store: Store, state: RunState) -> Flow[Any]:
+    """Return what the store knows about the flow of a run, for a process that does not know the flow: it has no functions.
+    Raises `StoreCorrupt`.
+    """
+    stored = store.definition(state.fingerprint)
+    if stored is None:
+        raise StoreCorrupt(
+            f"run {state.run_id!r}: the definition of its flow ({state.fingerprint[:12]}) is not in the store. Restore the store "
+            "from a backup."
+        )
+    flow = without_functions(defined(stored, state.run_id))
+    flow.fingerprint = state.fingerprint
+    return flow
 
 
 def digest_at(store: Store, row: RunRow, seq: int) -> bytes:

@@ -24,6 +24,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVa
 from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.previews import Preview
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
@@ -164,6 +165,7 @@ class Connection:
     resume = _blocking(Engine.resume)
     retry = _blocking(Engine.retry)
     skip = _blocking(Engine.skip)
+    preview = _blocking(Engine.preview)
     cancel = _blocking(Engine.cancel)
     pause = _blocking(Engine.pause)
     edit = _blocking(Engine.edit)
@@ -265,6 +267,7 @@ def start(
     begin_at: datetime | None = None,
     by: str | None = None,
     on_exists: OnExists = "refuse",
+    trace_parent: str | None = None,
     **options: Unpack[Options],
 ) -> str:
     """Record a run: see `Engine.start`."""
@@ -280,6 +283,7 @@ def start(
             begin_at=begin_at,
             by=by,
             on_exists=on_exists,
+            trace_parent=trace_parent,
         ),
         options,
     )
@@ -307,6 +311,7 @@ def resume(
     id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Resume a run: see `Engine.resume`."""
@@ -327,6 +332,7 @@ def resume(
             id=id,
             by=by,
             reason=reason,
+            expects=expects,
         ),
         options,
     )
@@ -341,11 +347,15 @@ def retry(
     id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Retry nodes that failed, were interrupted or wait: see `Engine.retry`."""
     return with_engine(
-        lambda e: e.retry(run_id, node, fresh=fresh, execute=execute, id=id, by=by, reason=reason), options
+        lambda e: e.retry(
+            run_id, node, fresh=fresh, execute=execute, id=id, by=by, reason=reason, expects=expects
+        ),
+        options,
     )
 
 
@@ -358,11 +368,13 @@ def skip(
     id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Put an update in place of a node's result and continue: see `Engine.skip`."""
     return with_engine(
-        lambda e: e.skip(run_id, node, update, execute=execute, id=id, by=by, reason=reason), options
+        lambda e: e.skip(run_id, node, update, execute=execute, id=id, by=by, reason=reason, expects=expects),
+        options,
     )
 
 
@@ -372,10 +384,11 @@ def cancel(
     *,
     by: str | None = None,
     id: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Cancel a run: see `Engine.cancel`."""
-    return with_engine(lambda e: e.cancel(run_id, reason, by=by, id=id), options)
+    return with_engine(lambda e: e.cancel(run_id, reason, by=by, id=id, expects=expects), options)
 
 
 def pause(
@@ -412,12 +425,13 @@ def answer(
     by: str | None = None,
     reason: str | None = None,
     confidence: float | None = None,
+    id: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Answer a question of a run: see `Engine.answer`."""
     return with_engine(
         lambda e: e.answer(
-            run_id, question, value, update=update, by=by, reason=reason, confidence=confidence
+            run_id, question, value, update=update, by=by, reason=reason, confidence=confidence, id=id
         ),
         options,
     )
@@ -448,6 +462,7 @@ def fork(
     labels: Mapping[str, str] | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> str:
     """Make a new run that shares the history up to a checkpoint: see `Engine.fork`."""
@@ -462,9 +477,19 @@ def fork(
             labels=labels,
             by=by,
             reason=reason,
+            expects=expects,
         ),
         options,
     )
+
+
+def preview(run: str, verb: str, **options: Any) -> Preview:
+    """Find out what a verb would do to a run, without doing it: see `Engine.preview`. The options are those of the verb, and
+    those of `Engine`.
+    """
+    of_engine: Any = {name: value for name, value in options.items() if name in Options.__annotations__}
+    of_verb = {name: value for name, value in options.items() if name not in of_engine}
+    return with_engine(lambda e: e.preview(run, verb, **of_verb), of_engine)
 
 
 def get(run_id: str, **options: Unpack[Options]) -> Run[Any]:

@@ -16,7 +16,9 @@ from holdfast.reading.remedies import CommandLine
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.engine import Engine
 from holdfast.server.access import Access, Identity
+from holdfast.server.clerk import Clerk
 from holdfast.server.counts import Counts
+from holdfast.server.keys import UsedKeys
 from holdfast.server.problems import refuse
 from holdfast.storage.contract import Store
 from holdfast.upkeep import doctor
@@ -69,6 +71,9 @@ class Backend:
         self, engine: Engine, *, commands: CommandLine | None = None, clock: Clock | None = None
     ) -> None:
         self.engine = engine
+        self.clerk = Clerk(engine)
+        """Records what callers ask for."""
+        self.used_keys = UsedKeys()
         self.clock = clock or SystemClock()
         self.commands = commands or CommandLine()
         """How the commands are typed that the server suggests."""
@@ -131,6 +136,7 @@ class Backend:
     def close(self) -> None:
         """Let the threads end, and the handlers that wait."""
         self.is_stopping = True
+        self.clerk.close()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast import errors
 from holdfast.errors import HoldfastError
+from holdfast.reading.previews import Preview
 
 _log = logging.getLogger("holdfast")
 
@@ -41,6 +42,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     remedy: str
     """What to do about it."""
     errors: tuple[Fault, ...] = ()
+    preview: Preview | None = None
+    """What the request would do now, if it would do something else than the preview that it names."""
 
 
 class Refused(Exception):
@@ -101,6 +104,19 @@ KINDS: dict[str, ProblemKind] = {
     "bad-body": ProblemKind(
         422, "The body does not fit", "Correct the body; /api/v1/openapi.json has the schema of every body."
     ),
+    "key-reused": ProblemKind(
+        422,
+        "The key was used for something else",
+        "Send a new `Idempotency-Key` for a new request, and the same one only for the same request.",
+    ),
+    "token-made": ProblemKind(
+        409,
+        "The token was made before",
+        "Use the secret that the first request was answered with, or revoke the token and make another one with another key.",
+    ),
+    "too-many-requests": ProblemKind(
+        429, "Too many requests", "Wait as long as the header `Retry-After` says."
+    ),
     "too-many-failures": ProblemKind(
         429, "Too many requests with a wrong token", "Wait as long as the header `Retry-After` says."
     ),
@@ -131,6 +147,14 @@ OF_ERRORS: tuple[tuple[type[HoldfastError], ProblemKind], ...] = (
     (
         errors.RunOver,
         ProblemKind(409, "The run is over", "Fork the run to continue from one of its checkpoints."),
+    ),
+    (
+        errors.PreviewStale,
+        ProblemKind(
+            412,
+            "The request would do something else than its preview said",
+            "Look at `preview`, and send the request again with its digest in `If-Match`.",
+        ),
     ),
     (errors.ResumeRefused, ProblemKind(409, "The run may not continue as requested", _LOOK)),
     (
@@ -213,7 +237,28 @@ def problem_of(error: Exception) -> Problem:
         status=kind.status,
         detail=str(error),
         remedy=kind.remedy,
+        errors=_faults(error),
     )
+
+
+_MISFIT = re.compile(r"((?:answer|payload)(?:[.\[]\S*)?): (.+)", re.DOTALL)
+"""How the engine says which part of an answer or a payload does not fit (`core.answers.misfit`)."""
+
+
+def _faults(error: HoldfastError) -> tuple[Fault, ...]:
+    """Return which part of a value does not fit, if the error says it."""
+    match error:
+        case errors.CodecError() if error.path:
+            return (Fault(error.path.removeprefix("state."), str(error)),)
+        case errors.StateError() if error.field:
+            return (Fault(error.field, str(error)),)
+        case errors.AnswerRefused() | errors.SignalRefused():
+            found = _MISFIT.match(error.reason)
+            if found is not None:
+                return (Fault(found[1], found[2]),)
+            return (Fault("answer", error.reason),) if "is not one of the options" in error.reason else ()
+        case _:
+            return ()
 
 
 def name_of(kind: type[HoldfastError]) -> str:

@@ -12,9 +12,25 @@ from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from holdfast.core.validate import NODE_ID, RUN_ID
-from holdfast.server import health, logs, node_visits, overview, run_files, runs
+from holdfast.reading.previews import Preview
+from holdfast.server import (
+    administration,
+    batch_requests,
+    health,
+    logs,
+    node_visits,
+    overview,
+    run_files,
+    runs,
+    starts,
+    verb_inputs,
+    verbs,
+)
 from holdfast.server.calls import ApiRoute
 from holdfast.server.problems import refuse
+from holdfast.server.verb_headers import IF_MATCH, KEY, PREFER, TRACE
+from holdfast.storage.queues import Queue
+from holdfast.upkeep.retention import Pruned
 
 API = "/api/v1"
 REST = "{path}"
@@ -23,9 +39,18 @@ REST = "{path}"
 VALUES: dict[str, re.Pattern[str]] = {
     "id": RUN_ID,
     "node": NODE_ID,
+    "queue": RUN_ID,
+    "token": re.compile(r"[0-9A-Za-z_-]{1,64}"),
     "path": re.compile(r"[^\x00-\x1f\x7f\\]{1,1000}"),
 }
 """Name of a variable part -> what it may be."""
+_MEANINGS = {
+    "id": "the id of a run",
+    "node": "the name of a node",
+    "queue": "the name of a queue",
+    "token": "the id of a token",
+    "path": "the name of a file",
+}
 
 ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(
@@ -153,6 +178,168 @@ ROUTES: tuple[ApiRoute, ...] = (
         output=overview.Examination,
     ),
     ApiRoute(
+        method="POST",
+        path=f"{API}/runs",
+        role="start",
+        handler=starts.start_run,
+        headers=(KEY, TRACE),
+        body=verb_inputs.StartInput,
+        output=runs.ShownRun,
+        statuses=(200, 201),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/resume",
+        role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
+        handler=verbs.resume_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.ResumeInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/retry",
+        role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
+        handler=verbs.retry_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.RetryInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/skip",
+        role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
+        handler=verbs.skip_node,
+        query=verbs.VerbQuery,
+        body=verb_inputs.SkipInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/cancel",
+        role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
+        handler=verbs.cancel_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.CancelInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/fork",
+        role="operate",
+        preview=Preview,
+        headers=(KEY, IF_MATCH),
+        handler=starts.fork_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.ForkInput,
+        output=runs.ShownRun,
+        statuses=(200, 201),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/pause",
+        role="operate",
+        headers=(KEY, PREFER),
+        handler=verbs.pause_run,
+        body=verb_inputs.PauseInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/edit",
+        role="operate",
+        headers=(KEY, PREFER),
+        handler=verbs.edit_run,
+        body=verb_inputs.EditInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/answer",
+        role="operate",
+        headers=(KEY, PREFER),
+        handler=verbs.answer_question,
+        body=verb_inputs.AnswerInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/signal",
+        role="start",
+        headers=(KEY, PREFER),
+        handler=verbs.send_signal,
+        body=verb_inputs.SignalInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/requests",
+        role="operate",
+        handler=batch_requests.ask_runs,
+        headers=(KEY,),
+        query=verbs.VerbQuery,
+        body=batch_requests.BatchInput,
+        output=batch_requests.BatchAnswer,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/prune",
+        role="admin",
+        handler=administration.prune_run,
+        query=verbs.VerbQuery,
+        body=administration.PruneInput,
+        output=Pruned,
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/queues/{{queue}}",
+        role="admin",
+        handler=administration.limit_queue,
+        body=administration.QueueInput,
+        output=Queue,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/tokens",
+        role="admin",
+        handler=administration.list_tokens,
+        output=administration.TokenList,
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/tokens",
+        role="admin",
+        handler=administration.create_token,
+        headers=(KEY,),
+        body=administration.TokenInput,
+        output=administration.NewToken,
+        statuses=(201,),
+    ),
+    ApiRoute(
+        method="DELETE",
+        path=f"{API}/tokens/{{token}}",
+        role="admin",
+        handler=administration.revoke_token,
+        output=administration.TokenView,
+    ),
+    ApiRoute(
         method="GET", path="/metrics", role="read", handler=health.get_metrics, media_type=health.METRICS_TYPE
     ),
     ApiRoute(method="GET", path="/healthz", role=None, handler=health.get_health, media_type=health.TEXT),
@@ -238,6 +425,5 @@ def _read_value(name: str, raw: str) -> str:
     except UnicodeDecodeError:
         value = ""
     if not VALUES[name].fullmatch(value):
-        what = {"id": "the id of a run", "node": "the name of a node"}.get(name, "the name of a file")
-        raise refuse("bad-parameter", f"A part of the path is not {what}.")
+        raise refuse("bad-parameter", f"A part of the path is not {_MEANINGS[name]}.")
     return value
