@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,26 +35,34 @@ EXAMINED_S = 60.0
 
 
 class EncodedAnswers:
-    """Keeps encoded answers, up to `KEPT_BYTES` in all; those that were not used for longest go first."""
+    """Keeps encoded answers, of each thing the latest, up to so many bytes; those that were not used for longest go first."""
 
-    def __init__(self) -> None:
-        self._bodies: OrderedDict[Hashable, bytes] = OrderedDict()
-        self._size = 0
+    def __init__(self, bytes_max: int = KEPT_BYTES) -> None:
+        self._bodies: OrderedDict[str, tuple[Hashable, bytes]] = OrderedDict()
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self.size = 0
 
-    def get(self, key: Hashable) -> bytes | None:
-        found = self._bodies.get(key)
-        if found is not None:
-            self._bodies.move_to_end(key)
-        return found
+    def get(self, name: str, version: Hashable) -> bytes | None:
+        """Return the answer for a version of a thing, such as a run at a seq."""
+        with self._lock:
+            known = self._bodies.get(name)
+            if known is None or known[0] != version:
+                return None
+            self._bodies.move_to_end(name)
+            return known[1]
 
-    def put(self, key: Hashable, body: bytes) -> None:
-        if len(body) > KEPT_BYTES // 8:
-            return
-        self._size += len(body) - len(self._bodies.pop(key, b""))
-        self._bodies[key] = body
-        while self._size > KEPT_BYTES:
-            _, dropped = self._bodies.popitem(last=False)
-            self._size -= len(dropped)
+    def put(self, name: str, version: Hashable, body: bytes) -> None:
+        """Keep an answer instead of those for other versions. A very large one is not kept."""
+        with self._lock:
+            self.size -= len(self._bodies.pop(name, (0, b""))[1])
+            if len(body) > self._bytes_max // 8:
+                return
+            self._bodies[name] = (version, body)
+            self.size += len(body)
+            while self.size > self._bytes_max:
+                _, (_, dropped) = self._bodies.popitem(last=False)
+                self.size -= len(dropped)
 
 
 class Backend:
