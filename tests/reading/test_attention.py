@@ -145,6 +145,8 @@ def test_a_run_that_is_due_needs_attention_if_no_worker_takes_it(store: Store, c
     retried = outline("START a END", nodes={"a": {"retry": hf.Retry(attempts=3)}})
     history = History("r", retried, starts_at=clock.at).created().started("a")
     history.failed("a", ValueError("no luck"), retry_in=100.0).settled().write(store)
+    run = store._data.runs["r"]
+    run.view = msgspec.structs.replace(run.view, due_at=clock.at + 100)
     clock.at += 50
     assert (listed(store), counted(store), examined(store)) == ([], 0, set())
     clock.at += 100
