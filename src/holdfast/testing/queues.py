@@ -153,6 +153,25 @@ class QueuesConformance(BoardConformance):
         self.time.pass_s(2)
         assert self.take() == ["first", "due", "orphan", "pending", "asked"]
 
+    def test_of_many_asked_runs_those_of_the_highest_priority_and_the_oldest_request_are_taken(self) -> None:
+        at = self.time.at
+        for run_id, queue, priority, asked_at in (
+            ("late", "mail", 0, at - 1),
+            ("tie-b", "mail", 0, at - 3),
+            ("tie-a", "default", 0, at - 3),
+            ("low", "mail", -1, at - 9),
+            ("high", "default", 2, at - 1),
+        ):
+            self.create_pending(run_id, status="failed", queue=queue, priority=priority, created_at=at - 99)
+            for number in range(3):  # later requests change nothing
+                self.store.post(run_id, Request(id=str(number), verb="resume", at=asked_at + number))
+        self.create_pending("other flow", flow="other", status="failed", priority=9, created_at=at - 99)
+        self.store.post("other flow", Request(id="q", verb="resume", at=at - 99))
+        assert self.take(limit=1, queues=("mail",)) == ["tie-b"]
+        assert self.take(limit=2) == ["high", "tie-a"]
+        assert self.take() == ["late", "low"]
+        assert self.take() == []
+
     def test_no_more_than_asked_for_are_taken(self) -> None:
         for number in range(5):
             self.create_pending(f"r{number}")

@@ -382,8 +382,10 @@ select runs.key, runs.status, inbox.verb, inbox.digest
 from holdfast.runs left join holdfast.inbox on inbox.run = runs.key and inbox.id = $2 where runs.run_id = $1
 
 -- post: put a request into the inbox of a run; no row is returned if the request is there already
-insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest)
-values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0, $8)
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest, run_id, flow, queue, priority)
+select key, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0, $8,
+       run_id, flow, queue, priority
+from holdfast.runs where key = $1
 on conflict (run, id) do nothing returning key
 
 -- lock_runs: lock runs in the order of their ids, so that none can be deleted, completed or cancelled until the transaction ends
@@ -394,10 +396,13 @@ select inbox.run, inbox.id, inbox.verb, inbox.digest
 from unnest($1::bigint[], $2::text[]) as given(run, id) join holdfast.inbox on inbox.run = given.run and inbox.id = given.id
 
 -- post_all: put requests into the inboxes of many runs; no row is returned for a request that is there already
-insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest)
-select run, id, verb, body, "by", reason, coalesce(at, extract(epoch from clock_timestamp())::float8), 0, digest
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest, run_id, flow, queue, priority)
+select given.run, given.id, given.verb, given.body, given."by", given.reason,
+       coalesce(given.at, extract(epoch from clock_timestamp())::float8), 0, given.digest,
+       runs.run_id, runs.flow, runs.queue, runs.priority
 from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::float8[], $8::bytea[])
      as given(run, id, verb, body, "by", reason, at, digest)
+join holdfast.runs on runs.key = given.run
 on conflict (run, id) do nothing returning run, id
 
 -- inbox: requests that wait for the runs of a holder

@@ -326,7 +326,8 @@ select runs.key, runs.status, inbox.verb, inbox.digest
 from runs left join inbox on inbox.run = runs.key and inbox.id = ?2 where runs.run_id = ?1
 
 -- post: put a request into the inbox of a run
-insert into inbox (run, id, verb, body, "by", reason, at, taken, digest) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8)
+insert into inbox (run, id, verb, body, "by", reason, at, taken, digest, run_id, flow, queue, priority)
+select key, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, run_id, flow, queue, priority from runs where key = ?1
 
 -- inbox: requests that wait for the runs of a holder; begins with the inbox, which is mostly empty
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
@@ -499,6 +500,24 @@ due_lanes (flow, queue, priority) as (
                          and runs.priority < due_lanes.priority)
     from due_lanes where priority is not null
 ),
+asked_queues (flow, queue) as (
+    select value, (select min(inbox.queue) from inbox where inbox.taken = 0 and inbox.flow = value) from json_each(?1)
+    union all
+    select flow, (select min(inbox.queue) from inbox
+                  where inbox.taken = 0 and inbox.flow = asked_queues.flow and inbox.queue > asked_queues.queue)
+    from asked_queues where queue is not null
+),
+asked_lanes (flow, queue, priority) as (
+    select flow, queue, (select max(inbox.priority) from inbox
+                         where inbox.taken = 0 and inbox.flow = asked_queues.flow and inbox.queue = asked_queues.queue)
+    from asked_queues
+    where queue is not null and (?2 is null or queue in (select value from json_each(?2)))
+    union all
+    select flow, queue, (select max(inbox.priority) from inbox
+                         where inbox.taken = 0 and inbox.flow = asked_lanes.flow and inbox.queue = asked_lanes.queue
+                         and inbox.priority < asked_lanes.priority)
+    from asked_lanes where priority is not null
+),
 lost (key) as (select value from json_each(?3))
 select key, run_id, flow, queue, priority, seq, fence, why, since
 from (
@@ -525,13 +544,17 @@ from (
         and (runs.status in ('running', 'interrupted') or (runs.status = 'pending' and runs.due_at is null)
              or (runs.status in ('pending', 'waiting') and runs.due_at <= ?4))
         union all
-        select runs.*, 'asked', min(inbox.at)
-        from inbox cross join runs on runs.key = inbox.run
-        where inbox.taken = 0 and (runs.holder is null or runs.holder in (select key from lost))
-        and runs.flow in (select value from json_each(?1)) and (?2 is null or runs.queue in (select value from json_each(?2)))
+        select runs.*, 'asked', inbox.at
+        from asked_lanes as lane cross join inbox on inbox.key in (
+        select inbox.key from inbox cross join runs on runs.key = inbox.run
+        where inbox.taken = 0 and inbox.flow = lane.flow and inbox.queue = lane.queue and inbox.priority = lane.priority
+        and inbox.key = (select oldest.key from inbox as oldest where oldest.run = inbox.run and oldest.taken = 0
+                         order by oldest.at, oldest.key limit 1)
+        and (runs.holder is null or runs.holder in (select key from lost))
         and (runs.status in ('paused', 'failed') or (runs.status = 'waiting' and runs.due_at is null)
              or (runs.status in ('pending', 'waiting') and runs.due_at > ?4))
-        group by runs.key
+        order by inbox.at, inbox.run_id limit ?5)
+        cross join runs on runs.key = inbox.run
     )
 )
 where n <= ?5 order by priority desc, since, run_id
