@@ -26,6 +26,7 @@ import msgspec
 from holdfast.core import answers
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, HALTED, RunState
+from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.errors import (
     AnswerRefused,
     FlowNotFound,
@@ -328,10 +329,10 @@ class Requests:
             if executed and flow is not None and flow.fingerprint != head.fingerprint:
                 flow = None  # the engine that executes the run has another version of it
             found = operator.rehearse(services, flow, row, head, asked, executed=executed)
-        commands = (commands or CommandLine()).for_flow_of(head.options.get(history.FLOW_FILE))
+        commands = (commands or CommandLine()).for_flow_of(head.options.get(FLOW_FILE))
         refused = found.preview.refused is not None
         usual = Reader(store, self._flows).diagnose(run_id, commands).remedies if refused else ()
-        wants_base = bool(head.options.get(history.RUN_BASE_WANTED))
+        wants_base = bool(head.options.get(RUN_BASE_WANTED))
         return previews.with_commands(found, commands, usual, wants_base=wants_base)
 
     def _read_wanted(
