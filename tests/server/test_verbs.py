@@ -8,8 +8,9 @@ import msgspec
 import pytest
 from app_client import SECRET, make_token
 from served_flows import flow, run_order
-from verb_calls import operate, reach
+from verb_calls import operate, operated, reach
 
+import holdfast as hf
 from holdfast.storage.memory.store import MemoryStore
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -424,10 +425,9 @@ def test_a_fork_answers_with_the_new_run_and_once_per_key():
         assert (await operator.post("runs", {"flow": "order"}, key="k1")).status == 422
         taken = await operator.post("runs/r1/fork", {"run_id": "r1"})
         assert taken.status == 409
-        done = await operator.post(f"runs/{first.json['id']}/resume", {"force": True}, wait=30)
-        assert done.json["run"]["status"] == "completed", done.body
+        assert (await engine.resume(first.json["id"])).status == "completed"
 
-    operate(test, works=True)
+    operate(test)
 
 
 def test_a_fork_says_what_it_repeats_by_node():
@@ -468,3 +468,65 @@ def test_a_damaged_run_is_reported_and_never_a_5xx(verb):
         assert (await operator.run("ok"))["status"] == "pending"
 
     operate(test, store=Damaged())
+
+
+def test_a_run_that_is_deleted_while_its_caller_waits_is_reported():
+    async def test(engine, operator):
+        await run_order(engine, "r1", fails=True)
+        waiting = asyncio.ensure_future(operator.post("runs/r1/resume", {"force": True}, wait=60))
+        while not await engine.requests("r1"):  # noqa: ASYNC110 - the store has no event for it
+            await asyncio.sleep(0.005)
+        await engine.cancel("r1")
+        assert (await waiting).status == 409
+        engine.store.upkeep.delete("r1", engine.store.run("r1").seq)
+        gone = await operator.post("runs/r1/resume", {}, wait=60)
+        assert (gone.status, gone.json["type"]) == (404, "urn:holdfast:problem:run-not-found")
+
+    operate(test)
+
+
+def test_sixteen_retries_with_one_key_retry_once():
+    async def test(engine, operator):
+        await operator.post("runs", {"flow": "order", "input": {"fails": True}, "run_id": "r1"})
+        await reach(engine, "r1", "failed")
+        replies = await asyncio.gather(
+            *(operator.post("runs/r1/retry", {"node": "charge"}, key="k1", wait=30) for _ in range(16))
+        )
+        assert {reply.status for reply in replies} == {200}, replies[0].body
+        assert len({reply.json["request"] for reply in replies}) == 1
+        again = [one for one in await operator.events("r1", "NodeScheduled") if one["body"]["why"] == "retry"]
+        assert len(again) == 1
+
+    operate(test, works=True)
+
+
+def test_the_same_key_for_another_run_is_refused():
+    async def test(engine, operator):
+        await run_order(engine, "r1", fails=True)
+        await run_order(engine, "r2", fails=True)
+        assert (await operator.post("runs/r1/resume", {}, key="k1")).status == 202
+        assert (await operator.post("runs/r2/resume", {}, key="k1")).status == 422
+        assert (await operator.post("runs/r1/resume", {"reason": "other"}, key="k1")).status == 422
+        assert (await operator.post("runs/r1/resume", {}, key="k1")).status == 202
+
+    operate(test)
+
+
+def test_an_edit_is_left_for_a_worker_if_the_flow_is_not_known_here():
+    async def main():
+        store = MemoryStore()
+        async with hf.Engine(store, flows=[flow]) as other:
+            await run_order(other, "r1", fails=True)
+        async with operated(store=store, flows=()) as (engine, operator):
+            left = await operator.post("runs/r1/edit", {"fields": {"quantity": "many"}}, key="k1")
+            assert left.status == 202
+            assert [one.verb for one in await engine.requests("r1")] == ["edit"]
+            working = hf.Engine(store, flows=[flow])
+            async with working:
+                await working.work(until="idle")
+            refused = await operator.post("runs/r1/edit", {"fields": {"quantity": "many"}}, key="k1", wait=30)
+            assert (refused.status, refused.json["type"]) == (409, "urn:holdfast:problem:state-error"), (
+                refused.body
+            )
+
+    asyncio.run(main())
