@@ -110,7 +110,9 @@ class Hesitant(MemoryStore):
 
 def test_sixteen_starts_with_one_key_make_one_run():
     async def test(engine, operator):
-        await operator.post("runs", {"flow": "order", "run_id": "r1"})  # now commits count as slow, and get a thread
+        await operator.post(
+            "runs", {"flow": "order", "run_id": "r1"}
+        )  # now commits count as slow, and get a thread
         replies = await asyncio.gather(
             *(operator.post("runs", {"flow": "order"}, key="k1") for _ in range(16))
         )
