@@ -132,6 +132,14 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
 ABOUT = msgspec.json.encode(StoreAbout(rows=ROWS, version="9", url="x", generation="g", now=5.0))
 
 
+def test_a_connection_is_kept_and_each_request_sent_once():
+    with canned(answer(ABOUT)) as other:
+        store = RemoteStore(other.url, token=ADMIN)
+        assert [store.now() for _ in range(3)] == [5.0] * 3
+        store.close()
+    assert (len(other.requests), other.connections) == (4, 1)
+
+
 def test_a_kept_connection_that_the_server_has_closed_is_opened_again():
     with canned(answer(ABOUT), keeps=False) as other:
         store = RemoteStore(other.url, token=ADMIN)
