@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 from app_client import SECRET
 from raw_client import TOKEN, hosted, request, say, status_of
@@ -177,6 +178,12 @@ def test_a_client_that_does_not_read_is_dropped(monkeypatch, reads):
     asyncio.run(main())
 
 
+class Echoed(msgspec.Struct):
+    """What a route of these tests takes and answers."""
+
+    a: int
+
+
 def echo(call):
     """Answer with the body."""
     return call.body
@@ -192,7 +199,7 @@ def echo(call):
 @pytest.mark.parametrize("chunked", [True, False])
 def test_a_body_is_read_up_to_its_limits_of_time_and_size(monkeypatch, parts, expected, chunked):
     monkeypatch.setattr(guard, "BODY_SECONDS_MAX", 0.4)
-    route = ApiRoute(method="POST", path="/echo", role="admin", handler=echo, body=dict, output=dict)
+    route = ApiRoute(method="POST", path="/echo", role="admin", handler=echo, body=Echoed, output=Echoed)
 
     async def main() -> None:
         async with hosted(Table([route])) as port:
