@@ -268,3 +268,13 @@ def test_a_verb_that_would_do_something_else_than_its_preview_is_refused(served)
         client.cancel("seen", expects=seen.digest)
     with pytest.raises(SettingError, match=r"'cancle' has no preview.*did you mean 'cancel'"):
         client.preview("seen", "cancle")
+
+
+def test_requests_that_wait_are_listed(served):
+    url, store = served
+    with pytest.raises(hf.RunFailed):
+        hf.run(flow, {"fails": True}, run_id="failed", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    client.resume("failed", force=True, id="k2", by="eve")
+    (asked,) = client.requests("failed")
+    assert (asked.verb, asked.status, asked.by) == ("resume", "waiting", "admin-ada/eve")

@@ -62,6 +62,19 @@ def test_the_document_is_valid():
     asyncio.run(main())
 
 
+def test_the_document_says_what_fields_and_parameters_mean():
+    found = msgspec.json.decode(document(ROUTES))
+    schemas = found["components"]["schemas"]
+    assert schemas["HolderSpan"]["properties"]["end"]["description"].startswith(
+        "`released`: the run had ended"
+    )
+    inherited = schemas["RunEntry"]["properties"]["due_at"]["description"]
+    assert inherited.startswith("The earliest time at which the run continues by itself")
+    parameters = found["paths"]["/api/v1/runs/{id}/timeline"]["get"]["parameters"]
+    described = {one["name"]: one["schema"].get("description") for one in parameters}
+    assert described["from"] == "Leave out what ended before this time."
+
+
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     """The address of a server with a few runs, in a thread of its own."""

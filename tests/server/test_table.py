@@ -7,7 +7,7 @@ import re
 
 import pytest
 from app_client import HOST, SECRET, TOKENS, Caller, Reply, make_token
-from served_flows import opened, run_order
+from served_flows import flow, opened, run_order
 
 from holdfast.server.asgi import asgi
 from holdfast.server.calls import ApiRoute
@@ -16,7 +16,14 @@ from holdfast.server.table import ROUTES, Table
 from holdfast.storage.blobs import Blob
 from holdfast.storage.tokens import ROLES, allows
 
-VALUES = {"id": "ok", "node": "charge", "path": "a.txt", "queue": "slow", "token": "t0"}
+VALUES = {
+    "id": "ok",
+    "node": "charge",
+    "path": "a.txt",
+    "queue": "slow",
+    "token": "t0",
+    "fingerprint": flow.fingerprint,
+}
 BODIES = {
     "/runs": b'{"flow": "order", "run_id": "ok"}',
     "/skip": b'{"node": "charge"}',

@@ -96,7 +96,7 @@ def load(
     elif cold or row.parent is not None:
         base = began_after(store, row)
     if not max(base, 1) <= upto <= row.seq:
-        raise _outside(store, row, upto)
+        raise outside(store, row, upto)
     parts = stretches(row.rewinds, upto)
     within = ([(base, base)] if base else []) if cold else parts
     snapshot = store.snapshot(run_id, within) if within else None
@@ -113,7 +113,7 @@ def load(
             _fold(state, found, store)
     if state.seq != upto:
         if upto < began_after(store, row):
-            raise _outside(store, row, upto)
+            raise outside(store, row, upto)
         raise StoreCorrupt(
             f"run {run_id!r}: the log ends at event {state.seq}, but should reach {upto}. "
             f"`holdfast verify {run_id}` says more; restore the store from a backup."
@@ -164,7 +164,7 @@ def began_after(store: Store, row: RunRow) -> int:
     return store.events(row.run_id, limit=1)[0].seq - 1
 
 
-def _outside(store: Store, row: RunRow, seq: int) -> RunNotFound:
+def outside(store: Store, row: RunRow, seq: int) -> RunNotFound:
     """Return the error for an event that the log does not have. If the event was compacted or belongs to the parent of a fork,
     the error says so.
     """
@@ -217,10 +217,15 @@ def _fold(state: RunState, rows: list[Row], store: Store) -> None:
         for event in opened(store, state.run_id, rows):
             fold(state, event)
     except IllegalEvent as fault:
-        raise StoreCorrupt(
-            f"the log of run {state.run_id!r} contains an event that is not possible there: {fault}. "
-            f"`holdfast verify {state.run_id}` says more; if the log is damaged, restore the store from a backup."
-        ) from fault
+        raise impossible(state.run_id, fault) from fault
+
+
+def impossible(run_id: str, fault: IllegalEvent) -> StoreCorrupt:
+    """Return the error for a log with an event that its state does not allow."""
+    return StoreCorrupt(
+        f"the log of run {run_id!r} contains an event that is not possible there: {fault}. "
+        f"`holdfast verify {run_id}` says more; if the log is damaged, restore the store from a backup."
+    )
 
 
 def defined(stored: bytes, run_id: str) -> Definition:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 
 from holdfast.core import VERSION
 from holdfast.server.calls import EVENTS, JSON, ApiRoute
+from holdfast.server.field_descriptions import describe_fields
 from holdfast.server.problems import MEDIA_TYPE, Problem
 from holdfast.server.table import VALUES
 from holdfast.server.verb_headers import SCHEMAS
@@ -18,11 +20,12 @@ _REF = "#/components/schemas/{name}"
 _SCHEME = "token"
 
 
-def document(routes: Iterable[ApiRoute], servers: Iterable[str] = ()) -> bytes:
+@functools.lru_cache(maxsize=4)
+def document(routes: tuple[ApiRoute, ...], servers: tuple[str, ...] = ()) -> bytes:
     """Return the document as JSON. `servers` are the public URLs of the server."""
-    routes = list(routes)
     types = list(dict.fromkeys(_types(routes)))
     found, components = msgspec.json.schema_components(types, ref_template=_REF)
+    describe_fields(types, components)
     schemas = dict(zip(types, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -43,14 +46,14 @@ def document(routes: Iterable[ApiRoute], servers: Iterable[str] = ()) -> bytes:
     )
 
 
-def _types(routes: list[ApiRoute]) -> Iterable[Any]:
+def _types(routes: Iterable[ApiRoute]) -> Iterable[Any]:
     yield Problem
     for route in routes:
         kinds = (route.query, route.body, route.output, route.preview)
         yield from (kind for kind in kinds if kind is not None)
 
 
-def _query_names(routes: list[ApiRoute]) -> set[str]:
+def _query_names(routes: Iterable[ApiRoute]) -> set[str]:
     return {route.query.__name__ for route in routes}
 
 

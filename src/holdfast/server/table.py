@@ -15,16 +15,23 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from holdfast.core.validate import NODE_ID, RUN_ID
+from holdfast.reading.comparison import Comparison
+from holdfast.reading.node_visits import NodeVisit
+from holdfast.reading.picture import PictureStates
 from holdfast.reading.previews import Preview
+from holdfast.reading.timeline import Timeline
 from holdfast.server import (
     administration,
     batch_requests,
+    drawings,
     health,
     live,
     logs,
-    node_visits,
     overview,
+    questions,
     run_files,
+    run_nodes,
+    run_requests,
     runs,
     starts,
     store_rows,
@@ -51,6 +58,7 @@ VALUES: dict[str, re.Pattern[str]] = {
     "node": NODE_ID,
     "queue": RUN_ID,
     "token": re.compile(r"[0-9A-Za-z_-]{1,64}"),
+    "fingerprint": re.compile(r"[0-9a-f]{64}"),
     "path": re.compile(r"[^\x00-\x1f\x7f\\]{1,1000}"),
 }
 """Name of a variable part -> what it may be."""
@@ -59,6 +67,7 @@ _MEANINGS = {
     "node": "the name of a node",
     "queue": "the name of a queue",
     "token": "the id of a token",
+    "fingerprint": "the fingerprint of a flow",
     "path": "the name of a file",
 }
 
@@ -108,6 +117,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=logs.list_events,
         query=logs.EventsQuery,
         output=logs.EventPage,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET",
@@ -124,6 +134,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=logs.get_state,
         query=logs.StateQuery,
         output=logs.StateAt,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET",
@@ -132,14 +143,48 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=logs.get_diff,
         query=logs.DiffQuery,
         output=logs.Diff,
+        statuses=(200, 304),
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/timeline",
+        role="read",
+        handler=drawings.get_timeline,
+        query=drawings.TimelineQuery,
+        output=Timeline,
+        statuses=(200, 304),
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/picture",
+        role="read",
+        handler=drawings.get_picture,
+        query=drawings.PictureQuery,
+        output=PictureStates,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}/nodes/{{node}}",
         role="read",
-        handler=node_visits.get_visit,
-        query=node_visits.VisitQuery,
-        output=node_visits.NodeVisit,
+        handler=run_nodes.get_visit,
+        query=run_nodes.VisitQuery,
+        output=NodeVisit,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/questions",
+        role="read",
+        handler=questions.list_questions_of_run,
+        query=questions.QuestionsOfRunQuery,
+        output=questions.QuestionsOfRun,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/requests",
+        role="read",
+        handler=run_requests.list_requests,
+        output=run_requests.RequestsOfRun,
     ),
     ApiRoute(
         method="GET",
@@ -174,17 +219,26 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="GET",
         path=f"{API}/compare",
         role="read",
-        handler=logs.compare_runs,
+        handler=logs.get_comparison,
         query=logs.CompareQuery,
-        output=logs.Comparison,
+        output=Comparison,
     ),
     ApiRoute(
         method="GET",
         path=f"{API}/questions",
         role="read",
-        handler=overview.list_questions,
-        query=overview.QuestionsQuery,
-        output=overview.QuestionList,
+        handler=questions.list_questions,
+        query=questions.QuestionsQuery,
+        output=questions.QuestionList,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/pictures/{{fingerprint}}",
+        role="read",
+        handler=drawings.get_flow_picture,
+        query=drawings.FlowPictureQuery,
+        output=drawings.FlowPicture,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET", path=f"{API}/flows", role="read", handler=overview.list_flows, output=overview.FlowList
