@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from served_flows import flow, run_order
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from test_table import path_of
+from test_table import BLOB, path_of
 from verb_calls import Operator
 
 import holdfast as hf
@@ -40,6 +40,7 @@ def test_every_route_answers(store):
         async with hf.Engine(store, flows=[flow]) as engine:
             await run_order(engine, "ok", asks=True, parts=[1, 2])
             await run_order(engine, "bad", fails=True)
+            store.blobs.put(BLOB.digest, BLOB.body)
             app = hf.asgi(engine, tokens=TOKENS)
             caller = Caller(app)
             readable = [

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import GOING, UNDER_WAY
-from holdfast.errors import SettingError, StateError, StoreUnusable, did_you_mean
+from holdfast.errors import RequestExists, SettingError, StateError, StoreUnusable, did_you_mean
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.following import Cursor
 from holdfast.reading.history import Checkpoint, split
@@ -371,7 +371,11 @@ class Client:
         wait: float | None = None,
     ) -> Run[Any]:
         path = _path(run_id, verb)
-        asked = await self._post(path, body, _Requested, id=id, by=by, expects=expects, wait=wait)
+        try:
+            asked = await self._post(path, body, _Requested, id=id, by=by, expects=expects, wait=wait)
+        except RequestExists as other:  # the server says only that the key was used
+            other.run_id, other.request, other.verb = run_id, id or "", verb
+            raise
         return self._typed(asked.run)
 
     async def _post(
