@@ -91,10 +91,9 @@ def runs(
         queue=queue,
         limit=limit,
     )
-    commands = command_line(store=store)
 
     def use(reader: Reader) -> tuple[list[_Listed], bool, float]:
-        found, more = _pages(reader, query, commands, attention=attention)
+        found, more = _pages(reader, query, command_line(store=store), attention=attention)
         return [_listed(reader, one) for one in found], more, reader.store.now()
 
     listed, more, now = stores.read(store, use)
