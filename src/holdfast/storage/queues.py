@@ -183,6 +183,10 @@ class Queues(Protocol):
         of its last renewal or claim.
         """
 
+    def waiting(self, run_ids: Collection[str]) -> list[Request]:
+        """Return the requests that wait for these runs, oldest first. Unknown runs have none."""
+        ...
+
     def offered(self) -> tuple[OnOffer, ...]:
         """Return how many runs of each flow and queue are on offer, in this order, without those that are on offer only because
         of a request.
