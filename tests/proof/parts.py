@@ -20,7 +20,7 @@ from typing import Any
 
 TESTS = Path(__file__).resolve().parent.parent
 ROOT = TESTS.parent
-sys.path += [str(TESTS / name) for name in ("proof", "simulation", "chaos", "")]
+sys.path += [str(TESTS / name) for name in ("proof", "simulation", "chaos", "server", "")]
 CHECKED_EVENTS = 1_000_000
 CHECKED_S = 30.0
 MUTANTS = 50
@@ -314,6 +314,33 @@ def _chaos(ground: str, runs: int, seed: int) -> list[Line]:
             len(found.violations),
             str(found).removeprefix(f"chaos on {found.ground}, "),
         )
+    ]
+
+
+@part(size=15, share_s=40)
+def live_events(seconds: float, seed: int) -> list[Line]:
+    """Follow runs over HTTP while connections are cut and processes are killed, and stop a server with a thousand streams."""
+    import live_storm
+
+    found = live_storm.storm(seconds, seed)
+    print(found, *found.violations[:20], sep="\n  VIOLATION ", flush=True)
+    took_s, code = live_storm.end_full_server()
+    many = f"{found.clients} clients; connections cut: {found.cuts}, processes killed: {found.kills}"
+    return [
+        Line(
+            "live events",
+            many,
+            "every client gets every event once",
+            found.cuts > 100 and found.kills > 5,
+            len(found.violations),
+            f"{found.events:,} events and {found.chunks:,} chunks read",
+        ),
+        Line(
+            "SIGTERM with 1,000 streams",
+            f"ended after {took_s:.1f} s with exit code {code}",
+            "≤ 5 s",
+            took_s <= 5.0 and code == 0,
+        ),
     ]
 
 
