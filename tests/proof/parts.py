@@ -254,7 +254,7 @@ def _skipped(what: str, why: str) -> Line:
 # --- real processes ----------------------------------------------------------------------------------
 
 
-@part(size=200, share_s=50, nightly=500, night_s=90)
+@part(size=200, share_s=45, nightly=500, night_s=90)
 def zombie_rounds(rounds: float, seed: int) -> list[Line]:
     """Stop processes until their lease has expired, and let them continue."""
     import zombies
@@ -279,13 +279,13 @@ def zombie_rounds(rounds: float, seed: int) -> list[Line]:
     ]
 
 
-@part(size=150, share_s=40, nightly=1000, night_s=150)
+@part(size=150, share_s=35, nightly=1000, night_s=150)
 def chaos_on_sqlite(runs: float, seed: int) -> list[Line]:
     """Run a fleet on SQLite whose workers are killed and paused."""
     return _chaos("SqliteGround", int(runs), seed)
 
 
-@part(size=150, share_s=40, nightly=1000, night_s=150)
+@part(size=150, share_s=35, nightly=1000, night_s=150)
 def chaos_on_postgres(runs: float, seed: int) -> list[Line]:
     """Run a fleet on PostgreSQL whose workers are killed and paused, and whose database is restarted."""
     return _chaos("PostgresGround", int(runs), seed)
@@ -317,7 +317,7 @@ def _chaos(ground: str, runs: int, seed: int) -> list[Line]:
     ]
 
 
-@part(size=8, share_s=30)
+@part(size=6, share_s=25)
 def live_events(seconds: float, seed: int) -> list[Line]:
     """Follow runs over HTTP while connections are cut and processes are killed, and stop a server with a thousand streams."""
     import live_storm

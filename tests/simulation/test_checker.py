@@ -753,7 +753,9 @@ def test_a_takeover_that_came_late_is_found(file: Path) -> None:
 
 def test_a_lease_that_nobody_gave_back_is_found(file: Path) -> None:
     def plant(run: Forger) -> None:
-        run.sql("insert into holders values (99, 'e9', 'h', 'b', 'n', 1, '1', 30.0, 0.0, null, null, '')")
+        run.sql(
+            "insert into holders values (99, 'e9', 'h', 'b', 'n', 1, '1', 30.0, 0.0, null, null, '', null)"
+        )
         run.row(holder=99)
 
     violations = check(forged(file, "r", plant), at_end=True)

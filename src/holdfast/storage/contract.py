@@ -209,6 +209,9 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     asks: bool = False
     """True: only runs with open questions. Runs that are not over and whose row does not tell (`RunRow.asks` is None) are listed
     too."""
+    offered: bool = False
+    """True: only runs that a worker may claim now because of their status or their time (see `storage.queues`), and not only
+    because of a request."""
     created: tuple[float | None, float | None] = (None, None)
     """Only runs that were created at the first time or later, and before the second time."""
     after: Position | None = None

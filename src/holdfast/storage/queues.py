@@ -72,6 +72,18 @@ class LiveHolder(msgspec.Struct, frozen=True, kw_only=True):
     holder: Holder
     held: int = 0
     """How many runs it holds."""
+    registered_at: float | None = None
+    """When it was first seen; None if a version of Holdfast registered it that did not record this."""
+    seen_at: float = 0.0
+    """When it last renewed its leases."""
+
+
+class OnOffer(msgspec.Struct, frozen=True, gc=False):
+    """How many runs of a flow in a queue a worker may claim now, because of their status or their time."""
+
+    flow: str
+    queue: str
+    runs: int
 
 
 class Minute(msgspec.Struct, frozen=True, gc=False):
@@ -96,6 +108,10 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     """Status -> how many runs have it; statuses without a run are left out."""
     asks: int
     """How many questions are open. Runs whose row does not tell (`RunRow.asks` is None) are not counted."""
+    asking: int
+    """How many runs ask, or may ask (their row does not tell), and have not failed."""
+    offered: tuple[OnOffer, ...]
+    """What is on offer, by flow and queue; runs that are on offer only because of a request are left out."""
     minutes: tuple[Minute, ...]
     """The last 60 minutes, oldest first; the last one has not ended. A run that was resumed since is not counted."""
     holders: tuple[LiveHolder, ...]

@@ -16,7 +16,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.storage.contract import STATUSES, Position, Query
+import msgspec
+
+from holdfast.core.run_state import TAKEABLE
+from holdfast.storage.contract import STATUSES, Position, Query, in_order
 
 FEW = 1000
 """If fewer runs than this have a prefix, they are all read and sorted; otherwise the walk goes over all runs, newest first. No
@@ -65,10 +68,14 @@ def range_of(prefix: str) -> tuple[str, str]:
     return prefix, kept[:-1] + chr(code if code not in _SURROGATES else _SURROGATES.stop)
 
 
-def plan(query: Query, *, count: Count, as_list: Callable[[Sequence[str]], Any]) -> PagePlan:
+def plan(
+    query: Query, *, count: Count, as_list: Callable[[Sequence[str]], Any], offer: Callable[[], Sequence[Any]]
+) -> PagePlan:
     """Plan the statement that reads a page. `count` counts the runs that a label or a prefix selects, `as_list` makes a list of
-    texts into a parameter.
+    texts into a parameter, and `offer` returns the values of the condition `with_offer`.
     """
+    if query.offered and not query.status:
+        query = msgspec.structs.replace(query, status=in_order(TAKEABLE))
     wanted, labels = list(dict.fromkeys(query.status)), list(query.labels.items())
     walk, one, values = _walk(query, labels, count=count, as_list=as_list)
     after = query.begins_after or _NEWEST
@@ -83,7 +90,7 @@ def plan(query: Query, *, count: Count, as_list: Callable[[Sequence[str]], Any])
         values.append(as_list(wanted))
     if walk == "walk_label":
         del labels[0]
-    for part, given in _conditions(query, labels):
+    for part, given in _conditions(query, labels, offer):
         if part != _MEETS.get(walk):
             parts.append(part)
             values.extend(given)
@@ -119,7 +126,9 @@ def _walk(
     return "walk_status" if query.status else "walk_age", None, []
 
 
-def _conditions(query: Query, labels: list[tuple[str, str]]) -> Iterator[tuple[str, Sequence[Any]]]:
+def _conditions(
+    query: Query, labels: list[tuple[str, str]], offer: Callable[[], Sequence[Any]]
+) -> Iterator[tuple[str, Sequence[Any]]]:
     """Yield the conditions of a query on the runs that a walk passes, except those on status and time, with their values."""
     if query.parent is not None:
         yield "with_parent", [query.parent]
@@ -131,5 +140,7 @@ def _conditions(query: Query, labels: list[tuple[str, str]]) -> Iterator[tuple[s
         yield "with_label", label
     if query.asks:
         yield "with_questions", []
+    if query.offered:
+        yield "with_offer", offer()
     if query.prefix:
         yield "with_prefix", range_of(query.prefix)

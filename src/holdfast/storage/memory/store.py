@@ -30,11 +30,10 @@ from holdfast.storage.contract import (
     RunRow,
     Snapshot,
     Verdict,
-    View,
 )
-from holdfast.storage.memory.data import Data, RunHead, StoredRun
+from holdfast.storage.memory.data import Data, RunHead, StoredRun, may_ask
 from holdfast.storage.memory.feed import MemoryFeed
-from holdfast.storage.memory.queues import MemoryQueues
+from holdfast.storage.memory.queues import MemoryQueues, is_offered
 from holdfast.storage.memory.tokens import MemoryTokens
 from holdfast.storage.memory.upkeep import MemoryUpkeep
 from holdfast.storage.oversize import keep_blobs
@@ -177,11 +176,16 @@ class MemoryStore:
             found = (
                 Position(run.new.created_at, run_id)
                 for run_id, run in data.runs.items()
-                if _fits(run_id, run, query)
+                if _fits(run_id, run, query) and (not query.offered or self._is_offered(run_id, run))
             )
             later = (place for place in found if begins_after is None or place < begins_after)
             listed = heapq.nlargest(max(query.limit, 0), later)
             return [self._row(place.run_id, data.runs[place.run_id]) for place in listed]
+
+    def _is_offered(self, run_id: str, run: StoredRun) -> bool:
+        holder, expires_at = self._data.holders.get(run.head.holder or "", (None, 0.0))
+        now = self.now()
+        return not leases.is_held(holder, expires_at, now, self._alive) and is_offered(run_id, run, now)
 
     def _row(self, run_id: str, run: StoredRun) -> RunRow:
         holder, expires_at = self._data.holders.get(run.head.holder or "", (None, 0.0))
@@ -222,7 +226,7 @@ class MemoryStore:
                 and self._alive(old) is False
                 and old.id not in _find_holders(data)
             ):
-                del data.holders[old.id]
+                del data.holders[old.id], data.registered[old.id]
             failpoints.reach("claim.committed")
             return Lease(run_id, run.head.fence, run.head.seq)
 
@@ -233,6 +237,7 @@ class MemoryStore:
                 self._renew(data, holder)
             else:
                 data.holders.pop(holder.id, None)
+                data.registered.pop(holder.id, None)
                 for run in data.runs.values():
                     if run.head.holder == holder.id:
                         run.head = msgspec.structs.replace(run.head, holder=None)
@@ -246,9 +251,10 @@ class MemoryStore:
         holding = _find_holders(data) if old else set()
         for engine in old:
             if engine not in holding:
-                del data.holders[engine]
+                del data.holders[engine], data.registered[engine]
 
     def _renew(self, data: Data, holder: Holder) -> None:
+        data.registered.setdefault(holder.id, self.now())
         known, _ = data.holders.get(holder.id, (holder, 0.0))
         data.holders[holder.id] = (
             msgspec.structs.replace(
@@ -379,14 +385,10 @@ def _fits(run_id: str, run: StoredRun, query: Query) -> bool:
         (not query.status or run.view.status in query.status)
         and (query.ids is None or run_id in query.ids)
         and run_id.startswith(query.prefix)
-        and (not query.asks or _may_ask(run.view))
+        and (not query.asks or may_ask(run.view))
         and (created_from is None or run.new.created_at >= created_from)
         and (query.flow is None or run.new.flow == query.flow)
         and (query.parent is None or run.new.parent == query.parent)
         and (query.queue is None or run.new.queue == query.queue)
         and query.labels.items() <= run.new.labels.items()
     )
-
-
-def _may_ask(view: View) -> bool:
-    return view.asks > 0 if view.asks is not None else view.status not in FINAL

@@ -24,7 +24,7 @@ import msgspec
 from holdfast.errors import CodecError, RequestExists, RunNotFound, RunOver
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.offers import Fates, Offer, choose, full, list_queues, room
+from holdfast.storage.offers import Fates, Offer, choose, full, list_offered, list_queues, room
 from holdfast.storage.postgres.arrays import Array, Bytes, Floats, Ints, Texts
 from holdfast.storage.postgres.database import PostgresDatabase, Session, Transaction
 from holdfast.storage.postgres.listener import PostgresListener
@@ -246,6 +246,8 @@ class PostgresQueues:
             at=now,
             counts=dict(read("count_statuses")),
             asks=read("count_questions")[0][0],
+            asking=read("count_asking")[0][0],
+            offered=list_offered(read("count_offers", Texts(self._fates().lost), self._given_now())),
             minutes=minutes_until(now, (end[1:] for end in ends if end[1] is not None)),
             holders=tuple(self.holders()),
         )

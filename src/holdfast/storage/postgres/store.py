@@ -32,6 +32,7 @@ from holdfast.storage.contract import (
     Snapshot,
     Verdict,
 )
+from holdfast.storage.offers import Fates
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.postgres import append as postgres_append
 from holdfast.storage.postgres import setup
@@ -164,11 +165,15 @@ class PostgresStore:
         return rows[0]
 
     def runs(self, query: Query) -> list[RunRow]:
-        return self._list(*walks.plan(query, count=self._count, as_list=Texts))
+        return self._list(*walks.plan(query, count=self._count, as_list=Texts, offer=self._offer))
 
     def _count(self, query: str, *values: str) -> int:
         found = self._database.read(query, *values, walks.FEW)
         return int(found[0][0]) if found else 0
+
+    def _offer(self) -> tuple[Texts, float | None]:
+        now = self._given_now()
+        return Texts(Fates[str](self._database.read("holders", now), 0.0, self._alive).lost), now
 
     def _list(self, parts: Sequence[str], values: Sequence[Any]) -> list[RunRow]:
         given = self._given_now()

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import RequestExists, RunNotFound, RunOver
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.offers import Cells, Fates, Offer, choose, full, list_queues, room
+from holdfast.storage.offers import Cells, Fates, Offer, choose, full, list_offered, list_queues, room
 from holdfast.storage.queues import (
     BOARD_MINUTES,
     FENCE_STEP,
@@ -130,6 +130,8 @@ class SqliteQueues:
             at=now,
             counts=dict(read("count_statuses")),
             asks=read("count_questions")[0][0],
+            asking=read("count_asking")[0][0],
+            offered=list_offered(read("count_offers", _json(self._fates(read).lost), now)),
             minutes=minutes_until(now, read("count_ends", since)),
             holders=tuple(self.holders()),
         )
@@ -138,7 +140,7 @@ class SqliteQueues:
         def write() -> list[str]:
             told = self._within("holders")
             lost = frozenset(Fates[int](told, self._database.now(), self._alive).lost)
-            gone = {engine: key for key, _, engine, *_ in told if key in lost and engine in holders}
+            gone = {engine: key for key, _, _, _, engine, *_ in told if key in lost and engine in holders}
             for key in gone.values():
                 self._database.do("release_dead", key)
                 self._database.do("drop_idle_holder", key)

@@ -33,6 +33,7 @@ from holdfast.storage.contract import (
 )
 from holdfast.storage.files import disk
 from holdfast.storage.files.blobs import FileBlobs
+from holdfast.storage.offers import Fates
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
 from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, request_of, run_row
@@ -174,12 +175,16 @@ class SqliteStore:
         return rows[0]
 
     def runs(self, query: Query) -> list[RunRow]:
-        parts, values = walks.plan(query, count=self._count, as_list=_json)
+        parts, values = walks.plan(query, count=self._count, as_list=_json, offer=self._offer)
         return self._list([_SQL[part] for part in parts], values)
 
     def _count(self, query: str, *values: str) -> int:
         found = self._database.read(query, *values, walks.FEW)
         return int(found[0][0]) if found else 0
+
+    def _offer(self) -> tuple[str, float]:
+        now = self.now()
+        return _json(Fates[int](self._database.read("holders"), now, self._alive).lost), now
 
     def _list(self, parts: Sequence[str], values: Sequence[Any]) -> list[RunRow]:
         now = self.now()
@@ -280,5 +285,5 @@ class SqliteStore:
             self._database.close()
 
 
-def _json(texts: Sequence[str]) -> str:
+def _json(texts: Sequence[str | int]) -> str:
     return _encode(texts).decode()

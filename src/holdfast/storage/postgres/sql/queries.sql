@@ -224,6 +224,12 @@ and walk.run_id >= ?::text and walk.run_id < ?::text
 -- with_questions: condition: runs that ask a question, or may ask one
 and (walk.asks > 0 or (walk.asks is null and walk.status not in ('completed', 'cancelled')))
 
+-- with_offer: condition: runs that are on offer by their status or time, also those of lost holders
+and (walk.holder is null or walk.holder = any(?::text[]))
+and (walk.status in ('running', 'interrupted') or (walk.status = 'pending' and walk.due_at is null)
+     or (walk.status in ('pending', 'waiting')
+         and walk.due_at <= coalesce(?::float8, extract(epoch from clock_timestamp())::float8)))
+
 -- newest: order and length of a walk
 order by walk.created_at desc, walk.run_id desc limit ?::bigint
 
@@ -259,6 +265,26 @@ select status, count(*) from holdfast.runs group by status
 -- count_questions: how many questions are open
 select coalesce(sum(asks), 0)::bigint from holdfast.runs
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'))
+
+-- count_asking: how many runs ask a question, or may ask one, and have not failed
+select count(*) from holdfast.runs
+where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and status <> 'failed'
+
+-- count_offers: how many runs of each flow and queue are on offer by their status or time
+select flow, queue, count(*) from holdfast.runs
+where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null)
+group by flow, queue
+union all
+select flow, queue, count(*) from holdfast.runs
+where holder is null and status in ('pending', 'waiting') and due_at is not null
+and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8)
+group by flow, queue
+union all
+select flow, queue, count(*) from holdfast.runs
+where holder = any($1::text[])
+and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
+     or (status in ('pending', 'waiting') and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8)))
+group by flow, queue
 
 -- count_ends: the time, and how many runs ended in each of the last minutes, by status
 with now (at) as (select coalesce($1::float8, extract(epoch from clock_timestamp())::float8))
@@ -328,9 +354,10 @@ with left_alone as (
 select holdfast.tell(array_agg(key)) from left_alone
 
 -- renew_holder: insert or update the row of a holder, which now expires later
-insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
+insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version,
+                              registered_at)
 values ($1, $2, $3, $4, $5, $6, $7::float8, coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8,
-        $9, $10, $11)
+        $9, $10, $11, coalesce($8::float8, extract(epoch from clock_timestamp())::float8))
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
     flows = excluded.flows, queues = excluded.queues, version = excluded.version
 
@@ -340,9 +367,11 @@ with found as (
            current_setting('fsync') as fsync, current_setting('synchronous_commit') as synchronous_commit,
            set_config('lock_timeout', $12, true) as lock_wait
 ), renewed as (
-    insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
+    insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version,
+                                  registered_at)
     select $1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::float8,
-           coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8, $9::text, $10::text, $11::text
+           coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8, $9::text, $10::text, $11::text,
+           coalesce($8::float8, extract(epoch from clock_timestamp())::float8)
     from found
     where lock_wait is not null and found.version <= $13::bigint and ($14::boolean or 'off' not in (fsync, synchronous_commit))
     on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
@@ -370,8 +399,10 @@ select runs.key, runs.status, inbox.verb, inbox.digest
 from holdfast.runs left join holdfast.inbox on inbox.run = runs.key and inbox.id = $2 where runs.run_id = $1
 
 -- post: put a request into the inbox of a run; no row is returned if the request is there already
-insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest)
-values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0, $8)
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest, run_id, flow, queue, priority)
+select key, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0, $8,
+       run_id, flow, queue, priority
+from holdfast.runs where key = $1
 on conflict (run, id) do nothing returning key
 
 -- lock_runs: lock runs in the order of their ids, so that none can be deleted, completed or cancelled until the transaction ends
@@ -382,10 +413,13 @@ select inbox.run, inbox.id, inbox.verb, inbox.digest
 from unnest($1::bigint[], $2::text[]) as given(run, id) join holdfast.inbox on inbox.run = given.run and inbox.id = given.id
 
 -- post_all: put requests into the inboxes of many runs; no row is returned for a request that is there already
-insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest)
-select run, id, verb, body, "by", reason, coalesce(at, extract(epoch from clock_timestamp())::float8), 0, digest
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest, run_id, flow, queue, priority)
+select given.run, given.id, given.verb, given.body, given."by", given.reason,
+       coalesce(given.at, extract(epoch from clock_timestamp())::float8), 0, given.digest,
+       runs.run_id, runs.flow, runs.queue, runs.priority
 from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::float8[], $8::bytea[])
      as given(run, id, verb, body, "by", reason, at, digest)
+join holdfast.runs on runs.key = given.run
 on conflict (run, id) do nothing returning run, id
 
 -- inbox: requests that wait for the runs of a holder
@@ -609,8 +643,8 @@ for no key update
 select holdfast.next_due($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]), exists (select from holdfast.queues)
 
 -- holders: every engine that holds runs, or recently did, and how many seconds remain until it expires
-select id, expires_at - coalesce($1::float8, extract(epoch from clock_timestamp())::float8), id, host, boot, pid_namespace, pid,
-       process_started, ttl_s, flows, queues, version
+select id, expires_at - coalesce($1::float8, extract(epoch from clock_timestamp())::float8), expires_at - ttl_s, registered_at,
+       id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version
 from holdfast.holders
 
 -- held_runs: how many runs of each queue each holder holds

@@ -196,6 +196,11 @@ and walk.run_id >= ? and walk.run_id < ?
 -- with_questions: condition: runs that ask a question, or may ask one
 and (walk.asks > 0 or (walk.asks is null and walk.status not in ('completed', 'cancelled')))
 
+-- with_offer: condition: runs that are on offer by their status or time; lost holders are a JSON list of keys
+and (walk.holder is null or walk.holder in (select value from json_each(?)))
+and (walk.status in ('running', 'interrupted') or (walk.status = 'pending' and walk.due_at is null)
+     or (walk.status in ('pending', 'waiting') and walk.due_at <= ?))
+
 -- newest: order and length of a walk
 order by walk.created_at desc, walk.run_id desc limit ?
 
@@ -229,6 +234,25 @@ select status, count(*) from runs indexed by runs_by_status group by status
 -- count_questions: how many questions are open
 select coalesce(sum(asks), 0) from runs indexed by runs_asking
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'))
+
+-- count_asking: how many runs ask a question, or may ask one, and have not failed
+select count(*) from runs indexed by runs_asking
+where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and status <> 'failed'
+
+-- count_offers: how many runs of each flow and queue are on offer by their status or time; lost holders are a JSON list of keys
+select flow, queue, count(*) from runs indexed by runs_offered
+where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null)
+group by flow, queue
+union all
+select flow, queue, count(*) from runs indexed by runs_due
+where holder is null and status in ('pending', 'waiting') and due_at is not null and due_at <= ?2
+group by flow, queue
+union all
+select flow, queue, count(*) from runs indexed by runs_by_holder
+where holder in (select value from json_each(?1))
+and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
+     or (status in ('pending', 'waiting') and due_at <= ?2))
+group by flow, queue
 
 -- count_ends: how many runs ended in each minute since a time, by status
 select cast(ended_at / 60 as integer), status, count(*) from runs where ended_at is not null and ended_at >= ?1 group by 1, 2
@@ -283,15 +307,15 @@ update runs set holder = null
 where run_id = ?1 and fence = ?3 and holder = (select key from holders where id = ?2)
 
 -- renew_holder: insert or update the row of a holder, which now expires later
-insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version, registered_at)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7)
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
     flows = excluded.flows, queues = excluded.queues, version = excluded.version
 returning key
 
 -- renew_alone: `renew_holder` as a transaction of its own; does nothing if the schema is newer than this Holdfast knows
-insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
-select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 from pragma_user_version where user_version <= ?12
+insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version, registered_at)
+select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7 from pragma_user_version where user_version <= ?12
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
     flows = excluded.flows, queues = excluded.queues, version = excluded.version
 returning key
@@ -316,7 +340,8 @@ select runs.key, runs.status, inbox.verb, inbox.digest
 from runs left join inbox on inbox.run = runs.key and inbox.id = ?2 where runs.run_id = ?1
 
 -- post: put a request into the inbox of a run
-insert into inbox (run, id, verb, body, "by", reason, at, taken, digest) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8)
+insert into inbox (run, id, verb, body, "by", reason, at, taken, digest, run_id, flow, queue, priority)
+select key, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, run_id, flow, queue, priority from runs where key = ?1
 
 -- inbox: requests that wait for the runs of a holder; begins with the inbox, which is mostly empty
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
@@ -489,6 +514,24 @@ due_lanes (flow, queue, priority) as (
                          and runs.priority < due_lanes.priority)
     from due_lanes where priority is not null
 ),
+asked_queues (flow, queue) as (
+    select value, (select min(inbox.queue) from inbox where inbox.taken = 0 and inbox.flow = value) from json_each(?1)
+    union all
+    select flow, (select min(inbox.queue) from inbox
+                  where inbox.taken = 0 and inbox.flow = asked_queues.flow and inbox.queue > asked_queues.queue)
+    from asked_queues where queue is not null
+),
+asked_lanes (flow, queue, priority) as (
+    select flow, queue, (select max(inbox.priority) from inbox
+                         where inbox.taken = 0 and inbox.flow = asked_queues.flow and inbox.queue = asked_queues.queue)
+    from asked_queues
+    where queue is not null and (?2 is null or queue in (select value from json_each(?2)))
+    union all
+    select flow, queue, (select max(inbox.priority) from inbox
+                         where inbox.taken = 0 and inbox.flow = asked_lanes.flow and inbox.queue = asked_lanes.queue
+                         and inbox.priority < asked_lanes.priority)
+    from asked_lanes where priority is not null
+),
 lost (key) as (select value from json_each(?3))
 select key, run_id, flow, queue, priority, seq, fence, why, since
 from (
@@ -515,13 +558,17 @@ from (
         and (runs.status in ('running', 'interrupted') or (runs.status = 'pending' and runs.due_at is null)
              or (runs.status in ('pending', 'waiting') and runs.due_at <= ?4))
         union all
-        select runs.*, 'asked', min(inbox.at)
-        from inbox cross join runs on runs.key = inbox.run
-        where inbox.taken = 0 and (runs.holder is null or runs.holder in (select key from lost))
-        and runs.flow in (select value from json_each(?1)) and (?2 is null or runs.queue in (select value from json_each(?2)))
+        select runs.*, 'asked', inbox.at
+        from asked_lanes as lane cross join inbox on inbox.key in (
+        select inbox.key from inbox cross join runs on runs.key = inbox.run
+        where inbox.taken = 0 and inbox.flow = lane.flow and inbox.queue = lane.queue and inbox.priority = lane.priority
+        and inbox.key = (select oldest.key from inbox as oldest where oldest.run = inbox.run and oldest.taken = 0
+                         order by oldest.at, oldest.key limit 1)
+        and (runs.holder is null or runs.holder in (select key from lost))
         and (runs.status in ('paused', 'failed') or (runs.status = 'waiting' and runs.due_at is null)
              or (runs.status in ('pending', 'waiting') and runs.due_at > ?4))
-        group by runs.key
+        order by inbox.at, inbox.run_id limit ?5)
+        cross join runs on runs.key = inbox.run
     )
 )
 where n <= ?5 order by priority desc, since, run_id
@@ -566,7 +613,7 @@ select min(due_at), exists (select 1 from queues) from (
 )
 
 -- holders: every engine that holds runs, or recently did
-select key, expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version from holders
+select key, expires_at, expires_at - ttl_s, registered_at, id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version from holders
 
 -- release_dead: release all leases of a holder that is dead or has expired
 update runs set holder = null where holder = ?1

@@ -19,7 +19,8 @@ create table holders (
     expires_at      real not null,
     flows           text,            -- JSON: the flows whose runs it claims as a worker; null: it is not a worker
     queues          text,            -- JSON: the queues from which it claims them; null: all queues
-    version         text not null default ''
+    version         text not null default '',
+    registered_at   real             -- when the engine was first seen; null: by a version that did not record it
 ) strict;
 
 -- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease.
@@ -135,11 +136,17 @@ create table inbox (
     at     real not null,
     taken  integer not null,         -- the seq of the event that handled it; 0: not handled yet
     digest blob,                     -- sha256 of verb and body; null: posted before there were digests
-    unmet  integer not null default 0  -- 1: it still waited when the run was completed or cancelled
+    unmet  integer not null default 0, -- 1: it still waited when the run was completed or cancelled
+    run_id   text not null default '', -- this and the next three columns are those of the run
+    flow     text not null default '',
+    queue    text not null default '',
+    priority integer not null default 0
 ) strict;
 
 create unique index inbox_by_run on inbox (run, id);
-create index inbox_waiting on inbox (run) where taken = 0;
+create index inbox_waiting on inbox (run, at, key) where taken = 0;
+-- Requests that wait, in the order in which workers take their runs.
+create index inbox_offered on inbox (flow, queue, priority desc, at, run_id) where taken = 0;
 
 -- What upkeep has removed from a log: checkpoints before `retired` are no longer resume points, and if `base` is not 0, a
 -- snapshot (the compaction base) replaces the events up to that seq.

@@ -1,4 +1,5 @@
 -- 0010: run rows tell what a listing shows, and every way to list them goes by an index.
+alter table holdfast.holders add column registered_at double precision;
 alter table holdfast.runs add column asks bigint;
 alter table holdfast.runs add column active_s double precision;
 alter table holdfast.runs add column situation text;

@@ -1,4 +1,5 @@
 -- 0007: run rows tell what a listing shows, and every way to list them goes by an index.
+alter table holders add column registered_at real;
 alter table runs add column asks integer;
 alter table runs add column active_s real;
 alter table runs add column situation text;
