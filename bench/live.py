@@ -263,7 +263,7 @@ async def follow(port: int, seconds: float, run_ids: list[str]) -> None:
             lambda run_id=run_id: Follower(port, run_id, began, delays), "127.0.0.1", port
         )
         made.append(client)
-    while not all(client.has_answer for client in made):  # noqa: ASYNC110 - a thousand clients
+    while not all(client.has_answer for client in made):  # noqa: ASYNC110 - a thousand connections have no common event
         await asyncio.sleep(0.1)
     await asyncio.sleep(1.0)
     began = time.time()

@@ -254,7 +254,7 @@ def _skipped(what: str, why: str) -> Line:
 # --- real processes ----------------------------------------------------------------------------------
 
 
-@part(size=200, share_s=50, nightly=500, night_s=90)
+@part(size=200, share_s=45, nightly=500, night_s=90)
 def zombie_rounds(rounds: float, seed: int) -> list[Line]:
     """Stop processes until their lease has expired, and let them continue."""
     import zombies
@@ -346,6 +346,33 @@ def repeated_keys(rounds: float, seed: int) -> list[Line]:
     many = f"{told['runs']:,} runs, {told['requests']:,} requests"
     return [
         Line("verbs sent 16 times at once", many, "≥ 300 runs", told["runs"] >= 300, len(told["violations"]))
+    ]
+
+
+@part(size=6, share_s=25)
+def live_events(seconds: float, seed: int) -> list[Line]:
+    """Follow runs over HTTP while connections are cut and processes are killed, and stop a server with a thousand streams."""
+    import live_storm
+
+    found = live_storm.storm(seconds, seed)
+    print(found, *found.violations[:20], sep="\n  VIOLATION ", flush=True)
+    took_s, code = live_storm.end_full_server()
+    many = f"{found.clients} clients; connections cut: {found.cuts}, processes killed: {found.kills}"
+    return [
+        Line(
+            "live events",
+            many,
+            "every client gets every event once",
+            found.cuts > 100 and found.kills >= 5,
+            len(found.violations),
+            f"{found.events:,} events and {found.chunks:,} chunks read",
+        ),
+        Line(
+            "SIGTERM with 1,000 streams",
+            f"ended after {took_s:.1f} s with exit code {code}",
+            "≤ 5 s",
+            took_s <= 5.0 and code == 0,
+        ),
     ]
 
 

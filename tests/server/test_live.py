@@ -514,6 +514,9 @@ def test_rows_are_sent_when_they_change_and_a_client_that_returns_gets_the_prese
             it.create("r1")
             it.create("r2")
             async with await it.follow("") as client:
+                board = await client.next()
+                assert (board.event, board.id, board.data["counts"]["running"]) == ("board", None, 2)
+                assert len(board.data["minutes"]) == 60
                 first = [await client.next("runs", "row") for _ in range(3)]
                 assert first[0].data == {"ids": ["r2", "r1"]}
                 assert [(found.data["id"], found.data["status"]) for found in first[1:]] == [
@@ -527,6 +530,8 @@ def test_rows_are_sent_when_they_change_and_a_client_that_returns_gets_the_prese
                 assert (row.event, row.data["id"], row.data["status"]) == ("row", "r1", "failed")
                 it.create("r3")
                 await look()
+                counts = (await client.next("board")).data["counts"]
+                assert (counts["running"], counts["failed"]) == (2, 1)
                 assert (await client.next("runs")).data == {"ids": ["r3", "r2", "r1"]}
                 assert (await client.next("row")).data["id"] == "r3"
             async with await it.follow("?status=failed&limit=1") as client:

@@ -28,7 +28,7 @@ from holdfast.server.backend import Backend
 from holdfast.server.calls import EVENTS, Answer, HttpCall
 from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, OpenStream, Push, Ring, frame
 from holdfast.server.problems import Refused, refuse
-from holdfast.storage.contract import RunRow, Store
+from holdfast.storage.contract import STATUSES, RunRow, Store
 from holdfast.storage.rows import open_row
 
 PAGE = 100
@@ -357,5 +357,15 @@ class PagePlace(ClientPlace):
 
 def _read_page(call: HttpCall[runs.RunsQuery, None]) -> Values:
     found = runs.list_runs(call).runs
-    values = {"runs": frame("runs", {"ids": [row.id for row in found]})}
+    values = {
+        "board": frame("board", _read_board(call.backend)),
+        "runs": frame("runs", {"ids": [row.id for row in found]}),
+    }
     return values | {f"row {row.id}": frame("row", row) for row in found}
+
+
+def _read_board(backend: Backend) -> dict[str, Any]:
+    """Return the board without its time, so that it is sent only when something else has changed."""
+    board = backend.store.queues.board()
+    counts = {status: board.counts.get(status, 0) for status in STATUSES}
+    return {"counts": counts, "asks": board.asks, "minutes": board.minutes}
