@@ -38,12 +38,12 @@ class EncodedAnswers:
     """Keeps encoded answers, of each thing the latest, up to so many bytes; those that were not used for longest go first."""
 
     def __init__(self, bytes_max: int = KEPT_BYTES) -> None:
-        self._bodies: OrderedDict[str, tuple[Hashable, bytes]] = OrderedDict()
+        self._bodies: OrderedDict[Hashable, tuple[Hashable, bytes]] = OrderedDict()
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
         self.size = 0
 
-    def get(self, name: str, version: Hashable) -> bytes | None:
+    def get(self, name: Hashable, version: Hashable) -> bytes | None:
         """Return the answer for a version of a thing, such as a run at a seq."""
         with self._lock:
             known = self._bodies.get(name)
@@ -52,7 +52,7 @@ class EncodedAnswers:
             self._bodies.move_to_end(name)
             return known[1]
 
-    def put(self, name: str, version: Hashable, body: bytes) -> None:
+    def put(self, name: Hashable, version: Hashable, body: bytes) -> None:
         """Keep an answer instead of those for other versions. A very large one is not kept."""
         with self._lock:
             self.size -= len(self._bodies.pop(name, (0, b""))[1])
