@@ -59,7 +59,7 @@ class ReadOverHttp(_Parted):
         opened.callback(there.close)
         super().__init__(here, there, READ)
         self.blobs = _Parted(here.blobs, there.blobs, {"get", "spilled"})
-        self.queues = _Parted(here.queues, there.queues, {"holders", "queues", "board"})
+        self.queues = _Parted(here.queues, there.queues, {"holders", "queues", "board", "offered", "waiting"})
         self.upkeep = _Parted(here.upkeep, there.upkeep, {"trimmed", "snapshots", "facts"})
 
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> Any:

@@ -38,6 +38,7 @@ from holdfast.storage.http.row_format import (
     StoredTails,
     StoredUpkeep,
     WantedEvents,
+    WantedRequests,
     WantedTails,
 )
 from holdfast.storage.queues import Board
@@ -51,8 +52,8 @@ class WantedQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Which rows to give."""
 
     query: Annotated[str, Meta(max_length=2000)] = "{}"
-    """The conditions as a JSON object: for runs, the fields of `Query` in `holdfast.storage.contract`; for events and the ends
-    of logs, those of `WantedEvents` and `WantedTails` in `holdfast.storage.http.row_format`. Texts may have any character.
+    """The conditions as a JSON object: for runs, the fields of `Query` in `holdfast.storage.contract`; for other rows,
+    those of `WantedEvents`, `WantedTails` and `WantedRequests` in `holdfast.storage.http.row_format`. Texts may have any character.
     """
 
 
@@ -160,6 +161,11 @@ def get_stored_snapshot(call: HttpCall[StoredSnapshotQuery, None]) -> StoredSnap
 def get_stored_inbox(call: HttpCall[NoQuery, None]) -> StoredRequests:
     """Get all requests that a run ever got."""
     return StoredRequests(_store(call).inbox(run_id=call.values["id"]))
+
+
+def get_waiting_requests(call: HttpCall[WantedQuery, None]) -> StoredRequests:
+    """Get the requests that wait for some runs."""
+    return StoredRequests(_store(call).queues.waiting(_read(call.query.query, WantedRequests).ids))
 
 
 def get_stored_upkeep(call: HttpCall[NoQuery, None]) -> StoredUpkeep:

@@ -67,6 +67,12 @@ class StoredEvents(msgspec.Struct, frozen=True):
     more: bool
 
 
+class WantedRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """Of which runs to give the requests that wait."""
+
+    ids: tuple[str, ...] = ()
+
+
 class WantedTails(msgspec.Struct, frozen=True, kw_only=True):
     """Of which runs to give the ends of their logs: see `Feed.look`."""
 
