@@ -320,7 +320,7 @@ def _chaos(ground: str, runs: int, seed: int) -> list[Line]:
 # --- the server --------------------------------------------------------------------------------------
 
 
-@part(size=5000, share_s=70)
+@part(size=5000, share_s=60)
 def random_requests(requests: float, seed: int) -> list[Line]:
     """Send requests that are made at random from the OpenAPI document, valid and invalid ones."""
     import storms

@@ -53,7 +53,8 @@ class WantedQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     query: Annotated[str, Meta(max_length=2000)] = "{}"
     """The conditions as a JSON object: for runs, the fields of `Query` in `holdfast.storage.contract`; for other rows,
-    those of `WantedEvents`, `WantedTails` and `WantedRequests` in `holdfast.storage.http.row_format`. Texts may have any character.
+    those of `WantedEvents`, `WantedTails` and `WantedRequests` in `holdfast.storage.http.row_format`. Texts may have any
+    character.
     """
 
 
