@@ -18,6 +18,7 @@ from bench import (
     document,
     fleet,
     listings,
+    live,
     parts,
     pictures,
     profiles,
@@ -47,6 +48,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "memory": parts.memory,
     "fleet": fleet.fleet,
     "asking": asking.asking,
+    "live": live.live,
     "peers": beside_peers.peers,
 }
 
