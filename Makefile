@@ -52,7 +52,7 @@ check: $(VENV)/.installed-dev ## format, lint, types, architecture and core test
 	@$(BIN)/mypy
 	@$(PYTEST) -q --hypothesis-profile quick tests/test_architecture.py tests/test_repository.py tests/test_bench.py tests/core
 
-bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 3 minutes
+bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 4 minutes
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-full: $(VENV)/.installed-dev ## the same with more rounds, and the peers at full size

@@ -18,6 +18,7 @@ from bench import (
     document,
     fleet,
     listings,
+    live,
     parts,
     pictures,
     profiles,
@@ -49,6 +50,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "fleet": fleet.fleet,
     "asking": asking.asking,
     "server": server.server,
+    "live": live.live,
     "peers": beside_peers.peers,
 }
 

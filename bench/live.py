@@ -50,7 +50,7 @@ class Scene:
 
 
 def scenes(effort: str) -> tuple[Scene, ...]:
-    many, seconds = (50, 3.0) if effort == "quick" else (1000, 15.0)
+    many, seconds = {"quick": (50, 3.0), "full": (1000, 20.0)}.get(effort, (1000, 6.0))
     return (
         Scene(f"{many:,} followers of one run", many, 1, 10, seconds),
         Scene(f"{many:,} followers of {many:,} runs", many, many, 100, seconds),

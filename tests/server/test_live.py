@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -563,3 +564,18 @@ def test_a_ring_gives_what_is_after_an_event_as_long_as_it_has_it():
     ring.add(b"y" * (PIECE_BYTES + 1), 9)
     assert (ring.base, ring.begin, ring.end) == (9, 7, 7)
     assert (ring.number_after(8), ring.number_after(9)) == (None, 7)
+
+
+def test_a_client_that_is_ahead_of_the_ring_is_not_sent_again_what_it_has():
+    async def main() -> None:
+        channel = SimpleNamespace(ring=Ring(8), last=None)
+        place = live.RunPlace(channel, 10)
+        assert await place.next_part() == b""
+        for seq in (9, 10):
+            channel.ring.add(b"%d," % seq, seq)
+            assert await place.next_part() == b""
+        channel.ring.add(b"11,", 11)
+        assert await place.next_part() == b"11,"
+        assert await place.next_part() == b""
+
+    asyncio.run(main())
