@@ -89,6 +89,8 @@ def load(
     read is verified, as for a resume.
     """
     row = row or store.run(run_id)
+    if row.fault:
+        raise StoreCorrupt(row.fault)
     upto = row.seq if upto is None else upto
     base = 0  # true for most logs; only a fork shows in its row that its log may begin later
     if rows:

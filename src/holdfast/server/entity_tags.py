@@ -46,9 +46,9 @@ def answer_tagged(
     headers = {"ETag": tag, "Cache-Control": cache}
     if tag in call.headers.get("if-none-match", "").replace("W/", "").split(", "):
         return Answer(status=304, headers=headers)
-    key = (*call.values.values(), call.query, tag)  # each route that has tags has a type of query of its own
-    body = call.backend.kept.get(key)
+    name = (*call.values.values(), call.query)  # each route that has tags has a type of query of its own
+    body = call.backend.kept.get(name, tag)
     if body is None:
         body = _encode(make())
-        call.backend.kept.put(key, body)
+        call.backend.kept.put(name, tag, body)
     return Answer(body=body, headers=headers)

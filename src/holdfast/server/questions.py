@@ -9,8 +9,9 @@ from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.definition import Definition
 from holdfast.core.run_state import RunState
-from holdfast.errors import did_you_mean
-from holdfast.reading import history
+from holdfast.errors import SettingError, did_you_mean
+from holdfast.reading import history, pages
+from holdfast.reading.pages import QuestionPage
 from holdfast.reading.questions import (
     KINDS,
     AnswerOutcome,
@@ -25,18 +26,10 @@ from holdfast.reading.state_changes import Value, describe
 from holdfast.reading.views import AskedQuestion
 from holdfast.server.calls import HttpCall
 from holdfast.server.problems import refuse
-from holdfast.server.runs import Limit, RunId, Seq
-from holdfast.storage.contract import RunRow, Store
+from holdfast.server.runs import Limit, Name, RunId, Seq
+from holdfast.storage.contract import Query, RunRow, Store
 
-QUESTIONS_MAX = 1000
 Key = Annotated[str, Meta(min_length=1, max_length=1000)]
-
-
-class QuestionList(msgspec.Struct, frozen=True):
-    """Open questions, oldest first. `more` says whether there are more than are listed."""
-
-    questions: list[AskedQuestion]
-    more: bool
 
 
 class QuestionDetails(AskedQuestion, frozen=True, kw_only=True):
@@ -79,14 +72,25 @@ class QuestionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Whose questions to list."""
 
     run: RunId | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=QUESTIONS_MAX)] = 100
+    """Only the questions of this run, whole and oldest first."""
+    flow: Name | UnsetType = UNSET
+    cursor: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
+    limit: Limit = 50
+    """The questions of at most so many runs."""
 
 
-def list_questions(call: HttpCall[QuestionsQuery, None]) -> QuestionList:
-    """List open questions, oldest first, of one run or of all runs."""
-    query = call.query
-    found = call.backend.reader.questions(query.run or None)
-    return QuestionList(found[: query.limit], len(found) > query.limit)
+def list_questions(call: HttpCall[QuestionsQuery, None]) -> QuestionPage:
+    """List open questions of all runs, newest run first, or of one run."""
+    query, store = call.query, call.backend.store
+    cursor = None if query.cursor is UNSET else query.cursor
+    wanted = Query(flow=query.flow or None, limit=query.limit)
+    if query.run is not UNSET:
+        store.run(query.run)  # or there is no such run
+        wanted = msgspec.structs.replace(wanted, ids=(query.run,))
+    try:
+        return pages.list_questions(store, wanted, cursor=cursor, whole=query.run is not UNSET)
+    except SettingError as fault:
+        raise refuse("bad-cursor", str(fault)) from None
 
 
 def list_questions_of_run(call: HttpCall[QuestionsOfRunQuery, None]) -> QuestionsOfRun:

@@ -15,6 +15,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from holdfast.core.validate import NODE_ID, RUN_ID
+from holdfast.reading import pages
 from holdfast.reading.comparison import Comparison
 from holdfast.reading.node_visits import NodeVisit
 from holdfast.reading.picture import PictureStates
@@ -23,6 +24,7 @@ from holdfast.reading.timeline import Timeline
 from holdfast.server import (
     administration,
     batch_requests,
+    board,
     drawings,
     health,
     live,
@@ -229,7 +231,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         role="read",
         handler=questions.list_questions,
         query=questions.QuestionsQuery,
-        output=questions.QuestionList,
+        output=pages.QuestionPage,
     ),
     ApiRoute(
         method="GET",
@@ -250,6 +252,10 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=overview.list_queues,
         output=overview.QueueList,
     ),
+    ApiRoute(
+        method="GET", path=f"{API}/workers", role="read", handler=board.list_workers, output=board.WorkerList
+    ),
+    ApiRoute(method="GET", path=f"{API}/board", role="read", handler=board.get_board, output=board.BoardView),
     ApiRoute(
         method="GET",
         path=f"{API}/doctor",
@@ -452,6 +458,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     _rows("/definition", store_rows.get_stored_definition, row_format.StoredDefinition, query=store_rows.FingerprintQuery),
     _rows("/blob", store_rows.get_stored_blob, None, query=store_rows.BlobQuery),
     _rows("/holders", store_rows.get_stored_holders, row_format.StoredHolders),
+    _rows("/offers", store_rows.get_stored_offers, row_format.StoredOffers),
     _rows("/board", store_rows.get_stored_board, Board),
     _rows("/facts", store_rows.get_stored_facts, Facts),
     _rows("/check", store_rows.check_store, row_format.Damage, role="admin"),
