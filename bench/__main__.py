@@ -25,6 +25,7 @@ from bench import (
     raw,
     reasons,
     report,
+    server,
     stores,
 )
 from bench.parts import FULL, NORMAL, QUICK, Bench, Effort
@@ -49,6 +50,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "fleet": fleet.fleet,
     "asking": asking.asking,
     "live": live.live,
+    "server": server.server,
     "peers": beside_peers.peers,
 }
 

@@ -50,7 +50,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 """Package -> where it may be imported, as the beginning of a path. One that is not listed here is optional."""
 
 OPTIONAL = frozenset({
-    "agent_framework", "celpy", "cryptography", "dask", "fsspec", "httptools", "langgraph", "opentelemetry", "psycopg",
+    "agent_framework", "aiohttp", "celpy", "cryptography", "dask", "fsspec", "httptools", "langgraph", "opentelemetry", "psycopg",
     "psycopg_pool", "ray", "starlette", "uvicorn", "uvloop",
 })  # fmt: skip
 
@@ -100,6 +100,11 @@ ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/engine.py:questions": "each pass reads one page of a list that ends",
     "runtime/calls/context.py:wait_for": "each pass sets one of the signals aside that were sent",
     "runtime/calls/shared_task.py:_run_queue": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
+    "server/client.py:_frames": "each pass waits for a frame of the server; one for which there is none rests a second",
+    "server/client.py:checkpoints": "each pass reads one page of a list that ends",
+    "server/client.py:events": "each pass reads one page of a list that ends",
+    "server/client.py:runs": "each pass reads one page of a list that ends",
+    "server/client.py:wait": "each pass waits for an answer of the server, which comes when the run has moved, or after seconds",
     "server/asgi.py:_stream": "each pass reads one part of a file, in a thread",
     "server/asgi.py:__call__": "a client sends the end of its connection once, and parts of a body before it",
     "server/live.py:_serve": "a pass that sends what is in memory is followed by one that waits, or that reads in a thread",

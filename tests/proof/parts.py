@@ -125,7 +125,7 @@ def simulated_schedules(seconds: float, seed: int) -> list[Line]:
     ]  # fmt: skip
 
 
-@part(share_s=90)
+@part(share_s=45)
 def planted_bugs(size: float, seed: int) -> list[Line]:
     """Plant bugs, each of which the simulator must find."""
     import figures
@@ -143,7 +143,7 @@ def planted_bugs(size: float, seed: int) -> list[Line]:
     ]
 
 
-@part(share_s=10)
+@part(share_s=5)
 def golden_histories(size: float, seed: int) -> list[Line]:
     """Replay the logs that earlier versions wrote."""
     done = subprocess.run(
@@ -164,7 +164,7 @@ def golden_histories(size: float, seed: int) -> list[Line]:
     ]
 
 
-@part(share_s=30)
+@part(share_s=25)
 def checked_events(size: float, seed: int) -> list[Line]:
     """Measure how many events per second the independent checker reads."""
     sys.path.insert(0, str(ROOT))
@@ -224,7 +224,7 @@ def crash_points(cpu_s: float, seed: int) -> list[Line]:
     ]  # fmt: skip
 
 
-@part(size=280, share_s=180, nightly=500, night_s=250, alone=True)
+@part(size=280, share_s=150, nightly=500, night_s=250, alone=True)
 def power_loss(cpu_s: float, seed: int) -> list[Line]:
     """Check the states that a disk may have after a power loss."""
     import power_loss as losses
@@ -279,13 +279,13 @@ def zombie_rounds(rounds: float, seed: int) -> list[Line]:
     ]
 
 
-@part(size=150, share_s=35, nightly=1000, night_s=150)
+@part(size=150, share_s=30, nightly=1000, night_s=150)
 def chaos_on_sqlite(runs: float, seed: int) -> list[Line]:
     """Run a fleet on SQLite whose workers are killed and paused."""
     return _chaos("SqliteGround", int(runs), seed)
 
 
-@part(size=150, share_s=35, nightly=1000, night_s=150)
+@part(size=150, share_s=30, nightly=1000, night_s=150)
 def chaos_on_postgres(runs: float, seed: int) -> list[Line]:
     """Run a fleet on PostgreSQL whose workers are killed and paused, and whose database is restarted."""
     return _chaos("PostgresGround", int(runs), seed)
@@ -317,7 +317,39 @@ def _chaos(ground: str, runs: int, seed: int) -> list[Line]:
     ]
 
 
-@part(size=6, share_s=25)
+# --- the server --------------------------------------------------------------------------------------
+
+
+@part(size=5000, share_s=90)
+def random_requests(requests: float, seed: int) -> list[Line]:
+    """Send requests that are made at random from the OpenAPI document, valid and invalid ones."""
+    import storms
+
+    told = storms.random_requests(int(requests), seed)
+    print(*told["violations"], sep="\n", flush=True)
+    many = f"{told['requests']:,} requests to {told['operations']} operations"
+    met = told["requests"] >= 5000
+    target = "≥ 5,000; no 5xx, every answer fits its schema"
+    return [Line("random requests to the server", many, target, met, len(told["violations"]), _listed(told))]
+
+
+@part(size=40, share_s=30)
+def repeated_keys(rounds: float, seed: int) -> list[Line]:
+    """Send every verb with the same `Idempotency-Key` 16 times at once; it must act once."""
+    import asyncio
+
+    import storms
+
+    with tempfile.TemporaryDirectory(prefix="hf-keys-") as folder, contextlib.chdir(folder):
+        told = asyncio.run(storms.same_keys(int(rounds), Path(folder)))
+    print(*told["violations"], sep="\n", flush=True)
+    many = f"{told['runs']:,} runs, {told['requests']:,} requests"
+    return [
+        Line("verbs sent 16 times at once", many, "≥ 300 runs", told["runs"] >= 300, len(told["violations"]))
+    ]
+
+
+@part(size=6, share_s=20)
 def live_events(seconds: float, seed: int) -> list[Line]:
     """Follow runs over HTTP while connections are cut and processes are killed, and stop a server with a thousand streams."""
     import live_storm

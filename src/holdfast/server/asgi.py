@@ -29,7 +29,9 @@ from holdfast.server.json_body import decode
 from holdfast.server.open_streams import STREAMS_MAX, Push
 from holdfast.server.parameters import read_query
 from holdfast.server.problems import refuse
+from holdfast.server.rates import Rates
 from holdfast.server.table import Table
+from holdfast.server.verb_headers import IF_MATCH
 from holdfast.storage.tokens import Token
 
 try:
@@ -53,14 +55,15 @@ def asgi(
     commands: CommandLine | None = None,
     clock: Clock | None = None,
     features: tuple[str, ...] = (),
+    rate: float | None = None,
     streams: int = STREAMS_MAX,
     table: Table | None = None,
 ) -> Application:
     """Make an ASGI application that offers what this engine can do. The engine must be open while requests are answered.
 
     `public_urls` are the addresses under which the application is called, such as `https://holdfast.example.com`; on loopback
-    it needs none. `tokens` are valid besides those in the store. With `anonymous`, requests without a token are accepted. At
-    most `streams` clients may follow events at the same time.
+    it needs none. `tokens` are valid besides those in the store. With `anonymous`, requests without a token are accepted. With
+    `rate`, each token may send that many requests per second. At most `streams` clients may follow events at the same time.
     """
     backend = Backend(engine, commands=commands, clock=clock)
     addresses = Addresses(public_urls)
@@ -77,20 +80,22 @@ def asgi(
         clock=backend.clock,
         anonymous=anonymous,
     )
-    return Application(backend, table or Table(), addresses, backend.access)
+    table = table or Table()
+    checks = Guard(backend.access, addresses, table.open_paths, Rates(rate), backend.clock)
+    return Application(backend, table, checks)
 
 
 class Application:
     """The ASGI application. `stop` ends everything that waits."""
 
-    def __init__(self, backend: Backend, table: Table, addresses: Addresses, access: Access) -> None:
+    def __init__(self, backend: Backend, table: Table, checks: Guard) -> None:
         self.backend = backend
         self.table = table
-        self._guard = Guard(access, addresses, table.open_paths)
+        self._guard = checks
         self._on_loop = {
             route.handler for route in table.routes if inspect.iscoroutinefunction(route.handler)
         }
-        backend.document = openapi.document(table.routes, addresses.public_urls)
+        backend.document = openapi.document(table.routes, backend.public_urls)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -139,12 +144,18 @@ class Application:
         if route.role is not None:
             assert who is not None
             guard.check_role(who, route.role)
+        if (
+            head.method not in guard.SAFE_METHODS
+            and "if-match" in head.headers
+            and IF_MATCH not in route.headers
+        ):
+            raise refuse("bad-request", f"This path has no preview, so it takes no header `{IF_MATCH}`.")
         query = read_query(request.scope["query_string"], route.query)
         body: Any = None
         if head.method in _BODY_METHODS:
             data = await _read_body(request)
             if route.body is not None:
-                body = await self.backend.read(decode, data, route.body)
+                body = await self.backend.read(decode, data or b"{}", route.body)
             elif data:
                 raise refuse("bad-request", "This path takes no body.")
         call: HttpCall[Any, Any] = HttpCall(

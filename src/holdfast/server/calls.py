@@ -65,6 +65,10 @@ class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
     """The type of the JSON body; None if the route takes no body."""
     output: Any = None
     """The type of the JSON answer."""
+    preview: Any = None
+    """The type of the JSON answer with `?preview=1`, with status 200; None if that is `output`, or if there is no preview."""
+    headers: tuple[str, ...] = ()
+    """The headers of the request that the route reads, besides those that every route reads."""
     media_type: str = JSON
     """The type of the answer; only JSON has an `output`."""
     statuses: tuple[int, ...] = (200,)

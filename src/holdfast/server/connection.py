@@ -205,6 +205,6 @@ def allow_connections(count: int) -> None:
 
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine on the event loop that serves fastest."""
-    factory = uvicorn.Config("", loop="uvloop").get_loop_factory()
+    factory = uvicorn.Config("", loop="uvloop", log_config=None).get_loop_factory()
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main())

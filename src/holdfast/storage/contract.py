@@ -181,6 +181,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The engine that has the lease, whether its process is alive or dead."""
     held: bool
     """True if the lease keeps other engines out: it has not expired, and its holder is not known to be dead."""
+    fault: str = ""
+    """Only in a listing: why the row cannot be read; then labels, active nodes and rewinds are left out. Empty if it can."""
 
     @property
     def position(self) -> Position:

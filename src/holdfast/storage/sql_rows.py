@@ -47,7 +47,7 @@ def holder_cells(holder: Holder, at: float | None) -> tuple[Any, ...]:
 
 
 def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow:
-    """Return a `RunRow` from the columns that both databases select for it. Raises `StoreCorrupt` if they cannot be read."""
+    """Return a `RunRow` from the columns that both databases select for it. If some cannot be read, its `fault` says so."""
     (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
      active, error, rewinds, due_at, fence, queue, priority, asks, active_s, situation) = cells[:22]  # fmt: skip
     try:
@@ -59,10 +59,20 @@ def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow
             situation=situation,
         )  # fmt: skip
     except msgspec.MsgspecError as fault:
-        raise StoreCorrupt(
-            f"run {run_id!r}: the row of this run is damaged ({fault}). Restore the store from a backup. The "
-            "other runs are not affected: each can still be shown and archived by its id."
-        ) from fault
+        return RunRow(
+            run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
+            created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels={}, parent=parent, active=(),
+            error=error, rewinds=(), due_at=due_at, fence=fence, holder=holder, held=held, queue=queue, priority=priority,
+            fault=f"run {run_id!r}: the row of this run is damaged ({fault}). Restore the store from a backup. The "
+                  "other runs are not affected: each can still be shown and archived by its id.",
+        )  # fmt: skip
+
+
+def require_whole(row: RunRow) -> RunRow:
+    """Return the row of a run. Raises `StoreCorrupt` if it could not be read."""
+    if row.fault:
+        raise StoreCorrupt(row.fault)
+    return row
 
 
 def askable(after: Mapping[str, int]) -> dict[str, int]:

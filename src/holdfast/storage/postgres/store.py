@@ -46,7 +46,14 @@ from holdfast.storage.postgres.server_time import DatabaseTime
 from holdfast.storage.postgres.tokens import PostgresTokens
 from holdfast.storage.postgres.upkeep import PostgresUpkeep
 from holdfast.storage.queues import Queues
-from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, request_of, run_row
+from holdfast.storage.sql_rows import (
+    generation_of,
+    holder_cells,
+    holder_of,
+    request_of,
+    require_whole,
+    run_row,
+)
 from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
 from holdfast.storage.verdicts import digest_request, is_new_request
@@ -162,7 +169,7 @@ class PostgresStore:
         rows = self._list(["runs", "run_of_id"], [run_id])
         if not rows:
             raise RunNotFound(run_id, self.url)
-        return rows[0]
+        return require_whole(rows[0])
 
     def runs(self, query: Query) -> list[RunRow]:
         return self._list(*walks.plan(query, count=self._count, as_list=Texts, offer=self._offer))

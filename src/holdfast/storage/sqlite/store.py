@@ -36,7 +36,14 @@ from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.offers import Fates
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
-from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, request_of, run_row
+from holdfast.storage.sql_rows import (
+    generation_of,
+    holder_cells,
+    holder_of,
+    request_of,
+    require_whole,
+    run_row,
+)
 from holdfast.storage.sqlite.append import Appends, UnfitAppend
 from holdfast.storage.sqlite.database import Cells, SqliteDatabase
 from holdfast.storage.sqlite.feed import SqliteFeed
@@ -172,7 +179,7 @@ class SqliteStore:
         rows = self._list([_SQL["runs"], _SQL["run_of_id"]], [run_id])
         if not rows:
             raise RunNotFound(run_id, self.url)
-        return rows[0]
+        return require_whole(rows[0])
 
     def runs(self, query: Query) -> list[RunRow]:
         parts, values = walks.plan(query, count=self._count, as_list=_json, offer=self._offer)

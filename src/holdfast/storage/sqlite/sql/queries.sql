@@ -231,24 +231,23 @@ select count(*) from (select 1 from labels where name = ?1 and value = ?2 limit 
 -- count_statuses: how many runs have each status
 select status, count(*) from runs indexed by runs_by_status group by status
 
--- count_questions: how many questions are open
-select coalesce(sum(asks), 0) from runs indexed by runs_asking
+-- count_questions: how many questions are open, and how many runs ask one and have not failed
+select coalesce(sum(asks), 0), count(*) filter (where asks > 0 and status <> 'failed') from runs indexed by runs_asking
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'))
 
--- count_asking: how many runs ask a question, or may ask one, and have not failed
-select count(*) from runs indexed by runs_asking
-where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and status <> 'failed'
-
--- count_offers: how many runs of each flow and queue are on offer by their status or time; lost holders are a JSON list of keys
-select flow, queue, count(*) from runs indexed by runs_offered
+-- count_offers: how many runs of each flow and queue are on offer by their status or time, how many of them ask and how many wait; lost holders are a JSON list of keys
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from runs indexed by runs_offered
 where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null)
 group by flow, queue
 union all
-select flow, queue, count(*) from runs indexed by runs_due
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from runs indexed by runs_due
 where holder is null and status in ('pending', 'waiting') and due_at is not null and due_at <= ?2
 group by flow, queue
 union all
-select flow, queue, count(*) from runs indexed by runs_by_holder
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from runs indexed by runs_by_holder
 where holder in (select value from json_each(?1))
 and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
      or (status in ('pending', 'waiting') and due_at <= ?2))
