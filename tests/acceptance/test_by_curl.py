@@ -97,6 +97,56 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
         process.communicate()
 
 
+REPORT = """
+import holdfast as hf
+
+graph = hf.Graph("report", dict)
+
+@graph.node
+def research(state):
+    return {"notes": f"about {state['topic']}"}
+
+@graph.node(approve="Publish it?")
+def publish(state):
+    return {"published": True}
+
+flow = graph.chain(hf.START, research, publish, hf.END).compile()
+"""
+DOCUMENT = Path(__file__).parents[2] / "docs" / "server.md"
+
+
+def test_the_calls_in_the_document_work_as_they_are_printed(shop):
+    (shop.folder / "report.py").write_text(REPORT)
+    server = shop.begin("serve", "report.py", "--port", "0")
+    section = DOCUMENT.read_text("utf-8").partition("## Asking for something")[2].partition("\n## ")[0]
+    define, *calls = [line.strip() for line in section.splitlines() if line.startswith("    call")]
+    define = define.replace("curl -s", r"curl -s -w '\n%{http_code}'")
+    found = []
+    for line, status in zip(calls, (201, 200, 200, 200, 201, 200), strict=True):
+        if "/answer" in line:  # a person would wait for the question, too
+            look = 'call "$URL/api/v1/runs/r1"'
+            while not shop.read(_shell(define, look, server))[1]["questions"]:
+                pass
+        found.append(shop.read(_shell(define, line, server)))
+        assert found[-1][0] == status, (line, found[-1])
+    started, _, answered, preview, fork, batch = (body for _, body in found)
+    assert started["status"] == "pending"
+    assert answered["run"]["status"] == "completed"
+    assert preview["verb"] == "fork"
+    assert fork["state"]["topic"] == "moon"
+    assert batch["matched"] == 0
+
+
+def _shell(define: str, line: str, server: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    address = server.first_line.rstrip("/")  # type: ignore[attr-defined]
+    return subprocess.Popen(
+        ["sh", "-c", f"{define}\n{line}"],
+        env=os.environ | {"URL": address, "TOKEN": TOKEN},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
 def test_a_run_is_started_watched_interrupted_resumed_answered_and_forked_by_curl(shop):
     worker = shop.begin("worker", "flow.py", "--json")
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"

@@ -79,6 +79,8 @@ def test_runs_that_ask_failed_or_crashed_need_attention(store: Store) -> None:
     assert counted(store) == 3
     assert listed(store, limit=1) == listed(store)
     assert listed(store, status=("failed",)) == ["fails"]
+    assert listed(store, status=("waiting",)) == ["asks"]
+    assert listed(store, status=("running", "completed")) == ["crashed"]
     assert listed(store, flow="none") == []
 
 
@@ -137,3 +139,16 @@ def test_a_page_ends_early_if_too_many_runs_had_to_be_looked_at(store: Store, cl
     assert first.runs == []
     assert first.next is not None
     assert listed(store, limit=2) == ["late"]
+
+
+def test_a_run_that_is_due_needs_attention_if_no_worker_takes_it(store: Store, clock: Clock) -> None:
+    retried = outline("START a END", nodes={"a": {"retry": hf.Retry(attempts=3)}})
+    history = History("r", retried, starts_at=clock.at).created().started("a")
+    history.failed("a", ValueError("no luck"), retry_in=100.0).settled().write(store)
+    run = store._data.runs["r"]
+    run.view = msgspec.structs.replace(run.view, due_at=clock.at + 100)
+    clock.at += 50
+    assert (listed(store), counted(store), examined(store)) == ([], 0, set())
+    clock.at += 100
+    assert (listed(store), counted(store), examined(store)) == (["r"], 1, {"r"})
+    assert listed(store, status=("pending",)) == []

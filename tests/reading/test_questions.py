@@ -105,6 +105,14 @@ def test_a_question_is_answered_withdrawn_timed_out_or_open() -> None:
     assert (found[0].closing.answer, found[0].closing.by) == ("yes", "ada")
 
 
+def test_an_open_question_that_was_asked_before_the_log_begins_is_known() -> None:
+    history = History("r", FLOW).created().settled()
+    assert {one.question.key: (one.seq, one.closing) for one in asked_in([], history.state)} == {
+        "gate.1.1": (0, None),
+        "choose.1.1": (0, None),
+    }
+
+
 def test_an_asking_node_sees_the_state_that_it_was_given() -> None:
     flow = outline("START a END", "START b END")
     history = History("r", flow).created({"x": 1}).started("a").completed("b", {"x": 2})

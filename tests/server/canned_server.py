@@ -26,6 +26,7 @@ class Canned:
         self._answers = list(answers)
         self._keeps = keeps
         self.requests: list[str] = []
+        self.connections = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._tls: ssl.SSLContext | None = None
         if tls:
@@ -52,6 +53,7 @@ class Canned:
 
     def _talk(self, peer: socket.socket) -> None:
         peer.settimeout(30)
+        self.connections += 1
         while request := _read(peer):
             self.requests.append(request)
             told = self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]

@@ -132,6 +132,14 @@ def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
 ABOUT = msgspec.json.encode(StoreAbout(rows=ROWS, version="9", url="x", generation="g", now=5.0))
 
 
+def test_a_connection_is_kept_and_each_request_sent_once():
+    with canned(answer(ABOUT)) as other:
+        store = RemoteStore(other.url, token=ADMIN)
+        assert [store.now() for _ in range(3)] == [5.0] * 3
+        store.close()
+    assert (len(other.requests), other.connections) == (4, 1)
+
+
 def test_a_kept_connection_that_the_server_has_closed_is_opened_again():
     with canned(answer(ABOUT), keeps=False) as other:
         store = RemoteStore(other.url, token=ADMIN)
@@ -236,3 +244,37 @@ def test_a_token_is_taken_from_the_environment_and_never_shown(served, monkeypat
     with pytest.raises(SettingError, match="HOLDFAST_TOKEN is not a token") as refused:
         hf.Client(served[0])
     assert "CANARY" not in str(refused.value)
+
+
+def test_an_id_that_was_used_for_something_else_is_refused(served):
+    url, store = served
+    hf.run(flow, {"asks": True}, run_id="asks", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    assert not client.signal("asks", "go", {"n": 1}, id="k1").repeated
+    assert client.signal("asks", "go", {"n": 1}, id="k1").repeated
+    with pytest.raises(hf.RequestExists) as reused:
+        client.signal("asks", "go", {"n": 2}, id="k1")
+    assert reused.value.run_id == "asks"
+
+
+def test_a_verb_that_would_do_something_else_than_its_preview_is_refused(served):
+    url, store = served
+    hf.run(flow, {"asks": True}, run_id="seen", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    seen = client.preview("seen", "cancel")
+    assert [question.node for question in seen.closes] == ["ship"]
+    client.answer("seen", "ship", "approve")
+    with pytest.raises(hf.PreviewStale):
+        client.cancel("seen", expects=seen.digest)
+    with pytest.raises(SettingError, match=r"'cancle' has no preview.*did you mean 'cancel'"):
+        client.preview("seen", "cancle")
+
+
+def test_requests_that_wait_are_listed(served):
+    url, store = served
+    with pytest.raises(hf.RunFailed):
+        hf.run(flow, {"fails": True}, run_id="failed", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    client.resume("failed", force=True, id="k2", by="eve")
+    (asked,) = client.requests("failed")
+    assert (asked.verb, asked.status, asked.by) == ("resume", "waiting", "admin-ada/eve")

@@ -233,6 +233,24 @@ def test_a_visit_is_shown_as_it_was_and_one_item_by_itself():
     served(test)
 
 
+def test_a_compacted_run_is_drawn_from_where_its_log_begins():
+    async def test(engine, caller):
+        await run_order(engine, "r", parts=[1, 2], asks=True)
+        pruned = await engine.prune("r", keep_last=1, compact=True)
+        told = await get(caller, "runs/r/timeline")
+        assert [one["node"] for one in told["attempts"]] == ["charge"]
+        assert told["beginning"].startswith(f"Events up to {pruned.base} were compacted")
+        states = await get(caller, "runs/r/picture")
+        assert [node["status"] for node in states["nodes"].values()] == ["completed"] * 3 + ["waiting"]
+        assert ["weigh", "charge"] in states["taken"]
+        visit = await get(caller, "runs/r/nodes/reserve")
+        assert (visit["visits"], visit["attempts"]) == ([], []), "its events are gone"
+        reply = await caller.get(f"{API}/runs/r/picture?at=2")
+        assert (reply.status, "compacted" in reply.json["detail"]) == (404, True)
+
+    served(test)
+
+
 # --- questions and requests --------------------------------------------------------------------------------
 
 

@@ -252,6 +252,10 @@ def test_an_engine_that_is_not_open_is_reported():
         reply = await Caller(app).get("/api/v1/runs")
         assert reply.status == 503
         assert "not open" in reply.json["detail"]
+        posted = await Caller(app).send(
+            "POST", "/api/v1/runs/r1/cancel", body=b"{}", headers={"content-type": "application/json"}
+        )
+        assert posted.status == 503
         assert (await Caller(app).get("/healthz", token=None)).status == 200
         assert (await Caller(app).get("/readyz", token=None)).status == 503
         app.stop()

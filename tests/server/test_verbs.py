@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 import msgspec
 import pytest
-from app_client import SECRET, make_token
+from app_client import SECRET, TOKENS, make_token
 from served_flows import flow, run_order
-from verb_calls import operate, reach
+from verb_calls import Operator, operate, operated, reach
 
+import holdfast as hf
+from holdfast.server.asgi import asgi
+from holdfast.server.runs import show_run
+from holdfast.server.verbs import has_stopped
 from holdfast.storage.memory.store import MemoryStore
 
 TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -84,15 +89,37 @@ def test_without_a_run_id_the_id_follows_from_the_key():
     operate(test)
 
 
+class Hesitant(MemoryStore):
+    """A store that gives a second caller a moment to look for a run before the run is created."""
+
+    def __init__(self):
+        super().__init__()
+        self.looks = 0
+        self.looked_twice = threading.Event()
+
+    def run(self, run_id):
+        self.looks += run_id.startswith("http-")
+        if self.looks > 1:
+            self.looked_twice.set()
+        return super().run(run_id)
+
+    def append(self, batch):
+        self.looked_twice.wait(0.1)
+        return super().append(batch)
+
+
 def test_sixteen_starts_with_one_key_make_one_run():
     async def test(engine, operator):
+        await operator.post(
+            "runs", {"flow": "order", "run_id": "r1"}
+        )  # now commits count as slow, and get a thread
         replies = await asyncio.gather(
             *(operator.post("runs", {"flow": "order"}, key="k1") for _ in range(16))
         )
         assert sorted(reply.status for reply in replies) == [200] * 15 + [201]
         assert len({reply.json["id"] for reply in replies}) == 1
 
-    operate(test)
+    operate(test, store=Hesitant())
 
 
 def test_a_flow_that_this_server_does_not_know_is_reported_with_the_command():
@@ -226,6 +253,21 @@ def test_a_caller_that_waits_gets_the_next_question():
     operate(test, works=True)
 
 
+def test_a_run_has_stopped_if_it_asks_or_does_not_continue_by_itself():
+    async def test(engine, operator):
+        await run_order(engine, "r1", asks=True)
+        asking = show_run(operator.app.backend, engine.store.run("r1"))
+        silent = msgspec.structs.replace(asking, questions=())
+        assert has_stopped(asking)
+        assert has_stopped(msgspec.structs.replace(asking, status="running"))
+        assert has_stopped(silent)
+        assert has_stopped(msgspec.structs.replace(silent, status="interrupted"))
+        for changes in ({"status": "running"}, {"status": "pending"}, {"due_at": 5.0}, {"answered": True}):
+            assert not has_stopped(msgspec.structs.replace(silent, **changes)), changes
+
+    operate(test)
+
+
 def test_a_caller_that_waits_too_short_gets_202():
     async def test(engine, operator):
         await run_order(engine, "r1", fails=True)
@@ -287,11 +329,14 @@ def test_the_same_key_acts_once_and_is_answered_alike(key):
     operate(test)
 
 
-def test_the_same_key_for_another_verb_or_body_is_refused():
+@pytest.mark.parametrize("restarts", [False, True])
+def test_the_same_key_for_another_verb_or_body_is_refused(restarts):
     async def test(engine, operator):
         await operator.post("runs", {"flow": "order", "run_id": "r1"})
         await operator.post("runs/r1/signal", {"name": "go"}, key="k1")
         await operator.post("runs/r1/pause", key="k2")
+        if restarts:
+            operator = Operator(asgi(engine, tokens=TOKENS))
         for verb, body, key in (
             ("signal", {"name": "stop"}, "k1"),
             ("signal", {"name": "go", "payload": 1}, "k1"),
@@ -424,10 +469,9 @@ def test_a_fork_answers_with_the_new_run_and_once_per_key():
         assert (await operator.post("runs", {"flow": "order"}, key="k1")).status == 422
         taken = await operator.post("runs/r1/fork", {"run_id": "r1"})
         assert taken.status == 409
-        done = await operator.post(f"runs/{first.json['id']}/resume", {"force": True}, wait=30)
-        assert done.json["run"]["status"] == "completed", done.body
+        assert (await engine.resume(first.json["id"])).status == "completed"
 
-    operate(test, works=True)
+    operate(test)
 
 
 def test_a_fork_says_what_it_repeats_by_node():
@@ -468,3 +512,90 @@ def test_a_damaged_run_is_reported_and_never_a_5xx(verb):
         assert (await operator.run("ok"))["status"] == "pending"
 
     operate(test, store=Damaged())
+
+
+def test_a_run_that_is_deleted_while_its_caller_waits_is_reported():
+    async def test(engine, operator):
+        await run_order(engine, "r1", fails=True)
+        waiting = asyncio.ensure_future(operator.post("runs/r1/resume", {"force": True}, wait=60))
+        while not await engine.requests("r1"):  # noqa: ASYNC110 - the store has no event for it
+            await asyncio.sleep(0.005)
+        await engine.cancel("r1")
+        assert (await waiting).status == 409
+        engine.store.upkeep.delete("r1", engine.store.run("r1").seq)
+        gone = await operator.post("runs/r1/resume", {}, wait=60)
+        assert (gone.status, gone.json["type"]) == (404, "urn:holdfast:problem:run-not-found")
+
+    operate(test)
+
+
+def test_sixteen_retries_with_one_key_retry_once():
+    async def test(engine, operator):
+        await operator.post("runs", {"flow": "order", "input": {"fails": True}, "run_id": "r1"})
+        await reach(engine, "r1", "failed")
+        replies = await asyncio.gather(
+            *(operator.post("runs/r1/retry", {"node": "charge"}, key="k1", wait=30) for _ in range(16))
+        )
+        assert {reply.status for reply in replies} == {200}, replies[0].body
+        assert len({reply.json["request"] for reply in replies}) == 1
+        again = [one for one in await operator.events("r1", "NodeScheduled") if one["body"]["why"] == "retry"]
+        assert len(again) == 1
+
+    operate(test, works=True)
+
+
+def test_the_same_key_for_another_run_is_refused():
+    async def test(engine, operator):
+        await run_order(engine, "r1", fails=True)
+        await run_order(engine, "r2", fails=True)
+        assert (await operator.post("runs/r1/resume", {}, key="k1")).status == 202
+        assert (await operator.post("runs/r2/resume", {}, key="k1")).status == 422
+        assert (await operator.post("runs/r1/resume", {"reason": "other"}, key="k1")).status == 422
+        assert (await operator.post("runs/r1/resume", {}, key="k1")).status == 202
+
+    operate(test)
+
+
+def test_an_edit_is_left_for_a_worker_if_the_flow_is_not_known_here():
+    async def main():
+        store = MemoryStore()
+        async with hf.Engine(store, flows=[flow]) as other:
+            await run_order(other, "r1", fails=True)
+        async with operated(store=store, flows=()) as (engine, operator):
+            left = await operator.post("runs/r1/edit", {"fields": {"quantity": "many"}}, key="k1")
+            assert left.status == 202
+            assert [one.verb for one in await engine.requests("r1")] == ["edit"]
+            working = hf.Engine(store, flows=[flow])
+            async with working:
+                await working.work(until="idle")
+            refused = await operator.post("runs/r1/edit", {"fields": {"quantity": "many"}}, key="k1", wait=30)
+            assert (refused.status, refused.json["type"]) == (409, "urn:holdfast:problem:state-error"), (
+                refused.body
+            )
+
+    asyncio.run(main())
+
+
+def test_a_repeated_answer_does_not_answer_the_next_question_of_its_node():
+    rounds = hf.Graph("rounds", dict)
+
+    @rounds.node(approve="Again?")
+    def turn(state):
+        return {"turns": state.get("turns", 0) + 1}
+
+    rounds.edge(hf.START, "turn")
+    rounds.branch("turn", lambda state: "turn" if state["turns"] < 3 else hf.END, ["turn", hf.END])
+    looping = rounds.compile()
+
+    async def test(engine, operator):
+        await engine.run(looping, {}, run_id="r1")
+        body = {"question": "turn", "answer": "approve"}
+        assert (await operator.post("runs/r1/answer", body, key="k1")).status == 202
+        await engine.resume("r1")
+        operator = Operator(asgi(engine, tokens=TOKENS))
+        again = await operator.post("runs/r1/answer", body, key="k1")
+        assert (again.status, again.json["run"]["repeated"]) == (202, True), again.body
+        assert len(again.json["run"]["questions"]) == 1
+        assert len(await operator.events("r1", "QuestionAnswered")) == 1
+
+    operate(test, flows=(looping,))

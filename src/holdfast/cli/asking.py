@@ -34,7 +34,7 @@ def ask(store: Store, use: Callable[[Engine], Awaitable[T]], given: blocking.Opt
         )
 
     async def use_client(client: Client) -> T:
-        return await use(cast(Engine, RemoteEngine(client, store)))
+        return await use(cast(Engine, RemoteEngine(client, store, given)))
 
     return BlockingClient(store.url).call(use_client)
 
@@ -42,7 +42,8 @@ def ask(store: Store, use: Callable[[Engine], Awaitable[T]], given: blocking.Opt
 class RemoteEngine:
     """The verbs of an engine that make requests, over HTTP. What is read comes from the store."""
 
-    def __init__(self, client: Any, store: Store) -> None:
+    def __init__(self, client: Any, store: Store, given: blocking.Options) -> None:
+        self._given = given
         self.store = store
         self.reader = Reader(store)
         self.flow_files: dict[str, str] = {}
@@ -50,6 +51,11 @@ class RemoteEngine:
 
     def __getattr__(self, verb: str) -> Callable[..., Awaitable[Any]]:
         return partial(self._call, verb)
+
+    async def preview(self, *args: Any, **options: Any) -> Any:
+        """Preview a verb here: that only reads, and the commands that it suggests are typed here."""
+        async with Engine(self.store, flows=self._given.get("flows", ()), run_base="") as engine:
+            return await engine.preview(*args, **options)
 
     async def _call(
         self,
@@ -62,8 +68,9 @@ class RemoteEngine:
     ) -> Any:
         """Make a request. `execute` and `validate` are for a process that executes runs; a command refuses them before."""
         found = getattr(self._client, verb, self._impossible)
-        on_behalf = None if by == options.resolve_actor(None) else by
-        return await found(*args, by=on_behalf, **named)
+        if by is not None and by != options.resolve_actor(None):
+            named["by"] = by
+        return await found(*args, **named)
 
     async def _impossible(self, *args: Any, **named: Any) -> None:
         """Say where a verb is possible that is not a request."""

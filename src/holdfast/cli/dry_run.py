@@ -108,6 +108,6 @@ def _name(one: PreviewNode) -> str:
 def _last_run(one: PreviewNode) -> str:
     """Say how far the last visit got, and when."""
     when = f" at {text.when(one.at)}" if one.at else ""
-    if one.status in ("completed", "skipped"):
+    if one.status in VISIT_DONE:
         return f"{'was skipped' if one.status == 'skipped' else one.status}{when}"
     return f"failed{when}" if one.status == "failed" else f"began{when} and has not completed"

@@ -226,7 +226,7 @@ def _open_fate(after: RunState, name: str, told: Fate | None) -> Fate:
     retries = node.retry_at is not None or (node.items is not None and bool(node.items.again))
     if node.status == "waiting" and not after.failed:
         return "run" if retries else "wait"
-    return "stop" if after.failed or node.status in ("failed", "interrupted") else "wait"
+    return "wait" if node.status == "pending" and not after.failed else "stop"
 
 
 def _fan_out_fate(after: RunState, node: NodeState, name: str) -> Fate:

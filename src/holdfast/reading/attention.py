@@ -14,6 +14,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from holdfast.core.run_state import TAKEABLE
 from holdfast.reading.diagnosis import WAITS, Case, Diagnosis, Kind, diagnose, may_be_claimed
 from holdfast.storage.contract import Query, Store
 from holdfast.storage.queues import Board, LiveHolder, OnOffer
@@ -46,13 +47,19 @@ def parts(query: Query, offered: Iterable[OnOffer], holders: Iterable[LiveHolder
     found = [msgspec.structs.replace(query, asks=True)]
     if not query.status or "failed" in query.status:
         found.append(msgspec.structs.replace(query, status=("failed",)))
-    flows = {one.flow for one in offered if not _has_busy_taker(one, holders)}
-    if query.flow is not None:
-        flows &= {query.flow}
-    if len(flows) > _FLOWS_FEW:
-        found.append(msgspec.structs.replace(query, offered=True))
-    else:
-        found += [msgspec.structs.replace(query, offered=True, flow=flow) for flow in sorted(flows)]
+    left = [one for one in offered if not _has_busy_taker(one, holders) and query.flow in (None, one.flow)]
+    is_due = any(one.waiting for one in left)  # if none is, the many runs that wait are not passed
+    wanted = [
+        status
+        for status in query.status or TAKEABLE
+        if status in TAKEABLE and (is_due or status != "waiting")
+    ]
+    if left and wanted:
+        flows = sorted({one.flow for one in left})
+        found += [
+            msgspec.structs.replace(query, offered=True, status=tuple(wanted), flow=flow)
+            for flow in (flows if len(flows) <= _FLOWS_FEW else [query.flow])
+        ]
     return found
 
 
@@ -60,14 +67,10 @@ def count(store: Store, board: Board) -> int:
     """Return how many runs need attention. A run whose row does not tell whether it asks is counted only if it has a problem."""
     found = board.counts.get("failed", 0) + board.asking
     offered = store.queues.offered()
-    left = [one for one in offered if not _takers(one, board.holders)]
-    found += sum(one.runs for one in left)
-    if left and board.asking:  # a run that asks, and that no worker takes, counts once
-        places = {(one.flow, one.queue) for one in left}
-        both = store.runs(Query(asks=True, offered=True, limit=_COUNTED_MAX))
-        found -= sum(bool(row.asks) and (row.flow, row.queue) in places for row in both)
     for one in offered:
-        if _takers(one, board.holders) and not _has_busy_taker(one, board.holders):
+        if not _takers(one, board.holders):
+            found += one.runs - one.asking
+        elif not _has_busy_taker(one, board.holders):
             rows = store.runs(Query(offered=True, flow=one.flow, queue=one.queue, limit=_COUNTED_MAX))
             cases = [Case(row=row, holders=board.holders) for row in rows if not row.asks]
             found += sum(is_problem(case, diagnose(case, board.at), board.at) for case in cases)

@@ -164,12 +164,12 @@ def refuse_stale(preview: Preview, expects: str, asked: str) -> None:
 def summary(preview: Preview) -> str:
     """Say in a few words what a verb would do, after "it would"."""
     told = [
-        f"{words} {', '.join(one.node for one in nodes)}"
+        words.format(", ".join(one.node for one in nodes))
         for words, nodes in (
-            ("run again", preview.rerun),
-            ("ask about", preview.asks),
-            ("skip", preview.skips),
-            ("stop", preview.stops),
+            ("run {} again", preview.rerun),
+            ("ask about {}", preview.asks),
+            ("skip {}", preview.skips),
+            ("stop {}", preview.stops),
         )
         if nodes
     ]

@@ -61,7 +61,7 @@ class AskedOnce(msgspec.Struct, frozen=True, kw_only=True):
     """A question of a run, open or closed."""
 
     seq: int
-    """The event with which it was asked."""
+    """The event with which it was asked; 0 if that event was compacted."""
     iteration: int
     execution: int
     question: Question
@@ -186,6 +186,10 @@ def asked_in(log: Iterable[Stored], state: RunState) -> Iterator[AskedOnce]:
                         closings[one.seq] = Closing(how="timed out", at=stored.at, seq=stored.seq)
             case _:
                 continue
+    for key, question in state.questions.items():
+        if key not in asked:  # before the log begins
+            iteration, execution, _ = state.place(question.node)
+            yield AskedOnce(seq=0, iteration=iteration, execution=execution, question=question, closing=None)
     for stored in order:
         event = stored.event
         is_open = event.key in state.questions and asked[event.key] is stored

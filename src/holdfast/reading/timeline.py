@@ -20,7 +20,7 @@ from holdfast.core import events
 from holdfast.core.events import Failure, Stored
 from holdfast.core.fold import fold
 from holdfast.core.kinds import FROM_OUTSIDE, TAKES_OVER
-from holdfast.core.run_state import ENDED, GOING, Question, RunState, Wait, stretches
+from holdfast.core.run_state import ACTIVE, ENDED, Question, RunState, Wait, stretches
 from holdfast.errors import IllegalEvent, RunNotFound, StoreError, describe_failure
 from holdfast.reading import history, text, words
 from holdfast.reading.spans import (
@@ -43,6 +43,8 @@ from holdfast.storage.rows import open_row
 FORKS_MAX = 50
 _ROWS_PER_READ = 1000
 _ERROR_WIDTH = 300
+_LATE_EVENTS = 100
+"""Among how many events the last one is searched that a holder recorded itself."""
 _ENDS: dict[str, AttemptEnd] = {
     "NodeCompleted": "completed",
     "NodeFailed": "failed",
@@ -186,9 +188,20 @@ def _first_seq(store: Store, row: RunRow, base: int, part: Part) -> int:
     if begins <= max(base, 1):
         return base
     state = history.load(store, row.run_id, min(begins, row.seq), row=row)
-    times = [state.nodes[name].started_at for name in state.open if state.nodes[name].started_at]
+    times = [_started_at(store, row, name, state) for name in state.open]
     times += [question.asked_at for question in state.questions.values()]
-    return min(begins, _seq_before(store, row, base, min(times, default=state.at)))
+    return min(begins, _seq_before(store, row, base, min(filter(None, times), default=state.at)))
+
+
+def _started_at(store: Store, row: RunRow, name: str, state: RunState) -> float:
+    """Return when the latest attempt of a node started; 0 if none has. The state of a fan-out has the time at which one of its
+    items woke up, if all of them waited.
+    """
+    node = state.nodes[name]
+    if node.items is None:
+        return node.started_at
+    started = store.events(row.run_id, 0, state.seq, kinds=("NodeStarted",), node=name)
+    return started[-1].at if started else node.started_at
 
 
 def _seq_before(store: Store, row: RunRow, base: int, at: float) -> int:
@@ -222,8 +235,8 @@ class _Drawing:
         """Open waits: timers, signals and questions by their key, retries by node and item."""
         self.fans: dict[tuple[str, int, int], int] = {}
         """Visit of a fan-out -> how many items it has."""
-        self.seen_at = self.state.at
-        """When the holder recorded its last event."""
+        self.seen_at, self.seen_seq = self.state.at, self.state.seq
+        """The last event that the holder recorded."""
         self.seen_status: str = self.state.status
         if after:
             self._begin_open(after)
@@ -251,8 +264,17 @@ class _Drawing:
         for wait in self.waiting.values():
             if wait.node is not None and wait.kind in ("timer", "signal"):
                 wait.began_at = min(state.at, state.nodes[wait.node].started_at or state.at)
-        if state.status in GOING:
-            self.holders.append(HolderSpan(seq=seq, holder=None, began_at=state.at))
+        if state.status in ACTIVE:
+            self._begin_holding(seq)
+
+    def _begin_holding(self, seq: int) -> None:
+        """Begin the span of the process that holds the run where reading begins."""
+        run_id = self.row.run_id
+        rows = self.store.events(run_id, 0, seq, kinds=TAKES_OVER)[-1:]
+        rows = rows or self.store.events(run_id, 0, seq, kinds=_BEGINS_HOLDING, limit=1)
+        for stored in history.opened(self.store, run_id, rows):
+            holder = getattr(stored.event, "holder", None) or None
+            self.holders.append(HolderSpan(seq=stored.seq, holder=holder, began_at=stored.at))
 
     def add(self, stored: Stored) -> None:
         """Add one event."""
@@ -274,7 +296,7 @@ class _Drawing:
         if act is not None:
             self.acts.append(act)
         if kind not in _BY_CALLERS:
-            self.seen_at, self.seen_status = stored.at, self.state.status
+            self.seen_at, self.seen_seq, self.seen_status = stored.at, stored.seq, self.state.status
 
     def _fold(self, stored: Stored) -> None:
         if isinstance(stored.event, events.RunRewound):
@@ -291,7 +313,7 @@ class _Drawing:
         outlived = bool(getattr(stored.event, "outlived", False))
         ended = self.holders[-1] if self.holders else None
         if ended is not None and ended.end is None:
-            died = bool(self.running) or self.seen_status in ("running", "pending")
+            died = self.state.running > 0 or self.seen_status in ("running", "pending")
             ended.end = "replaced" if outlived else "died" if died else "released"
             ended.ended_at = self.seen_at
             ended.noticed_at = stored.at if ended.end == "died" else None
@@ -307,7 +329,11 @@ class _Drawing:
         if until is None or until > ended.ended_at:
             self.waits.append(
                 WaitSpan(
-                    seq=ended.seq, kind="holder", began_at=ended.ended_at, ended_at=until, reason="no holder"
+                    seq=self.seen_seq,
+                    kind="holder",
+                    began_at=ended.ended_at,
+                    ended_at=until,
+                    reason="no holder",
                 )
             )
 
@@ -440,9 +466,10 @@ class _Drawing:
 
     def finish(self) -> list[Piece]:
         """Return all pieces, after the last event was added."""
-        at_end = self.state.seq == self.row.seq
-        if at_end:
+        if self.state.seq == self.row.seq:
             self._finish_holder()
+        elif self.holders and self.holders[-1].end is None:
+            self._skip_to_end_of_holding()
         kept = stretches(self.row.rewinds, self.row.seq)
         if len(kept) > 1:
             undoable: list[AttemptSpan | WaitSpan] = [*self.bars, *self.waits]
@@ -465,11 +492,29 @@ class _Drawing:
         items = [item_span(bars, self.fans[visit], self.state.at) for visit, bars in bands.items()]
         return [*self.holders, *single, *items, *waits, *self.acts]
 
+    def _skip_to_end_of_holding(self) -> None:
+        """Say about the last holder how it ended, if that is after the events that were read."""
+        store, row = self.store, self.row
+        rows = store.events(row.run_id, self.state.seq, kinds=TAKES_OVER | _STOPS.keys(), limit=1)
+        if rows and rows[0].kind in _STOPS:
+            self.holders[-1].end, self.holders[-1].ended_at = _STOPS[rows[0].kind], rows[0].at
+            return
+        upto = rows[0].seq - 1 if rows else row.seq
+        late = store.events(row.run_id, max(self.state.seq, upto - _LATE_EVENTS), upto)
+        own = next((one for one in reversed(late) if one.kind not in _BY_CALLERS), None)
+        if own is not None:
+            self.state = history.load(store, row.run_id, own.seq, row=row)
+            self.seen_at, self.seen_seq, self.seen_status = own.at, own.seq, self.state.status
+        for stored in history.opened(store, row.run_id, rows):
+            self._end_holding(stored)
+        if not rows:
+            self._finish_holder()
+
     def _finish_holder(self) -> None:
         """Say about the last holder what the row of the run says: whether it holds the run now, or has died."""
         row = self.row
         last = self.holders[-1] if self.holders else None
-        died = not row.held and (bool(self.running) or self.seen_status == "running")
+        died = not row.held and (self.state.running > 0 or self.seen_status == "running")
         if last is not None and last.end is None:
             if row.holder is not None:
                 last.holder = last.holder or row.holder.describe()

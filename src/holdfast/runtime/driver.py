@@ -118,8 +118,7 @@ class Driver:
         caller looked at the preview.
         """
         store = self.services.store
-        row = store.run(run_id)
-        if not take_up.changes_nothing or row.status != "completed":
+        if not take_up.changes_nothing or (row := store.run(run_id)).status != "completed":
             return False
         if take_up.expects is not None:
             head = history.load(store, run_id, row=row)

@@ -105,6 +105,11 @@ class _FollowedRun:
         """The seq after which the next look wants events. The first look wants none: each follower reads the log up to there."""
         return NO_EVENTS if self.end is None else self.base + len(self.events)
 
+    @property
+    def has_new_follower(self) -> bool:
+        """True if a follower has come since the last look."""
+        return not all(follower.is_current for follower in self.followers)
+
     def extend(self, tail: Tail, events: list[EventView], *, here: bool) -> None:
         """Take what a look has found. `here` says whether this engine executes the run."""
         reached = events[-1].seq if events else tail.seq
@@ -136,6 +141,7 @@ class Followers:
         self._news = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._listens = False
+        self._looks = 0
 
     def saved(self, run_id: str) -> None:
         """Look at a run again: an event is durable, or the run has stopped."""
@@ -279,12 +285,10 @@ class Followers:
         if not runs:
             return
         followers = [(run, list(run.followers)) for run in runs]
-        places, marks = {}, {}
+        places = {run.run_id: run.place for run in runs}
+        marks = self._marks([run for run in runs if run.run_id not in here])
         for run in runs:
             run.is_stale = False
-            places[run.run_id] = run.place
-            if run.run_id not in here and any(follower.chunks for follower in run.followers):
-                marks[run.run_id] = run.spills.marks
         try:
             found = await self._services.reading.call(_look_at, self._services.store, places, marks)
         except Exception as fault:  # noqa: BLE001 - raised by each follower
@@ -297,6 +301,19 @@ class Followers:
                 if not follower.is_current or run.fault is not None:
                     follower.is_current = True
                     follower.news.set()
+
+    def _marks(self, runs: list[_FollowedRun]) -> dict[str, Mapping[str, int]]:
+        """Return, for each run whose spills to look at, up to where they were read. Spills are looked at every other time, unless
+        there are some, or a follower is new.
+        """
+        self._looks += 1
+        found: dict[str, Mapping[str, int]] = {}
+        is_turn = self._looks % 2 == 0
+        for run in runs:
+            if any(follower.chunks for follower in run.followers):
+                found[run.run_id] = run.spills.marks
+                is_turn = is_turn or bool(run.spills.marks) or run.has_new_follower
+        return found if is_turn else {}
 
     def _tell(
         self, run: _FollowedRun, found: tuple[Tail, list[EventView]] | Exception, *, here: bool

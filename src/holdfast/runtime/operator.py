@@ -208,7 +208,7 @@ def rehearse(
             journal = _record_unsaved(services, known, row, head, confirmed, executed=executed)
         except REFUSALS as other:
             refused = other
-    except REFUSALS as other:
+    except (*REFUSALS, RunHeld) as other:
         refused = other
     found, at = Consequences(), None
     if journal is not None:
@@ -239,6 +239,8 @@ def _record_unsaved(
 ) -> Journal:
     """Record what a verb records, in a journal that is never saved."""
     dry = services.unsaving()
+    if isinstance(asked, TakeUp) and executed and row is not None and row.holder is not None:
+        raise RunHeld(head.run_id, row.holder.describe())
     if isinstance(asked, TakeUp) and not (asked.changes_nothing and head.status == "completed"):
         assert row is not None
         return prepare(dry, flow, row, 0, asked)
@@ -320,7 +322,8 @@ def refuse_stale(
     holds the lease of the run, so that what is checked here is what is then done. Raises `PreviewStale`.
     """
     expects = getattr(asked, "expects", None)
-    if expects is not None:
+    is_refused_anyway = isinstance(asked, inbox.Resume) and executed
+    if expects is not None and not is_refused_anyway:
         wanted = asked.request if isinstance(asked, TakeUp) and asked.request is not None else asked
         verb = "resume" if isinstance(wanted, TakeUp) else wanted.verb
         found = rehearse(services, flow, row, head, wanted, executed=executed)

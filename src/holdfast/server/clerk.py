@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from holdfast.errors import SettingError
 from holdfast.runtime.engine import Engine
 from holdfast.server.problems import refuse
 
@@ -28,6 +29,7 @@ class Clerk:
     def __init__(self, engine: Engine) -> None:
         self._given = engine
         self._lock = threading.Lock()
+        self._is_closed = False
         self._loop: Future[asyncio.AbstractEventLoop] | None = None
         self._thread: threading.Thread | None = None
         self._over: asyncio.Event | None = None
@@ -40,8 +42,8 @@ class Clerk:
         try:
             return await asyncio.wrap_future(asked)
         except asyncio.CancelledError:
-            if self._loop is None:  # the clerk has ended before the call
-                raise refuse("closed", "The server is stopping.") from None
+            if self._is_closed:  # it has ended before the call
+                raise _closed() from None
             raise
 
     async def use_in_turn(self, name: str, call: Use[T]) -> T:
@@ -62,17 +64,23 @@ class Clerk:
 
     def _begin(self) -> Future[asyncio.AbstractEventLoop]:
         with self._lock:
+            if self._is_closed:
+                raise _closed()
             if self._loop is None:
-                self._loop = Future()
                 self._own = self._make_engine()
+                self._loop = Future()
                 self._thread = threading.Thread(target=self._run, name="holdfast-clerk", daemon=True)
                 self._thread.start()
             return self._loop
 
     def _make_engine(self) -> Engine:
         given, settings = self._given, self._given.settings
+        try:
+            store = given.store
+        except SettingError:  # the engine is not open
+            raise _closed() from None
         engine = Engine(
-            given.store,
+            store,
             grace=0,
             lease_ttl=settings.lease_ttl,
             durability=settings.durability,
@@ -104,9 +112,14 @@ class Clerk:
     def close(self) -> None:
         """End the engine and its thread."""
         with self._lock:
+            self._is_closed = True
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None and loop.done() and loop.exception() is None:
             assert self._over is not None
             loop.result().call_soon_threadsafe(self._over.set)
             thread.join(5.0)
+
+
+def _closed() -> Exception:
+    return refuse("closed", "The engine of this server is not open: it is starting or stopping.")

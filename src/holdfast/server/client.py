@@ -20,11 +20,12 @@ import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import GOING, UNDER_WAY
-from holdfast.errors import SettingError, StateError, StoreUnusable
+from holdfast.errors import RequestExists, SettingError, StateError, StoreUnusable, did_you_mean
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.following import Cursor
 from holdfast.reading.history import Checkpoint, split
-from holdfast.reading.views import AskedQuestion, EventView, Run, RunSummary, result_of
+from holdfast.reading.previews import Preview
+from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
 from holdfast.runtime.blocking import Blocking, blocking, wait_for
 from holdfast.runtime.creation import OnExists, Repeat
 from holdfast.runtime.followers import Following
@@ -43,6 +44,8 @@ _EVENTS_MAX = 200
 _CHECKPOINTS_MAX = 1000
 _QUESTIONS_MAX = 1000
 _RUNS_MAX = 200
+PREVIEWED = ("resume", "retry", "skip", "fork", "cancel")
+"""The verbs that have a preview."""
 
 
 class _Requested(msgspec.Struct):
@@ -368,7 +371,11 @@ class Client:
         wait: float | None = None,
     ) -> Run[Any]:
         path = _path(run_id, verb)
-        asked = await self._post(path, body, _Requested, id=id, by=by, expects=expects, wait=wait)
+        try:
+            asked = await self._post(path, body, _Requested, id=id, by=by, expects=expects, wait=wait)
+        except RequestExists as other:  # the server says only that the key was used
+            other.run_id, other.request, other.verb = run_id, id or "", verb
+            raise
         return self._typed(asked.run)
 
     async def _post(
@@ -394,6 +401,25 @@ class Client:
         return await self._open().send("POST", path, kind, body=sent, headers=headers)
 
     # --- verbs that read -----------------------------------------------------------------------------
+
+    async def preview(self, run: str, verb: str, /, **options: Any) -> Preview:
+        """Find out what `resume`, `retry`, `skip`, `fork` or `cancel` would do to a run, without doing it. `options` are those of
+        the verb. Its digest is `expects` of the verb.
+        """
+        if verb not in PREVIEWED:
+            raise SettingError(
+                f"{verb!r} has no preview; {', '.join(PREVIEWED)} have one{did_you_mean(verb, PREVIEWED)}"
+            )
+        run_id, seq = split(run, options.pop("checkpoint", None))
+        body = {name: _plain_option(value) for name, value in options.items() if value is not None}
+        body |= {"checkpoint": seq} if seq is not None else {}
+        return await self._open().send(
+            "POST", _path(run_id, verb), Preview, words={"preview": True}, body=body
+        )
+
+    async def requests(self, run_id: str) -> list[RequestView]:
+        """List the requests to a run that wait for an engine, and those that were refused, oldest first."""
+        return (await self._open().get(_path(run_id, "requests"), _RequestsOfRun)).requests
 
     async def get(self, run_id: str) -> Run[Any]:
         """Get a run as it is now. Its state is typed if the client was given the flow."""
@@ -579,6 +605,10 @@ class Client:
         return run
 
 
+class _RequestsOfRun(msgspec.Struct):
+    requests: list[RequestView]
+
+
 class _Started(msgspec.Struct):
     id: str
 
@@ -596,6 +626,12 @@ _MAY_BE_NULL = ("answer", "input", "payload")
 
 def _path(run_id: str, *parts: str) -> str:
     return "/".join(("/runs", quote(run_id, safe=""), *parts))
+
+
+def _plain_option(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Collection) and not isinstance(value, str) else value
 
 
 def _plain_input(flow: Flow[Any] | str, given: Any) -> Any:
@@ -637,6 +673,8 @@ class BlockingClient(Blocking[Client]):
     edit = blocking(Client.edit)
     answer = blocking(Client.answer)
     signal = blocking(Client.signal)
+    preview = blocking(Client.preview)
+    requests = blocking(Client.requests)
     get = blocking(Client.get)
     wait = blocking(Client.wait)
     runs = blocking(Client.runs)

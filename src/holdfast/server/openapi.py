@@ -72,7 +72,8 @@ def _operation(route: ApiRoute, schemas: dict[Any, Any], components: dict[str, A
     if route.role is None:
         operation["security"] = []
     if route.body is not None:
-        needed = any(field.required for field in msgspec.structs.fields(route.body))
+        is_struct = isinstance(route.body, type) and issubclass(route.body, msgspec.Struct)
+        needed = not is_struct or any(field.required for field in msgspec.structs.fields(route.body))
         operation["requestBody"] = {"required": needed, "content": {JSON: {"schema": schemas[route.body]}}}
     return operation
 

@@ -36,7 +36,7 @@ class QuestionDetails(AskedQuestion, frozen=True, kw_only=True):
     """A question of a run, with what follows from each answer."""
 
     seq: int
-    """The event with which it was asked."""
+    """The event with which it was asked; 0 if that event was compacted."""
     iteration: int
     execution: int
     outcomes: list[AnswerOutcome]

@@ -30,6 +30,7 @@ from holdfast.storage.http.row_format import (
     StoredDefinition,
     StoredEvents,
     StoredHolders,
+    StoredOffers,
     StoredRequests,
     StoredRuns,
     StoredSnapshot,
@@ -190,6 +191,11 @@ def get_stored_blob(call: HttpCall[BlobQuery, None]) -> Answer:
 def get_stored_holders(call: HttpCall[NoQuery, None]) -> StoredHolders:
     """Get the live engines that use the store."""
     return StoredHolders(_store(call).queues.holders())
+
+
+def get_stored_offers(call: HttpCall[NoQuery, None]) -> StoredOffers:
+    """Get how many runs of each flow and queue are on offer, apart from those with requests."""
+    return StoredOffers(_store(call).queues.offered())
 
 
 def get_stored_board(call: HttpCall[NoQuery, None]) -> Board:

@@ -85,6 +85,10 @@ class OnOffer(msgspec.Struct, frozen=True, gc=False):
     flow: str
     queue: str
     runs: int
+    asking: int = 0
+    """How many of these runs also ask a question."""
+    waiting: int = 0
+    """How many of these runs wait, and are due."""
 
 
 class Minute(msgspec.Struct, frozen=True, gc=False):

@@ -16,9 +16,13 @@ import msgspec
 import pytest
 
 import holdfast as hf
+from holdfast.core import consequences
 from holdfast.core.events import Stored
+from holdfast.core.run_state import RunState
 from holdfast.errors import HoldfastError
-from holdfast.reading import history
+from holdfast.reading import history, inbox
+from holdfast.runtime import operator
+from holdfast.runtime.requests import Requests
 from holdfast.storage.contract import Query
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import open_row
@@ -27,6 +31,7 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.flows import Sketch, arbitrary, attended, nested, with_risks
 
 VISITS_MAX = 12
+SEEDS = 200
 FAULTS: tuple[Callable[[], Exception], ...] = (
     lambda: ValueError("as drawn"),
     lambda: hf.Fatal("as drawn"),
@@ -201,7 +206,14 @@ async def carry_out(engine: hf.Engine, verb: str, given: dict[str, Any]) -> str:
     return made if verb == "fork" else "r"
 
 
-@pytest.mark.parametrize("seed", range(200))
+def _without_items(sketch: Sketch, told: set[Visit], known: set[tuple[Visit, int | None]]) -> set[Visit]:
+    """The visits of fan-outs of which no item had begun: the node runs again, but no function of it is called a second time."""
+    return {
+        visit for visit in told if visit.node in sketch.items and not any(one == visit for one, _ in known)
+    }
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_what_a_preview_says_is_what_then_happens(seed: int) -> None:
     world = World(seed)
     world.begin()
@@ -229,6 +241,9 @@ def test_what_a_preview_says_is_what_then_happens(seed: int) -> None:
     known = begun(world.log(), world.sketch, head.stretches())
     if verb == "fork":  # what a rewind has undone counts too, if it is not idempotent
         known |= {one for one in starts(world.log(), world.sketch) if one[0].node in world.sketch.risky}
+    with pytest.raises(hf.PreviewStale):
+        world.do(lambda engine: carry_out(engine, verb, {**given, "expects": "another preview"}))
+    assert [stored.seq for stored in world.log()][-1] == head.seq
     run_id = world.do(lambda engine: carry_out(engine, verb, {**given, "expects": preview.digest}))
     if verb != "fork":
         closed = asked_before - set(history.load(world.store, "r").questions)
@@ -249,8 +264,59 @@ def test_what_a_preview_says_is_what_then_happens(seed: int) -> None:
         assert {one.node for one in preview.confirm} >= risky
 
 
-def _without_items(sketch: Sketch, told: set[Visit], known: set[tuple[Visit, int | None]]) -> set[Visit]:
-    """The visits of fan-outs of which no item had begun: the node runs again, but no function of it is called a second time."""
-    return {
-        visit for visit in told if visit.node in sketch.items and not any(one == visit for one, _ in known)
-    }
+# --- planted bugs ------------------------------------------------------------------------------------
+
+
+def the_digest_is_not_checked_under_the_lease(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(operator, "refuse_stale", lambda *args, **named: None)
+
+
+def a_preview_writes(plant: pytest.MonkeyPatch) -> None:
+    real = Requests.preview
+
+    def preview(self: Requests, run: str, *args: Any) -> hf.Preview:
+        with suppress(hf.RunOver):
+            self.leave(run, inbox.Pause(id="noticed"))
+        return real(self, run, *args)
+
+    plant.setattr(Requests, "preview", preview)
+
+
+def a_question_before_a_visit_is_forgotten(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(consequences, "_later", lambda after, options, name, iteration: "run")
+
+
+def an_open_visit_is_taken_for_done(plant: pytest.MonkeyPatch) -> None:
+    plant.setattr(RunState, "is_done", lambda self, name, iteration: iteration <= self.nodes[name].iteration)
+
+
+def a_question_that_closes_is_not_listed(plant: pytest.MonkeyPatch) -> None:
+    real = consequences.survey
+
+    def survey(*args: Any) -> Any:
+        return msgspec.structs.replace(real(*args), questions=())
+
+    plant.setattr(operator, "survey", survey)
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        the_digest_is_not_checked_under_the_lease,
+        a_preview_writes,
+        a_question_before_a_visit_is_forgotten,
+        an_open_visit_is_taken_for_done,
+        a_question_that_closes_is_not_listed,
+    ],
+    ids=lambda bug: bug.__name__,
+)
+def test_a_planted_bug_is_found(
+    bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bug(monkeypatch)
+    for seed in range(SEEDS):
+        try:
+            test_what_a_preview_says_is_what_then_happens(seed)
+        except (AssertionError, pytest.fail.Exception, HoldfastError):
+            return
+    pytest.fail(f"{SEEDS} seeds do not find it")

@@ -39,12 +39,7 @@ WHOLE_S = 300.0
 JSON_BYTES_MAX = 64 * 1024 * 1024
 BLOB_BYTES_MAX = 1024 * 1024 * 1024
 _PIECE = 256 * 1024
-_CUT = (
-    http.client.BadStatusLine,
-    ConnectionError,
-    http.client.CannotSendRequest,
-    http.client.ResponseNotReady,
-)
+_CUT = (http.client.BadStatusLine, ConnectionError)
 """What a connection raises that the server has closed."""
 
 
@@ -158,6 +153,7 @@ class Connections:
                 raise TimeoutError
         if answer.length:  # the connection ended before the answer
             raise ConnectionResetError("the connection was closed in the middle of an answer")
+        answer.close()  # or the connection would not be used again
         return bytes(data)
 
     # --- connections ---------------------------------------------------------------------------------

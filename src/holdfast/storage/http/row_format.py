@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.storage.contract import Request, Row, RunRow, Snapshot, Tail
-from holdfast.storage.queues import LiveHolder, Queue
+from holdfast.storage.queues import LiveHolder, OnOffer, Queue
 from holdfast.storage.upkeep import Kept, Trimmed
 
 ROWS = 1
@@ -116,6 +116,12 @@ class StoredHolders(msgspec.Struct, frozen=True):
     """The live engines that use the store."""
 
     holders: list[LiveHolder]
+
+
+class StoredOffers(msgspec.Struct, frozen=True):
+    """How many runs of each flow and queue are on offer."""
+
+    offered: tuple[OnOffer, ...]
 
 
 class StoredQueues(msgspec.Struct, frozen=True):

@@ -40,6 +40,7 @@ from holdfast.storage.http.row_format import (
     StoredDefinition,
     StoredEvents,
     StoredHolders,
+    StoredOffers,
     StoredQueues,
     StoredRequests,
     StoredRuns,
@@ -51,7 +52,7 @@ from holdfast.storage.http.row_format import (
     WantedTails,
 )
 from holdfast.storage.http.server_url import ServerUrl, token_from
-from holdfast.storage.queues import Board, LiveHolder, Posted, Queue, Queues
+from holdfast.storage.queues import Board, LiveHolder, OnOffer, Posted, Queue, Queues
 from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import WHOLE, Facts, Kept, Trimmed, Upkeep
 
@@ -347,6 +348,9 @@ class RemoteQueues(_Part):
 
     def holders(self) -> list[LiveHolder]:
         return self._server.get("/store/holders", StoredHolders).holders
+
+    def offered(self) -> tuple[OnOffer, ...]:
+        return self._server.get("/store/offers", StoredOffers).offered
 
     def board(self) -> Board:
         return self._server.get("/store/board", Board)

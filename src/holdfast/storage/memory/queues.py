@@ -16,6 +16,7 @@ from holdfast.errors import RequestExists, RunNotFound, RunOver, StoreUnusable
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.memory.data import Data, StoredRun
+from holdfast.storage.offers import list_offered
 from holdfast.storage.queues import (
     FENCE_STEP,
     Board,
@@ -137,12 +138,18 @@ class MemoryQueues:
     def offered(self) -> tuple[OnOffer, ...]:
         with self._use() as data:
             live, now = self._live(data), self._now()
-            found = Counter(
-                (run.new.flow, run.new.queue)
+            told = (
+                (
+                    run.new.flow,
+                    run.new.queue,
+                    1,
+                    int((run.view.asks or 0) > 0),
+                    int(run.view.status == "waiting"),
+                )
                 for run_id, run in data.runs.items()
                 if run.head.holder not in live and is_offered(run_id, run, now)
             )
-            return tuple(OnOffer(*place, count) for place, count in sorted(found.items()))
+            return list_offered(told)
 
     def board(self) -> Board:
         with self._use() as data:

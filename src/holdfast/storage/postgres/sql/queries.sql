@@ -266,17 +266,20 @@ select status, count(*) from holdfast.runs group by status
 select coalesce(sum(asks), 0)::bigint, count(*) filter (where asks > 0 and status <> 'failed') from holdfast.runs
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'))
 
--- count_offers: how many runs of each flow and queue are on offer by their status or time
-select flow, queue, count(*) from holdfast.runs
+-- count_offers: how many runs of each flow and queue are on offer by their status or time, how many of them ask and how many wait
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from holdfast.runs
 where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null)
 group by flow, queue
 union all
-select flow, queue, count(*) from holdfast.runs
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from holdfast.runs
 where holder is null and status in ('pending', 'waiting') and due_at is not null
 and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8)
 group by flow, queue
 union all
-select flow, queue, count(*) from holdfast.runs
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from holdfast.runs
 where holder = any($1::text[])
 and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
      or (status in ('pending', 'waiting') and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8)))
