@@ -100,17 +100,21 @@ def runs(
     if as_json:
         screen.say_json([_row_as_json(one) for one in listed])
     elif not listed:
-        screen.say(
-            "No run matches these options. Leave one out to see more runs."
-            if attention or query != Query(limit=limit)
-            else f"No runs yet. `{program.name()} run FILE.py` starts one."
-        )
+        _say_none(filtered=attention or query != Query(limit=limit))
     else:
         headings = ["RUN", "FLOW", "STATUS", "UPDATED", "SEQ", "ABOUT"]
         screen.say_table(headings, [_cells(one, now) for one in listed], flexible=5)
         if more:
             screen.say((f"… and more: --limit {limit * 4} shows them", "dim"))
         _say_stopped(listed, now, store)
+
+
+def _say_none(*, filtered: bool) -> None:
+    screen.say(
+        "No run matches these options. Leave one out to see more runs."
+        if filtered
+        else f"No runs yet. `{program.name()} run FILE.py` starts one."
+    )
 
 
 def _pages(

@@ -150,7 +150,7 @@ def _case(
 ) -> Case:
     known = situate(state, history.find_said(store, row, state))
     nodes = _nodes(store, row, known, definitions if definitions is not None else {})
-    waiting = _waiting_requests(store, row, requests)
+    waiting = waiting_requests(store, row, requests)
     return Case(row=row, state=state, situation=known, nodes=nodes, requests=waiting)
 
 
@@ -181,12 +181,17 @@ def case_of_row(
         row=row,
         situation=known,
         nodes=nodes,
-        requests=_waiting_requests(store, row, requests),
+        requests=waiting_requests(store, row, requests),
         holders=None if holders is None else tuple(holders),
     )
 
 
-def _waiting_requests(store: Store, row: RunRow, known: Iterable[Request] | None) -> tuple[Request, ...]:
+def waiting_requests(
+    store: Store, row: RunRow, known: Iterable[Request] | None = None
+) -> tuple[Request, ...]:
+    """Return the requests to a run that wait for an engine, oldest first; they are read unless they are known. While an engine
+    executes the run, there are none: it takes them.
+    """
     if row.held or row.status in FINAL:
         return ()
     if known is not None:

@@ -1,22 +1,16 @@
-"""Routes about the server and its store as a whole: who am I, which flows, queues and questions there are, what is wrong."""
+"""Routes about the server and its store as a whole: who am I, which flows and queues there are, what is wrong."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core import VERSION
-from holdfast.errors import SettingError, StateError
-from holdfast.reading import pages
+from holdfast.errors import StateError
 from holdfast.reading.diagnosis import Diagnosis
-from holdfast.reading.pages import QuestionPage
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
-from holdfast.server.problems import refuse
-from holdfast.server.runs import Limit, Name, RunId
-from holdfast.storage.contract import Query
 from holdfast.storage.queues import Queue
 from holdfast.storage.tokens import Kind, Role
 
@@ -73,17 +67,6 @@ class Examination(msgspec.Struct, frozen=True):
     problems: list[Diagnosis]
 
 
-class QuestionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose questions to list."""
-
-    run: RunId | UnsetType = UNSET
-    """Only the questions of this run, whole and oldest first."""
-    flow: Name | UnsetType = UNSET
-    cursor: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
-    limit: Limit = 50
-    """The questions of at most so many runs."""
-
-
 class DoctorQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Whether to examine the store again."""
 
@@ -133,20 +116,6 @@ def list_flows(call: HttpCall[NoQuery, None]) -> FlowList:
 def list_queues(call: HttpCall[NoQuery, None]) -> QueueList:
     """List all queues: how many of their runs are on offer and held, and their limits."""
     return QueueList(call.backend.store.queues.queues())
-
-
-def list_questions(call: HttpCall[QuestionsQuery, None]) -> QuestionPage:
-    """List open questions of all runs, newest run first, or of one run."""
-    query, store = call.query, call.backend.store
-    cursor = None if query.cursor is UNSET else query.cursor
-    wanted = Query(flow=query.flow or None, limit=query.limit)
-    if query.run is not UNSET:
-        store.run(query.run)  # or there is no such run
-        wanted = msgspec.structs.replace(wanted, ids=(query.run,))
-    try:
-        return pages.list_questions(store, wanted, cursor=cursor, whole=query.run is not UNSET)
-    except SettingError as fault:
-        raise refuse("bad-cursor", str(fault)) from None
 
 
 async def get_doctor(call: HttpCall[DoctorQuery, None]) -> Examination:

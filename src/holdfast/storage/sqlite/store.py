@@ -19,7 +19,18 @@ import msgspec
 from holdfast.errors import RunHeld, RunNotFound, StorePoisoned
 from holdfast.storage import leases, schema, walks
 from holdfast.storage.blobs import Blobs
-from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
+from holdfast.storage.contract import (
+    Append,
+    Feed,
+    Holder,
+    Lease,
+    Query,
+    Request,
+    Row,
+    RunRow,
+    Snapshot,
+    Verdict,
+)
 from holdfast.storage.files import disk
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.offers import Fates
@@ -35,6 +46,7 @@ from holdfast.storage.sql_rows import (
 )
 from holdfast.storage.sqlite.append import Appends, UnfitAppend
 from holdfast.storage.sqlite.database import Cells, SqliteDatabase
+from holdfast.storage.sqlite.feed import SqliteFeed
 from holdfast.storage.sqlite.queues import SqliteQueues
 from holdfast.storage.sqlite.tokens import SqliteTokens
 from holdfast.storage.sqlite.upkeep import SqliteUpkeep
@@ -89,6 +101,10 @@ class SqliteStore:
     @cached_property
     def tokens(self) -> Tokens:
         return SqliteTokens(self._database)
+
+    @cached_property
+    def feed(self) -> Feed:
+        return SqliteFeed(self._database, self._alive)
 
     # --- logs ----------------------------------------------------------------------------------------
 

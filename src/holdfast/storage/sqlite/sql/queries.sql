@@ -271,6 +271,19 @@ and key <= (select key from runs where run_id = ?1) << 32 | ?3
 and (?5 is null or kind in (select value from json_each(?5))) and (?6 is null or node = ?6)
 order by key limit ?4
 
+-- feed: the ends of many logs (JSON: run id -> seq), each with some events after it; `cross` keeps the order of the joins
+select runs.run_id, runs.seq, runs.status, holders.expires_at, holders.id, holders.host, holders.boot, holders.pid_namespace,
+       holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues, holders.version,
+       events.seq, events.at, events.kind, events.node, events.iteration, events.execution, events.attempt, events.salt,
+       events.body, events.digest
+from json_each(?1) as wanted
+cross join runs on runs.run_id = wanted.key
+left join holders on holders.key = runs.holder
+left join trimmed on trimmed.run = runs.key
+left join events on events.key > runs.key << 32 | max(wanted.value, coalesce(trimmed.base, 0))
+                and events.key <= runs.key << 32 | min(max(wanted.value, coalesce(trimmed.base, 0)) + ?2, runs.seq)
+order by wanted.id, events.key
+
 -- snapshot: the latest snapshot within a range of seqs
 select seq, body, base, digest
 from snapshots where run = (select key from runs where run_id = ?1) and seq between ?2 and ?3
