@@ -143,17 +143,19 @@ class Services:
     blob_over: int = BLOB_OVER
     """Bytes of JSON above which a value is stored as a blob instead of in the log."""
 
-    stage: Stage = field(init=False)
-    """The queue that runs the coroutines of nodes which take no context."""
     elsewhere: frozenset[str] = field(init=False)
     """The names of the executors that call functions outside of this process."""
     _own_executors: dict[str, Executor] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.stage = Stage(0.0) if self.inline else Stage()
         given = {name: executor.traits for name, executor in self.given_executors.items()}
         known = {} if self.inline else BUILT_IN_EXECUTORS | given
         self.elsewhere = frozenset(name for name, traits in known.items() if not traits.here)
+
+    @cached_property
+    def stage(self) -> Stage:
+        """The queue that runs the coroutines of nodes which take no context."""
+        return Stage(0.0) if self.inline else Stage()
 
     @cached_property
     def threads(self) -> Threads | None:
