@@ -30,12 +30,11 @@ from holdfast.core.slots import Slot
 from holdfast.core.writers import Writers
 from holdfast.reading import history
 from holdfast.runtime import failures, outcomes, perform, questions
-from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import input_digest
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listeners
-from holdfast.runtime.services import ReadingThread, Services
+from holdfast.runtime.services import Commits, ReadingThread, Services
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import SALT_BYTES, open_row, pack
