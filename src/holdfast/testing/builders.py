@@ -281,9 +281,9 @@ class History:
         """Return the events of the log, decoded."""
         return [Stored(seq, at, events.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)]
 
-    def write(self, store: Store, *, holder: Holder | None = None) -> History:
+    def write(self, store: Store, *, holder: Holder | None = None, one_by_one: bool = False) -> History:
         """Write the log into a store. No engine holds the run there, unless `holder` is given: then that holder has the lease,
-        as after a crash.
+        as after a crash, and can also append the events `one_by_one`.
         """
         if holder is not None:
             store.renew(holder)
@@ -304,7 +304,10 @@ class History:
         for at, encoded in self.log:
             journal.tick(at)
             journal.record(events.decode(encoded))
-        journal.save(_raise)  # the inline writer has committed when this returns
+            if one_by_one:
+                journal.save(_raise)
+        if journal.unsaved:
+            journal.save(_raise)  # the inline writer has committed when this returns
         return self
 
     # --- inside ---------------------------------------------------------------------------------------
