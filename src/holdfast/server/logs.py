@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.events import KINDS
-from holdfast.errors import did_you_mean
+from holdfast.errors import did_you_mean, end_sentence
 from holdfast.reading import history
 from holdfast.reading.comparison import Comparison, compare_runs
 from holdfast.reading.history import Checkpoint
@@ -111,7 +111,8 @@ def list_events(call: HttpCall[EventsQuery, None]) -> Answer:
     store, run_id, query = call.backend.store, call.values["id"], call.query
     if query.kind is not UNSET and query.kind not in KINDS:
         raise refuse(
-            "bad-parameter", f"There is no kind of event {query.kind!r}{did_you_mean(query.kind, KINDS)}."
+            "bad-parameter",
+            end_sentence(f"There is no kind of event {query.kind!r}{did_you_mean(query.kind, KINDS)}"),
         )
     row = store.run(run_id)
     return answer_tagged(call, tag_of_run(row), lambda: _page(store, row, query))
