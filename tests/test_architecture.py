@@ -103,6 +103,7 @@ ALWAYS_GOES_ON: dict[str, str] = {
     "server/client.py:_frames": "each pass waits for a frame of the server; one for which there is none rests a second",
     "server/client.py:checkpoints": "each pass reads one page of a list that ends",
     "server/client.py:events": "each pass reads one page of a list that ends",
+    "server/client.py:questions": "each pass reads one page of a list that ends",
     "server/client.py:runs": "each pass reads one page of a list that ends",
     "server/client.py:wait": "each pass waits for an answer of the server, which comes when the run has moved, or after seconds",
     "server/asgi.py:_stream": "each pass reads one part of a file, in a thread",

@@ -24,7 +24,8 @@ from holdfast.errors import RequestExists, SettingError, StateError, StoreUnusab
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.following import Cursor
 from holdfast.reading.history import Checkpoint, split
-from holdfast.reading.previews import Preview
+from holdfast.reading.previews import VERBS, Preview
+from holdfast.reading.reader import in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
 from holdfast.runtime.blocking import Blocking, blocking, wait_for
 from holdfast.runtime.creation import OnExists, Repeat
@@ -42,10 +43,7 @@ _SILENT_S = 1.0
 """After how many seconds without news a follower looks whether the run has stopped."""
 _EVENTS_MAX = 200
 _CHECKPOINTS_MAX = 1000
-_QUESTIONS_MAX = 1000
 _RUNS_MAX = 200
-PREVIEWED = ("resume", "retry", "skip", "fork", "cancel")
-"""The verbs that have a preview."""
 
 
 class _Requested(msgspec.Struct):
@@ -69,6 +67,7 @@ class _Checkpoints(msgspec.Struct):
 
 class _Questions(msgspec.Struct):
     questions: list[AskedQuestion]
+    next: str | None
 
 
 class _Runs(msgspec.Struct):
@@ -190,8 +189,8 @@ class Client:
         reason: str | None = None,
         expects: str | None = None,
     ) -> str:
-        """Make a new run that shares the history of another up to a checkpoint (default: the latest), and return its id. It
-        begins when it is resumed. The options are those of `Engine.fork`.
+        """Make a new run that shares the history of another up to a checkpoint (default: the latest), and return its id. A worker
+        executes it, unless the run had stopped at that checkpoint: then resume it. The options are those of `Engine.fork`.
         """
         parent, seq = split(run, checkpoint)
         body = {
@@ -406,9 +405,9 @@ class Client:
         """Find out what `resume`, `retry`, `skip`, `fork` or `cancel` would do to a run, without doing it. `options` are those of
         the verb. Its digest is `expects` of the verb.
         """
-        if verb not in PREVIEWED:
+        if verb not in VERBS:
             raise SettingError(
-                f"{verb!r} has no preview; {', '.join(PREVIEWED)} have one{did_you_mean(verb, PREVIEWED)}"
+                f"{verb!r} has no preview; {', '.join(VERBS)} have one{did_you_mean(verb, VERBS)}"
             )
         run_id, seq = split(run, options.pop("checkpoint", None))
         body = {name: _plain_option(value) for name, value in options.items() if value is not None}
@@ -507,9 +506,16 @@ class Client:
         return found
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
-        """List open questions of one run, or of all runs, oldest first: at most a thousand."""
-        words = {"run": run_id, "limit": _QUESTIONS_MAX}
-        return (await self._open().get("/questions", _Questions, words)).questions
+        """List the open questions of one run, or of all runs, oldest first. For all runs, only the first line of a question is
+        given, and not what a crashed node had done.
+        """
+        words: dict[str, Any] = {"run": run_id, "limit": _RUNS_MAX}
+        page = await self._open().get("/questions", _Questions, words)
+        pages = [page.questions]
+        while page.next is not None:
+            page = await self._open().get("/questions", _Questions, words | {"cursor": page.next})
+            pages.append(page.questions)
+        return in_asking_order(pages)
 
     @overload
     def follow(

@@ -16,8 +16,8 @@ T = TypeVar("T")
 WAIT_S_MAX = 60.0
 POLL_S = 0.2
 CHECK_S = 2.0
-"""How often a request that waits checks that its token is still valid. What was looked up counts for `access.FRESH_S` seconds; both
-together stay below the 10 seconds in which a revoked token must be refused.
+"""How often a request that waits checks that its token is still valid. What was looked up counts for `access.FRESH_S` seconds;
+together this is less than the 10 seconds within which a revoked token must be refused.
 """
 
 
