@@ -293,6 +293,15 @@ def test_the_questions_of_many_runs_are_read_in_pages_oldest_first(served, monke
     assert [(one.run_id, one.question.node) for one in client.questions("q2")] == [("q2", "ship")]
 
 
+def test_a_run_is_pruned_by_an_administrator(served):
+    url, store = served
+    hf.run(flow, {}, run_id="long", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    pruned = client.prune("long", 1, compact=True)
+    assert (pruned.run_id, pruned.kept) == ("long", 1)
+    assert len(client.checkpoints("long")) == 1
+
+
 def test_without_aiohttp_the_error_says_what_to_install():
     program = (
         "import sys; sys.modules['aiohttp'] = None; import holdfast as hf; hf.Client('https://host', 't')"

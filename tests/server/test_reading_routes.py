@@ -484,6 +484,8 @@ def test_metrics_count_answers_by_route_and_never_name_a_run():
         assert 'holdfast_http_requests_total{method="GET",path="/api/v1/runs/{id}",status="404"} 1' in told
         assert 'holdfast_http_requests_total{method="none",path="none",status="401"} 1' in told
         assert 'holdfast_queue_offered{queue="q"} 1' in told
+        assert 'holdfast_runs{status="pending"} 1' in told
+        assert "holdfast_open_questions 0" in told
         assert "secret" not in told
 
     served(test)

@@ -34,6 +34,7 @@ from holdfast.server.http_session import AGAIN_S, HttpSession
 from holdfast.storage.contract import RunStatus
 from holdfast.storage.http.problem_types import ReportedProblem, error_of
 from holdfast.storage.http.server_url import ServerUrl, check_token, token_from
+from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -358,6 +359,13 @@ class Client:
         body = {"name": name, "payload": payload, "reason": reason}
         return await self._ask(run_id, "signal", body, id=id, by=by, wait=wait)
 
+    async def prune(self, run_id: str, keep_last: int = KEEP_LAST, *, compact: bool = False) -> Pruned:
+        """Retire all checkpoints of a run except the last `keep_last`, and with `compact` replace the events before them with one
+        stored state. The token needs the role `admin`.
+        """
+        body = {"keep_last": keep_last, "compact": compact}
+        return await self._open().send("POST", _path(run_id, "prune"), Pruned, body=body)
+
     async def _ask(
         self,
         run_id: str,
@@ -679,6 +687,7 @@ class BlockingClient(Blocking[Client]):
     edit = blocking(Client.edit)
     answer = blocking(Client.answer)
     signal = blocking(Client.signal)
+    prune = blocking(Client.prune)
     preview = blocking(Client.preview)
     requests = blocking(Client.requests)
     get = blocking(Client.get)
