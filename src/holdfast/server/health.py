@@ -51,8 +51,8 @@ def get_metrics(call: HttpCall[NoQuery, None]) -> Answer:
     build = {"version": VERSION, "python": platform.python_version()}
     metric("build_info", "gauge", "The version of the server.", [(build, 1)])
     board = backend.store.queues.board()
-    counts_by_status = [({"status": name}, float(board.counts.get(name, 0))) for name in STATUSES]
-    metric("runs", "gauge", "Runs by status.", counts_by_status)
+    by_status = [({"status": str(name)}, float(board.counts.get(name, 0))) for name in STATUSES]
+    metric("runs", "gauge", "Runs by status.", by_status)
     metric("open_questions", "gauge", "Questions that wait for an answer.", [({}, board.asks)])
     queues = backend.store.queues.queues()
     metric(
