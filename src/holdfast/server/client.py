@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import GOING, UNDER_WAY
-from holdfast.errors import RequestExists, SettingError, StateError, StoreUnusable, did_you_mean
+from holdfast.errors import RequestExists, RunNotFound, SettingError, StateError, StoreUnusable, did_you_mean
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.following import Cursor
 from holdfast.reading.history import Checkpoint, split
@@ -44,6 +44,8 @@ _SILENT_S = 1.0
 """After how many seconds without news a follower looks whether the run has stopped."""
 _EVENTS_MAX = 200
 _CHECKPOINTS_MAX = 1000
+_AT_ONCE = 8
+"""How many runs are read at the same time for their questions."""
 _RUNS_MAX = 200
 
 
@@ -66,8 +68,12 @@ class _Checkpoints(msgspec.Struct):
     next: int | None
 
 
+class _Asking(msgspec.Struct):
+    run_id: str
+
+
 class _Questions(msgspec.Struct):
-    questions: list[AskedQuestion]
+    questions: list[_Asking]
     next: str | None
 
 
@@ -514,16 +520,34 @@ class Client:
         return found
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
-        """List the open questions of one run, or of all runs, oldest first. For all runs, only the first line of a question is
-        given, and not what a crashed node had done.
-        """
-        words: dict[str, Any] = {"run": run_id, "limit": _RUNS_MAX}
-        page = await self._open().get("/questions", _Questions, words)
-        pages = [page.questions]
-        while page.next is not None:
-            page = await self._open().get("/questions", _Questions, words | {"cursor": page.next})
-            pages.append(page.questions)
-        return in_asking_order(pages)
+        """List the open questions of one run, or of all runs, oldest first."""
+        asking = [run_id] if run_id is not None else await self._asking()
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def asked_by(one: str) -> list[AskedQuestion]:
+            async with turns:
+                try:
+                    run = await self._open().get(_path(one), Run[Any])
+                except RunNotFound:
+                    if run_id is not None:
+                        raise
+                    return []  # it was deleted meanwhile
+            return [
+                AskedQuestion(run_id=run.id, flow=run.flow, question=question) for question in run.questions
+            ]
+
+        return in_asking_order(await asyncio.gather(*map(asked_by, asking)))
+
+    async def _asking(self) -> list[str]:
+        """Return the ids of the runs with open questions. A page has only the beginning of each question."""
+        found: dict[str, None] = {}
+        words: dict[str, Any] = {"limit": _RUNS_MAX}
+        while True:
+            page = await self._open().get("/questions", _Questions, words)
+            found |= dict.fromkeys(one.run_id for one in page.questions)
+            if page.next is None:
+                return list(found)
+            words["cursor"] = page.next
 
     @overload
     def follow(

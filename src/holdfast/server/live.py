@@ -368,6 +368,5 @@ def _read_page(call: HttpCall[runs.RunsQuery, None]) -> Values:
 
 def _board_values(backend: Backend) -> dict[str, Any]:
     """Return the board without its time, so that it is sent only when something else has changed."""
-    values = msgspec.structs.asdict(board.read_board(backend))
-    del values["at"]
-    return values
+    found = msgspec.structs.asdict(board.read_board(backend))
+    return {name: value for name, value in found.items() if name != "at"}
