@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from hashlib import sha256
 from pathlib import Path
 
 import apsw
@@ -290,6 +291,24 @@ def test_states_and_their_differences_are_shown_at_any_event():
         for wrong in ("state?at=0", "state?at=999", "diff?from=1&to=999"):
             assert (await caller.get(f"{API}/runs/ok/{wrong}")).status == 404, wrong
         assert (await caller.get(f"{API}/runs/ok/diff")).status == 400
+
+    served(test)
+
+
+def test_a_large_value_is_a_digest_in_a_difference_and_whole_in_its_field_of_the_state():
+    async def test(engine, caller):
+        await run_order(engine, "ok", item="x" * 5000)
+        seq = (await caller.get(f"{API}/runs/ok")).json["seq"]
+        told = (await caller.get(f"{API}/runs/ok/nodes/charge")).json["input"]["item"]
+        whole = (await caller.get(f"{API}/runs/ok/state?at={seq}&field=item&field=fails")).json["state"]
+        assert whole == {"item": "x" * 5000, "fails": False}
+        written = b'"%s"' % whole["item"].encode()
+        assert told == {"bytes": len(written), "sha256": sha256(written).hexdigest()}
+        wrong = await caller.get(f"{API}/runs/ok/state?field=itm")
+        assert (wrong.status, wrong.json["detail"]) == (
+            400,
+            "The state has no field 'itm' there; did you mean 'item'?",
+        )
 
     served(test)
 
