@@ -24,7 +24,7 @@ from holdfast.errors import RequestExists, RunNotFound, SettingError, StateError
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.following import Cursor
 from holdfast.reading.history import Checkpoint, split
-from holdfast.reading.previews import Preview
+from holdfast.reading.previews import VERBS, Preview
 from holdfast.reading.reader import in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
 from holdfast.runtime.blocking import Blocking, blocking, wait_for
@@ -34,6 +34,7 @@ from holdfast.server.http_session import AGAIN_S, HttpSession
 from holdfast.storage.contract import RunStatus
 from holdfast.storage.http.problem_types import ReportedProblem, error_of
 from holdfast.storage.http.server_url import ServerUrl, check_token, token_from
+from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -46,8 +47,6 @@ _CHECKPOINTS_MAX = 1000
 _AT_ONCE = 8
 """How many runs are read at the same time for their questions."""
 _RUNS_MAX = 200
-PREVIEWED = ("resume", "retry", "skip", "fork", "cancel")
-"""The verbs that have a preview."""
 
 
 class _Requested(msgspec.Struct):
@@ -197,8 +196,8 @@ class Client:
         reason: str | None = None,
         expects: str | None = None,
     ) -> str:
-        """Make a new run that shares the history of another up to a checkpoint (default: the latest), and return its id. It
-        begins when it is resumed. The options are those of `Engine.fork`.
+        """Make a new run that shares the history of another up to a checkpoint (default: the latest), and return its id. A worker
+        executes it, unless the run had stopped at that checkpoint: then resume it. The options are those of `Engine.fork`.
         """
         parent, seq = split(run, checkpoint)
         body = {
@@ -366,6 +365,13 @@ class Client:
         body = {"name": name, "payload": payload, "reason": reason}
         return await self._ask(run_id, "signal", body, id=id, by=by, wait=wait)
 
+    async def prune(self, run_id: str, keep_last: int = KEEP_LAST, *, compact: bool = False) -> Pruned:
+        """Retire all checkpoints of a run except the last `keep_last`, and with `compact` replace the events before them with one
+        stored state. The token needs the role `admin`.
+        """
+        body = {"keep_last": keep_last, "compact": compact}
+        return await self._open().send("POST", _path(run_id, "prune"), Pruned, body=body)
+
     async def _ask(
         self,
         run_id: str,
@@ -413,9 +419,9 @@ class Client:
         """Find out what `resume`, `retry`, `skip`, `fork` or `cancel` would do to a run, without doing it. `options` are those of
         the verb. Its digest is `expects` of the verb.
         """
-        if verb not in PREVIEWED:
+        if verb not in VERBS:
             raise SettingError(
-                f"{verb!r} has no preview; {', '.join(PREVIEWED)} have one{did_you_mean(verb, PREVIEWED)}"
+                f"{verb!r} has no preview; {', '.join(VERBS)} have one{did_you_mean(verb, VERBS)}"
             )
         run_id, seq = split(run, options.pop("checkpoint", None))
         body = {name: _plain_option(value) for name, value in options.items() if value is not None}
@@ -705,6 +711,7 @@ class BlockingClient(Blocking[Client]):
     edit = blocking(Client.edit)
     answer = blocking(Client.answer)
     signal = blocking(Client.signal)
+    prune = blocking(Client.prune)
     preview = blocking(Client.preview)
     requests = blocking(Client.requests)
     get = blocking(Client.get)

@@ -75,6 +75,7 @@ async def get_live(call: HttpCall[LiveQuery, None]) -> Answer:
             raise refuse("bad-parameter", "The parameter 'after' needs 'run', the id of the run to follow.")
         listing: HttpCall[runs.RunsQuery, None] = replace(call, query=page)  # type: ignore[arg-type, assignment]
         read = partial(_read_page, listing)
+        backend.examine_soon()
         values = await backend.read(read)  # before the answer begins: it may be refused
         return _answer(
             call, lambda: PagePlace(backend.channels.get(page) or PageChannel(backend, page, read, values))
@@ -329,6 +330,7 @@ class PageChannel(Channel):
         while True:
             await sleep(self.backend.clock, LOOK_S)
             before = self.count
+            self.backend.examine_soon()
             self._take(await self.backend.read(self._read))
             if self.count != before:
                 self.wake()
@@ -358,13 +360,13 @@ class PagePlace(ClientPlace):
 def _read_page(call: HttpCall[runs.RunsQuery, None]) -> Values:
     found = runs.list_runs(call).runs
     values = {
-        "board": frame("board", _read_board(call.backend)),
+        "board": frame("board", _board_values(call.backend)),
         "runs": frame("runs", {"ids": [row.id for row in found]}),
     }
     return values | {f"row {row.id}": frame("row", row) for row in found}
 
 
-def _read_board(backend: Backend) -> dict[str, Any]:
+def _board_values(backend: Backend) -> dict[str, Any]:
     """Return the board without its time, so that it is sent only when something else has changed."""
     found = msgspec.structs.asdict(board.read_board(backend))
     return {name: value for name, value in found.items() if name != "at"}
