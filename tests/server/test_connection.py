@@ -26,6 +26,7 @@ ATTACKS = {
     "no host": (request(host=None), 400),
     "absolute target": (request("http://evil.com/api/v1/meta"), 400),
     "absolute target to us": (request("http://127.0.0.1:PORT/api/v1/meta"), 400),
+    "fragment": (request("/healthz#/../api/v1/meta", token=None), 400),
     "asterisk": (request("*", method="OPTIONS"), 400),
     "authority": (request("127.0.0.1:PORT", method="CONNECT"), 400),
     "other site": (request("/api/v1/meta", "Origin: http://evil.com"), 403),
@@ -40,6 +41,11 @@ ATTACKS = {
     "semicolon": (request("/api/v1/runs;healthz", token=None), 401),
     "smuggling": (
         request("/api/v1/runs", "Content-Length: 4", "Transfer-Encoding: chunked", method="POST", body=b"0\r\n\r\n"),
+        400,
+    ),
+    "two codings": (
+        request("/api/v1/runs", "Content-Type: application/json", "Transfer-Encoding: gzip, chunked", method="POST",
+                body=b"2\r\n{}\r\n0\r\n\r\n"),
         400,
     ),
     "two lengths": (request("/api/v1/runs", "Content-Length: 1", "Content-Length: 2", method="POST", body=b"ab"), 400),
