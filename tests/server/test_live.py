@@ -585,7 +585,7 @@ def test_however_many_pages_are_followed_other_requests_are_answered():
             store.may_list.clear()
             try:
                 clock.advance(live.LOOK_S)
-                await until(lambda: it.app.backend.looks.locked())
+                await until(it.app.backend.looks.locked)
                 async with asyncio.timeout(PATIENCE_S):
                     address = {"host": f"127.0.0.1:{it.port}", "server": ("127.0.0.1", it.port)}
                     assert (await Caller(it.app).get("/api/v1/runs/r/requests", **address)).status == 200
