@@ -56,6 +56,7 @@ OF_SERVER: dict[str, type[HoldfastError]] = {
     "too-slow": StoreBusy,
     "too-many-failures": StoreBusy,
     "too-many-requests": StoreBusy,
+    "too-many-bodies": StoreBusy,
     "too-many-streams": StoreBusy,
     "closed": StoreBusy,
     "key-reused": RequestExists,
