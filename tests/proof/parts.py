@@ -125,7 +125,7 @@ def simulated_schedules(seconds: float, seed: int) -> list[Line]:
     ]  # fmt: skip
 
 
-@part(share_s=60)
+@part(share_s=45)
 def planted_bugs(size: float, seed: int) -> list[Line]:
     """Plant bugs, each of which the simulator must find."""
     import figures
@@ -143,7 +143,7 @@ def planted_bugs(size: float, seed: int) -> list[Line]:
     ]
 
 
-@part(share_s=10)
+@part(share_s=5)
 def golden_histories(size: float, seed: int) -> list[Line]:
     """Replay the logs that earlier versions wrote."""
     done = subprocess.run(
@@ -164,7 +164,7 @@ def golden_histories(size: float, seed: int) -> list[Line]:
     ]
 
 
-@part(share_s=30)
+@part(share_s=25)
 def checked_events(size: float, seed: int) -> list[Line]:
     """Measure how many events per second the independent checker reads."""
     sys.path.insert(0, str(ROOT))
@@ -349,7 +349,7 @@ def repeated_keys(rounds: float, seed: int) -> list[Line]:
     ]
 
 
-@part(size=6, share_s=25)
+@part(size=6, share_s=20)
 def live_events(seconds: float, seed: int) -> list[Line]:
     """Follow runs over HTTP while connections are cut and processes are killed, and stop a server with a thousand streams."""
     import live_storm

@@ -357,3 +357,13 @@ def test_without_aiohttp_the_error_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "pip install 'holdfast[http]'" in done.stderr.splitlines()[-1]
+
+
+def test_the_questions_of_all_runs_are_listed_as_the_engine_lists_them(served):
+    url, store = served
+    hf.run(flow, {"asks": True}, run_id="curious", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    assert client.questions() == hf.questions(store=store)
+    assert client.questions("curious") == hf.questions("curious", store=store)
+    with pytest.raises(hf.RunNotFound):
+        client.questions("nothing")

@@ -23,12 +23,12 @@ from holdfast.errors import HoldfastError
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import EventView, event_view
 from holdfast.runtime.clock import sleep
-from holdfast.server import problems, runs
+from holdfast.server import board, problems, runs
 from holdfast.server.backend import Backend
 from holdfast.server.calls import EVENTS, Answer, HttpCall
 from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, RETRY_S, OpenStream, Push, Ring, frame
 from holdfast.server.problems import Refused, refuse
-from holdfast.storage.contract import STATUSES, RunRow, Store
+from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.rows import open_row
 
 PAGE = 100
@@ -384,6 +384,5 @@ def _read_page(call: HttpCall[runs.RunsQuery, None]) -> Values:
 
 def _read_board(backend: Backend) -> dict[str, Any]:
     """Return the board without its time, so that it is sent only when something else has changed."""
-    board = backend.store.queues.board()
-    counts = {status: board.counts.get(status, 0) for status in STATUSES}
-    return {"counts": counts, "asks": board.asks, "minutes": board.minutes}
+    found = msgspec.structs.asdict(board.read_board(backend))
+    return {name: value for name, value in found.items() if name != "at"}
