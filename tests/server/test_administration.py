@@ -222,7 +222,8 @@ def test_rates_and_keys_are_kept_in_bounded_space():
     rates, keys = Rates(1), UsedKeys()
     for number in range(KEPT_MAX + 10):
         rates.take(f"t{number}", 0.0)
-        keys.add("t", f"k{number}", ("start",))
+        with keys.use("t", f"k{number}", ("start",)):
+            pass
     assert len(rates._left) == len(keys._uses) == KEPT_MAX
 
 

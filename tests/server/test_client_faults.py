@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from served_flows import flow
 import holdfast as hf
 from holdfast.errors import SchemaTooNew, SettingError, StoreBusy, StoreUnusable
 from holdfast.server import http_session, problems
+from holdfast.storage.contract import Query
 from holdfast.storage.http import connections, problem_types, server_url
 from holdfast.storage.http.row_format import ROWS, StoreAbout
 from holdfast.storage.http.store import RemoteStore
@@ -122,6 +125,71 @@ def test_an_answer_that_is_too_large_is_not_read(look, monkeypatch):
     monkeypatch.setattr(connections.Connections.send, "__kwdefaults__", {"bytes_max": 1 << 20})
     with canned(answer(b" " * (3 << 20))) as other, pytest.raises(StoreUnusable, match="larger than 1 MB"):
         look(other.url)
+
+
+def follow(url: str) -> list[Any]:
+    async def main() -> list[Any]:
+        async with hf.Client(url, ADMIN) as client:
+            return [event async for event in client.follow("r")]
+
+    return asyncio.run(main())
+
+
+def stream(frames: bytes) -> bytes:
+    return answer(frames, Content_Type="text/event-stream")
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        b"event: event\ndata: " + b"x" * (1 << 20),
+        b"event: event\ndata: nonsense\n\n",
+        b"event: event\ndata: " + b"[" * 60_000 + b"\n\n",
+        b'event: reset\ndata: {"seq": "x"}\n\n',
+        b"event: chunk\ndata: {}\n\n",
+        b"event: problem\ndata: []\n\n",
+    ],
+)
+def test_a_stream_that_cannot_be_read_is_reported(frames, monkeypatch):
+    monkeypatch.setattr(http_session, "_FRAME_BYTES_MAX", 1 << 19)
+    with canned(stream(frames)) as other, pytest.raises(StoreUnusable, match=r"cannot be read|is larger"):
+        follow(other.url)
+
+
+def test_a_follower_tries_again_if_the_server_is_stopping():
+    stopping = problems.refuse("closed", "The server is stopping.").problem
+    busy = answer(msgspec.json.encode(stopping), 503, Content_Type=problems.MEDIA_TYPE)
+    over = stream(b'event: over\ndata: {"seq": 1, "status": "completed"}\n\n')
+    with canned(busy, over) as other:
+        assert follow(other.url) == []
+        assert len(other.requests) == 2
+    with canned(busy) as other, pytest.raises(StoreBusy, match="stopping"):
+        follow(other.url)
+
+
+def test_an_answer_that_drips_is_given_up(monkeypatch):
+    monkeypatch.setattr(http_session, "WHOLE_S", 0.05)
+    unfinished = answer(b"[" * 10)[:-1]
+    with canned(unfinished) as other, pytest.raises(StoreBusy, match="did not answer"):
+        use_client(other.url)
+
+
+@both
+def test_json_that_is_nested_too_deeply_is_refused(look):
+    deep = b"[" * 100_000
+    with canned(answer(deep)) as other, pytest.raises(StoreUnusable, match="cannot be read"):
+        look(other.url)
+    wrong = answer(b'{"about": ' + deep, 400, Content_Type=problems.MEDIA_TYPE)
+    with canned(wrong) as other, pytest.raises(StoreUnusable, match="status 400"):
+        look(other.url)
+
+
+def test_pages_without_end_are_not_read_for_ever():
+    about = answer(msgspec.json.encode(StoreAbout(rows=ROWS, version="9", url="x", generation="g", now=5.0)))
+    empty = answer(b'{"events": [], "runs": [], "more": true}')
+    with canned(about, empty) as other, closing(RemoteStore(other.url, token=ADMIN)) as store:
+        assert store.events("r") == []
+        assert store.runs(Query()) == []
 
 
 def test_a_server_that_does_not_answer_is_given_up(monkeypatch):

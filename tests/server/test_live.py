@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ import holdfast as hf
 from holdfast.server import connection, live, open_streams
 from holdfast.server.asgi import Application, asgi
 from holdfast.server.board import BoardView
+from holdfast.server.backend import THREADS
 from holdfast.server.open_streams import HEARTBEAT_S, PIECE_BYTES, Ring
 from holdfast.storage.leases import Holder
 from holdfast.storage.memory.store import MemoryStore
@@ -474,6 +476,20 @@ def test_there_are_no_more_streams_than_allowed():
     asyncio.run(main())
 
 
+def test_clients_that_come_at_the_same_moment_do_not_get_more_streams_than_allowed():
+    async def main() -> None:
+        async with hosted(streams=3) as it:
+            it.create()
+            for query in ("?run=r", ""):
+                found = await asyncio.gather(*(it.follow(query) for _ in range(20)))
+                assert sorted(one.status for one in found) == [200] * 3 + [503] * 17
+                for one in found:
+                    one.close()
+                await until(lambda: len(it.app.backend.streams) == 0)
+
+    asyncio.run(main())
+
+
 def test_only_the_head_is_answered_to_a_head_request():
     async def main() -> None:
         async with hf.Engine(MemoryStore(), flows=[flow]) as engine:
@@ -547,6 +563,55 @@ def test_rows_are_sent_when_they_change_and_a_client_that_returns_gets_the_prese
                 it.move(run_id="r1")
                 await look()
                 assert (await client.next("runs")).data == {"ids": []}
+
+    asyncio.run(main())
+
+
+class SlowLists(MemoryStore):
+    """A store whose lists of runs do not come until the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_list = threading.Event()
+        self.may_list.set()
+
+    def runs(self, query):
+        assert self.may_list.wait(PATIENCE_S)
+        return super().runs(query)
+
+
+def test_however_many_pages_are_followed_other_requests_are_answered():
+    async def main() -> None:
+        clock, store = ManualClock(), SlowLists()
+        async with hosted(store, clock=clock) as it:
+            it.create()
+            clients = [await it.follow(f"?since={number}") for number in range(2 * THREADS)]
+            for client in clients:
+                await client.next("runs")
+            store.may_list.clear()
+            try:
+                clock.advance(live.LOOK_S)
+                await until(it.app.backend.looks.locked)
+                async with asyncio.timeout(PATIENCE_S):
+                    address = {"host": f"127.0.0.1:{it.port}", "server": ("127.0.0.1", it.port)}
+                    assert (await Caller(it.app).get("/api/v1/runs/r/requests", **address)).status == 200
+            finally:
+                store.may_list.set()
+
+    asyncio.run(main())
+
+
+def test_there_are_no_more_pages_with_other_parameters_than_allowed(monkeypatch):
+    monkeypatch.setattr(live, "PAGES_MAX", 1)
+
+    async def main() -> None:
+        async with hosted() as it:
+            it.create()
+            first = await it.follow("?limit=1")
+            refused = await it.follow("?limit=2")
+            assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+            assert [(await it.follow(query)).status for query in ("?limit=1", "?run=r")] == [200, 200]
+            first.close()
 
     asyncio.run(main())
 

@@ -84,12 +84,11 @@ def ask_runs(call: HttpCall[VerbQuery, BatchInput]) -> Answer:
     if call.query.preview:
         return _answer(200, "", body.verb, Tally(matched=len(found)), found)
     key, asked = verb_headers.key_of(call), ("requests", body)
-    call.backend.used_keys.check(call.who.token_id, key, asked)
     request = _request(body, call.who.by)
     tally = Tally(matched=len(found))
     id = verb_headers.request_id(call) if key is not None else None
-    mass_requests.leave_all(store, request, found, tally, id=id)
-    call.backend.used_keys.add(call.who.token_id, key, asked)
+    with call.backend.used_keys.use(call.who.token_id, key, asked):
+        mass_requests.leave_all(store, request, found, tally, id=id)
     return _answer(202, id or "", body.verb, tally, found)
 
 

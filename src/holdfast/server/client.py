@@ -20,7 +20,15 @@ import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import GOING, UNDER_WAY
-from holdfast.errors import RequestExists, RunNotFound, SettingError, StateError, StoreUnusable, did_you_mean
+from holdfast.errors import (
+    RequestExists,
+    RunNotFound,
+    SettingError,
+    StateError,
+    StoreBusy,
+    StoreUnusable,
+    did_you_mean,
+)
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.following import Cursor
 from holdfast.reading.history import Checkpoint, split
@@ -516,7 +524,7 @@ class Client:
             words = {"after": after, "limit": _CHECKPOINTS_MAX}
             page = await self._open().get(_path(run_id, "checkpoints"), _Checkpoints, words)
             found += page.checkpoints
-            after = page.next
+            after = page.next if page.checkpoints else None
         return found
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
@@ -581,7 +589,7 @@ class Client:
                 cursor.chunks[found.streamer] = found.number
                 yield found
             elif name == "reset":
-                cursor.seq = msgspec.json.decode(data, type=_Moved).seq
+                cursor.seq = self._open().decode(data, _Moved).seq
 
     async def _frames(
         self, run_id: str, cursor: Cursor, *, stay: bool
@@ -599,8 +607,8 @@ class Client:
                         if not stay and await self._has_no_more(run_id, cursor.seq):
                             return
                         continue
-                    if isinstance(frame, StoreUnusable) and failed < len(AGAIN_S):
-                        failed += 1  # the server may be starting again
+                    if isinstance(frame, (StoreUnusable, StoreBusy)) and failed < len(AGAIN_S):
+                        failed += 1  # the server may be stopping, or starting again
                         break
                     if isinstance(frame, Exception):
                         raise frame
@@ -614,7 +622,7 @@ class Client:
 
     async def _has_no_more(self, run_id: str, seq: int) -> bool:
         """Return whether a run has stopped, and this is its last event."""
-        with suppress(StoreUnusable):
+        with suppress(StoreUnusable, StoreBusy):
             run = await self._open().get(_path(run_id), Run[Any])
             return seq >= run.seq and _has_stopped(run)
         return False
@@ -623,14 +631,15 @@ class Client:
         """Return the event or chunk of a frame; None if it has neither. An event that is too large for a stream is read."""
         match name:
             case "event":
-                event = msgspec.json.decode(data, type=_LiveEvent)
-                if event.omitted:
-                    return (await self._events(run_id, event.seq - 1, limit=1)).events[0]
+                event = self._open().decode(data, _LiveEvent)
+                whole = (await self._events(run_id, event.seq - 1, limit=1)).events if event.omitted else []
+                if whole and whole[0].seq == event.seq:  # or the log was compacted meanwhile
+                    return whole[0]
                 return EventView(**{field: getattr(event, field) for field in EventView.__struct_fields__})
             case "chunk":
-                return msgspec.json.decode(data, type=Chunk)
+                return self._open().decode(data, Chunk)
             case "problem":
-                raise error_of(msgspec.json.decode(data, type=ReportedProblem), self.url)
+                raise error_of(self._open().decode(data, ReportedProblem), self.url)
             case _:
                 return None
 

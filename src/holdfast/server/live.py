@@ -26,7 +26,7 @@ from holdfast.runtime.clock import sleep
 from holdfast.server import board, problems, runs
 from holdfast.server.backend import Backend
 from holdfast.server.calls import EVENTS, Answer, HttpCall
-from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, OpenStream, Push, Ring, frame
+from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, RETRY_S, OpenStream, Push, Ring, frame
 from holdfast.server.problems import Refused, refuse
 from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.rows import open_row
@@ -37,6 +37,8 @@ FRAME_BYTES_MAX = 64 * 1024
 """The size of the JSON above which an event is sent without its body, and a chunk without its value."""
 LOOK_S = 1.0
 """How often the rows and the board are read, as long as there are clients for them."""
+PAGES_MAX = 200
+"""How many pages of runs that differ in their parameters may be followed at the same time."""
 _HELLO = b"retry: 2000\n\n"
 _HEADERS = {"X-Accel-Buffering": "no"}
 _SEQ = re.compile(r"[0-9]{1,15}")
@@ -77,6 +79,8 @@ async def get_live(call: HttpCall[LiveQuery, None]) -> Answer:
         read = partial(_read_page, listing)
         backend.examine_soon()
         values = await backend.read(read)  # before the answer begins: it may be refused
+        backend.streams.require_room()  # others may have come meanwhile
+        _require_page(backend, page)
         return _answer(
             call, lambda: PagePlace(backend.channels.get(page) or PageChannel(backend, page, read, values))
         )
@@ -84,6 +88,7 @@ async def get_live(call: HttpCall[LiveQuery, None]) -> Answer:
         raise refuse("bad-parameter", "With 'run', which follows one run, only 'after' can be given.")
     row = await backend.read(backend.store.run, query.run)
     after = _place(call, row)
+    backend.streams.require_room()  # others may have come meanwhile
     return _answer(
         call, lambda: RunPlace(backend.channels.get(row.run_id) or RunChannel(backend, row), after)
     )
@@ -91,6 +96,18 @@ async def get_live(call: HttpCall[LiveQuery, None]) -> Answer:
 
 def _answer(call: HttpCall[Any, None], begin: Callable[[], ClientPlace]) -> Answer:
     return Answer(stream=partial(_serve, call, begin), media_type=EVENTS, headers=_HEADERS)
+
+
+def _require_page(backend: Backend, page: runs.RunsQuery) -> None:
+    """Raise `Refused` if too many other pages are followed: each is read every second, and kept in memory."""
+    others = sum(isinstance(one, PageChannel) for one in backend.channels.values())
+    if page not in backend.channels and others >= PAGES_MAX:
+        raise refuse(
+            "too-many-streams",
+            f"Clients follow {PAGES_MAX} pages of runs with other parameters.",
+            remedy="Use the same parameters as other clients, follow one run (`run=ID`), or try again later.",
+            headers={"Retry-After": str(RETRY_S)},
+        )
 
 
 def _place(call: HttpCall[LiveQuery, None], row: RunRow) -> int:
@@ -331,7 +348,8 @@ class PageChannel(Channel):
             await sleep(self.backend.clock, LOOK_S)
             before = self.count
             self.backend.examine_soon()
-            self._take(await self.backend.read(self._read))
+            async with self.backend.looks:  # they leave threads for requests, however many pages are followed
+                self._take(await self.backend.read(self._read))
             if self.count != before:
                 self.wake()
 

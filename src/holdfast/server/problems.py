@@ -126,6 +126,9 @@ KINDS: dict[str, ProblemKind] = {
     "too-many-failures": ProblemKind(
         429, "Too many requests with a wrong token", "Wait as long as the header `Retry-After` says."
     ),
+    "too-many-bodies": ProblemKind(
+        503, "Too many large bodies at the same time", "Wait as long as the header `Retry-After` says."
+    ),
     "too-many-streams": ProblemKind(
         503,
         "Too many clients follow events",

@@ -138,23 +138,24 @@ async def _ask(call: HttpCall[Any, Any], verb: str, options: dict[str, Any], ask
         return show_preview(await look_ahead(call, verb, options))
     key, id, wait = verb_headers.key_of(call), verb_headers.request_id(call), verb_headers.wait_of(call)
     stored_id = inbox.stored_id(id, verb)
-    asked = (run_id, verb, call.body)
-    backend.used_keys.check(call.who.token_id, key, asked)
-    await backend.read(_refuse_other_verb, backend, run_id, id, verb)
-    said = {**options, "id": id, "by": call.who.by, "reason": call.body.reason}
-    if (expects := verb_headers.preview_of(call)) is not None:
-        said["expects"] = expects
-        if not await backend.read(_was_posted, backend, run_id, stored_id):
-            await require_preview(call, verb, options, expects)
-    try:
-        run = await backend.clerk.use(lambda engine: ask(engine, said))
-    except RequestExists as other:
-        raise key_reused(other) from other
-    except HoldfastError as refused:
-        if not await backend.read(_was_posted, backend, run_id, stored_id):
-            raise
+    refused: HoldfastError | None = None
+    with backend.used_keys.use(call.who.token_id, key, (run_id, verb, call.body)):
+        await backend.read(_refuse_other_verb, backend, run_id, id, verb)
+        said = {**options, "id": id, "by": call.who.by, "reason": call.body.reason}
+        if (expects := verb_headers.preview_of(call)) is not None:
+            said["expects"] = expects
+            if not await backend.read(_was_posted, backend, run_id, stored_id):
+                await require_preview(call, verb, options, expects)
+        try:
+            run = await backend.clerk.use(lambda engine: ask(engine, said))
+        except RequestExists as other:
+            raise key_reused(other) from other
+        except HoldfastError as fault:
+            if not await backend.read(_was_posted, backend, run_id, stored_id):
+                raise
+            refused = fault
+    if refused is not None:
         raise await _conflict(call, verb, options, refused) from refused
-    backend.used_keys.add(call.who.token_id, key, asked)
     if wait is None:
         shown = await backend.read(_show, backend, run_id)
         return _answer(202, id, shown, repeated=run.repeated, headers={})

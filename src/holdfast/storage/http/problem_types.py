@@ -56,6 +56,7 @@ OF_SERVER: dict[str, type[HoldfastError]] = {
     "too-slow": StoreBusy,
     "too-many-failures": StoreBusy,
     "too-many-requests": StoreBusy,
+    "too-many-bodies": StoreBusy,
     "too-many-streams": StoreBusy,
     "closed": StoreBusy,
     "key-reused": RequestExists,
@@ -124,7 +125,7 @@ def refusal_of(server: str, status: int, media_type: str, place: str, body: byte
     if media_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
         try:
             return error_of(msgspec.json.decode(body, type=ReportedProblem), server)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             pass
     if 300 <= status < 400:
         return StoreUnusable(
