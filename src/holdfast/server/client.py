@@ -22,7 +22,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import GOING, UNDER_WAY
 from holdfast.errors import RequestExists, RunNotFound, SettingError, StateError, StoreUnusable, did_you_mean
 from holdfast.reading.chunks import Chunk
-from holdfast.reading.following import Cursor
+from holdfast.reading.following import Cursor, InOrder
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import in_asking_order
@@ -558,7 +558,8 @@ class Client:
     ) -> Following[Any]:
         """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped; with `stay`, until
         it is over. If the connection is cut or the server restarts, the client continues where it was. With `chunks`, also yield
-        what the nodes stream, as it arrives. `after` is the seq of an event, or the `cursor` of an earlier follower.
+        what the nodes stream, as it arrives, or from the log if it is there already. `after` is the seq of an event, or the
+        `cursor` of an earlier follower.
         """
         cursor = Cursor.parse(after)
         return Following(self._follow(run_id, cursor, chunks=chunks, stay=stay), cursor)
@@ -566,13 +567,20 @@ class Client:
     async def _follow(
         self, run_id: str, cursor: Cursor, *, chunks: bool, stay: bool
     ) -> AsyncGenerator[EventView | Chunk, None]:
+        order = InOrder(run_id, cursor)
         async for name, data in self._frames(run_id, cursor, stay=stay):
             found = await self._news(run_id, name, data)
-            if isinstance(found, EventView):
+            if isinstance(found, EventView) and chunks and order.can_number(found):
+                for news in (
+                    *order.before(found),
+                    found,
+                ):  # chunks that were not streamed to this client are in the event
+                    yield order.give(news)
+            elif isinstance(found, EventView):
                 cursor.seq = found.seq
                 yield found
-            elif isinstance(found, Chunk) and chunks and found.number > cursor.chunks.get(found.streamer, 0):
-                cursor.chunks[found.streamer] = found.number
+            elif isinstance(found, Chunk) and chunks and found.number > order.seen.get(found.streamer, 0):
+                order.seen[found.streamer] = cursor.chunks[found.streamer] = found.number
                 yield found
             elif name == "reset":
                 cursor.seq = msgspec.json.decode(data, type=_Moved).seq
