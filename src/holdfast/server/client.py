@@ -415,7 +415,7 @@ class Client:
         """
         if verb not in PREVIEWED:
             raise SettingError(
-                f"{verb!r} has no preview; {', '.join(PREVIEWED)} have one{did_you_mean(verb, PREVIEWED)}"
+                f"the verb {verb!r} has no preview; {', '.join(PREVIEWED)} have one{did_you_mean(verb, PREVIEWED)}"
             )
         run_id, seq = split(run, options.pop("checkpoint", None))
         body = {name: _plain_option(value) for name, value in options.items() if value is not None}

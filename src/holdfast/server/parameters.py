@@ -45,7 +45,7 @@ def read_query(raw: bytes, kind: type[T]) -> T:
                 f" The parameters are: {', '.join(fields)}." if fields else " This path takes no parameters."
             )
             raise refuse(
-                "bad-parameter", f"There is no parameter {name!r}{did_you_mean(name, fields)}.{known}"
+                "bad-parameter", f"There is no parameter {name!r}{did_you_mean(name, fields) or '.'}{known}"
             )
         if _CONTROL.search(value):
             raise _unfit(name, "it contains a control character")
