@@ -571,11 +571,11 @@ class Client:
         async for name, data in self._frames(run_id, cursor, stay=stay):
             found = await self._news(run_id, name, data)
             if isinstance(found, EventView) and chunks and order.can_number(found):
-                for news in (
-                    *order.before(found),
-                    found,
-                ):  # chunks that were not streamed to this client are in the event
-                    yield order.give(news)
+                for chunk in order.before(
+                    found
+                ):  # those that were not streamed to this client are in the event
+                    yield order.give(chunk)
+                yield order.give(found)
             elif isinstance(found, EventView):
                 cursor.seq = found.seq
                 yield found
