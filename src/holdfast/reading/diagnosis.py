@@ -189,8 +189,8 @@ def case_of_row(
 def waiting_requests(
     store: Store, row: RunRow, known: Iterable[Request] | None = None
 ) -> tuple[Request, ...]:
-    """Return the requests to a run that wait for an engine, oldest first: those that are known, if they were read before.
-    They are not read while an engine executes the run.
+    """Return the requests to a run that wait for an engine, oldest first; they are read unless they are known. While an engine
+    executes the run, there are none: it takes them.
     """
     if row.held or row.status in FINAL:
         return ()

@@ -164,11 +164,6 @@ def get_stored_inbox(call: HttpCall[NoQuery, None]) -> StoredRequests:
     return StoredRequests(_store(call).inbox(run_id=call.values["id"]))
 
 
-def get_waiting_requests(call: HttpCall[WantedQuery, None]) -> StoredRequests:
-    """Get the requests that wait for some runs."""
-    return StoredRequests(_store(call).queues.waiting(_read(call.query.query, WantedRequests).ids))
-
-
 def get_stored_upkeep(call: HttpCall[NoQuery, None]) -> StoredUpkeep:
     """Get what upkeep has removed from the log of a run, and which snapshots there are."""
     upkeep, run_id = _store(call).upkeep, call.values["id"]
@@ -198,6 +193,11 @@ def get_stored_blob(call: HttpCall[BlobQuery, None]) -> Answer:
 def get_stored_holders(call: HttpCall[NoQuery, None]) -> StoredHolders:
     """Get the live engines that use the store."""
     return StoredHolders(_store(call).queues.holders())
+
+
+def get_stored_waiting(call: HttpCall[WantedQuery, None]) -> StoredRequests:
+    """Get the requests that wait for some runs."""
+    return StoredRequests(_store(call).queues.waiting(_read(call.query.query, WantedRequests).run_ids))
 
 
 def get_stored_offers(call: HttpCall[NoQuery, None]) -> StoredOffers:

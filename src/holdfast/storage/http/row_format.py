@@ -67,18 +67,18 @@ class StoredEvents(msgspec.Struct, frozen=True):
     more: bool
 
 
-class WantedRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """Of which runs to give the requests that wait."""
-
-    ids: tuple[str, ...] = ()
-
-
 class WantedTails(msgspec.Struct, frozen=True, kw_only=True):
     """Of which runs to give the ends of their logs: see `Feed.look`."""
 
     after: dict[str, Seq] = {}
     """Run -> the seq after which its events are given."""
     limit: Seq = EVENTS_MAX
+
+
+class WantedRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs whose waiting requests to give."""
+
+    run_ids: tuple[str, ...] = ()
 
 
 class StoredTails(msgspec.Struct, frozen=True):

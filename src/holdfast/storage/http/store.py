@@ -352,17 +352,13 @@ class RemoteQueues(_Part):
         return self._server.get("/store/holders", StoredHolders).holders
 
     def waiting(self, run_ids: Collection[str]) -> list[Request]:
-        ids = list(dict.fromkeys(run_ids))
-        found = [
-            request
-            for begin in range(0, len(ids), _IDS_MAX)
-            for request in self._waiting(WantedRequests(ids=tuple(ids[begin : begin + _IDS_MAX])))
-        ]
-        return sorted(found, key=lambda request: request.at) if len(ids) > _IDS_MAX else found
-
-    def _waiting(self, wanted: WantedRequests) -> list[Request]:
-        page = _page(self._server, "/store/requests", wanted, StoredRequests)
-        return [] if page is None else page.requests
+        wanted = [run_id for run_id in dict.fromkeys(run_ids) if RUN_ID.fullmatch(run_id)]
+        found: list[Request] = []
+        for begin in range(0, len(wanted), _IDS_MAX):
+            some = WantedRequests(run_ids=tuple(wanted[begin : begin + _IDS_MAX]))
+            words = urlencode({"query": msgspec.json.encode(some).decode()})
+            found += self._server.get(f"/store/waiting?{words}", StoredRequests).requests
+        return sorted(found, key=lambda one: one.at)
 
     def offered(self) -> tuple[OnOffer, ...]:
         return self._server.get("/store/offers", StoredOffers).offered
