@@ -58,7 +58,7 @@ def served(host):
 
 @both
 def test_a_wrong_token_is_refused_with_a_way_to_get_one(served, look):
-    with pytest.raises(SettingError, match=r"does not accept the token.*holdfast token create"):
+    with pytest.raises(SettingError, match=r"refuses the request: .* token .*holdfast token create"):
         look(served[0], "admin.wrongwrongwrongwrong")
 
 

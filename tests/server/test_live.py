@@ -19,8 +19,8 @@ from served_flows import flow, run_order
 import holdfast as hf
 from holdfast.server import connection, live, open_streams
 from holdfast.server.asgi import Application, asgi
-from holdfast.server.board import BoardView
 from holdfast.server.backend import THREADS
+from holdfast.server.board import BoardView
 from holdfast.server.open_streams import HEARTBEAT_S, PIECE_BYTES, Ring
 from holdfast.storage.leases import Holder
 from holdfast.storage.memory.store import MemoryStore

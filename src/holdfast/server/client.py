@@ -30,7 +30,7 @@ from holdfast.errors import (
     did_you_mean,
 )
 from holdfast.reading.chunks import Chunk
-from holdfast.reading.following import Cursor
+from holdfast.reading.following import Cursor, InOrder
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.previews import VERBS, Preview
 from holdfast.reading.reader import in_asking_order
@@ -429,7 +429,7 @@ class Client:
         """
         if verb not in VERBS:
             raise SettingError(
-                f"{verb!r} has no preview; {', '.join(VERBS)} have one{did_you_mean(verb, VERBS)}"
+                f"the verb {verb!r} has no preview; {', '.join(VERBS)} have one{did_you_mean(verb, VERBS)}"
             )
         run_id, seq = split(run, options.pop("checkpoint", None))
         body = {name: _plain_option(value) for name, value in options.items() if value is not None}
@@ -572,7 +572,8 @@ class Client:
     ) -> Following[Any]:
         """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped; with `stay`, until
         it is over. If the connection is cut or the server restarts, the client continues where it was. With `chunks`, also yield
-        what the nodes stream, as it arrives. `after` is the seq of an event, or the `cursor` of an earlier follower.
+        what the nodes stream, as it arrives, or from the log if it is there already. `after` is the seq of an event, or the
+        `cursor` of an earlier follower.
         """
         cursor = Cursor.parse(after)
         return Following(self._follow(run_id, cursor, chunks=chunks, stay=stay), cursor)
@@ -580,13 +581,20 @@ class Client:
     async def _follow(
         self, run_id: str, cursor: Cursor, *, chunks: bool, stay: bool
     ) -> AsyncGenerator[EventView | Chunk, None]:
+        order = InOrder(run_id, cursor)
         async for name, data in self._frames(run_id, cursor, stay=stay):
             found = await self._news(run_id, name, data)
-            if isinstance(found, EventView):
+            if isinstance(found, EventView) and chunks and order.can_number(found):
+                for chunk in order.before(
+                    found
+                ):  # those that were not streamed to this client are in the event
+                    yield order.give(chunk)
+                yield order.give(found)
+            elif isinstance(found, EventView):
                 cursor.seq = found.seq
                 yield found
-            elif isinstance(found, Chunk) and chunks and found.number > cursor.chunks.get(found.streamer, 0):
-                cursor.chunks[found.streamer] = found.number
+            elif isinstance(found, Chunk) and chunks and found.number > order.seen.get(found.streamer, 0):
+                order.seen[found.streamer] = cursor.chunks[found.streamer] = found.number
                 yield found
             elif name == "reset":
                 cursor.seq = self._open().decode(data, _Moved).seq

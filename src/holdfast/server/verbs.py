@@ -17,7 +17,7 @@ from msgspec import UNSET
 from holdfast.core.run_state import GOING
 from holdfast.errors import HoldfastError, PreviewStale, RequestExists, RunNotFound, StoreError
 from holdfast.reading import inbox
-from holdfast.reading.previews import Preview
+from holdfast.reading.previews import Preview, refuse_stale
 from holdfast.reading.views import Run
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.operator import VERBS
@@ -194,12 +194,10 @@ def show_preview(preview: Preview) -> Answer:
 async def require_preview(call: HttpCall[Any, Any], verb: str, options: dict[str, Any], expects: str) -> None:
     """Raise `Refused` if a verb would do something else than the preview that the caller has seen."""
     now = await look_ahead(call, verb, options)
-    if now.digest != expects:
-        asked = "forked" if verb == "fork" else VERBS[verb].asked
-        raise _stale(
-            PreviewStale(_run_id(call), "it would now do something else than its preview said.", asked=asked),
-            now,
-        )
+    try:
+        refuse_stale(now, expects, "forked" if verb == "fork" else VERBS[verb].asked)
+    except PreviewStale as stale:
+        raise _stale(stale, now) from None
 
 
 async def renew_preview(
