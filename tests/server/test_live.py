@@ -17,11 +17,12 @@ from live_client import PATIENCE_S, Cut, LiveClient
 from served_flows import flow, run_order
 
 import holdfast as hf
-from holdfast.server import connection, live, open_streams
+from holdfast.server import connection, live, open_streams, openapi
 from holdfast.server.asgi import Application, asgi
 from holdfast.server.backend import THREADS
 from holdfast.server.board import BoardView
 from holdfast.server.open_streams import HEARTBEAT_S, PIECE_BYTES, Ring
+from holdfast.server.table import ROUTES
 from holdfast.storage.leases import Holder
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.postgres.store import PostgresStore
@@ -278,6 +279,12 @@ WRONG = [
     ("?cursor=odd", None, 400, "bad-cursor"),
     ("?nothing=2", None, 400, "bad-parameter"),
 ]
+
+
+def test_the_description_of_the_api_names_the_header_with_which_a_client_returns():
+    (route,) = [route for route in ROUTES if route.handler is live.get_live]
+    told = msgspec.json.decode(openapi.document((route,)))["paths"]["/api/v1/live"]["get"]["parameters"]
+    assert "Last-Event-ID" in {one["name"] for one in told if one["in"] == "header"}
 
 
 def test_what_cannot_be_followed_is_a_problem():

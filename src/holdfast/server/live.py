@@ -28,6 +28,7 @@ from holdfast.server.backend import Backend
 from holdfast.server.calls import EVENTS, Answer, HttpCall
 from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, RETRY_S, OpenStream, Push, Ring, frame
 from holdfast.server.problems import Refused, refuse
+from holdfast.server.verb_headers import LAST_EVENT
 from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.rows import open_row
 
@@ -112,13 +113,13 @@ def _require_page(backend: Backend, page: runs.RunsQuery) -> None:
 
 def _place(call: HttpCall[LiveQuery, None], row: RunRow) -> int:
     """Return the seq after which to send events. Raises `Refused` if the log does not have it."""
-    given = call.headers.get("last-event-id")
+    given = call.headers.get(LAST_EVENT.lower())
     if given is None:
         seq = call.query.after or 0
     elif _SEQ.fullmatch(given):
         seq = int(given)
     else:
-        raise refuse("bad-event-id", "The header `Last-Event-ID` is not the id of an event.")
+        raise refuse("bad-event-id", f"The header `{LAST_EVENT}` is not the id of an event.")
     if seq > row.seq:
         raise refuse("bad-event-id", f"Run {row.run_id!r} has no event {seq}: its log ends with {row.seq}.")
     return seq
