@@ -44,7 +44,7 @@ class UsedKeys:
         if key is None:
             yield
             return
-        name, digest = (token_id, key), _digest(asked)
+        name, digest = (token_id, key), digest_of(asked)
         with self._lock:
             use = self._uses.setdefault(name, _Use(digest))
             if use.digest != digest:
@@ -66,5 +66,6 @@ class UsedKeys:
                 use.requests -= 1
 
 
-def _digest(asked: tuple[Any, ...]) -> bytes:
+def digest_of(asked: tuple[Any, ...]) -> bytes:
+    """Return a digest of what a request asks for: equal requests have equal ones."""
     return sha256(msgspec.json.encode(asked, order="sorted")).digest()
