@@ -26,6 +26,7 @@ from holdfast.runtime.clock import sleep
 from holdfast.server import board, problems, runs
 from holdfast.server.backend import Backend
 from holdfast.server.calls import EVENTS, Answer, HttpCall
+from holdfast.server.json_body import encode
 from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, RETRY_S, OpenStream, Push, Ring, frame
 from holdfast.server.problems import Refused, refuse
 from holdfast.server.verb_headers import LAST_EVENT
@@ -43,7 +44,6 @@ PAGES_MAX = 200
 _HELLO = b"retry: 2000\n\n"
 _HEADERS = {"X-Accel-Buffering": "no"}
 _SEQ = re.compile(r"[0-9]{1,15}")
-_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class LiveQuery(runs.RunsQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -298,19 +298,19 @@ def _read_log(store: Store, run_id: str, after: int, upto: int) -> tuple[bytes, 
 
 def event_frame(event: EventView) -> bytes:
     """Return the frame of an event, without its body if it is too large."""
-    data = _encode(event)
+    data = encode(event)
     if len(data) > FRAME_BYTES_MAX:
         given = msgspec.structs.asdict(event) | {"body": {}}
-        data = _encode(ShortEvent(**given, omitted=len(data)))
+        data = encode(ShortEvent(**given, omitted=len(data)))
     return frame("event", data, seq=event.seq)
 
 
 def chunk_frame(chunk: Chunk) -> bytes:
     """Return the frame of a chunk, without its value if it is too large."""
-    data = _encode(chunk)
+    data = encode(chunk)
     if len(data) > FRAME_BYTES_MAX:
         given = msgspec.structs.asdict(chunk) | {"value": None}
-        data = _encode(ShortChunk(**given, omitted=len(data)))
+        data = encode(ShortChunk(**given, omitted=len(data)))
     return frame("chunk", data)
 
 
