@@ -160,9 +160,10 @@ def test_a_follower_tries_again_if_the_server_is_stopping():
     stopping = problems.refuse("closed", "The server is stopping.").problem
     busy = answer(msgspec.json.encode(stopping), 503, Content_Type=problems.MEDIA_TYPE)
     over = stream(b'event: over\ndata: {"seq": 1, "status": "completed"}\n\n')
-    with canned(busy, over) as other:
+    told = stream(b"event: problem\ndata: " + msgspec.json.encode(stopping) + b"\n\n")
+    with canned(busy, told, over) as other:
         assert follow(other.url) == []
-        assert len(other.requests) == 2
+        assert len(other.requests) == 3
     with canned(busy) as other, pytest.raises(StoreBusy, match="stopping"):
         follow(other.url)
 

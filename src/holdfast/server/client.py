@@ -601,8 +601,10 @@ class Client:
                         if not stay and await self._has_no_more(run_id, cursor.seq):
                             return
                         continue
+                    if isinstance(frame, tuple) and frame[0] == "problem":
+                        frame = error_of(self._open().decode(frame[1], ReportedProblem), self.url)
                     if isinstance(frame, (StoreUnusable, StoreBusy)) and failed < len(AGAIN_S):
-                        failed += 1  # the server may be stopping, or starting again
+                        failed += 1  # the server may be stopping or starting, or its store be out of reach for a moment
                         break
                     if isinstance(frame, Exception):
                         raise frame
@@ -632,8 +634,6 @@ class Client:
                 return EventView(**{field: getattr(event, field) for field in EventView.__struct_fields__})
             case "chunk":
                 return self._open().decode(data, Chunk)
-            case "problem":
-                raise error_of(self._open().decode(data, ReportedProblem), self.url)
             case _:
                 return None
 
