@@ -234,6 +234,21 @@ def test_a_caller_that_waits_gets_the_run_when_it_stops():
     operate(test, works=True)
 
 
+def test_a_caller_that_starts_a_run_and_waits_gets_its_end_or_its_first_question():
+    async def test(engine, operator):
+        done = await operator.post("runs", {"flow": "order", "run_id": "r1"}, wait=30)
+        assert (done.status, done.json["status"]) == (201, "completed"), done.body
+        assert done.headers["preference-applied"] == "wait=30"
+        asked = await operator.post("runs", {"flow": "order", "input": {"asks": True}}, key="k1", wait=30)
+        assert [one["key"] for one in asked.json["questions"]] == ["ship.1.1"]
+        again = await operator.post("runs", {"flow": "order", "input": {"asks": True}}, key="k1", wait=30)
+        assert (again.status, again.json["id"]) == (200, asked.json["id"])
+        forked = await operator.post("runs/r1/fork", {"checkpoint": 1, "run_id": "r2"}, wait=30)
+        assert (forked.status, forked.json["status"]) == (201, "completed"), forked.body
+
+    operate(test, works=True)
+
+
 def test_a_caller_that_waits_gets_the_next_question():
     async def test(engine, operator):
         await operator.post("runs", {"flow": "order", "input": {"fails": True, "asks": True}, "run_id": "r1"})

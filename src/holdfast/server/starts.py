@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from holdfast.errors import FlowNotFound, PreviewStale, RunExists, RunNotFound
@@ -15,9 +16,10 @@ from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.json_body import encode
 from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import Fault, refuse
-from holdfast.server.runs import show_run
+from holdfast.server.runs import ShownRun, show_run
 from holdfast.server.verb_inputs import ForkInput, StartInput
 from holdfast.server.verbs import VerbQuery, key_reused
+from holdfast.server.waiting import until
 
 
 async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
@@ -50,7 +52,7 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
             made = await backend.clerk.use_in_turn(run_id or "", start)
         except RunExists as other:
             raise (other if body.run_id is not None else key_reused(other)) from None
-    return Answer(status=200 if existed else 201, body=await backend.read(_encoded, backend, made))
+    return await _answer(call, made, 200 if existed else 201)
 
 
 async def fork_run(call: HttpCall[VerbQuery, ForkInput]) -> Answer:
@@ -86,7 +88,7 @@ async def fork_run(call: HttpCall[VerbQuery, ForkInput]) -> Answer:
             raise await verbs.renew_preview(call, "fork", options, refused) from refused
         except RunExists as other:
             raise (other if body.run_id is not None else key_reused(other)) from None
-    return Answer(status=201, body=await backend.read(_encoded, backend, made))
+    return await _answer(call, made, 201)
 
 
 def _time(given: float | datetime | None) -> datetime | None:
@@ -121,5 +123,16 @@ def _place(backend: Backend, parent: str, run_id: str | None) -> int | None:
     return None
 
 
-def _encoded(backend: Backend, run_id: str) -> bytes:
-    return encode(show_run(backend, backend.store.run(run_id)))
+async def _answer(call: HttpCall[Any, Any], run_id: str, status: int) -> Answer:
+    """Return the answer with a new run; if the caller prefers to wait, as soon as the run has stopped or asks something."""
+    backend, wait = call.backend, verb_headers.wait_of(call)
+    if wait is None:
+        _, shown = await backend.read(_look, backend, run_id)
+        return Answer(status=status, body=encode(shown))
+    _, shown = await until(call, wait, partial(_look, backend, run_id))
+    return Answer(status=status, body=encode(shown), headers={"Preference-Applied": f"wait={wait:g}"})
+
+
+def _look(backend: Backend, run_id: str) -> tuple[bool, ShownRun]:
+    shown = show_run(backend, backend.store.run(run_id))
+    return verbs.has_stopped(shown), shown
