@@ -60,7 +60,7 @@ def served(host):
 
 @both
 def test_a_wrong_token_is_refused_with_a_way_to_get_one(served, look):
-    with pytest.raises(SettingError, match=r"does not accept the token.*holdfast token create"):
+    with pytest.raises(SettingError, match=r"refuses the request: .* token .*holdfast token create"):
         look(served[0], "admin.wrongwrongwrongwrong")
 
 
@@ -365,6 +365,26 @@ def test_requests_that_wait_are_listed(served):
     client.resume("failed", force=True, id="k2", by="eve")
     (asked,) = client.requests("failed")
     assert (asked.verb, asked.status, asked.by) == ("resume", "waiting", "admin-ada/eve")
+
+
+def test_the_questions_of_many_runs_are_read_in_pages_oldest_first(served, monkeypatch):
+    url, store = served
+    for name in ("q1", "q2", "q3"):
+        hf.run(flow, {"asks": True}, run_id=name, store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    monkeypatch.setattr("holdfast.server.client._RUNS_MAX", 1)
+    asked = [one.run_id for one in client.questions()]
+    assert [run_id for run_id in asked if run_id.startswith("q")] == ["q1", "q2", "q3"]
+    assert [(one.run_id, one.question.node) for one in client.questions("q2")] == [("q2", "ship")]
+
+
+def test_a_run_is_pruned_by_an_administrator(served):
+    url, store = served
+    hf.run(flow, {}, run_id="long", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    pruned = client.prune("long", 1, compact=True)
+    assert (pruned.run_id, pruned.kept) == ("long", 1)
+    assert len(client.checkpoints("long")) == 1
 
 
 def test_without_aiohttp_the_error_says_what_to_install():

@@ -17,10 +17,12 @@ from live_client import PATIENCE_S, Cut, LiveClient
 from served_flows import flow, run_order
 
 import holdfast as hf
-from holdfast.server import connection, live, open_streams
+from holdfast.server import connection, live, open_streams, openapi
 from holdfast.server.asgi import Application, asgi
 from holdfast.server.backend import THREADS
+from holdfast.server.board import BoardView
 from holdfast.server.open_streams import HEARTBEAT_S, PIECE_BYTES, Ring
+from holdfast.server.table import ROUTES
 from holdfast.storage.leases import Holder
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.postgres.store import PostgresStore
@@ -279,6 +281,12 @@ WRONG = [
 ]
 
 
+def test_the_description_of_the_api_names_the_header_with_which_a_client_returns():
+    (route,) = [route for route in ROUTES if route.handler is live.get_live]
+    told = msgspec.json.decode(openapi.document((route,)))["paths"]["/api/v1/live"]["get"]["parameters"]
+    assert "Last-Event-ID" in {one["name"] for one in told if one["in"] == "header"}
+
+
 def test_what_cannot_be_followed_is_a_problem():
     async def main() -> None:
         async with hosted() as it:
@@ -534,6 +542,7 @@ def test_rows_are_sent_when_they_change_and_a_client_that_returns_gets_the_prese
                 board = await client.next()
                 assert (board.event, board.id, board.data["counts"]["running"]) == ("board", None, 2)
                 assert len(board.data["minutes"]) == 60
+                assert board.data.keys() == {*BoardView.__struct_fields__} - {"at"}
                 first = [await client.next("runs", "row") for _ in range(3)]
                 assert first[0].data == {"ids": ["r2", "r1"]}
                 assert [(found.data["id"], found.data["status"]) for found in first[1:]] == [
@@ -547,8 +556,12 @@ def test_rows_are_sent_when_they_change_and_a_client_that_returns_gets_the_prese
                 assert (row.event, row.data["id"], row.data["status"]) == ("row", "r1", "failed")
                 it.create("r3")
                 await look()
-                counts = (await client.next("board")).data["counts"]
-                assert (counts["running"], counts["failed"]) == (2, 1)
+                while (
+                    board.data["counts"]["failed"] == 0
+                ):  # one was sent when the examination of the store had ended
+                    board = await client.next("board")
+                counts = board.data["counts"]
+                assert (counts["running"], counts["failed"], board.data["attention"]) == (2, 1, 1)
                 assert (await client.next("runs")).data == {"ids": ["r3", "r2", "r1"]}
                 assert (await client.next("row")).data["id"] == "r3"
             async with await it.follow("?status=failed&limit=1") as client:

@@ -15,7 +15,6 @@ def test_every_client_gets_every_event_once_through_cuts_and_kills(tmp_path: Pat
     assert found.violations == []
     assert found.cuts > 3
     assert found.kills >= 2
-    assert found.chunks > 0
 
 
 def test_a_signal_ends_a_server_with_many_streams_at_once(tmp_path: Path) -> None:

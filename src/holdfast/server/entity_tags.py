@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from holdfast.errors import RunNotFound
 from holdfast.reading import history
-from holdfast.server.backend import encode_hook
 from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.json_body import encode
 from holdfast.storage.contract import RunRow, Store
 
 REVALIDATE = "private, no-cache"
 """A client may keep the answer, and asks with its tag before it uses the answer again."""
 FOR_EVER = "private, max-age=31536000, immutable"
-_encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 
 
 def tag_of_run(row: RunRow, more: str = "") -> str:
@@ -39,16 +36,22 @@ def tag_of_event(store: Store, row: RunRow, seq: int) -> str:
     return f'"{digest.hex()[:32]}"'
 
 
+def has_tag(call: HttpCall[Any, Any], tag: str) -> bool:
+    """Return whether the client has the answer with this tag (`If-None-Match`)."""
+    known = call.headers.get("if-none-match", "").split(",")
+    return tag in (one.strip().removeprefix("W/") for one in known)
+
+
 def answer_tagged(
     call: HttpCall[Any, Any], tag: str, make: Callable[[], Any], *, cache: str = REVALIDATE
 ) -> Answer:
     """Return 304 if the client has the answer with this tag, otherwise what `make` returns, encoded."""
     headers = {"ETag": tag, "Cache-Control": cache}
-    if tag in call.headers.get("if-none-match", "").replace("W/", "").split(", "):
+    if has_tag(call, tag):
         return Answer(status=304, headers=headers)
     name = (*call.values.values(), call.query)  # each route that has tags has a type of query of its own
     body = call.backend.kept.get(name, tag)
     if body is None:
-        body = _encode(make())
+        body = encode(make())
         call.backend.kept.put(name, tag, body)
     return Answer(body=body, headers=headers)

@@ -26,8 +26,10 @@ from holdfast.runtime.clock import sleep
 from holdfast.server import board, problems, runs
 from holdfast.server.backend import Backend
 from holdfast.server.calls import EVENTS, Answer, HttpCall
+from holdfast.server.json_body import encode
 from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, RETRY_S, OpenStream, Push, Ring, frame
 from holdfast.server.problems import Refused, refuse
+from holdfast.server.verb_headers import LAST_EVENT
 from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.rows import open_row
 
@@ -42,7 +44,6 @@ PAGES_MAX = 200
 _HELLO = b"retry: 2000\n\n"
 _HEADERS = {"X-Accel-Buffering": "no"}
 _SEQ = re.compile(r"[0-9]{1,15}")
-_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class LiveQuery(runs.RunsQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,6 +78,7 @@ async def get_live(call: HttpCall[LiveQuery, None]) -> Answer:
             raise refuse("bad-parameter", "The parameter 'after' needs 'run', the id of the run to follow.")
         listing: HttpCall[runs.RunsQuery, None] = replace(call, query=page)  # type: ignore[arg-type, assignment]
         read = partial(_read_page, listing)
+        backend.examine_soon()
         values = await backend.read(read)  # before the answer begins: it may be refused
         backend.streams.require_room()  # others may have come meanwhile
         _require_page(backend, page)
@@ -111,13 +113,13 @@ def _require_page(backend: Backend, page: runs.RunsQuery) -> None:
 
 def _place(call: HttpCall[LiveQuery, None], row: RunRow) -> int:
     """Return the seq after which to send events. Raises `Refused` if the log does not have it."""
-    given = call.headers.get("last-event-id")
+    given = call.headers.get(LAST_EVENT.lower())
     if given is None:
         seq = call.query.after or 0
     elif _SEQ.fullmatch(given):
         seq = int(given)
     else:
-        raise refuse("bad-event-id", "The header `Last-Event-ID` is not the id of an event.")
+        raise refuse("bad-event-id", f"The header `{LAST_EVENT}` is not the id of an event.")
     if seq > row.seq:
         raise refuse("bad-event-id", f"Run {row.run_id!r} has no event {seq}: its log ends with {row.seq}.")
     return seq
@@ -296,19 +298,19 @@ def _read_log(store: Store, run_id: str, after: int, upto: int) -> tuple[bytes, 
 
 def event_frame(event: EventView) -> bytes:
     """Return the frame of an event, without its body if it is too large."""
-    data = _encode(event)
+    data = encode(event)
     if len(data) > FRAME_BYTES_MAX:
         given = msgspec.structs.asdict(event) | {"body": {}}
-        data = _encode(ShortEvent(**given, omitted=len(data)))
+        data = encode(ShortEvent(**given, omitted=len(data)))
     return frame("event", data, seq=event.seq)
 
 
 def chunk_frame(chunk: Chunk) -> bytes:
     """Return the frame of a chunk, without its value if it is too large."""
-    data = _encode(chunk)
+    data = encode(chunk)
     if len(data) > FRAME_BYTES_MAX:
         given = msgspec.structs.asdict(chunk) | {"value": None}
-        data = _encode(ShortChunk(**given, omitted=len(data)))
+        data = encode(ShortChunk(**given, omitted=len(data)))
     return frame("chunk", data)
 
 
@@ -346,6 +348,7 @@ class PageChannel(Channel):
         while True:
             await sleep(self.backend.clock, LOOK_S)
             before = self.count
+            self.backend.examine_soon()
             async with self.backend.looks:  # they leave threads for requests, however many pages are followed
                 self._take(await self.backend.read(self._read))
             if self.count != before:
@@ -376,13 +379,13 @@ class PagePlace(ClientPlace):
 def _read_page(call: HttpCall[runs.RunsQuery, None]) -> Values:
     found = runs.list_runs(call).runs
     values = {
-        "board": frame("board", _read_board(call.backend)),
+        "board": frame("board", _board_values(call.backend)),
         "runs": frame("runs", {"ids": [row.id for row in found]}),
     }
     return values | {f"row {row.id}": frame("row", row) for row in found}
 
 
-def _read_board(backend: Backend) -> dict[str, Any]:
+def _board_values(backend: Backend) -> dict[str, Any]:
     """Return the board without its time, so that it is sent only when something else has changed."""
     found = msgspec.structs.asdict(board.read_board(backend))
     return {name: value for name, value in found.items() if name != "at"}

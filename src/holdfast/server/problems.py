@@ -250,7 +250,7 @@ def problem_of(error: Exception) -> Problem:
         title=kind.title,
         status=kind.status,
         detail=str(error),
-        remedy=kind.remedy,
+        remedy=kind.remedy.replace("{id}", str(getattr(error, "run_id", None) or "ID")),
         error=type(error).__name__ if type(error).__name__ in ERRORS else found.__name__,
         about=about(error),
         errors=_faults(error),

@@ -6,21 +6,18 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
-
 from holdfast.errors import FlowNotFound, PreviewStale, RunExists, RunNotFound
 from holdfast.reading import history
 from holdfast.runtime.engine import Engine
 from holdfast.server import verb_headers, verbs
-from holdfast.server.backend import Backend, encode_hook
+from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.json_body import encode
 from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import Fault, refuse
 from holdfast.server.runs import show_run
 from holdfast.server.verb_inputs import ForkInput, StartInput
 from holdfast.server.verbs import VerbQuery, key_reused
-
-_encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 
 
 async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
@@ -125,4 +122,4 @@ def _place(backend: Backend, parent: str, run_id: str | None) -> int | None:
 
 
 def _encoded(backend: Backend, run_id: str) -> bytes:
-    return _encode(show_run(backend, backend.store.run(run_id)))
+    return encode(show_run(backend, backend.store.run(run_id)))

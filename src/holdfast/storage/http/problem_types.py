@@ -94,7 +94,7 @@ def error_of(problem: ReportedProblem, server: str) -> HoldfastError:
     told = f"{server}: {end_sentence(problem.detail)} {problem.remedy}"
     if name == "unauthorized":
         told = (
-            f"{server} does not accept the token: {end_sentence(problem.detail)} Set HOLDFAST_TOKEN to a token of this server; "
+            f"{server} refuses the request: {end_sentence(problem.detail)} Set HOLDFAST_TOKEN to a token of this server; "
             "`holdfast token create NAME --role operate` makes one on the machine of the server."
         )
     elif name == "not-found":
