@@ -122,6 +122,27 @@ def test_sixteen_starts_with_one_key_make_one_run():
     operate(test, store=Hesitant())
 
 
+def test_calls_of_the_clerk_with_one_name_are_made_one_after_the_other():
+    async def test(engine, operator):
+        clerk, active, most = operator.app.backend.clerk, 0, 0
+
+        async def call(engine):
+            nonlocal active, most
+            active += 1
+            most = max(most, active)
+            for _ in range(2000):  # so that others come meanwhile
+                await asyncio.sleep(0)
+            active -= 1
+
+        first, second = (asyncio.ensure_future(clerk.use_in_turn("r1", call)) for _ in range(2))
+        await first
+        await asyncio.gather(second, clerk.use_in_turn("r1", call))
+        assert most == 1
+        assert clerk._turns == {}
+
+    operate(test)
+
+
 def test_a_flow_that_this_server_does_not_know_is_reported_with_the_command():
     async def test(engine, operator):
         reply = await operator.post("runs", {"flow": "ordr"})

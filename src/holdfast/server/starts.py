@@ -49,7 +49,7 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
 
     with backend.used_keys.use(call.who.token_id, key, asked):
         try:
-            made = await backend.clerk.use_in_turn(run_id or "", start)
+            made = await backend.clerk.use_in_turn(run_id, start)
         except RunExists as other:
             raise (other if body.run_id is not None else key_reused(other)) from None
     return await _answer(call, made, 200 if existed else 201)
@@ -83,7 +83,7 @@ async def fork_run(call: HttpCall[VerbQuery, ForkInput]) -> Answer:
         if expects is not None and await backend.read(_place, backend, parent, run_id) is None:
             await verbs.require_preview(call, "fork", options, expects)
         try:
-            made = await backend.clerk.use_in_turn(run_id or "", fork)
+            made = await backend.clerk.use_in_turn(run_id, fork)
         except PreviewStale as refused:
             raise await verbs.renew_preview(call, "fork", options, refused) from refused
         except RunExists as other:
