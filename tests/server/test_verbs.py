@@ -429,6 +429,14 @@ def test_an_edit_that_does_not_fit_is_reported_by_its_path():
             assert wrong.json["errors"][0]["path"] == "quantity", verb
         deep = await operator.post("runs/r1/edit", {"fields": {"prices": {"lamp": "x"}}})
         assert deep.json["errors"][0]["path"].startswith("prices")
+        several = {"quantity": "many", "item": "desk", "colour": "red", "fails": 3}
+        for verb, body in (
+            ("edit", {"fields": several}),
+            ("resume", {"edit": several}),
+            ("fork", {"edit": several}),
+        ):
+            wrong = await operator.post(f"runs/r1/{verb}", body)
+            assert [one["path"] for one in wrong.json["errors"]] == ["quantity", "colour", "fails"], verb
 
     operate(test)
 
