@@ -700,7 +700,7 @@ def _plain_input(flow: Flow[Any] | str, given: Any) -> Any:
 
 
 def _has_stopped(run: Run[Any]) -> bool:
-    """Return whether a run waits for somebody, or no process continues it."""
+    """Return whether a run waits for an answer or a signal, or no process continues it."""
     if run.status not in GOING:
         return True
     if run.status == "waiting" and run.due_at is None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
@@ -152,7 +153,7 @@ async def _serve(call: HttpCall[Any, None], begin: Callable[[], ClientPlace], pu
         backend.streams.close(stream)
 
 
-class Channel:
+class Channel(ABC):
     """What the streams of several clients share: one coroutine that reads news for all of them."""
 
     def __init__(self, backend: Backend, key: Hashable) -> None:
@@ -196,12 +197,12 @@ class Channel:
         self._close()  # a client that comes from now on tries again
         self.wake()
 
+    @abstractmethod
     async def read_news(self) -> bytes:
         """Read news, and return the last part of every stream when there is no more."""
-        raise NotImplementedError
 
 
-class ClientPlace:
+class ClientPlace(ABC):
     """Up to where one client of a channel has been sent its news."""
 
     def __init__(self, channel: Channel) -> None:
@@ -218,9 +219,9 @@ class ClientPlace:
         self._is_last = True
         return self.channel.last
 
+    @abstractmethod
     async def next_news(self) -> bytes:
         """Return the news that the client has not been sent, or some of them; empty if there are none now."""
-        raise NotImplementedError
 
 
 # --- the events of a run -----------------------------------------------------------------------------
