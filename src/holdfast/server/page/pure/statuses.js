@@ -1,0 +1,42 @@
+// The status vocabulary: which word, glyph and tone a run or node has. Colour says who has to move (accent: the engine, ask: a
+// person, fail: it is broken, rest: nobody), and is never alone: every status has a glyph and a word.
+
+/**
+ * @typedef {"rest" | "accent" | "ask" | "fail" | "done"} Tone
+ * @typedef {{ word: string, glyph: import("./glyphs.js").GlyphName, tone: Tone, turns?: boolean }} Look
+ */
+
+/** @type {Record<string, Look>} */
+export const LOOKS = {
+  pending: { word: "pending", glyph: "pending", tone: "rest" },
+  running: { word: "running", glyph: "running", tone: "accent", turns: true },
+  waiting: { word: "waiting", glyph: "waiting", tone: "rest" },
+  asks: { word: "waiting", glyph: "asks", tone: "ask" },
+  crashed: { word: "crashed", glyph: "crashed", tone: "ask" },
+  paused: { word: "paused", glyph: "paused", tone: "rest" },
+  interrupted: { word: "interrupted", glyph: "interrupted", tone: "rest" },
+  completed: { word: "completed", glyph: "completed", tone: "done" },
+  failed: { word: "failed", glyph: "failed", tone: "fail" },
+  cancelled: { word: "cancelled", glyph: "cancelled", tone: "rest" },
+  skipped: { word: "skipped", glyph: "skipped", tone: "rest" },
+  unreached: { word: "not reached", glyph: "unreached", tone: "rest" },
+  unreadable: { word: "unreadable", glyph: "warning", tone: "fail" },
+};
+
+/** The statuses in the order in which the page lists them: what moves first, then what stopped, then what ended. */
+export const STATUS_ORDER = /** @type {const} */ ([
+  "running", "pending", "waiting", "paused", "interrupted", "failed", "completed", "cancelled",
+]);
+
+/**
+ * How a run looks. A crash and an open question are facts beside the status, and outrank its plain look.
+ * @param {{ status: string, crashed?: boolean, asks?: number, unreadable?: boolean }} run
+ * @returns {Look}
+ */
+export function lookOfRun(run) {
+  if (run.unreadable) return LOOKS.unreadable;
+  if (run.crashed) return LOOKS.crashed;
+  if (run.status === "waiting" && run.asks) return LOOKS.asks;
+  // A status that a newer server has is shown as it is, rather than hidden.
+  return LOOKS[run.status] ?? { word: run.status, glyph: "unreached", tone: "rest" };
+}

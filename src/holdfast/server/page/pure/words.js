@@ -1,0 +1,141 @@
+// Quantities, times and names as people read them. All functions are given the present; none reads a clock.
+
+const MINUTE = 60;
+const HOUR = 3600;
+const DAY = 86400;
+
+/**
+ * How long something took, to one decimal while that says something: "0.3 s", "41.2 s", "12 min", "3 h", "2 d".
+ * @param {number} seconds
+ */
+export function duration(seconds) {
+  const spent = Math.max(0, seconds);
+  if (spent < 99.95) return `${spent.toFixed(1)} s`;
+  return coarse(spent);
+}
+
+/**
+ * How long ago something was, in its largest unit: "now", "31 s", "6 min", "2 h", "1 d".
+ * @param {number} seconds
+ */
+export function age(seconds) {
+  if (seconds < 1.5) return "now";
+  return seconds < 99.5 ? `${Math.round(seconds)} s` : coarse(seconds);
+}
+
+/**
+ * A length with its second unit, as the label of folded time: "74 s", "3 min", "2 h 26 min", "3 d 4 h".
+ * @param {number} seconds
+ */
+export function span(seconds) {
+  if (seconds < 99.5) return `${Math.round(seconds)} s`;
+  if (seconds < HOUR) return coarse(seconds);
+  const [large, unit, small, other] = seconds < DAY ? [HOUR, "h", MINUTE, "min"] : [DAY, "d", HOUR, "h"];
+  const whole = Math.floor(seconds / Number(large));
+  const rest = Math.floor((seconds - whole * Number(large)) / Number(small));
+  return rest ? `${whole} ${unit} ${rest} ${other}` : `${whole} ${unit}`;
+}
+
+/** @param {number} seconds */
+function coarse(seconds) {
+  if (seconds < HOUR) return `${Math.max(1, Math.floor(seconds / MINUTE))} min`;
+  if (seconds < 2 * DAY) return seconds < DAY ? `${Math.floor(seconds / HOUR)} h` : "1 d";
+  return `${Math.floor(seconds / DAY)} d`;
+}
+
+const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+const SHORT = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
+const YEAR = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
+const FULL = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+
+/**
+ * The time of day: "14:31:52".
+ * @param {number} at  seconds since the epoch
+ */
+export const timeOfDay = (at) => TIME.format(at * 1000);
+
+/**
+ * An instant as short as the present allows: "14:31:52" today, "16 Nov, 14:31" this year, else "16 Nov 2025".
+ * @param {number} at
+ * @param {number} now
+ */
+export function instant(at, now) {
+  const [then, today] = [new Date(at * 1000), new Date(now * 1000)];
+  if (then.getFullYear() !== today.getFullYear()) return YEAR.format(then);
+  if (then.toDateString() !== today.toDateString()) return `${DATE.format(then)}, ${SHORT.format(then)}`;
+  return timeOfDay(at);
+}
+
+/**
+ * An instant in full, for a tooltip.
+ * @param {number} at
+ */
+export const fullInstant = (at) => FULL.format(at * 1000);
+
+const NUMBER = new Intl.NumberFormat("en-GB");
+
+/**
+ * A number with its thousands parted: "98,274".
+ * @param {number} value
+ */
+export const number = (value) => NUMBER.format(value);
+
+/**
+ * "1 run", "2 runs", "2 runs match".
+ * @param {number} count
+ * @param {string} noun
+ * @param {string} [plural]
+ */
+export const plural = (count, noun, plural = `${noun}s`) => `${number(count)} ${count === 1 ? noun : plural}`;
+
+/**
+ * Shorten a name in its middle, because names often differ only at their end. Counts what a reader sees as characters, so that
+ * no emoji is cut in two.
+ * @param {string} text
+ * @param {number} max
+ */
+export function cutMiddle(text, max) {
+  if (text.length <= max) return text;
+  const characters = [...new Intl.Segmenter().segment(text)].map((part) => part.segment);
+  if (characters.length <= max) return text;
+  const tail = Math.floor((max - 1) / 2);
+  return `${characters.slice(0, max - 1 - tail).join("")}…${characters.slice(characters.length - tail).join("")}`;
+}
+
+/**
+ * Text in which names of nodes, runs and workers are set as code. The parts together are the text again.
+ * @param {string} text
+ * @param {Iterable<string>} names
+ * @returns {{ text: string, code: boolean }[]}
+ */
+export function markNames(text, names) {
+  const known = [...new Set(names)].filter((name) => name.length > 1 || name === text).sort((a, b) => b.length - a.length);
+  if (!known.length) return text ? [{ text, code: false }] : [];
+  const one = known.map((name) => name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
+  const pattern = new RegExp(`(?<![\\w.-])(?:${one})(?![\\w-])`, "g");
+  const parts = [];
+  let from = 0;
+  for (const found of text.matchAll(pattern)) {
+    if (found.index > from) parts.push({ text: text.slice(from, found.index), code: false });
+    parts.push({ text: found[0], code: true });
+    from = found.index + found[0].length;
+  }
+  if (from < text.length) parts.push({ text: text.slice(from), code: false });
+  return parts;
+}
+
+/**
+ * The store as the top bar names it: "shop · PostgreSQL", ".holdfast/runs.db".
+ * @param {string} url  as `GET meta` has it, without a password
+ */
+export function storeName(url) {
+  const found = /^([a-z][a-z0-9+.-]*):\/\/(?:[^/]*)(?:\/(.*))?$/i.exec(url);
+  if (!found) return url;
+  const [, scheme, path = ""] = found;
+  const end = path.replace(/\?.*$/, "").replace(/\/+$/, "");
+  if (scheme.startsWith("postgres")) return `${end || "postgres"} · PostgreSQL`;
+  if (scheme === "memory") return "in memory";
+  const parts = end.split("/").filter(Boolean);
+  return parts.slice(-2).join("/") || url;
+}

@@ -1,0 +1,93 @@
+// The JSON that the server sends, as far as the page reads it. Types only: browsers never load this file.
+// The server may add fields; the page ignores what it does not know.
+
+export type RunStatus =
+  | "pending" | "running" | "waiting" | "paused" | "interrupted" | "completed" | "failed" | "cancelled";
+
+/** Something a person can do about a run: as a verb of the API, in words, and as a command to paste. */
+export interface Remedy {
+  verb: string;
+  arguments: Record<string, unknown>;
+  words: string;
+  command: string;
+}
+
+/** A row of `GET runs`, and of the event `row` of `GET live`. */
+export interface Row {
+  id: string;
+  flow: string;
+  status: RunStatus;
+  error: string | null;
+  seq: number;
+  labels: Record<string, string>;
+  parent: string | null;
+  created_at: number;
+  updated_at: number;
+  due_at: number | null;
+  held_by: string | null;
+  queue: string;
+  /** Nodes that have started and not ended (the first few). */
+  active: string[];
+  /** The run should move, but no live process executes it. */
+  crashed: boolean;
+  /** Open questions. */
+  asks: number;
+  active_s: number;
+  reason: string;
+  remedy: Remedy | null;
+  /** The log of the run cannot be read. */
+  unreadable?: boolean;
+  attention?: boolean;
+}
+
+export interface RunPage {
+  runs: Row[];
+  next: string | null;
+}
+
+/** A minute of the board: how many runs ended in it, by how they ended. */
+export interface Minute {
+  at: number;
+  completed?: number;
+  failed?: number;
+  cancelled?: number;
+}
+
+/** The store at a glance: `GET board`, and the event `board` of `GET live`. */
+export interface Board {
+  at: number;
+  counts: Partial<Record<RunStatus, number>>;
+  /** Runs with a problem, and runs with an open question. */
+  attention: number;
+  /** Open questions. */
+  asks: number;
+  problems: number;
+  minutes: Minute[];
+}
+
+export type Role = "read" | "start" | "operate" | "admin";
+
+/** `GET meta`: who calls, and what this server is. */
+export interface Meta {
+  name: string;
+  by: string;
+  role: Role;
+  kind: "person" | "agent";
+  expires_at: number | null;
+  version: string;
+  store: string;
+  flows: string[];
+  features: string[];
+  public_urls: string[];
+  now: number;
+}
+
+/** RFC 9457, as the server sends it, or as the page words a failure of the network (status 0). */
+export interface Problem {
+  type: string;
+  title: string;
+  status: number;
+  detail: string;
+  remedy: string;
+  errors?: { path: string; message: string }[];
+}

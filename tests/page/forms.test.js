@@ -1,0 +1,107 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { differencesOf, equal, showChange } from "../../src/holdfast/server/page/pure/differences.js";
+import { controlFor, faultsOf, readTyped } from "../../src/holdfast/server/page/pure/schemas.js";
+
+const kind = (schema) => controlFor(schema).kind;
+
+test("each kind of schema has its control", () => {
+  assert.equal(kind({ enum: ["a", "b", "c", "d"] }), "cards");
+  assert.equal(kind({ enum: ["a", "b", "c", "d", "e"] }), "select");
+  assert.equal(kind({ anyOf: [{ const: "a" }, { const: "b" }] }), "cards");
+  assert.equal(kind({ type: "boolean" }), "checkbox");
+  assert.equal(kind({ type: "integer" }), "number");
+  assert.equal(kind({ type: "string" }), "line");
+  assert.equal(kind({ type: "string", maxLength: 80 }), "line");
+  assert.equal(kind({ type: "string", maxLength: 81 }), "area");
+  assert.equal(kind({ type: "object", properties: { a: {} } }), "group");
+  assert.equal(kind({ type: "array", items: { type: "object", properties: { a: {} } } }), "rows");
+  for (const schema of [{}, { type: "array", items: { type: "string" } }, { type: "object" }, { anyOf: [{ type: "string" }, { type: "integer" }] }]) {
+    assert.equal(kind(schema), "json");
+  }
+});
+
+const REFUND = {
+  $ref: "#/$defs/Refund",
+  $defs: {
+    Refund: {
+      title: "Refund", type: "object", required: ["decision", "amount_in_cents", "lines"],
+      properties: {
+        decision: { enum: ["refund", "partial"] },
+        amount_in_cents: { type: "integer", minimum: 1, maximum: 4200 },
+        note: { anyOf: [{ type: "string", maxLength: 500 }, { type: "null" }], default: null },
+        notify: { type: "boolean", default: true },
+        lines: { type: "array", minItems: 1, items: { $ref: "#/$defs/Line" } },
+      },
+    },
+    Line: { type: "object", required: ["sku"], properties: { sku: { type: "string", pattern: "^[A-Z]+$" } } },
+  },
+};
+
+test("references and optional values are followed", () => {
+  const control = controlFor(REFUND);
+  assert.deepEqual(control.controls.map((one) => [one.name, one.kind, one.required, one.label, one.help]), [
+    ["decision", "cards", true, "Decision", ""],
+    ["amount_in_cents", "number", true, "Amount in cents", "1 to 4200"],
+    ["note", "area", false, "Note", "Up to 500 characters"],
+    ["notify", "checkbox", false, "Notify", "Default: yes"],
+    ["lines", "rows", true, "Lines", ""],
+  ]);
+  assert.deepEqual(control.controls[4].controls.map((one) => one.name), ["sku"]);
+});
+
+test("a wrong value is named by its path", () => {
+  const control = controlFor(REFUND);
+  const good = { decision: "refund", amount_in_cents: 1, lines: [{ sku: "A" }] };
+  assert.deepEqual(faultsOf(control, good), []);
+  const faults = faultsOf(control, { decision: "x", amount_in_cents: 8490, note: 1, lines: [{ sku: "A" }, { sku: "a" }, {}] });
+  assert.deepEqual(faults.map((fault) => [fault.path.join("."), fault.message]), [
+    ["decision", "Choose one of these"],
+    ["amount_in_cents", "At most 4200"],
+    ["note", "Not a text"],
+    ["lines.1.sku", "Must match ^[A-Z]+$"],
+    ["lines.2.sku", "Required"],
+  ]);
+  assert.deepEqual(faultsOf(control, { ...good, lines: [] }), [{ path: ["lines"], message: "At least 1" }]);
+});
+
+test("typed text becomes a value, or a message", () => {
+  const number = controlFor({ type: "integer" });
+  assert.deepEqual(readTyped(number, " 42 "), { value: 42 });
+  assert.deepEqual(readTyped(number, "4.2"), { message: "A whole number" });
+  assert.deepEqual(readTyped(number, "x"), { message: "Not a number" });
+  assert.deepEqual(readTyped(number, ""), { value: undefined });
+  assert.deepEqual(readTyped(controlFor({}), '{"a": [1]}'), { value: { a: [1] } });
+  assert.match(readTyped(controlFor({}), "{").message, /^Not valid JSON/);
+});
+
+test("a schema that refers to itself or to nothing does not hang", () => {
+  assert.equal(kind({ $ref: "#/$defs/A", $defs: { A: { $ref: "#/$defs/A" } } }), "json");
+  assert.equal(kind({ $ref: "#/nowhere" }), "json");
+});
+
+test("values differ at their paths", () => {
+  assert.deepEqual(differencesOf({ a: 1, b: { c: [1], d: 2 } }, { a: 1, b: { c: [1, 2] }, e: null }), [
+    { path: ["b", "c"], before: [1], after: [1, 2] },
+    { path: ["b", "d"], before: 2, after: undefined },
+    { path: ["e"], before: undefined, after: null },
+  ]);
+  assert.deepEqual(differencesOf(JSON.parse('{"__proto__": 1}'), {}).map((one) => one.path), [["__proto__"]]);
+});
+
+test("the order of keys is no difference", () => {
+  assert.ok(equal({ a: 1, b: [{ c: 1, d: 2 }] }, { b: [{ d: 2, c: 1 }], a: 1 }));
+  assert.ok(!equal({ a: undefined }, { b: undefined }));
+});
+
+test("a change shows only what is new", () => {
+  assert.deepEqual(showChange({ op: "append", before: ["a"], after: ["a", "b"] }), {
+    chip: "append", note: "1 earlier item unchanged", before: undefined, after: ["b"],
+  });
+  assert.equal(showChange({ op: "add", before: 41, after: 37.9 }).chip, "add −3.1");
+  assert.deepEqual(showChange({ op: "merge", before: { a: 1, b: 2 }, after: { a: 1, b: 3 } }), {
+    chip: "merge", note: "1 other key unchanged", before: { b: 2 }, after: { b: 3 },
+  });
+  assert.equal(showChange({ op: "set", before: [], after: [1] }).chip, "set");
+});
