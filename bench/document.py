@@ -21,6 +21,7 @@ _TITLES = {
     "width": "A state of 1 MB in which each step changes one number",
     "resuming": "Resuming a run",
     "history": "A run with a long history",
+    "listings": "Listing runs",
     "graphs": "Large graphs",
     "pictures": "Pictures of flows",
     "overhead": "Overhead of the engine with slow nodes",

@@ -11,7 +11,7 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from bench import chart, counts, document, house, lasting, payloads, reasons, report, workloads
+from bench import chart, counts, document, house, lasting, listings, payloads, reasons, report, workloads
 from bench.report import Figure, at_least, at_most
 from bench.stores import Place
 
@@ -69,6 +69,14 @@ def test_what_a_step_stores_does_not_follow_from_the_size_of_its_state(typed: bo
 )
 def test_a_workload_checks_its_work_and_says_what_it_took(work, tmp_path: Path) -> None:
     assert work(Place("memory", tmp_path)).wall_s > 0
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_every_way_to_list_runs_is_measured(kind, tmp_path: Path) -> None:
+    slowest, page, board = listings.measure(Place(kind, tmp_path, synced=False), 200)
+    assert len(slowest.beside) >= 20
+    assert slowest.values[0] == max(ms for (ms,) in slowest.beside.values())
+    assert (page.target, board.values[0] > 0) == (slowest.target, True)
 
 
 # --- what is told of it --------------------------------------------------------------------------------

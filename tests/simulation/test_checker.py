@@ -320,6 +320,18 @@ def another_status(run: Forger) -> None:
     run.row(status="failed")
 
 
+def another_number_of_questions(run: Forger) -> None:
+    run.row(asks=2)
+
+
+def other_active_seconds(run: Forger) -> None:
+    run.row(active_s=1234.5)
+
+
+def another_situation(run: Forger) -> None:
+    run.row(situation='{"running":["nothing"]}')
+
+
 def another_snapshot(run: Forger) -> None:
     last = run.events[-1]
     state = {"run_id": "r", "status": "completed", "seq": last.seq, "values": {"rounds": 3}}
@@ -456,6 +468,9 @@ PLANTS = {
     a_missing_end: "I1",
     time_that_goes_back: "I1",
     another_status: "I2",
+    another_number_of_questions: "I2",
+    other_active_seconds: "I2",
+    another_situation: "I2",
     another_snapshot: "I2",
     a_low_fence: "I3",
     a_node_that_ran_again: "I5",
@@ -710,7 +725,7 @@ def test_a_run_that_waits_for_nobody_is_found(file: Path) -> None:
         run.insert(run.events[-1], "NodeStarted", "verdict", (1, 1, 1))
         run.insert(run.events[-1], "NodeWaiting", "verdict", (1, 1, 1), on=["sleep:1"])
         run.seal()
-        run.row(active='["verdict"]')
+        run.row(active='["verdict"]', asks=None)
 
     assert invariants(check(forged(file, "w", plant), at_end=True)) == {"L1"}
 
@@ -727,7 +742,7 @@ def test_a_takeover_that_came_late_is_found(file: Path) -> None:
         run.events[-1].seq = run.events[-2].seq + 1
         run.events[-1].at += 60
         run.seal()
-        run.row(status="running", rewinds=None, active='["judge"]')
+        run.row(status="running", rewinds=None, active='["judge"]', asks=None)
         run.sql("delete from inbox where run = ?", run.key)
 
     forged(file, "r", plant)
@@ -738,7 +753,9 @@ def test_a_takeover_that_came_late_is_found(file: Path) -> None:
 
 def test_a_lease_that_nobody_gave_back_is_found(file: Path) -> None:
     def plant(run: Forger) -> None:
-        run.sql("insert into holders values (99, 'e9', 'h', 'b', 'n', 1, '1', 30.0, 0.0, null, null, '')")
+        run.sql(
+            "insert into holders values (99, 'e9', 'h', 'b', 'n', 1, '1', 30.0, 0.0, null, null, '', null)"
+        )
         run.row(holder=99)
 
     violations = check(forged(file, "r", plant), at_end=True)

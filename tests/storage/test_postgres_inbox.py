@@ -147,7 +147,10 @@ def test_a_request_waits_for_another_with_its_id_that_is_being_posted(begun, nam
 def test_the_end_of_a_run_reads_few_pages_where_many_requests_were_handled(postgres, name):
     postgres()
     close = f'select "{name}".close_inbox(8, 9)'
-    sent = f"insert into \"{name}\".inbox (run, id, verb, body, at, taken) select n % 7, n, 'signal', '', 1, "
+    sent = (
+        f'insert into "{name}".inbox (run, id, verb, body, at, run_id, flow, queue, priority, taken) '
+        "select n % 7, n, 'signal', '', 1, n % 7, 'flow', 'default', 0, "
+    )
     execute(
         shared_url(),
         f'alter table "{name}".inbox set (autovacuum_enabled = off)',

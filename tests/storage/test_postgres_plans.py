@@ -103,3 +103,17 @@ def test_the_next_of_many_runs_that_wait_for_a_time_is_found_in_few_pages(name, 
         analyze(name)
     assert next_due(name) < PAGES_MAX
     assert offers(name) < PAGES_MAX
+
+
+@pytest.mark.parametrize("analyzed", [False, True])
+def test_a_look_among_many_runs_with_requests_reads_few_pages(name, analyzed):
+    record(name, "failed", MANY)
+    asked = f"""
+    insert into "{name}".inbox (run, id, verb, body, at, taken, run_id, flow, queue, priority)
+    select key, 'q', 'resume', '{{}}', key, 0, run_id, flow, queue, priority from "{name}".runs
+    """
+    execute(shared_url(), f'alter table "{name}".inbox set (autovacuum_enabled = off)', asked)
+    if analyzed:
+        analyze(name)
+        execute(shared_url(), f'analyze "{name}".inbox')
+    assert offers(name) < PAGES_MAX + 10 * 33

@@ -133,10 +133,34 @@ def test_a_take_from_sqlite_costs_no_more_where_100_000_runs_wait(sqlite):
     assert steps() <= 2 * few
 
 
+def test_a_take_from_sqlite_costs_no_more_where_many_runs_have_requests(sqlite):
+    store = sqlite()
+    wanted = Wanted(flows=("flow",))
+
+    def ask(numbers):
+        logs = [Log(f"r{number:05}") for number in numbers]
+        assert store.append([log.create(status="failed") for log in logs]) == [None] * len(logs)
+        store.queues.post_all([Request(id="q", verb="resume", run_id=log.run_id, at=1.0) for log in logs])
+
+    def steps():
+        counted = []
+        for connection in (store._database._writer, store._database._reader):
+            connection.set_progress_handler(lambda: bool(counted.append(1)), 10)
+        assert len(store.queues.take(ME, wanted)) == 1
+        for connection in (store._database._writer, store._database._reader):
+            connection.set_progress_handler(None)
+        return len(counted)
+
+    ask(range(20))
+    few = steps()
+    ask(range(20, 1000))
+    assert steps() <= 2 * few
+
+
 def test_a_take_from_sqlite_goes_by_its_indexes(sqlite):
     store = sqlite()
     for query, indexes in (
-        ("offers", ("runs_offered", "runs_due", "runs_by_holder", "inbox_waiting")),
+        ("offers", ("runs_offered", "runs_due", "runs_by_holder", "inbox_offered", "inbox_waiting")),
         ("next_due", ("runs_due", "runs_by_holder")),
         ("held_runs", ("COVERING INDEX runs_by_holder",)),
         ("held_by", ("runs_by_holder",)),

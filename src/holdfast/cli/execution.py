@@ -33,6 +33,7 @@ from holdfast.cli.suggestions import (
 )
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL
+from holdfast.core.situation import RUN_BASE_WANTED
 from holdfast.errors import (
     FlowNotFound,
     RunCancelled,
@@ -528,7 +529,7 @@ def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:
 
 
 def _wants_base(engine: Engine, row: RunRow) -> bool:
-    return bool(history.load(engine.store, row.run_id, row=row).options.get(history.RUN_BASE_WANTED))
+    return bool(history.load(engine.store, row.run_id, row=row).options.get(RUN_BASE_WANTED))
 
 
 def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:

@@ -25,9 +25,11 @@ from holdfast.cli.suggestions import (
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
 from holdfast.core.run_state import BEGUN, ENDED, FINAL, STUCK
+from holdfast.core.situation import QUESTIONS_FEW
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
 from holdfast.reading import words
-from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, diagnosis_as_json
+from holdfast.reading.diagnosis import Case, Diagnosis, case_of, case_of_row, diagnose, diagnosis_as_json
+from holdfast.reading.pages import Definitions
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import NodeView, RequestView, Run, held_by
@@ -77,7 +79,6 @@ def runs(
     """
     wanted = [options.read_status(name) for name in status or []]
     labels = options.read_pairs(label or [], "--label")
-
     commands = command_line(store=store)
 
     def use(reader: Reader) -> tuple[list[_Listed], bool, float]:
@@ -85,8 +86,9 @@ def runs(
             status=tuple(wanted), flow=flow, labels=labels, parent=parent, queue=queue, limit=limit + 1
         )
         found, now = reader.store.runs(query), reader.store.now()
+        definitions: Definitions = {}
         listed = [
-            _Listed(row, _diagnosed(reader, row, now, commands), _waiting(reader, row))
+            _Listed(row, _diagnosed(reader, row, now, commands, definitions), _waiting(reader, row))
             for row in found[:limit]
         ]
         return listed, len(found) > limit, now
@@ -128,12 +130,17 @@ def _waiting(reader: Reader, row: RunRow) -> list[str]:
         return []
 
 
-def _diagnosed(reader: Reader, row: RunRow, now: float, commands: CommandLine) -> Diagnosis:
+def _diagnosed(
+    reader: Reader, row: RunRow, now: float, commands: CommandLine, definitions: Definitions
+) -> Diagnosis:
     """Diagnose a run, from its log if its row is not enough. A run whose log cannot be read is diagnosed from its row."""
     if row.status in ENDED or (row.status == "running" and row.held):
         return diagnose(Case(row=row), now, commands)
     try:
-        return diagnose(case_of(reader.store, row), now, commands)
+        case = case_of_row(reader.store, row, definitions=definitions)
+        if case is None or (row.asks or 0) > QUESTIONS_FEW:  # `--json` lists all questions
+            case = case_of(reader.store, row, definitions=definitions)
+        return diagnose(case, now, commands)
     except (StoreCorrupt, SchemaTooNew):
         return diagnose(Case(row=row), now, commands)
 

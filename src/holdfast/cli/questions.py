@@ -18,8 +18,8 @@ from holdfast.cli.screen import Part
 from holdfast.cli.suggestions import command_line, line, say_remedies, say_visit, typed_with_file
 from holdfast.core.answers import misfit
 from holdfast.core.run_state import FINAL, Question
+from holdfast.core.situation import FLOW_FILE
 from holdfast.errors import SettingError
-from holdfast.reading import history
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, later_case
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine, Remedy, answers, choices
@@ -142,7 +142,7 @@ def _require_flow(case: Case, asked: Question, known_flows: list[str], file: str
     if flow in known_flows:
         return
     given = f" Known flows: {', '.join(map(repr, known_flows))}." if known_flows else ""
-    recorded = case.state.options.get(history.FLOW_FILE) if case.state is not None else None
+    recorded = case.state.options.get(FLOW_FILE) if case.state is not None else None
     raise SettingError(
         f"skipping node {asked.node!r} needs its flow {flow!r}, which says which node comes next.{given} "
         + typed_with_file(recorded, in_place_of=file)

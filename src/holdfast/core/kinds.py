@@ -79,6 +79,9 @@ class Kind(msgspec.Struct, frozen=True, gc=False):
     """Whether a node in a process of its own may ask the engine to record the event."""
     takes_over: bool = False
     """Whether the event is one that a new holder records when it begins to execute the run."""
+    moves: bool = True
+    """Whether the event may change why the run is where it is. The reason for its status is
+    made without the others."""
     from_outside: bool = False
     """Whether a process that does not execute the run may record the event."""
 
@@ -103,10 +106,11 @@ TABLE: tuple[Kind, ...] = (
     Kind(events.RunCompleted, "run.run_completed", ACTIVE, None, "nothing", run_after="completed", ours=True),
     Kind(events.RunFailed, "run.run_failed", ACTIVE, None, "nothing", run_after="failed"),
     Kind(events.RunCancelled, "run.run_cancelled", OPEN, None, "nothing", run_after="cancelled"),
-    Kind(events.RequestRefused, "run.request_refused", OPEN, None, "nothing", heard=True, from_outside=True),
+    Kind(events.RequestRefused, "run.request_refused", OPEN, None, "nothing", heard=True, moves=False,
+         from_outside=True),
     Kind(events.ResumeRefused, "run.resume_refused", OPEN, None, "nothing"),
     # --- its state and its flow
-    Kind(events.StateEdited, "run.state_edited", OPEN, None, "nothing", checkpoint=True),
+    Kind(events.StateEdited, "run.state_edited", OPEN, None, "nothing", checkpoint=True, moves=False),
     Kind(events.StateUpgraded, "run.state_upgraded", OPEN, None, "nothing"),
     Kind(events.FlowChanged, "run.flow_changed", OPEN, None, "everything", writes="everything"),
     # --- nodes
@@ -186,6 +190,7 @@ OURS = _names(lambda kind: kind.ours)
 ENDS_STREAM = _names(lambda kind: kind.ends_stream)
 FROM_PROCESS = _names(lambda kind: kind.from_process)
 TAKES_OVER = _names(lambda kind: kind.takes_over)
+MOVES = _names(lambda kind: kind.moves)
 FROM_OUTSIDE = _names(lambda kind: kind.from_outside)
 RESULTS = _classes(lambda kind: kind.result)
 HEARD = _classes(lambda kind: kind.heard)

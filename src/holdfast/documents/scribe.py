@@ -29,12 +29,13 @@ import msgspec
 from holdfast.core import run_state
 from holdfast.core.definition import Definition
 from holdfast.core.events import Stored
+from holdfast.core.situation import RUN_BASE_WANTED
 from holdfast.documents import files, run_folder
 from holdfast.documents.receipts import Book, Listed, instant
 from holdfast.documents.run_folder import HANDOFFS, RECEIPTS, RUN_FILE
 from holdfast.errors import RunNotFound, StoreBusy, StoreError
 from holdfast.reading import history
-from holdfast.storage.contract import Query, RunRow, Store
+from holdfast.storage.contract import Position, Query, RunRow, Store
 from holdfast.storage.files.disk import make_folder
 from holdfast.storage.rows import open_body, open_row
 
@@ -360,8 +361,8 @@ class Scribe:
 
         Stops after the first page of runs on which no folder is missing.
         """
-        before: str | None = None
-        while page := self._store.runs(Query(before=before, limit=_NEWEST_RUNS)):
+        after: Position | None = None
+        while page := self._store.runs(Query(after=after, limit=_NEWEST_RUNS)):
             owed = 0
             for row in page:
                 lacks = not self._folder(row).exists()
@@ -372,13 +373,13 @@ class Scribe:
                     yield None
             if not owed:
                 return
-            before = page[-1].run_id
+            after = page[-1].position
 
     def _is_wanted(self, row: RunRow) -> bool:
         first = open_row(self._store.events(row.run_id, limit=1)[0], self._store.blobs).event
         if row.parent is not None:
             return run_folder.run_folder(self._base, row.parent, row.flow).exists()
-        return bool(getattr(first, "options", {}).get(history.RUN_BASE_WANTED))
+        return bool(getattr(first, "options", {}).get(RUN_BASE_WANTED))
 
 
 def rebuild(run_base: str | os.PathLike[str], store: Store, run_id: str) -> Rebuilt:

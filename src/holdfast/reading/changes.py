@@ -12,11 +12,18 @@ import msgspec
 from holdfast.core.definition import Definition
 from holdfast.core.difference import compatible, difference
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import RunState
+from holdfast.core.run_state import FINAL, RunState
 from holdfast.reading.diagnosis import Case
-from holdfast.storage.contract import Store
+from holdfast.storage.contract import RunRow, Store
 
 _COMPATIBLE = ("--on-change", "compatible")
+
+
+def may_have_changed(row: RunRow, flow: Flow[Any] | None) -> bool:
+    """Return whether the flow that is known here may have another shape than the one of a run that is not over. Then a diagnosis
+    depends on the state of the run.
+    """
+    return flow is not None and flow.fingerprint != row.fingerprint and row.status not in FINAL
 
 
 def compare(store: Store, case: Case, flow: Flow[Any] | None) -> Case:

@@ -10,18 +10,20 @@ signal that has come, but no process executes it. Both follow from the lease and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
+from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
-from holdfast.core.kinds import FROM_OUTSIDE
-from holdfast.core.run_state import ENDED, FINAL, GOING, VISIT_STUCK, NodeState, Question, RunState, Wait
-from holdfast.errors import describe_failure
+from holdfast.core.run_state import ENDED, FINAL, NodeState, Question, RunState, Wait
+from holdfast.core.situation import FEW, QUESTIONS_FEW, Said, Situation, situate
+from holdfast.errors import StoreCorrupt, describe_failure
 from holdfast.reading import history, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
-from holdfast.reading.views import EventView, event_view, held_by
-from holdfast.storage.contract import STATUSES, Request, Row, RunRow, RunStatus, Store
+from holdfast.reading.views import held_by
+from holdfast.storage.contract import STATUSES, Request, RunRow, RunStatus, Store
 from holdfast.storage.queues import LiveHolder, Queue
 
 Kind: TypeAlias = Literal[
@@ -36,12 +38,6 @@ ON_OFFER: frozenset[Kind] = frozenset(
 WAITS: frozenset[Kind] = frozenset({"question", "signal", "paused"})
 """Kinds of diagnosis where nothing is wrong: the run waits for a person or another system."""
 
-_LAST_WORDS: dict[RunStatus, str] = {
-    "cancelled": "RunCancelled",
-    "paused": "RunPaused",
-    "interrupted": "RunInterrupted",
-}
-_LINE_MAX = 400
 _INTERRUPTED = {
     "rerun": "resuming runs the node again, as attempt {next}",
     "ask": "resuming asks whether to run the node again, to skip it, or to cancel the run",
@@ -91,8 +87,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The state of the run; None if its log was not read."""
     fault: str = ""
     """Why the log of the run cannot be read; empty if it can."""
-    last: EventView | None = None
-    """The event that ended or interrupted the run, or the last event if that is an answer or a signal."""
+    situation: Situation | None = None
+    """The facts that explain its status, from its log or from its row; None if neither tells them."""
     nodes: Mapping[str, NodeOptions] = {}
     """The options of the nodes; empty if the diagnosis does not depend on them."""
     flow_known: bool = True
@@ -149,12 +145,40 @@ def _case(
     state: RunState,
     definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
 ) -> Case:
+    known = situate(state, history.find_said(store, row, state))
+    nodes = _nodes(store, row, known, definitions if definitions is not None else {})
+    requests = _waiting_requests(store, row)
+    return Case(row=row, state=state, situation=known, nodes=nodes, requests=requests)
+
+
+def case_of_row(
+    store: Store,
+    row: RunRow,
+    *,
+    definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
+    holders: Iterable[LiveHolder] | None = None,
+) -> Case | None:
+    """Return a case for a diagnosis from the row of a run, without its log; None if the row does not tell enough. The reason and
+    the remedies are the same as those of `case_of`.
+    """
+    if row.asks is None:
+        return None
+    try:
+        known = situation.load(row.situation, row.active)
+    except StoreCorrupt:  # `verify` reports it; the log tells the same
+        return None
+    if known.cut:
+        return None
+    nodes = _nodes(store, row, known, definitions if definitions is not None else {})
+    unnamed = known.running_count > len(known.running or ())
+    if unnamed and not row.held and any(node.on_interrupt == "ask" for node in nodes.values()):
+        return None
     return Case(
         row=row,
-        state=state,
-        last=_last(store, row, state),
-        nodes=_nodes(store, row, state, definitions if definitions is not None else {}),
+        situation=known,
+        nodes=nodes,
         requests=_waiting_requests(store, row),
+        holders=None if holders is None else tuple(holders),
     )
 
 
@@ -164,32 +188,11 @@ def _waiting_requests(store: Store, row: RunRow) -> tuple[Request, ...]:
     return tuple(one for one in store.inbox(run_id=row.run_id) if not one.taken)
 
 
-def _last(store: Store, row: RunRow, state: RunState) -> EventView | None:
-    kind = _LAST_WORDS.get(row.status)
-    if kind is not None:
-        found = store.events(row.run_id, kinds=(kind,))
-    elif row.status in GOING and not row.held and not state.running:
-        found = [event for event in _latest_that_moved(store, row) if event.kind in FROM_OUTSIDE]
-    else:
-        found = []
-    return next((event_view(event) for event in history.opened(store, row.run_id, found[-1:])), None)
-
-
-def _latest_that_moved(store: Store, row: RunRow) -> list[Row]:
-    """Return the last event of a run, without the refusals and edits after it, which do not move the run."""
-    seq, found = row.seq, list[Row]()
-    while seq and not found:
-        latest = store.events(row.run_id, seq - 1, seq)
-        found = [event for event in latest if event.kind not in ("RequestRefused", "StateEdited")]
-        seq = seq - 1 if latest else 0
-    return found
-
-
 def _nodes(
-    store: Store, row: RunRow, state: RunState, definitions: dict[str, Mapping[str, NodeOptions]]
+    store: Store, row: RunRow, known: Situation, definitions: dict[str, Mapping[str, NodeOptions]]
 ) -> Mapping[str, NodeOptions]:
     """Return the options of the nodes if the diagnosis depends on them, otherwise an empty mapping."""
-    if not any(name in state.failed or _is_interrupted(state.nodes[name]) for name in state.open):
+    if not known.failed and (row.held or not (known.running or known.interrupted)):
         return {}
     if row.fingerprint not in definitions:
         stored = store.definition(row.fingerprint)
@@ -206,19 +209,13 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     crashed: bool = False
     answered: bool = False
     running: tuple[str, ...] = ()
-    questions: tuple[Question, ...] = ()
-    waits: tuple[Wait, ...] = ()
+    """The names of the nodes that run, of which the last may be a count of others."""
     expects: tuple[str, ...] = ()
-    unreceived: tuple[str, ...] = ()
-    refused: tuple[str, ...] = ()
-    """Nodes whose approval was refused; the run fails when it is resumed."""
     asked_about: dict[str, bool] = {}
     """Name of a crashed node that a resume does not run, but asks a question about -> True if the node is idempotent."""
     once: tuple[str, ...] = ()
     """Failed nodes that are not idempotent."""
-    wants_base: bool = False
-    flow_file: str | None = None
-    """The file that the flow was loaded from when the run was created, if the command line created it."""
+    known: Situation = Situation()
 
 
 def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Diagnosis:
@@ -243,10 +240,10 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
         since=since,
         crashed=seen.crashed,
         answered=seen.answered,
-        questions=seen.questions,
-        awaited=seen.waits,
+        questions=seen.known.questions,
+        awaited=seen.known.waits,
         expects=seen.expects,
-        unreceived=seen.unreceived,
+        unreceived=tuple(case.state.signals) if case.state is not None else (),
         asks_before=tuple(seen.asked_about),
     )
 
@@ -266,75 +263,30 @@ def may_be_claimed(case: Case, found: Diagnosis, now: float, patience_s: float) 
 
 
 def _look(case: Case, now: float) -> _Seen:
-    row, state = case.row, case.state
-    if state is None:
+    row = case.row
+    known = case.situation or (situate(case.state, None) if case.state is not None else None)
+    if known is None:
         return _Seen(crashed=row.status == "running" and not row.held)
-    retries = _retries(state)
-    answered = not row.held and not state.running and _is_answered(case, state)
-    timers = bool(retries) or any(wait.kind == "timer" for wait in state.waits.values())
+    answered = not row.held and known.is_answered
+    timers = bool(known.retries) or known.is_timed
     should_go = row.status == "running" or (row.status == "waiting" and timers)
-    questions, waits = tuple(state.questions.values()), tuple(state.waits.values())
+    names = known.running or ()
+    others = known.running_count - len(names[:FEW])
     return _Seen(
         crashed=not row.held and not answered and should_go,
         answered=answered,
-        running=tuple(name for name, node in state.nodes.items() if node.status == "running"),
-        questions=questions,
-        waits=waits,
-        expects=tuple(_expects(questions, waits, retries, now)),
-        unreceived=tuple(state.signals),
-        refused=tuple(name for name in state.failed if _is_refused(state.nodes[name])),
-        asked_about={} if row.held else dict(_asked_about(state, case.nodes)),
-        once=tuple(
-            name
-            for name in state.failed
-            if name in state.open
-            and state.nodes[name].attempt
-            and name in case.nodes
-            and not case.nodes[name].idempotent
-        ),
-        wants_base=bool(state.options.get(history.RUN_BASE_WANTED)),
-        flow_file=state.options.get(history.FLOW_FILE),
+        running=(*names[:FEW], *([f"{others} more"] if others else [])),
+        expects=tuple(_expects(known, now)),
+        asked_about={} if row.held else dict(_asked_about(known, case.nodes)),
+        once=tuple(name for name in known.failed if name in case.nodes and not case.nodes[name].idempotent),
+        known=known,
     )
 
 
-def _is_answered(case: Case, state: RunState) -> bool:
-    """Return whether the last event is an answer or a signal with which the run can continue."""
-    if case.last is None or case.last.kind not in FROM_OUTSIDE:
-        return False
-    return case.row.status != "waiting" or any(
-        node.status == "pending" or (node.items is not None and 0.0 in node.items.again.values())
-        for node in state.nodes.values()
-    )
-
-
-def _asked_about(state: RunState, nodes: Mapping[str, NodeOptions]) -> Iterator[tuple[str, bool]]:
-    for name in state.open:
-        node = state.nodes[name]
-        if (
-            _is_interrupted(node)
-            and name in nodes
-            and nodes[name].on_interrupt == "ask"
-            and not node.question
-        ):
+def _asked_about(known: Situation, nodes: Mapping[str, NodeOptions]) -> Iterator[tuple[str, bool]]:
+    for name in (*(known.running or ()), *known.interrupted):
+        if name in nodes and nodes[name].on_interrupt == "ask":
             yield name, nodes[name].idempotent
-
-
-def _is_interrupted(node: NodeState) -> bool:
-    return node.status in ("running", "interrupted")
-
-
-def _is_refused(node: NodeState) -> bool:
-    return node.failure is not None and node.failure.type == "QuestionRefused"
-
-
-def _retries(state: RunState) -> dict[str, float]:
-    """Return when each node that waits for a retry is retried, as name -> time."""
-    found = {name: node.retry_at for name, node in state.nodes.items() if node.retry_at is not None}
-    for name, node in state.nodes.items():
-        again = [at for at in node.items.again.values() if at] if node.items is not None else []
-        if again and node.status == "waiting":
-            found.setdefault(name, min(again))
-    return found
 
 
 # --- which kind --------------------------------------------------------------------------------------
@@ -346,7 +298,7 @@ def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
     if case.fault:
         return "unreadable", since
     if row.status in ENDED:
-        return _ended_kind(case), since
+        return _ended_kind(case, seen), since
     needed = _needed(case, seen)
     if row.held:
         return needed or ("executing", since)
@@ -370,30 +322,26 @@ def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
     return _without_worker(case, "answered" if seen.answered else "no worker"), since
 
 
-def _ended_kind(case: Case) -> Kind:
+def _ended_kind(case: Case, seen: _Seen) -> Kind:
     match case.row.status:
         case "completed":
             return "completed"
         case "cancelled":
             return "cancelled"
         case _:
-            failure = case.state.failure if case.state is not None else None
+            failure = seen.known.failure
             return "quarantined" if failure is not None and failure.type == "Quarantined" else "failed"
 
 
 def _needed(case: Case, seen: _Seen) -> tuple[Kind, float] | None:
     """Return what the run needs (an answer or a signal) and since when; None if it needs neither, or if one of its nodes runs."""
-    if case.state is None:
+    known = seen.known
+    if known.running_count > (known.in_memory if case.row.held else 0):
         return None
-    waiting = case.state.waiting_in_memory() if case.row.held else []
-    if case.state.running > len(waiting):
-        return None
-    for question in seen.questions:
+    for question in known.questions:
         return "question", question.asked_at
-    timed = any(wait.kind == "timer" for wait in seen.waits)
-    for wait in seen.waits:
-        if wait.kind == "signal" and wait.until is None and not timed:
-            return "signal", case.row.updated_at
+    if known.needs_signal and not known.is_timed:
+        return "signal", case.row.updated_at
     return None
 
 
@@ -427,17 +375,18 @@ def _reason(case: Case, seen: _Seen, kind: Kind) -> str:
         whose = f"{row.holder.describe()}, which executed it," if row.holder is not None else "its process"
         return f"{whose} crashed{inside}{_unclaimed(case, kind)}{expects}"
     if seen.answered:
-        refuses = f", which refuses node {' and '.join(seen.refused)}" if seen.refused else ""
-        return f"{_came(case.last)}{refuses}{_unclaimed(case, kind)}{expects}"
+        refused = seen.known.refused
+        refuses = f", which refuses node {' and '.join(refused)}" if refused else ""
+        return f"{_came(seen.known.said)}{refuses}{_unclaimed(case, kind)}{expects}"
     if kind in ("question", "signal"):
         return "; ".join(seen.expects)
     return _reason_of_status(case, seen, kind, expects)
 
 
 def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
-    last = case.last
-    by = f" by {last.by}" if last is not None and last.by else ""
-    why = f": {last.body['reason']}" if last is not None and last.body.get("reason") else ""
+    said = seen.known.said
+    by = f" by {said.by}" if said is not None and said.by else ""
+    why = f": {said.reason}" if said is not None and said.reason else ""
     match case.row.status:
         case "pending":
             if kind == "waiting" and case.row.due_at is not None:
@@ -452,7 +401,7 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
         case "completed":
             return "every branch of the flow reached its end"
         case "failed":
-            return _failure(case)
+            return _failure(case, seen.known)
         case "cancelled":
             return f"cancelled{by}{why}"
         case "paused":
@@ -489,22 +438,21 @@ def _unanswered(case: Case, kind: Kind, now: float) -> str:
     return f"; the request {oldest.verb!r}{by} has waited for {text.duration(max(0.0, now - oldest.at))}{more}{who}"
 
 
-def _came(last: EventView | None) -> str:
-    by = f" by {last.by}" if last is not None and last.by else ""
-    if last is not None and last.kind == "SignalReceived":
-        return f"the signal {last.body.get('name')!r} was sent{by}"
+def _came(said: Said | None) -> str:
+    by = f" by {said.by}" if said is not None and said.by else ""
+    if said is not None and said.kind == "SignalReceived":
+        return f"the signal {said.name!r} was sent{by}"
     return f"answered{by}"
 
 
-def _failure(case: Case) -> str:
-    state = case.state
-    error = state.failure if state is not None else None
+def _failure(case: Case, known: Situation) -> str:
+    error = known.failure
     what = (
         describe_failure(error.type, _first_line(error.message))
         if error is not None
         else case.row.error or "unknown"
     )
-    node = state.failure_node if state is not None else None
+    node = known.failure_node
     where = f"node {node} failed" if node else "the run failed"
     is_fatal = error is not None and error.kind == "fatal" and error.type != "QuestionRefused"
     fatal = " (fatal: a retry is pointless until the cause is fixed)" if is_fatal else ""
@@ -513,18 +461,15 @@ def _failure(case: Case) -> str:
 
 def _first_line(given: str) -> str:
     """Return the first non-blank line of a text, shortened if it is long."""
-    line = next((line.strip() for line in given.splitlines() if line.strip()), "")
-    return text.one_line(line, _LINE_MAX)
+    return text.one_line(situation.first_line(given), situation.LINE_MAX)
 
 
-def _expects(
-    questions: tuple[Question, ...], waits: tuple[Wait, ...], retries: Mapping[str, float], now: float
-) -> Iterator[str]:
-    shown = questions[: remedies.SHOWN_MAX]
+def _expects(known: Situation, now: float) -> Iterator[str]:
+    shown = known.questions[:QUESTIONS_FEW]
     yield from (f"{asks(question)}{_until(question.until, now)}" for question in shown)
-    if len(questions) > len(shown):
-        yield text.count(len(questions) - len(shown), "more question")
-    for wait in waits:
+    if known.asks > len(shown):
+        yield text.count(known.asks - len(shown), "more question")
+    for wait in known.waits[:FEW]:
         whose = _whose(wait.node, wait.item)
         match wait.kind:
             case "signal":
@@ -534,7 +479,11 @@ def _expects(
                     yield f"{whose} sleeps until {text.when(wait.until)}"
             case unknown:
                 assert_never(unknown)
-    yield from (f"{name} is retried at {text.when(at)}" for name, at in retries.items())
+    if known.waits_count > FEW:
+        yield text.count(known.waits_count - FEW, "more wait")
+    yield from (f"{name} is retried at {text.when(at)}" for name, at in islice(known.retries.items(), FEW))
+    if known.retries_count > FEW:
+        yield f"{known.retries_count - FEW} more are retried"
 
 
 def asks(question: Question) -> str:
@@ -569,12 +518,12 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     run_id = case.row.run_id
     if kind == "unreadable":
         return [remedies.look(commands, "verify", run_id, "see what is wrong with its log")]
-    commands = commands.for_flow_of(seen.flow_file)
+    commands = commands.for_flow_of(seen.known.flow_file)
     if case.takes is None:
         commands = commands.without_file()
     found = _usual_remedies(case, seen, kind, commands)
     if (kind in ON_OFFER or case.requests) and case.has_no_taker:
-        found = [remedies.work(commands, case.row.flow, wants_base=seen.wants_base), *found]
+        found = [remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base), *found]
     if kind == "queue full":
         line = commands.line("queue")
         return [Remedy("queue", {}, "list the queues; then raise the limit, or wait", line), *found]
@@ -586,7 +535,7 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
 
     def resume(words: str, *, force: bool = False) -> Remedy:
         return remedies.resume(
-            commands, run_id, words, force=force, options=case.takes or (), wants_base=seen.wants_base
+            commands, run_id, words, force=force, options=case.takes or (), wants_base=seen.known.wants_base
         )
 
     if status == "completed":
@@ -596,17 +545,17 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
     if status == "pending" and kind == "waiting":
         return [resume("begin it now")]
     if status == "failed":
-        words, force = _after_failure(case, seen)
+        words, force = _after_failure(seen)
         return [resume(words, force=force), *_skip(case, seen, commands)]
     speak = [
-        *remedies.answers_to_all(commands, run_id, seen.questions),
-        *remedies.signals(commands, run_id, seen.waits),
+        *remedies.answers_to_all(commands, run_id, seen.known.questions, seen.known.asks),
+        *remedies.signals(commands, run_id, seen.known.waits),
     ]
     if case.row.held:
         line = commands.line("events", run_id, "--follow")
         return [*speak, Remedy("follow", {"run_id": run_id}, "watch its events", line)]
-    if seen.refused:
-        names = " and ".join(seen.refused)
+    if seen.known.refused:
+        names = " and ".join(seen.known.refused)
         return [resume(f"let the run end: it fails, because {names} was refused and never ran"), *speak]
     if seen.crashed or seen.answered or seen.asked_about or not speak:
         return [resume(_resume_words(seen)), *speak]
@@ -624,28 +573,29 @@ def _resume_words(seen: _Seen) -> str:
     return f"{names} {'is' if len(seen.asked_about) == 1 else 'are'} not idempotent: {asks_what}"
 
 
-def _after_failure(case: Case, seen: _Seen) -> tuple[str, bool]:
+def _after_failure(seen: _Seen) -> tuple[str, bool]:
     """Say what resuming does to a failed run, and whether that needs `force`."""
-    state = case.state
-    error = state.failure if state is not None else None
+    error = seen.known.failure
     again = f"; it runs {' and '.join(seen.once)} AGAIN, which is not idempotent" if seen.once else ""
     if error is None or error.kind != "fatal":
         return f"fix the cause, then resume it{again}", False
     if error.type == "QuestionRefused":
-        node = state.failure_node if state is not None else None
-        return f"ask again; {node} starts only if it is approved this time", True
+        return f"ask again; {seen.known.failure_node} starts only if it is approved this time", True
     return f"retry in spite of the fatal failure{again}", True
 
 
 def _skip(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
-    state = case.state
-    node = state.failure_node if state is not None else None
-    if state is None or node is None or state.nodes[node].status not in VISIT_STUCK:
+    node = seen.known.failure_node
+    if node is None or not seen.known.is_stuck:
         return []  # a node whose router failed has completed: only its router is called again
     happened = "; choose it if its effect did happen" if node in seen.once else ""
     words = f"continue without {node}{happened}"
     made_with = remedies.PLACEHOLDER if case.takes else None  # `skip` refuses a flow whose shape has changed
-    return [remedies.skip(commands, case.row.run_id, node, words, file=made_with, wants_base=seen.wants_base)]
+    return [
+        remedies.skip(
+            commands, case.row.run_id, node, words, file=made_with, wants_base=seen.known.wants_base
+        )
+    ]
 
 
 def _of_changed_flow(case: Case, found: list[Remedy], commands: CommandLine) -> list[Remedy]:
@@ -679,7 +629,7 @@ def diagnose_nodes(
     """Yield a diagnosis for each node of a stopped run that crashed, waits for a retry, or is due but was not started. It says
     what resuming the run does to that node.
     """
-    commands = (commands or CommandLine()).for_flow_of(state.options.get(history.FLOW_FILE))
+    commands = (commands or CommandLine()).for_flow_of(state.options.get(situation.FLOW_FILE))
     for name, node in state.nodes.items():
         found = _node_case(state, name, node, nodes.get(name, NodeOptions()), now)
         if found is not None:

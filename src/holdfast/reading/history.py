@@ -14,8 +14,9 @@ import msgspec
 from holdfast.core import events, run_state
 from holdfast.core.definition import Definition
 from holdfast.core.fold import fold
-from holdfast.core.kinds import CHECKPOINTS
-from holdfast.core.run_state import RunState, stretches
+from holdfast.core.kinds import CHECKPOINTS, MOVES
+from holdfast.core.run_state import GOING, RunState, stretches
+from holdfast.core.situation import FLOW_FILE, Said, said_by, stopping_kind, telling_kind
 from holdfast.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -30,15 +31,6 @@ from holdfast.errors import (
 from holdfast.storage.contract import Row, RunRow, Store, View
 from holdfast.storage.rows import broken_at, open_body, open_row
 from holdfast.storage.upkeep import Trimmed
-
-RUN_BASE_WANTED = "receipts"
-"""Name of the option, in the log of a run, that is true if the run was created with a run base, so that its receipts are to be
-written.
-"""
-FLOW_FILE = "flow_file"
-"""Name of the option, in the log of a run that the command line created, that has the path of the flow's file, for suggested
-commands.
-"""
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -284,8 +276,36 @@ def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
     return listed
 
 
-def view_of(state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float | None) -> View:
-    """Return the part of a run's row that every append rewrites, computed from its state."""
+def find_said(store: Store, row: RunRow, state: RunState) -> Said | None:
+    """Find in the log what the event says that stopped a run, or its last one, if that came from outside; None if there is no
+    such event, or if it was compacted.
+    """
+    kind = stopping_kind(state)
+    if kind is not None:
+        found = store.events(row.run_id, kinds=(kind,))
+    elif state.status in GOING and not state.running:
+        found = [last for last in _latest_that_moved(store, row) if telling_kind(state, last.kind)]
+    else:
+        found = []
+    return next((said_by(stored.event) for stored in opened(store, row.run_id, found[-1:])), None)
+
+
+def _latest_that_moved(store: Store, row: RunRow) -> list[Row]:
+    """Return the last event of a run that may have moved it: refusals and edits after it do not."""
+    seq, found = row.seq, list[Row]()
+    while seq and not found:
+        latest = store.events(row.run_id, seq - 1, seq)
+        found = [event for event in latest if event.kind in MOVES]
+        seq = seq - 1 if latest else 0
+    return found
+
+
+def view_of(
+    state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float | None, situation: str | None
+) -> View:
+    """Return the part of a run's row that every append rewrites, computed from its state. `situation` is computed by the caller,
+    because it seldom changes with a step.
+    """
     failure = state.failure
     return View(
         status=state.status if state.status != "new" else "pending",
@@ -295,4 +315,7 @@ def view_of(state: RunState, rewinds: tuple[tuple[int, int], ...], due_at: float
         error=describe_failure(failure.type, failure.message)[:500] if failure is not None else None,
         rewinds=rewinds,
         due_at=due_at,
+        asks=len(state.questions),
+        active_s=state.active_s,
+        situation=situation,
     )

@@ -26,6 +26,7 @@ from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.pages import Definitions, Page, list_page, look_at
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.verification import Verdict, verify
 from holdfast.reading.views import (
@@ -46,6 +47,8 @@ _ASKING_RUNS_MAX = 10_000
 _LOGS_PER_PAGE = 8
 """How many runs `question_pages` loads from their logs for one page. This takes about half a millisecond on SQLite."""
 _ROWS_PER_PAGE = 100
+_DEFINITIONS_MAX = 100
+"""Of how many flows the options of the nodes are kept in memory, for listings."""
 
 
 class Reader:
@@ -54,6 +57,7 @@ class Reader:
     def __init__(self, store: Store, flows: Mapping[str, Flow[Any]] | None = None) -> None:
         self.store = store
         self.flows: Mapping[str, Flow[Any]] = flows if flows is not None else {}
+        self._definitions: Definitions = {}
 
     # --- one run --------------------------------------------------------------------------------------
 
@@ -155,12 +159,26 @@ class Reader:
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunSummary]:
-        """Return the runs that meet all conditions, newest first."""
+        """Return the runs that meet all conditions, newest first. Raises `RunNotFound` if `before` names an unknown run."""
         wanted: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
+        after = self.store.run(before).position if before is not None else None
         query = Query(
-            status=wanted, flow=flow, labels=dict(labels or {}), parent=parent, before=before, limit=limit
+            status=wanted, flow=flow, labels=dict(labels or {}), parent=parent, after=after, limit=limit
         )
         return [run_summary(row) for row in self.store.runs(query)]
+
+    def page(self, query: Query, cursor: str | None = None, commands: CommandLine | None = None) -> Page:
+        """Return a page of the runs that meet the conditions, newest first, each with the reason for its status."""
+        if len(self._definitions) > _DEFINITIONS_MAX:
+            self._definitions.clear()
+        return list_page(
+            self.store,
+            query,
+            cursor=cursor,
+            commands=commands,
+            definitions=self._definitions,
+            flows=self.flows,
+        )
 
     def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
         """Return the open questions of one run, or of all runs, oldest first."""
@@ -172,9 +190,7 @@ class Reader:
             row = self.store.run(run_id)
             yield self._asked_by(row)
             return
-        rows = islice(
-            rows_of(self.store, Query(status=in_order(OPEN), limit=_ROWS_PER_PAGE)), _ASKING_RUNS_MAX
-        )
+        rows = islice(rows_of(self.store, Query(asks=True, limit=_ROWS_PER_PAGE)), _ASKING_RUNS_MAX)
         while page := list(islice(rows, _LOGS_PER_PAGE)):
             yield self._asked_by_all(page)
 
@@ -198,8 +214,8 @@ class Reader:
             with suppress(
                 RunNotFound, StoreError
             ):  # deleted meanwhile, or reported as unreadable with its questions
-                diagnosis = diagnose(case_of(self.store, row), now, commands)
-                found += [diagnosis] if diagnosis.asks_before else []
+                one = look_at(self.store, row, now, commands=commands, definitions=self._definitions)
+                found += [one.found] if one.found.asks_before else []
         return found
 
     def _asked_by_all(self, rows: Sequence[RunRow]) -> list[AskedQuestion]:
@@ -245,15 +261,6 @@ def in_asking_order(pages: Iterable[list[AskedQuestion]]) -> list[AskedQuestion]
 
 def rows_of(store: Store, query: Query) -> Iterator[RunRow]:
     """Yield every run that meets the conditions, newest first, reading `query.limit` rows at a time."""
-    passed = [query.before] if query.before is not None else []
-    while True:
-        query = msgspec.structs.replace(query, before=passed[-1] if passed else None)
-        try:
-            page = store.runs(query)
-        except RunNotFound:  # the last run of the page was deleted meanwhile: go on after the run before it
-            passed.pop()
-            continue
-        if not page:
-            return
+    while page := store.runs(query):
         yield from page
-        passed += [row.run_id for row in page]
+        query = msgspec.structs.replace(query, after=page[-1].position)

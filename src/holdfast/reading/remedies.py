@@ -15,9 +15,10 @@ import msgspec
 
 from holdfast.core import answers as answer_schemas
 from holdfast.core.run_state import Question, Wait, awaited_signals
+from holdfast.core.situation import QUESTIONS_FEW
 from holdfast.reading import text
 
-SHOWN_MAX = 3
+SHOWN_MAX = QUESTIONS_FEW
 """Remedies are listed for at most this many questions, and at most this many signals, of a run."""
 
 
@@ -171,22 +172,24 @@ def signals(commands: CommandLine, run_id: str, waits: tuple[Wait, ...]) -> list
 # --- answers -----------------------------------------------------------------------------------------
 
 
-def answers_to_all(commands: CommandLine, run_id: str, questions: tuple[Question, ...]) -> list[Remedy]:
-    """Return every answer to the first few questions, and a command that lists the other questions."""
-    found = [
-        remedy
-        for question in questions[:SHOWN_MAX]
-        for remedy in answers(commands, run_id, question, questions)
-    ]
-    if len(questions) > SHOWN_MAX:
-        found.append(look(commands, "questions", run_id, f"list all {len(questions)} questions"))
+def answers_to_all(
+    commands: CommandLine, run_id: str, questions: tuple[Question, ...], count: int
+) -> list[Remedy]:
+    """Return every answer to the first few of `count` questions, and a command that lists the other questions."""
+    shown = questions[:SHOWN_MAX]
+    among = shown if count <= SHOWN_MAX else ()
+    found = [remedy for question in shown for remedy in answers(commands, run_id, question, among)]
+    if count > SHOWN_MAX:
+        found.append(look(commands, "questions", run_id, f"list all {count} questions"))
     return found
 
 
 def answers(
     commands: CommandLine, run_id: str, question: Question, among: tuple[Question, ...]
 ) -> list[Remedy]:
-    """Return the possible answers to a question as remedies, each with its consequence."""
+    """Return the possible answers to a question as remedies, each with its consequence. The question is called by its node if it
+    is the only one of that node `among` all open questions.
+    """
     is_only_one = sum(other.node == question.node for other in among) == 1
     called = question.node if is_only_one else question.key
     found = []

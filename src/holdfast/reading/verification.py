@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core import situation
 from holdfast.core.definition import Definition
 from holdfast.core.difference import fingerprint
 from holdfast.core.run_state import RunState
@@ -117,7 +118,7 @@ def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
         return [str(fault)]
     if cold != warm:
         problems.append("the stored snapshot is not the fold of the events before it")
-    for name, folded in _row_of(cold, rewinds, row).items():
+    for name, folded in _row_of(store, cold, rewinds, row).items():
         if getattr(row, name) != folded:
             problems.append(f"the run row has {name} {getattr(row, name)!r}, but the log says {folded!r}")
     return problems
@@ -135,9 +136,13 @@ def _definition_problems(store: Store, named: str) -> list[str]:
     return [] if found == named else [f"the definition of its flow ({named[:12]}) is not what was written"]
 
 
-def _row_of(state: RunState, rewinds: tuple[tuple[int, int], ...], row: RunRow) -> dict[str, Any]:
+def _row_of(
+    store: Store, state: RunState, rewinds: tuple[tuple[int, int], ...], row: RunRow
+) -> dict[str, Any]:
     """Return the fields that the run row must have according to the fold of its log. (`due_at` is not part of the fold.)"""
-    view = msgspec.structs.asdict(view_of(state, rewinds, row.due_at))
+    view = msgspec.structs.asdict(view_of(state, rewinds, row.due_at, _situation_of(store, state, row)))
+    if row.asks is None:  # the row was last written by a version that did not compute these
+        view |= dict.fromkeys(("asks", "active_s", "situation"))
     return {
         **view,
         "flow": state.flow,
@@ -146,3 +151,19 @@ def _row_of(state: RunState, rewinds: tuple[tuple[int, int], ...], row: RunRow) 
         "created_at": state.created_at,
         "updated_at": state.at,
     }
+
+
+def _situation_of(store: Store, state: RunState, row: RunRow) -> str | None:
+    """Return the situation that the run row must have. A row may leave it to the log. Who paused the run, and why, may be known
+    only to the row: that event may have been compacted.
+    """
+    try:
+        stored = situation.load(row.situation, ())
+    except StoreCorrupt:
+        stored = situation.Situation()
+    if stored.cut:
+        return row.situation
+    said = history.find_said(store, row, state)
+    if said is None and stored.said is not None and store.upkeep.trimmed(row.run_id).base:
+        said = stored.said
+    return situation.row_text(state, said)

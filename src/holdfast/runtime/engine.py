@@ -31,10 +31,11 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from holdfast.core.graph import Flow, Graph
 from holdfast.core.run_state import ENDED
+from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
 from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
-from holdfast.reading import history, inbox
+from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.reader import Reader, in_asking_order
@@ -363,9 +364,9 @@ class Engine:
         values = flow.state.dump({} if given is None else given)
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
-            options[history.RUN_BASE_WANTED] = True
+            options[RUN_BASE_WANTED] = True
         if flow.name in self.flow_files:
-            options[history.FLOW_FILE] = self.flow_files[flow.name]
+            options[FLOW_FILE] = self.flow_files[flow.name]
         if timeout is not None:
             options["timeout_s"] = creation.check_seconds(timeout, "timeout")
         if run_id is not None and creation.is_known(services, flow, run_id, values, on_exists):

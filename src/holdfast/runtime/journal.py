@@ -14,17 +14,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
-from holdfast.core import events, run_state
+from holdfast.core import events, run_state, situation
 from holdfast.core.events import Encoded, Event, Stored, encode
 from holdfast.core.fold import fold
 from holdfast.core.graph import Flow
-from holdfast.core.kinds import CHECKPOINTS, HEARD, OURS, RESULTS
+from holdfast.core.kinds import CHECKPOINTS, HEARD, MOVES, OURS, RESULTS
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
+from holdfast.core.situation import SAYS, Said, Situation, said_by, telling_kind
 from holdfast.core.writers import Writers
 from holdfast.errors import (
     FenceLost,
@@ -93,6 +95,8 @@ class Journal:
     writers: Writers
     at = 0.0
     _stamp = "0.0"
+    _plain: str | None = ""
+    """The situation of the run while it is plain; empty if it has not been computed."""
     _tail_bytes = 0
     """Bytes in the bodies of events since the last snapshot."""
     _since_checkpoint = 0
@@ -123,6 +127,15 @@ class Journal:
         self.rewinds = row.rewinds if row is not None else ()
         self.taken: list[str] = []
         self.due_at = row.due_at if row is not None else None
+        self._said: dict[str, Said] = {}
+        """Kind of event -> what the latest event of that kind says, of those that this journal has recorded, and of the one
+        of which the row tells."""
+        self._last: str | None = ""
+        """The kind of the last event that may have moved the run; empty if it says nothing, None if it is not known."""
+        if row is not None:
+            self._last = None
+            with suppress(StoreCorrupt):  # then the row leaves it to the log
+                self._recall(situation.load(row.situation, ()), is_known=row.asks is not None)
         self._tail_from = state.seq
         self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -132,6 +145,14 @@ class Journal:
         """Keys of the spills to delete after the next save, because the log has their chunks then."""
         self.streamed: dict[Streamer, int] = {}
         """Attempt that has unwound -> how many chunks it had streamed by then."""
+
+    def _recall(self, before: Situation, *, is_known: bool) -> None:
+        """Keep what the row tells about the event for which the run is where it is."""
+        said = before.said
+        if said is not None:
+            self._said[said.kind] = said
+        if is_known and not before.cut:
+            self._last = said.kind if said is not None else ""
 
     def begin_execution(self) -> None:
         """Find out which nodes are due, and which may write in parallel, from now on."""
@@ -200,6 +221,8 @@ class Journal:
     def _check(self, event: Event, encoded: Encoded) -> None:
         """Refuse an event that could not be decoded again, such as one with a name that is not text. Raises `SettingError`."""
         self.urgent = self.urgent or isinstance(event, HEARD)
+        if encoded.kind in SAYS:
+            self._said[encoded.kind] = said_by(event)
         try:
             events.decode(encoded)
         except StoreCorrupt as fault:
@@ -385,7 +408,7 @@ class Journal:
             run_id=self.state.run_id,
             expected_seq=rows[0].seq - 1,
             rows=rows,
-            view=view_of(self.state, self.rewinds, self.due_at),
+            view=view_of(self.state, self.rewinds, self.due_at, self._situation(rows)),
             holder=self.services.holder.id if self.fence else None,
             fence=self.fence,
             create=self.create,
@@ -395,6 +418,22 @@ class Journal:
             release=release,
             blobs=blobs + taken,
         )
+
+    def _situation(self, rows: tuple[Row, ...]) -> str | None:
+        """Return the situation of the run for its row, after these events."""
+        state = self.state
+        last: str | None = rows[-1].kind
+        if last not in MOVES:
+            last = next((row.kind for row in reversed(rows) if row.kind in MOVES), self._last)
+        self._last = last
+        if situation.is_plain(state):
+            if self._plain == "":
+                self._plain = situation.row_text(state, None)
+            return self._plain
+        kind = telling_kind(state, last)
+        if kind is None and last is None:
+            return situation.left_to_log(state)
+        return situation.row_text(state, self._said.get(kind) if kind is not None else None)
 
     def _snapshots(self) -> tuple[tuple[Snapshot, ...], tuple[Blob, ...]]:
         """Return the snapshot for this append, if it is time for one, and the blobs that it refers to."""

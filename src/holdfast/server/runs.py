@@ -7,21 +7,17 @@ it is, and what can be done. A run that cannot be read is listed with that reaso
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-from collections.abc import Mapping
-from contextlib import suppress
-from hashlib import sha256
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.core.definition import NodeOptions
-from holdfast.core.run_state import ENDED, FINAL, UNDER_WAY
-from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.core.run_state import FINAL, UNDER_WAY
+from holdfast.errors import SettingError
+from holdfast.reading import pages
 from holdfast.reading.changes import compare
-from holdfast.reading.diagnosis import Case, case_of, diagnose
+from holdfast.reading.diagnosis import case_of, diagnose
+from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import Remedy
 from holdfast.reading.views import Run, RunSummary, run_summary
 from holdfast.runtime.clock import sleep
@@ -43,8 +39,8 @@ Limit = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 _encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 
 
-class ListedRun(RunSummary, frozen=True, kw_only=True):
-    """A row of the list of runs."""
+class RunEntry(RunSummary, frozen=True, kw_only=True):
+    """An entry of the list of runs."""
 
     queue: str
     active: tuple[str, ...]
@@ -63,7 +59,7 @@ class ListedRun(RunSummary, frozen=True, kw_only=True):
 class RunPage(msgspec.Struct, frozen=True):
     """A page of runs, newest first. `next` is the cursor of the next page; None on the last page."""
 
-    runs: list[ListedRun]
+    runs: list[RunEntry]
     next: str | None
 
 
@@ -115,39 +111,16 @@ def list_runs(call: HttpCall[RunsQuery, None]) -> RunPage:
         labels=dict(_pair(text) for text in query.label),
         parent=query.parent or None,
         queue=query.queue or None,
-        before=_place(query),
-        limit=query.limit + 1,
+        ids=query.id or None,
+        limit=query.limit,
     )
     try:
-        rows = _chosen(backend, query.id, wanted) if query.id else backend.store.runs(wanted)
-    except RunNotFound:
-        raise refuse("bad-cursor", "The run at which the last page ended was deleted.") from None
-    shown = rows[: query.limit]
-    after = _cursor(query, shown[-1].run_id) if len(rows) > len(shown) else None
-    return RunPage(_describe_all(backend, shown), after)
-
-
-def _chosen(backend: Backend, run_ids: tuple[str, ...], wanted: Query) -> list[RunRow]:
-    """Return those of the given runs that meet the conditions, as `Store.runs` would."""
-    found = []
-    for run_id in dict.fromkeys(run_ids):
-        with suppress(RunNotFound):
-            found.append(backend.store.run(run_id))
-    rows = sorted(found, key=lambda row: (row.created_at, row.run_id), reverse=True)
-    if wanted.before is not None:
-        last = backend.store.run(wanted.before)
-        rows = [row for row in rows if (row.created_at, row.run_id) < (last.created_at, last.run_id)]
-    return [row for row in rows if _fits(row, wanted)][: wanted.limit]
-
-
-def _fits(row: RunRow, wanted: Query) -> bool:
-    return (
-        (not wanted.status or row.status in wanted.status)
-        and wanted.flow in (None, row.flow)
-        and wanted.parent in (None, row.parent)
-        and wanted.queue in (None, row.queue)
-        and wanted.labels.items() <= row.labels.items()
-    )
+        page = Reader(backend.store, backend.engine.flows).page(
+            wanted, None if query.cursor is UNSET else query.cursor, backend.commands
+        )
+    except SettingError as fault:
+        raise refuse("bad-cursor", str(fault)) from None
+    return RunPage([_entry(one) for one in page.runs], page.next)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -155,52 +128,15 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _cursor(query: RunsQuery, run_id: str) -> str:
-    packed = msgspec.json.encode([_digest(query), run_id])
-    return base64.urlsafe_b64encode(packed).decode().rstrip("=")
-
-
-def _place(query: RunsQuery) -> str | None:
-    """Return the run after which the page begins. Raises `Refused` for a cursor of another query."""
-    if query.cursor is UNSET:
-        return None
-    try:
-        packed = base64.urlsafe_b64decode(query.cursor + "=" * (-len(query.cursor) % 4))
-        digest, run_id = msgspec.json.decode(packed, type=tuple[str, RunId])
-    except (ValueError, binascii.Error, msgspec.MsgspecError):
-        raise refuse(
-            "bad-cursor", "The parameter `cursor` is not a cursor that this server has given."
-        ) from None
-    if digest != _digest(query):
-        raise refuse("bad-cursor", "The cursor belongs to a list with other filters.")
-    return run_id
-
-
-def _digest(query: RunsQuery) -> str:
-    same = msgspec.structs.replace(query, cursor=UNSET, limit=50)
-    return sha256(msgspec.json.encode(same)).hexdigest()[:16]
-
-
-def _describe_all(backend: Backend, rows: list[RunRow]) -> list[ListedRun]:
-    definitions: dict[str, Mapping[str, NodeOptions]] = {}
-    return [describe(backend, row, definitions) for row in rows]
-
-
-def describe(backend: Backend, row: RunRow, definitions: dict[str, Mapping[str, NodeOptions]]) -> ListedRun:
-    """Return a row of the list. A run that cannot be read, or was deleted meanwhile, is listed with that reason."""
-    try:
-        case = case_of(backend.store, row, definitions=definitions)
-        case = compare(backend.store, case, backend.engine.flows.get(row.flow))
-    except HoldfastError as fault:
-        case = Case(row=row, fault=str(fault))
-    found = diagnose(case, backend.clock.now(), backend.commands)
-    return ListedRun(
+def _entry(one: pages.ListedRun) -> RunEntry:
+    row, found = one.row, one.found
+    return RunEntry(
         **msgspec.structs.asdict(run_summary(row)),
         queue=row.queue,
         active=row.active,
         crashed=found.crashed,
-        asks=len(found.questions) if row.status not in ENDED else 0,
-        active_s=case.state.active_s if case.state is not None else 0.0,
+        asks=one.asks,
+        active_s=one.active_s,
         reason=found.reason,
         remedy=found.remedies[0] if found.remedies else None,
     )

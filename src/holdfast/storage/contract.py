@@ -96,6 +96,13 @@ class View(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     due_at: float | None = None
     """The time of the run's next retry or timer, at which the run becomes due without a request; None if it waits for neither. Of
     a pending run, the time at which it is to begin; None: at once."""
+    asks: int | None = None
+    """The number of its open questions; None if `asks`, `active_s` and `situation` are unknown, because the row was last written
+    by a version of Holdfast that did not compute them."""
+    active_s: float | None = None
+    """For how many seconds its nodes have run in total."""
+    situation: str | None = None
+    """The facts that explain the status, as JSON (`holdfast.core.situation`); None if it is unknown, or empty."""
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -165,24 +172,61 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None
     rewinds: tuple[tuple[int, int], ...]
     due_at: float | None
+    asks: int | None = None
+    active_s: float | None = None
+    situation: str | None = None
     fence: int
     holder: Holder | None
     """The engine that has the lease, whether its process is alive or dead."""
     held: bool
     """True if the lease keeps other engines out: it has not expired, and its holder is not known to be dead."""
 
+    @property
+    def position(self) -> Position:
+        return Position(self.created_at, self.run_id)
+
+
+class Position(msgspec.Struct, frozen=True, order=True):
+    """The place of a run in every listing. It stays a place even if the run is deleted."""
+
+    created_at: float
+    run_id: str
+
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """Which runs to list: those that meet every condition, newest first."""
+    """Which runs to list: those that meet every condition, newest first (by `created_at`, then by run id)."""
 
     status: tuple[RunStatus, ...] = ()
     flow: str | None = None
     labels: dict[str, str] = {}
     parent: str | None = None
     queue: str | None = None
-    before: str | None = None
-    """Only runs that come after the run with this id in the listing (for paging)."""
+    ids: tuple[str, ...] | None = None
+    """Only runs with one of these ids; unknown ids are left out."""
+    prefix: str = ""
+    """Only runs whose id begins with this text."""
+    asks: bool = False
+    """True: only runs with open questions. Runs that are not over and whose row does not tell (`RunRow.asks` is None) are listed
+    too."""
+    offered: bool = False
+    """True: only runs that a worker may claim now because of their status or their time (see `storage.queues`), and not only
+    because of a request."""
+    created: tuple[float | None, float | None] = (None, None)
+    """Only runs that were created at the first time or later, and before the second time."""
+    after: Position | None = None
+    """Only runs that come after this position in the listing (for paging)."""
     limit: int = 100
+
+    @property
+    def begins_after(self) -> Position | None:
+        """The position after which the listing begins, by `after` and `created`; None if it begins with the newest run."""
+        until = self.created[1]
+        if until is None:
+            return self.after
+        begin = Position(
+            until, ""
+        )  # no id comes before the empty one, so no run of that very time is after it
+        return begin if self.after is None else min(begin, self.after)
 
 
 Verdict: TypeAlias = HoldfastError | None
@@ -230,7 +274,9 @@ class Store(Protocol):
         """Return the run row of one run. Raises `RunNotFound`."""
 
     def runs(self, query: Query) -> list[RunRow]:
-        """Return the runs that match the query, newest first. Raises `RunNotFound` if `before` names an unknown run."""
+        """Return the runs that match the query, newest first. However many runs there are, a page by one condition, or by a flow
+        and a status, reads little more than its own rows.
+        """
 
     def events(
         self,

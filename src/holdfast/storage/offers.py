@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.queues import LiveHolder, Queue, Taken, Why
+from holdfast.storage.queues import LiveHolder, OnOffer, Queue, Taken, Why
 from holdfast.storage.sql_rows import read_holder
 
 K = TypeVar("K", int, str)
@@ -38,24 +38,26 @@ class Offer(msgspec.Struct, frozen=True):
 
 class Fates(Generic[K]):
     """Sorts holders into live, lost and dead ones. `told` are the rows of the query `holders`: the key of each holder, the time
-    at which its leases expire, and the fields of `Holder`. `asking` is the id of the holder that claims runs now: its process is
-    alive, so its runs count as held even if its leases have expired.
+    at which its leases expire, when it was last and first seen, and the fields of `Holder`. `asking` is the id of the holder that
+    claims runs now: its process is alive, so its runs count as held even if its leases have expired.
     """
 
     def __init__(self, told: Iterable[Cells], now: float, alive: leases.Alive, asking: str = "") -> None:
         self.live: dict[K, Holder] = {}
+        self._seen: dict[K, tuple[float, float | None]] = {}
         self._asking: set[K] = set()
         self.lost: list[K] = []
         """Keys of the holders whose leases do not protect their runs: the leases have expired or the process is dead."""
         self.dead: list[K] = []
         """Keys of the lost holders whose process is known to be dead, so that they will never renew their leases."""
-        for key, expires_at, *cells in told:
+        for key, expires_at, seen_at, registered_at, *cells in told:
             holder = read_holder(cells)
             state = alive(holder)
             if holder.id == asking:
                 self._asking.add(key)
             if expires_at > now and state is not False:
                 self.live[key] = holder
+                self._seen[key] = seen_at, registered_at
                 continue
             self.lost.append(key)
             if state is False:
@@ -74,7 +76,12 @@ class Fates(Generic[K]):
         held: Counter[K] = Counter()
         for _, holder, count in told:
             held[holder] += count
-        found = [LiveHolder(holder=holder, held=held[key]) for key, holder in self.live.items()]
+        found = []
+        for key, holder in self.live.items():
+            seen_at, registered_at = self._seen[key]
+            found.append(
+                LiveHolder(holder=holder, held=held[key], registered_at=registered_at, seen_at=seen_at)
+            )
         return sorted(found, key=lambda one: one.holder.id)
 
 
@@ -113,3 +120,11 @@ def list_queues(
         Queue(name=name, limit=limit.get(name), held=held[name], offered=on_offer.get(name, 0))
         for (name,) in names
     ]
+
+
+def list_offered(told: Iterable[Cells]) -> tuple[OnOffer, ...]:
+    """Return what is on offer by flow and queue, from the rows of the query `count_offers`."""
+    runs: Counter[tuple[str, str]] = Counter()
+    for flow, queue, count in told:
+        runs[flow, queue] += count
+    return tuple(OnOffer(flow, queue, count) for (flow, queue), count in sorted(runs.items()))

@@ -15,7 +15,7 @@ no second record of them that could be lost or wrong. Every store passes `holdfa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -72,6 +72,62 @@ class LiveHolder(msgspec.Struct, frozen=True, kw_only=True):
     holder: Holder
     held: int = 0
     """How many runs it holds."""
+    registered_at: float | None = None
+    """When it was first seen; None if a version of Holdfast registered it that did not record this."""
+    seen_at: float = 0.0
+    """When it last renewed its leases."""
+
+
+class OnOffer(msgspec.Struct, frozen=True, gc=False):
+    """How many runs of a flow in a queue a worker may claim now, because of their status or their time."""
+
+    flow: str
+    queue: str
+    runs: int
+
+
+class Minute(msgspec.Struct, frozen=True, gc=False):
+    """How many runs ended within one minute of the clock, each by the status that it has now."""
+
+    at: float
+    """The beginning of the minute."""
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
+BOARD_MINUTES = 60
+
+
+class Board(msgspec.Struct, frozen=True, kw_only=True):
+    """The store at a glance."""
+
+    at: float
+    """The store's time."""
+    counts: dict[str, int]
+    """Status -> how many runs have it; statuses without a run are left out."""
+    asks: int
+    """How many questions are open. Runs whose row does not tell (`RunRow.asks` is None) are not counted."""
+    asking: int
+    """How many runs ask, or may ask (their row does not tell), and have not failed."""
+    offered: tuple[OnOffer, ...]
+    """What is on offer, by flow and queue; runs that are on offer only because of a request are left out."""
+    minutes: tuple[Minute, ...]
+    """The last 60 minutes, oldest first; the last one has not ended. A run that was resumed since is not counted."""
+    holders: tuple[LiveHolder, ...]
+    """The live engines, with their flows, queues and version (see `Queues.holders`)."""
+
+
+def minutes_until(now: float, ends: Iterable[tuple[int, str, int]]) -> tuple[Minute, ...]:
+    """Return the last minutes for a board. `ends` has the number of each minute since the epoch, a status, and a count."""
+    last = int(now // 60)
+    counted: dict[int, dict[str, int]] = {}
+    for minute, status, count in ends:
+        counted.setdefault(minute, {})[status] = count
+    return tuple(
+        Minute(minute * 60.0, **counted.get(minute, {}))
+        for minute in range(last - BOARD_MINUTES + 1, last + 1)
+    )
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +178,9 @@ class Queues(Protocol):
         """Return the live holders, whether or not they are workers, ordered by id. A holder's flows, queues and version are those
         of its last renewal or claim.
         """
+
+    def board(self) -> Board:
+        """Return how many runs have each status, how many ended in each of the last 60 minutes, and the live holders."""
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         """Find the given holders whose leases have expired or whose process is dead, release their leases, and return their ids.

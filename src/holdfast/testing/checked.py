@@ -20,7 +20,7 @@ import apsw
 import zstandard
 
 from holdfast.errors import StoreBusy, StoreCorrupt, StoreError, StoreUnusable
-from holdfast.storage.contract import Query, Store
+from holdfast.storage.contract import Position, Query, Store
 
 Event: TypeAlias = tuple[int, float, str, str | None, int, int, int, bytes, bytes, bytes]
 """One row of a log: seq, time, kind, node, iteration, execution, attempt, salt (random bytes), body (the encoded event),
@@ -54,6 +54,10 @@ class RunFacts(NamedTuple):
     fence: int
     holder: str | None
     expires_at: float
+    asks: int | None
+    """How many questions are open; None if the row has neither this nor `active_s` and `situation`."""
+    active_s: float | None
+    situation: dict[str, Any]
 
 
 class SnapshotFacts(NamedTuple):
@@ -191,12 +195,14 @@ class FileSource:
         return StoreUnusable(f"{path} cannot be read: {fault}. Check that this user may read it.")
 
     def runs(self) -> Iterator[RunFacts]:
-        for cells in self._select("runs"):
+        ((columns,),) = self._select("listed")
+        for cells in self._select("runs" if columns else "old_runs"):
             facts = RunFacts(*cells)
             yield facts._replace(
                 labels=json.loads(str(facts.labels)),
                 active=json.loads(str(facts.active)) if facts.active else [],
                 rewinds=[tuple(pair) for pair in json.loads(str(facts.rewinds))] if facts.rewinds else [],
+                situation=json.loads(str(facts.situation)) if facts.situation else {},
             )
 
     def events(self, run: RunFacts) -> Iterator[Event]:
@@ -249,8 +255,8 @@ class StoreSource:
         """True if the store was opened for this check, so that `close` must close it."""
 
     def runs(self) -> Iterator[RunFacts]:
-        before: str | None = None
-        while rows := self._store.runs(Query(before=before, limit=_PAGE)):
+        after: Position | None = None
+        while rows := self._store.runs(Query(after=after, limit=_PAGE)):
             for row in rows:
                 yield RunFacts(
                     key=0, run_id=row.run_id, flow=row.flow, parent=row.parent, labels=row.labels, created_at=row.created_at,
@@ -258,9 +264,10 @@ class StoreSource:
                     fingerprint=row.fingerprint, state_version=row.state_version, active=list(row.active), error=row.error,
                     rewinds=list(row.rewinds), due_at=row.due_at, fence=row.fence,
                     holder=row.holder.id if row.holder is not None else None,
-                    expires_at=float("inf") if row.held else 0.0,
+                    expires_at=float("inf") if row.held else 0.0, asks=row.asks, active_s=row.active_s,
+                    situation=json.loads(row.situation) if row.situation else {},
                 )  # fmt: skip
-            before = rows[-1].run_id
+            after = rows[-1].position
 
     def events(self, run: RunFacts) -> Iterator[Event]:
         after = 0

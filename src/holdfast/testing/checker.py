@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from hashlib import sha256
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -453,6 +453,8 @@ def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> Non
         "rewinds": (rewinds, replay.rewinds),
         "an error": (run.error is not None, now.failed_with is not None),
     }
+    if run.asks is not None:
+        columns |= _listed(run, now)
     for name, (row, log) in columns.items():
         if row != log:
             say("I2", f"the run row has {name} {_short(row)}, but by the log it is {_short(log)}", replay.seq)
@@ -471,6 +473,24 @@ def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> Non
             f"the run was claimed {len(replay.take_ups)} times, each time with a higher fence, but its fence is only {run.fence}",
             replay.seq,
         )
+
+
+def _listed(run: RunFacts, now: RewindableState) -> dict[str, tuple[Any, Any]]:
+    """Return what a listing shows of a run: as its row has it, and as it is by the log."""
+    told = run.situation
+    columns: dict[str, tuple[Any, Any]] = {
+        "open questions": (run.asks, len(now.questions)),
+        "active seconds": (round(run.active_s or 0.0, 3), round(now.active_s, 3)),
+    }
+    if not told.get("cut"):
+        running = [name for name in now.open if now.nodes[name].status == "running"]
+        waits = [(wait.get("signal"), wait.get("until")) for wait in now.waits.values()]
+        columns |= {
+            "running nodes": (told.get("running", run.active), running[:5]),
+            "questions": ([one["key"] for one in told.get("questions", ())], list(now.questions)[:3]),
+            "waits": ([(one.get("signal"), one.get("until")) for one in told.get("waits", ())], waits[:5]),
+        }
+    return columns
 
 
 def _require_over_or_waiting(

@@ -32,7 +32,7 @@ from holdfast.errors import (
 )
 from holdfast.storage import failpoints, rows
 from holdfast.storage.blobs import Blob
-from holdfast.storage.contract import Append, Holder, Query, Request, Snapshot
+from holdfast.storage.contract import Append, Holder, Position, Query, Request, Snapshot
 from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.testing.appends import KilledAtFailpoint, Log, hooked, in_threads, kill_at, raises
 from holdfast.testing.leases import TTL_S, LeaseConformance
@@ -71,13 +71,14 @@ class StoreConformance(LeaseConformance):
         )
         last = self.write(
             log, status="waiting", fingerprint="new", state_version=3, active=("a", "b"), error="no", rewinds=((5, 2),),
-            due_at=9.5,
+            due_at=9.5, asks=2, active_s=1.25, situation='{"running":[]}',
         )  # fmt: skip
         run = self.store.run("r1")
         assert (run.run_id, run.flow, run.input_digest, run.created_at, run.labels, run.parent) == (
             "r1", "review", b"\x00\xff", 12.5, {"team": "a"}, "r0")  # fmt: skip
         assert (run.status, run.fingerprint, run.state_version) == ("waiting", "new", 3)
         assert (run.active, run.error, run.rewinds, run.due_at) == (("a", "b"), "no", ((5, 2),), 9.5)
+        assert (run.asks, run.active_s, run.situation) == (2, 1.25, '{"running":[]}')
         assert (run.seq, run.digest, run.updated_at) == (
             last.rows[-1].seq,
             last.rows[-1].digest,
@@ -86,6 +87,7 @@ class StoreConformance(LeaseConformance):
         self.write(log)
         run = self.store.run("r1")
         assert (run.status, run.active, run.error, run.rewinds, run.due_at) == ("running", (), None, (), None)
+        assert (run.asks, run.active_s, run.situation) == (None, None, None)
 
     def test_rows_come_back_exactly(self) -> None:
         log = self.start_run()
@@ -419,12 +421,26 @@ class StoreConformance(LeaseConformance):
         assert [run.run_id for run in listed] == ["r0", "r3", "r2", "r1", "r4"]
         assert listed[0] == self.store.run("r0")
         paged: list[str] = []
-        while page := self.store.runs(Query(limit=2, before=paged[-1] if paged else None)):
+        after: Position | None = None
+        while page := self.store.runs(Query(limit=2, after=after)):
             paged += [run.run_id for run in page]
+            after = page[-1].position
         assert paged == ["r0", "r3", "r2", "r1", "r4"]
         assert self.store.runs(Query(limit=0)) == []
-        with raises(RunNotFound, "r9"):
-            self.store.runs(Query(before="r9"))
+
+    def test_a_listing_continues_after_a_run_that_was_deleted(self) -> None:
+        for number in range(4):
+            self.write(Log(f"r{number}"), created_at=float(number), status="completed", labels={"team": "x"})
+        first = self.store.runs(Query(limit=2))
+        self.store.upkeep.delete(first[-1].run_id, first[-1].seq)
+        for conditions in (
+            {},
+            {"status": ("completed", "failed")},
+            {"flow": "flow"},
+            {"labels": {"team": "x"}},
+        ):
+            rest = self.store.runs(Query(after=first[-1].position, **conditions))
+            assert [run.run_id for run in rest] == ["r1", "r0"]
 
     def test_runs_are_found_by_status_flow_parent_and_labels(self) -> None:
         self.write(Log("a"), flow="one", status="failed", labels={"team": "x", "kind": "big"})
@@ -441,7 +457,55 @@ class StoreConformance(LeaseConformance):
         assert found(labels={"team": "x", "kind": "big"}) == ["a"]
         assert found(labels={"team": "x"}, flow="two", status=("running",), parent="a") == ["b"]
         assert found(labels={"kind": "x"}) == found(labels={"nothing": ""}) == found(flow="none") == []
-        assert found(status=("failed",), before="b") == ["a"]
+        assert found(status=("failed", "failed", "running")) == ["a", "b"]
+        assert found(flow="one", status=("completed", "running")) == ["c"]
+
+    def test_runs_are_found_by_their_ids_and_by_how_their_ids_begin(self) -> None:
+        for run_id in ("a", "ab", "ab-1", "ab-2", "ac", "b", "é1", "é2"):
+            self.write(Log(run_id))
+
+        def found(**conditions: Any) -> list[str]:
+            return sorted(run.run_id for run in self.store.runs(Query(**conditions)))
+
+        assert found(ids=("b", "ab", "b", "unknown")) == ["ab", "b"]
+        assert found(ids=()) == []
+        assert found(ids=("b", "ab"), prefix="a") == ["ab"]
+        assert found(prefix="ab") == ["ab", "ab-1", "ab-2"]
+        assert found(prefix="é") == ["é1", "é2"]
+        assert found(prefix="ab", flow="flow", status=("running",)) == ["ab", "ab-1", "ab-2"]
+        assert found(prefix="ab", flow="none") == found(prefix="z") == found(prefix="\U0010ffff") == []
+        for hostile in HOSTILE:
+            assert found(prefix=hostile) == [one for one in found() if one.startswith(hostile)]
+            assert found(ids=(hostile,)) == []
+
+    def test_runs_are_found_by_when_they_were_created(self) -> None:
+        for number in range(6):
+            self.write(Log(f"r{number}"), created_at=float(number), labels={"team": "x"}, parent="p")
+
+        def found(**conditions: Any) -> list[str]:
+            return [run.run_id for run in self.store.runs(Query(**conditions))]
+
+        for walk in ({}, {"flow": "flow"}, {"labels": {"team": "x"}}, {"parent": "p"}, {"queue": "default"}):
+            assert found(created=(2.0, 4.0), **walk) == ["r3", "r2"]
+            assert found(created=(None, 2.0), **walk) == ["r1", "r0"]
+            assert found(created=(4.0, None), **walk) == ["r5", "r4"]
+            assert found(created=(1.0, 4.0), after=Position(3.0, "r3"), **walk) == ["r2", "r1"]
+            assert found(created=(1.0, 3.0), after=Position(5.0, "r5"), **walk) == ["r2", "r1"]
+
+    def test_runs_with_open_questions_are_found_and_so_are_those_of_which_it_is_unknown(self) -> None:
+        asks = self.start_run("asks", asks=2)
+        self.start_run("quiet", asks=0)
+        self.start_run("unknown")
+        self.start_run("over", status="completed")
+
+        def found() -> list[str]:
+            return sorted(run.run_id for run in self.store.runs(Query(asks=True)))
+
+        assert found() == ["asks", "unknown"]
+        self.write(asks, asks=0)
+        assert found() == ["unknown"]
+        self.write(asks, asks=1)
+        assert found() == ["asks", "unknown"]
 
     def test_the_status_of_a_listing_follows_the_log(self) -> None:
         log = self.start_run()

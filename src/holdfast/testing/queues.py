@@ -13,46 +13,22 @@ store is still open: each call must open the same data. A store that other proce
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from holdfast.errors import FenceLost, RunHeld, StoreUnusable
 from holdfast.storage.contract import Holder, Lease, Query, Request, Store
 from holdfast.storage.leases import alive
-from holdfast.storage.queues import FENCE_STEP, LiveHolder, Queue, Taken, Wanted
-from holdfast.testing.appends import Log, Time, dead_process, in_threads, raises
+from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
+from holdfast.testing.appends import Log, dead_process, in_threads, raises
+from holdfast.testing.boards import ANY, HOSTILE, TTL_S, BoardConformance
 
-TTL_S = 30.0
 QUIET_S = 0.2
 """How many seconds a test waits for another notification before it assumes that no more will come."""
-HOSTILE = (
-    "'",
-    '"',
-    "a' or '1'='1",
-    "%",
-    "$.a",
-    "[0]",
-    "\\",
-    " ",
-    "\n",
-    "é",
-    "日本",
-    "🐙",
-    "null",
-    "--",
-    "?1",
-    "{}",
-    ",",
-)
-ANY = Wanted(flows=("flow",), limit=100)
 
 _PROGRAM = """
 import sys
@@ -68,56 +44,10 @@ while taken := store.queues.take(Holder(id=sys.argv[2], ttl_s=600.0), Wanted(flo
 """
 
 
-class QueuesConformance:
+class QueuesConformance(BoardConformance):
     """Tests for everything that the queues of a store promise. Subclass it, name the class `Test…` and implement `open`."""
 
     shared = True
-
-    def open(self, folder: Path, clock: Callable[[], float]) -> Store:
-        """Open the store in this folder, with this clock."""
-        raise NotImplementedError("implement open(folder, clock): return your store, opened in that folder")
-
-    def setup_method(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-"))
-        self.time = Time()
-        self.opened: list[Store] = []
-        self.store = self.another()
-        self.queues = self.store.queues
-        self.worker = Holder(id="worker-1", ttl_s=TTL_S)
-        self.rival = Holder(id="worker-2", ttl_s=TTL_S)
-
-    def teardown_method(self) -> None:
-        for store in self.opened:
-            store.close()
-        shutil.rmtree(self.folder)
-
-    def another(self) -> Store:
-        """Open the same store again, as another process would."""
-        store = self.open(self.folder, self.time)
-        self.opened.append(store)
-        return store
-
-    def create_pending(self, run_id: str, **changes: Any) -> Log:
-        """Create a run that no engine holds; its status is pending unless `changes` has another."""
-        log = Log(run_id)
-        append = log.create(**{"status": "pending", "created_at": self.time.at, **changes})
-        assert self.store.append([append]) == [None]
-        log.wrote(append)
-        return log
-
-    def create_held(self, holder: Holder, run_id: str, **changes: Any) -> Log:
-        """Create a run that this holder holds; its status is running unless `changes` has another."""
-        self.store.renew(holder)
-        log = Log(run_id, holder=holder.id, fence=1)
-        append = log.create(**{"created_at": self.time.at, **changes})
-        assert self.store.append([append]) == [None]
-        log.wrote(append)
-        return log
-
-    def take(self, holder: Holder | None = None, **wanted: Any) -> list[str]:
-        """Claim runs from the queues for a holder, and return their ids in order."""
-        asked = msgspec.structs.replace(ANY, **wanted)
-        return [one.lease.run_id for one in self.queues.take(holder or self.worker, asked)]
 
     def wait_until_quiet(self, store: Store) -> None:
         """Consume notifications until none has arrived for `QUIET_S` seconds."""
@@ -223,6 +153,25 @@ class QueuesConformance:
         self.time.pass_s(2)
         assert self.take() == ["first", "due", "orphan", "pending", "asked"]
 
+    def test_of_many_asked_runs_those_of_the_highest_priority_and_the_oldest_request_are_taken(self) -> None:
+        at = self.time.at
+        for run_id, queue, priority, asked_at in (
+            ("late", "mail", 0, at - 1),
+            ("tie-b", "mail", 0, at - 3),
+            ("tie-a", "default", 0, at - 3),
+            ("low", "mail", -1, at - 9),
+            ("high", "default", 2, at - 1),
+        ):
+            self.create_pending(run_id, status="failed", queue=queue, priority=priority, created_at=at - 99)
+            for number in range(3):  # later requests change nothing
+                self.store.post(run_id, Request(id=str(number), verb="resume", at=asked_at + number))
+        self.create_pending("other flow", flow="other", status="failed", priority=9, created_at=at - 99)
+        self.store.post("other flow", Request(id="q", verb="resume", at=at - 99))
+        assert self.take(limit=1, queues=("mail",)) == ["tie-b"]
+        assert self.take(limit=2) == ["high", "tie-a"]
+        assert self.take() == ["late", "low"]
+        assert self.take() == []
+
     def test_no_more_than_asked_for_are_taken(self) -> None:
         for number in range(5):
             self.create_pending(f"r{number}")
@@ -304,52 +253,6 @@ class QueuesConformance:
         assert self.queues.give_back([dead.id]) == [dead.id]
         assert self.queues.hear(20.0)
         assert self.store.run("r1").holder is None
-
-    # --- live holders --------------------------------------------------------------------------------
-
-    def test_live_holders_are_listed_with_what_they_take_and_how_many_runs_they_hold(self) -> None:
-        for number in range(3):
-            self.create_pending(f"r{number}")
-        mailer = msgspec.structs.replace(
-            self.worker, flows=("flow", *HOSTILE), queues=("mail", *HOSTILE), version="1.2.3"
-        )
-        self.store.renew(mailer)
-        assert self.take(mailer, limit=2) == ["r0", "r1"]
-        self.create_held(self.rival, "r3")
-        found = [LiveHolder(holder=mailer, held=2), LiveHolder(holder=self.rival, held=1)]
-        assert self.another().queues.holders() == self.queues.holders() == found
-        assert self.another().run("r0").holder == mailer
-
-    def test_a_holder_says_anew_what_it_takes_with_every_renewal_and_claim(self) -> None:
-        self.create_pending("r1")
-        self.create_pending("r2")
-        changed = msgspec.structs.replace(self.worker, flows=("flow",), version="2")
-        drained = msgspec.structs.replace(self.worker, version="2")
-        renewals: tuple[Callable[[Holder], object], ...] = (
-            self.store.renew,
-            lambda holder: self.store.claim("r1", holder),
-            lambda holder: self.take(holder, limit=1),
-        )
-        self.store.renew(self.worker)
-        for renew in renewals:
-            renew(changed)
-            assert [one.holder for one in self.queues.holders()] == [changed]
-            self.store.renew(drained)
-            assert [one.holder for one in self.queues.holders()] == [drained]
-
-    def test_a_holder_that_has_expired_ended_or_died_is_not_listed_as_live(self) -> None:
-        dead = dead_process()
-        self.create_held(self.rival, "r1")
-        self.store.renew(self.worker)
-        if alive(dead) is not None:
-            self.store.renew(dead)
-        assert [one.holder.id for one in self.queues.holders()] == [self.worker.id, self.rival.id]
-        self.store.renew(msgspec.structs.replace(self.worker, ttl_s=0.0))
-        assert [one.holder.id for one in self.queues.holders()] == [self.rival.id]
-        self.time.pass_s(TTL_S + 1)
-        assert self.queues.holders() == []
-        self.store.renew(self.rival)
-        assert self.queues.holders() == [LiveHolder(holder=self.rival, held=1)]
 
     # --- due -----------------------------------------------------------------------------------------
 

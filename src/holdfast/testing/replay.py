@@ -139,7 +139,9 @@ class Replay:
         else:
             if kind in _INSIDE:
                 self._require_inside(kind, where, body)
+            now.at = at
             handler(where, body, at)
+            self.now.last_at = at
         if seq in self._returns_to:
             self._remember(seq)
 
@@ -200,7 +202,8 @@ class Replay:
         if place is None:
             self._say("I2", f"the run goes back to event {to}, which its log does not have")
         else:
-            self.now = copy.deepcopy(place)
+            self.now, active_s = copy.deepcopy(place), body.get("active_s", 0.0)
+            self.now.active_s = max(self.now.active_s, active_s)
         self.rewinds.append((self.seq, to))
         self.now.reopen()
         self.now.signals.update({name: len(told) for name, told in body.get("signals", {}).items()})
@@ -380,7 +383,7 @@ class Replay:
     def _node_interrupted(self, where: Where, body: Body, at: float) -> None:
         visit = self._require_end("NodeInterrupted", where, ("running",))
         _cut_items(visit)
-        self.now.turn(visit, "interrupted")
+        self.now.turn(visit, "interrupted", self.now.last_at if body.get("lost") else None)
         self.now.settle()
 
     def _node_routed(self, where: Where, body: Body, at: float) -> None:
@@ -755,7 +758,7 @@ class Replay:
             visit = self.now.visit(name)
             if visit.status == "running":
                 _cut_items(visit)
-                self.now.turn(visit, "interrupted")
+                self.now.turn(visit, "interrupted", self.now.last_at)
 
     def _try_again(self, name: str, *, fresh: bool) -> None:
         now = self.now

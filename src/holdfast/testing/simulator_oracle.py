@@ -17,6 +17,7 @@ from typing import Any
 
 from holdfast.core import events
 from holdfast.errors import HoldfastError
+from holdfast.reading.diagnosis import case_of, case_of_row, diagnose
 from holdfast.reading.verification import verify
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row
@@ -76,14 +77,32 @@ def check_base(run_id: str, rows: list[Row], base: int) -> list[str]:
 
 
 def verify_runs(disk: Store, run_ids: Iterable[str]) -> list[str]:
-    """Check that the run row and the snapshots of each run agree with the fold of its log."""
+    """Check that the run row and the snapshots of each run agree with the fold of its log, and that a listing says the same about
+    the run as its log.
+    """
     wrong: list[str] = []
     for run_id in run_ids:
         try:
             wrong += [f"{run_id}: {problem}" for problem in verify(disk, run_id).problems]
+            wrong += compare_diagnoses(disk, run_id)
         except HoldfastError as fault:
             wrong.append(f"{run_id}: {fault}")
     return wrong
+
+
+def compare_diagnoses(disk: Store, run_id: str) -> list[str]:
+    """Check that the diagnosis of a run from its row is the one from its log."""
+    row, now = disk.run(run_id), disk.now()
+    case = case_of_row(disk, row)
+    if case is None:
+        return []
+    short, whole = diagnose(case, now), diagnose(case_of(disk, row), now)
+    names = ("kind", "reason", "remedies", "since", "crashed", "answered", "expects", "asks_before")
+    return [
+        f"{run_id}: a listing says {name} {getattr(short, name)!r}, but the log {getattr(whole, name)!r}"
+        for name in names
+        if getattr(short, name) != getattr(whole, name)
+    ]
 
 
 class Walk:

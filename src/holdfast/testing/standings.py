@@ -21,7 +21,7 @@ class Visit:
 
     __slots__ = (
         "again", "attempt", "begun", "changes", "execution", "filled", "gone", "items", "iteration", "kept", "parked",
-        "question", "routed", "running", "status", "withdrawn",
+        "question", "routed", "running", "since", "status", "withdrawn",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -32,6 +32,8 @@ class Visit:
         self.begun = False
         """True while the visit has started and not ended."""
         self.routed = True
+        self.since = 0.0
+        """When the node began to run, if it runs."""
         self.question: str | None = None
         self.items: int | None = None
         """The number of items if the node is a fan-out and has listed them, otherwise None."""
@@ -126,6 +128,9 @@ class RewindableState:
         """Name of a signal -> how many signals of that name no node has received yet."""
         self.aside: list[str] = []
         """The names of the signals that nodes could not use, oldest first."""
+        self.at = self.last_at = 0.0
+        """The times of the event that is being read, and of the event before it."""
+        self.active_s = 0.0
         self.busy = 0
         self.idle = 0
         """The number of nodes that wait; `busy` is the number of nodes that run."""
@@ -136,8 +141,14 @@ class RewindableState:
             found = self.nodes[name] = Visit()
         return found
 
-    def turn(self, visit: Visit, status: str) -> None:
-        """Set the status of a node's visit, and update `busy` and `idle`."""
+    def turn(self, visit: Visit, status: str, until: float | None = None) -> None:
+        """Set the status of a node's visit, and update `busy`, `idle` and `active_s`. A node that ran did so until now, or until
+        the time given.
+        """
+        if visit.status == "running":
+            self.active_s += max(0.0, (self.at if until is None else until) - visit.since)
+        if status == "running":
+            visit.since = self.at
         self.busy += (status == "running") - (visit.status == "running")
         self.idle += (status == "waiting") - (visit.status == "waiting")
         visit.status = status
@@ -153,7 +164,7 @@ class RewindableState:
                 visit.attempt = 0
             visit.forget_items()
             visit.question, visit.kept, visit.parked, visit.filled, visit.withdrawn = None, {}, {}, {}, set()
-            self.turn(visit, "pending")
+            self.turn(visit, "pending", visit.since)
         for name in self.arrivals:
             gate = self.nodes.get(name)
             if gate is not None and name not in self.open and gate.status in ("waiting", "failed"):
@@ -252,9 +263,11 @@ def standing_of(snapshot: Body) -> RewindableState:
         "created_at",
         "labels",
         "parent",
+        "active_s",
         "lineage",
     ):
         setattr(now, part, told.get(part, getattr(now, part)))
+    now.at = now.last_at = told.get("at", 0.0)
     now.values = told.get("values", {})
     now.arrivals = dict(told.get("arrivals", {}))
     now.open, now.failed = dict.fromkeys(told.get("open", ())), dict.fromkeys(told.get("failed", ()))
@@ -289,6 +302,7 @@ def _visit_of(node: Body) -> Visit:
     visit.iteration, visit.execution = node.get("iteration", 0), node.get("execution", 1)
     visit.attempt, visit.routed = node.get("attempt", 0), node.get("routed", True)
     visit.question = node.get("question")
+    visit.since = node.get("started_at", 0.0)
     visit.kept = {int(item): set(slots) for item, slots in node.get("kept", {}).items()}
     visit.parked = {int(item): slots for item, slots in node.get("parked", {}).items()}
     for item, waits in node.get("filled", {}).items():

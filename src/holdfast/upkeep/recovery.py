@@ -28,7 +28,7 @@ from holdfast.reading.diagnosis import (
     may_be_claimed,
 )
 from holdfast.reading.remedies import CommandLine
-from holdfast.storage.contract import Query, RunRow, Store, in_order
+from holdfast.storage.contract import Position, Query, RunRow, Store, in_order
 from holdfast.storage.leases import Holder
 from holdfast.storage.queues import LiveHolder
 
@@ -141,23 +141,11 @@ class _Sweep:
             yield from page
             if len(page) < _PAGE:
                 return
-            page = self._page_behind(page)
+            page = self._page(page[-1].position)
         self._complete = False
 
-    def _page(self, before: str | None) -> list[RunRow]:
-        return self._store.runs(Query(status=in_order(TAKEABLE), before=before, limit=_PAGE))
-
-    def _page_behind(self, page: list[RunRow]) -> list[RunRow]:
-        """Return the page of runs after this page. The last run of the page may have been deleted meanwhile; then the last one
-        that still exists is used.
-        """
-        for row in reversed(page):
-            try:
-                return self._page(row.run_id)
-            except RunNotFound:
-                continue
-        self._complete = False
-        return []
+    def _page(self, after: Position | None) -> list[RunRow]:
+        return self._store.runs(Query(status=in_order(TAKEABLE), after=after, limit=_PAGE))
 
     def _offer_again(self) -> None:
         """Release the leases of dead holders. If such a holder turns out to be alive, the store refuses its writes, because its

@@ -40,6 +40,8 @@ class StoredRun:
         self.snapshots: dict[int, Snapshot] = {}
         self.head = RunHead(0, 0, None)
         self.trimmed = WHOLE
+        self.ended_at: float | None = None
+        """When the run was completed, failed or cancelled; None if it has not ended."""
         self.requests: dict[str, PostedRequest] = {}
         """All requests by their ids, oldest first, also those that were handled."""
 
@@ -56,6 +58,8 @@ class Data:
         self.definitions: dict[str, bytes] = {}
         self.holders: dict[str, tuple[Holder, float]] = {}
         """Engine id -> the holder, and the time at which its leases expire."""
+        self.registered: dict[str, float] = {}
+        """Engine id -> when it was first seen."""
         self.waiting: dict[tuple[str, str], Request] = {}
         """Requests that are not handled yet, by run id and request id, oldest first."""
         self.blobs = MemoryBlobs()
@@ -100,3 +104,8 @@ class Data:
             self.unended[run_id] = run
         if run.head.holder is None:
             self.tell()
+
+
+def may_ask(view: View) -> bool:
+    """Return whether a question of a run is open, or may be open: its row does not tell."""
+    return view.asks > 0 if view.asks is not None else view.status not in FINAL

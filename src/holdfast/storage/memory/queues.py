@@ -15,8 +15,20 @@ from holdfast.core.run_state import OFFERED
 from holdfast.errors import RequestExists, RunNotFound, RunOver, StoreUnusable
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.memory.data import Data, StoredRun
-from holdfast.storage.queues import FENCE_STEP, LiveHolder, Posted, Queue, Request, Taken, Wanted, Why
+from holdfast.storage.memory.data import Data, StoredRun, may_ask
+from holdfast.storage.queues import (
+    FENCE_STEP,
+    Board,
+    LiveHolder,
+    OnOffer,
+    Posted,
+    Queue,
+    Request,
+    Taken,
+    Wanted,
+    Why,
+    minutes_until,
+)
 from holdfast.storage.verdicts import digest_request
 
 
@@ -109,7 +121,40 @@ class MemoryQueues:
         with self._use() as data:
             held = Counter(run.head.holder for run in data.runs.values())
             live = sorted(engine for engine in self._live(data) if engine is not None)
-            return [LiveHolder(holder=data.holders[engine][0], held=held[engine]) for engine in live]
+            found = []
+            for engine in live:
+                holder, expires_at = data.holders[engine]
+                found.append(
+                    LiveHolder(
+                        holder=holder,
+                        held=held[engine],
+                        registered_at=data.registered[engine],
+                        seen_at=expires_at - holder.ttl_s,
+                    )
+                )
+            return found
+
+    def board(self) -> Board:
+        with self._use() as data:
+            now, runs = self._now(), data.runs.values()
+            ends = Counter(
+                (int(run.ended_at // 60), run.view.status) for run in runs if run.ended_at is not None
+            )
+            live = self._live(data)
+            offered = Counter(
+                (run.new.flow, run.new.queue)
+                for run_id, run in data.runs.items()
+                if run.head.holder not in live and is_offered(run_id, run, now)
+            )
+            return Board(
+                at=now,
+                counts=dict(Counter(run.view.status for run in runs)),
+                asks=sum(run.view.asks or 0 for run in runs),
+                asking=sum(may_ask(run.view) and run.view.status != "failed" for run in runs),
+                offered=tuple(OnOffer(*place, count) for place, count in sorted(offered.items())),
+                minutes=minutes_until(now, ((*end, count) for end, count in ends.items())),
+                holders=tuple(self.holders()),
+            )
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         with self._use() as data:
@@ -119,7 +164,7 @@ class MemoryQueues:
                 if run.head.holder in gone:
                     run.head = msgspec.structs.replace(run.head, holder=None)
             for engine in gone:
-                del data.holders[engine]
+                del data.holders[engine], data.registered[engine]
             if gone:
                 data.tell()
             return gone
@@ -160,6 +205,7 @@ class MemoryQueues:
         with self._use() as data:
             data.generation = uuid.uuid4().hex
             data.holders.clear()
+            data.registered.clear()
             for run in data.runs.values():
                 run.head = msgspec.structs.replace(run.head, fence=run.head.fence + FENCE_STEP, holder=None)
             data.tell()
@@ -200,6 +246,11 @@ class MemoryQueues:
             for engine, (holder, expires_at) in data.holders.items()
             if leases.is_held(holder, expires_at, now, self._alive)
         }
+
+
+def is_offered(run_id: str, run: StoredRun, now: float) -> bool:
+    """Return whether a run that no live engine holds is on offer because of its status or its time."""
+    return _offer(run_id, run, now, None) is not None
 
 
 def _is_wanted(run: StoredRun, wanted: Wanted) -> bool:

@@ -7,13 +7,14 @@ applied, values are copied on the way in and out, and text that other stores can
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.core.run_state import FINAL
+from holdfast.core.run_state import ENDED, FINAL
 from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreUnusable
 from holdfast.storage import failpoints, leases, process, verdicts
 from holdfast.storage.blobs import Blobs
@@ -21,6 +22,7 @@ from holdfast.storage.contract import (
     Append,
     Holder,
     Lease,
+    Position,
     Query,
     Request,
     Row,
@@ -28,8 +30,8 @@ from holdfast.storage.contract import (
     Snapshot,
     Verdict,
 )
-from holdfast.storage.memory.data import Data, RunHead, StoredRun
-from holdfast.storage.memory.queues import MemoryQueues
+from holdfast.storage.memory.data import Data, RunHead, StoredRun, may_ask
+from holdfast.storage.memory.queues import MemoryQueues, is_offered
 from holdfast.storage.memory.tokens import MemoryTokens
 from holdfast.storage.memory.upkeep import MemoryUpkeep
 from holdfast.storage.oversize import keep_blobs
@@ -111,6 +113,10 @@ class MemoryStore:
             assert append.create is not None
             run = data.runs[append.run_id] = StoredRun(append.create, append.view)
         run.head = _next(run.head if append.create is None else None, append)
+        if append.view.status not in ENDED:
+            run.ended_at = None
+        elif append.create is not None or append.view.status != run.view.status:
+            run.ended_at = append.rows[-1].at
         run.view = append.view
         run.rows.extend(append.rows)
         if append.has_extras:
@@ -163,14 +169,20 @@ class MemoryStore:
 
     def runs(self, query: Query) -> list[RunRow]:
         with self._use() as data:
-            newest = sorted(
-                data.runs, key=lambda run_id: (data.runs[run_id].new.created_at, run_id), reverse=True
+            begins_after = query.begins_after
+            found = (
+                Position(run.new.created_at, run_id)
+                for run_id, run in data.runs.items()
+                if _fits(run_id, run, query) and (not query.offered or self._is_offered(run_id, run))
             )
-            if query.before is not None:
-                self._run(query.before)
-                newest = newest[newest.index(query.before) + 1 :]
-            found = [run_id for run_id in newest if _fits(data.runs[run_id], query)]
-            return [self._row(run_id, data.runs[run_id]) for run_id in found[: max(query.limit, 0)]]
+            later = (place for place in found if begins_after is None or place < begins_after)
+            listed = heapq.nlargest(max(query.limit, 0), later)
+            return [self._row(place.run_id, data.runs[place.run_id]) for place in listed]
+
+    def _is_offered(self, run_id: str, run: StoredRun) -> bool:
+        holder, expires_at = self._data.holders.get(run.head.holder or "", (None, 0.0))
+        now = self.now()
+        return not leases.is_held(holder, expires_at, now, self._alive) and is_offered(run_id, run, now)
 
     def _row(self, run_id: str, run: StoredRun) -> RunRow:
         holder, expires_at = self._data.holders.get(run.head.holder or "", (None, 0.0))
@@ -179,7 +191,8 @@ class MemoryStore:
             run_id=run_id, flow=new.flow, status=view.status, seq=last.seq, digest=last.digest, fingerprint=view.fingerprint,
             state_version=view.state_version, created_at=new.created_at, updated_at=last.at, input_digest=new.input_digest,
             labels=dict(new.labels), parent=new.parent, queue=new.queue, priority=new.priority, active=tuple(view.active),
-            error=view.error, rewinds=tuple(view.rewinds), due_at=view.due_at, fence=run.head.fence, holder=holder,
+            error=view.error, rewinds=tuple(view.rewinds), due_at=view.due_at, asks=view.asks, active_s=view.active_s,
+            situation=view.situation, fence=run.head.fence, holder=holder,
             held=leases.is_held(holder, expires_at, self.now(), self._alive),
         )  # fmt: skip
 
@@ -210,7 +223,7 @@ class MemoryStore:
                 and self._alive(old) is False
                 and old.id not in _find_holders(data)
             ):
-                del data.holders[old.id]
+                del data.holders[old.id], data.registered[old.id]
             failpoints.reach("claim.committed")
             return Lease(run_id, run.head.fence, run.head.seq)
 
@@ -221,6 +234,7 @@ class MemoryStore:
                 self._renew(data, holder)
             else:
                 data.holders.pop(holder.id, None)
+                data.registered.pop(holder.id, None)
                 for run in data.runs.values():
                     if run.head.holder == holder.id:
                         run.head = msgspec.structs.replace(run.head, holder=None)
@@ -234,9 +248,10 @@ class MemoryStore:
         holding = _find_holders(data) if old else set()
         for engine in old:
             if engine not in holding:
-                del data.holders[engine]
+                del data.holders[engine], data.registered[engine]
 
     def _renew(self, data: Data, holder: Holder) -> None:
+        data.registered.setdefault(holder.id, self.now())
         known, _ = data.holders.get(holder.id, (holder, 0.0))
         data.holders[holder.id] = (
             msgspec.structs.replace(
@@ -361,9 +376,14 @@ def _between(run: StoredRun, after: int, upto: int | None) -> list[Row]:
     return run.rows[max(after - first + 1, 0) : end]
 
 
-def _fits(run: StoredRun, query: Query) -> bool:
+def _fits(run_id: str, run: StoredRun, query: Query) -> bool:
+    created_from = query.created[0]
     return (
         (not query.status or run.view.status in query.status)
+        and (query.ids is None or run_id in query.ids)
+        and run_id.startswith(query.prefix)
+        and (not query.asks or may_ask(run.view))
+        and (created_from is None or run.new.created_at >= created_from)
         and (query.flow is None or run.new.flow == query.flow)
         and (query.parent is None or run.new.parent == query.parent)
         and (query.queue is None or run.new.queue == query.queue)

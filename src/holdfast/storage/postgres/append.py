@@ -36,11 +36,31 @@ _EVENT = (Ints, Ints, Floats, Texts, Texts, Ints, Ints, Ints, Bytes, Bytes, Byte
 _ROW = _EVENT[2:]
 _ONE = (Flags, Texts, Texts, Ints, Ints, Texts, Flags, Texts, Texts, Ints, Texts, Texts, Texts, Floats, Ints, Floats, Bytes,
         *_ROW, *_ROW)  # fmt: skip
-_ONE_TYPES = [*(kind.element for kind in _ONE), *(kind.oid for kind in _ROW)]
+_ONE_TYPES = [
+    *(kind.element for kind in _ONE),
+    *(kind.oid for kind in _ROW),
+    *(kind.element for kind in (Ints, Floats, Texts)),
+]
 _NO_ROW = [None] * len(_ROW)
 _NEW_RUN = (Texts, Texts, Texts, Bytes, Texts, Floats, Texts, Ints, Bytes, Floats, Texts, Ints, Texts, Texts, Texts, Floats,
-            Ints, Texts, Texts, Ints)  # fmt: skip
-_VIEW = (Ints, Ints, Bytes, Floats, Texts, Texts, Ints, Texts, Texts, Texts, Floats, Texts)
+            Ints, Texts, Texts, Ints, Ints, Floats, Texts)  # fmt: skip
+_VIEW = (
+    Ints,
+    Ints,
+    Bytes,
+    Floats,
+    Texts,
+    Texts,
+    Ints,
+    Texts,
+    Texts,
+    Texts,
+    Floats,
+    Texts,
+    Ints,
+    Floats,
+    Texts,
+)
 
 
 class _Head(msgspec.Struct):
@@ -130,6 +150,8 @@ def _one(database: PostgresDatabase, append: Append) -> list[bytes | None]:
         None if view.error is None else text(view.error), _encode(view.rewinds) if view.rewinds else None,
         None if view.due_at is None else real(view.due_at), whole(last.seq), real(last.at), last.digest,
         *_plain(rows[0]), *(_plain(rows[1]) if len(rows) > 1 else _NO_ROW), *(_arrays(rows[2:]) if len(rows) > 2 else _NO_ROW),
+        None if view.asks is None else whole(view.asks), None if view.active_s is None else real(view.active_s),
+        None if view.situation is None else text(view.situation),
     ]  # fmt: skip
 
 
@@ -222,7 +244,7 @@ def _create_runs(transaction: Transaction, new: list[Append], heads: dict[str, _
             append.run_id, create.flow, create.parent, create.input_digest, _encode(create.labels).decode(), create.created_at,
             view.status, last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
             _json(view.rewinds), view.due_at, int(append.holder is not None), None if append.release else append.holder,
-            create.queue, create.priority,
+            create.queue, create.priority, view.asks, view.active_s, view.situation,
         ))  # fmt: skip
     made = transaction.rows("create_runs", *_columns(_NEW_RUN, rows))
     if len(made) < len(new):
@@ -230,13 +252,13 @@ def _create_runs(transaction: Transaction, new: list[Append], heads: dict[str, _
     for run_id, key in made:
         heads[run_id].key = key
     labels = [
-        (heads[append.run_id].key, name, value)
+        (heads[append.run_id].key, name, value, append.create.created_at)
         for append in new
         if append.create is not None
         for name, value in append.create.labels.items()
     ]
     if labels:
-        transaction.do("label_runs", *_columns((Ints, Texts, Texts), labels))
+        transaction.do("label_runs", *_columns((Ints, Texts, Texts, Floats), labels))
 
 
 def _advance_runs(transaction: Transaction, accepted: list[Append], heads: dict[str, _Head]) -> None:
@@ -249,7 +271,7 @@ def _advance_runs(transaction: Transaction, accepted: list[Append], heads: dict[
         view, last, head = append.view, append.rows[-1], heads[run_id]
         rows.append((
             head.key, last.seq, last.digest, last.at, view.status, view.fingerprint, view.state_version, _json(view.active),
-            view.error, _json(view.rewinds), view.due_at, head.holder,
+            view.error, _json(view.rewinds), view.due_at, head.holder, view.asks, view.active_s, view.situation,
         ))  # fmt: skip
     if rows:
         transaction.do("advance_runs", *_columns(_VIEW, rows))

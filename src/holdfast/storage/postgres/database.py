@@ -146,8 +146,17 @@ class PostgresDatabase:
         """Return the rows that a named query selects. Returns no rows if one of the values cannot be stored in PostgreSQL,
         because no row can contain it.
         """
+        return self._select(self.sql[query], values)
+
+    def read_joined(self, parts: Sequence[str], values: Sequence[Any]) -> list[Cells]:
+        """Return the rows that a query selects which consists of named parts. Each `?` in it stands for the next value."""
+        first, *rest = " ".join(self.sql[part] for part in parts).split("?")
+        numbered = "".join(f"${number}{text}" for number, text in enumerate(rest, 1))
+        return self._select(first + numbered, values)
+
+    def _select(self, sql: str, values: Sequence[Any]) -> list[Cells]:
         try:
-            return self._ask(query, values)
+            return self._ask(sql, values)
         except (UnicodeEncodeError, OverflowError, struct.error, psycopg.DataError):
             return []
         except psycopg.Error as fault:
@@ -158,26 +167,26 @@ class PostgresDatabase:
         effect when it is repeated.
         """
         try:
-            return self._ask(query, values)
+            return self._ask(self.sql[query], values)
         except Unfit as fault:
             raise CodecError(f"a value cannot be stored: {message_of(fault)}", path=query) from fault
         except psycopg.Error as fault:
             raise self.fault(fault) from fault
 
-    def _ask(self, query: str, values: Sequence[Any]) -> list[Cells]:
-        """Execute a query, and once more on another connection if the first is lost: the server may have been restarted."""
+    def _ask(self, sql: str, values: Sequence[Any]) -> list[Cells]:
+        """Execute a statement, and once more on another connection if the first is lost: the server may have been restarted."""
         try:
-            return self._ask_once(query, values)
+            return self._ask_once(sql, values)
         except (psycopg.OperationalError, psycopg.InterfaceError):
-            return self._ask_once(query, values)
+            return self._ask_once(sql, values)
 
-    def _ask_once(self, query: str, values: Sequence[Any]) -> list[Cells]:
+    def _ask_once(self, sql: str, values: Sequence[Any]) -> list[Cells]:
         self.require_own()
         with self._readers:
             connection = self._borrow()
             try:
                 cursor = connection.cursor(binary=True)
-                cursor.execute(self.sql[query], values)
+                cursor.execute(sql, values)
                 return cursor.fetchall() if cursor.description else []
             finally:
                 self._give_back(connection)
@@ -232,7 +241,7 @@ class PostgresDatabase:
         lock ends it.
         """
         with suppress(psycopg.Error, StoreError):
-            self._ask_once("end_stuck", (self._bounds[1],))
+            self._ask_once(self.sql["end_stuck"], (self._bounds[1],))
 
     def _try_steps(self, line: _Line, steps: Callable[[Session], T]) -> T:
         """Call `steps`, and repeat it if the server rolled the transaction back because of a deadlock."""
@@ -362,7 +371,7 @@ class PostgresDatabase:
     def write_alone(self, query: str, *values: Any) -> None:
         """Execute one statement as its own transaction. It is never sent twice, even if its outcome is unknown."""
         try:
-            self._ask_once(query, values)
+            self._ask_once(self.sql[query], values)
         except psycopg.Error as fault:
             raise self.fault(fault) from fault
 

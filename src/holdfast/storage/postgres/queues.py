@@ -24,11 +24,22 @@ import msgspec
 from holdfast.errors import CodecError, RequestExists, RunNotFound, RunOver
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.offers import Fates, Offer, choose, full, list_queues, room
+from holdfast.storage.offers import Fates, Offer, choose, full, list_offered, list_queues, room
 from holdfast.storage.postgres.arrays import Array, Bytes, Floats, Ints, Texts
 from holdfast.storage.postgres.database import PostgresDatabase, Session, Transaction
 from holdfast.storage.postgres.listener import PostgresListener
-from holdfast.storage.queues import FENCE_STEP, LiveHolder, Posted, Queue, Request, Taken, Wanted
+from holdfast.storage.queues import (
+    BOARD_MINUTES,
+    FENCE_STEP,
+    Board,
+    LiveHolder,
+    Posted,
+    Queue,
+    Request,
+    Taken,
+    Wanted,
+    minutes_until,
+)
 from holdfast.storage.verdicts import digest_request, is_new_request
 
 _encode = msgspec.json.Encoder().encode
@@ -226,6 +237,20 @@ class PostgresQueues:
 
     def holders(self) -> list[LiveHolder]:
         return self._fates().list_live(self._database.read("held_runs"))
+
+    def board(self) -> Board:
+        read = self._database.read
+        ends = read("count_ends", self._given_now(), BOARD_MINUTES - 1)
+        now = ends[0][0]
+        return Board(
+            at=now,
+            counts=dict(read("count_statuses")),
+            asks=read("count_questions")[0][0],
+            asking=read("count_asking")[0][0],
+            offered=list_offered(read("count_offers", Texts(self._fates().lost), self._given_now())),
+            minutes=minutes_until(now, (end[1:] for end in ends if end[1] is not None)),
+            holders=tuple(self.holders()),
+        )
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         fates = self._fates()

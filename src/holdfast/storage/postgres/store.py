@@ -18,9 +18,10 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreError
-from holdfast.storage import leases, schema
+from holdfast.storage import leases, schema, walks
 from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
+from holdfast.storage.offers import Fates
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.postgres import append as postgres_append
 from holdfast.storage.postgres import setup
@@ -145,35 +146,31 @@ class PostgresStore:
     # --- runs ----------------------------------------------------------------------------------------
 
     def run(self, run_id: str) -> RunRow:
-        rows = self._list(run_id, None, None, None, None, None, None, 1, None)
+        rows = self._list(["runs", "run_of_id"], [run_id])
         if not rows:
             raise RunNotFound(run_id, self.url)
         return rows[0]
 
     def runs(self, query: Query) -> list[RunRow]:
-        if query.before is not None:
-            self._require(query.before)
-        return self._list(
-            None,
-            Texts(query.status) if query.status else None,
-            query.flow,
-            query.parent,
-            Texts(list(query.labels)) if query.labels else None,
-            Texts(list(query.labels.values())) if query.labels else None,
-            query.before,
-            max(query.limit, 0),
-            query.queue,
-        )
+        return self._list(*walks.plan(query, count=self._count, as_list=Texts, offer=self._offer))
 
-    def _list(self, *conditions: Any) -> list[RunRow]:
+    def _count(self, query: str, *values: str) -> int:
+        found = self._database.read(query, *values, walks.FEW)
+        return int(found[0][0]) if found else 0
+
+    def _offer(self) -> tuple[Texts, float | None]:
+        now = self._given_now()
+        return Texts(Fates[str](self._database.read("holders", now), 0.0, self._alive).lost), now
+
+    def _list(self, parts: Sequence[str], values: Sequence[Any]) -> list[RunRow]:
         given = self._given_now()
         known: dict[str, bool] = {}  # each holder is checked once, however many runs it holds
         listed = []
-        for cells in self._database.read("runs", *conditions):
-            holder, now = holder_of(cells[21:]), cells[19]
+        for cells in self._database.read_joined(parts, values):
+            holder, now = holder_of(cells[24:]), cells[22]
             if holder is not None and holder.id not in known:
                 known[holder.id] = leases.is_held(
-                    holder, cells[20], now if given is None else given, self._alive
+                    holder, cells[23], now if given is None else given, self._alive
                 )
             listed.append(run_row(cells, holder, holder is not None and known[holder.id]))
         if listed:

@@ -117,11 +117,11 @@ class Appends:
         """Accept or refuse an append. Of an accepted one, collect the rows and the run row for the statements that write many
         rows, and write the extras (snapshots, definition, handled requests) at once.
         """
-        run, seq, fence, status, holder_id = head
+        run, seq, fence, status, asks, holder_id = head
         verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
         if verdict is not None:
             return verdict
-        gathered.advance(run, status, append)
+        gathered.advance(run, status, asks, append)
         self.offers = self.offers or append.release
         gathered.write(run, append)
         if append.has_extras:
@@ -186,11 +186,11 @@ class Appends:
         elif head is None:
             return RunNotFound(append.run_id, self._database.url)
         else:
-            run, seq, fence, status, holder_id = head
+            run, seq, fence, status, asks, holder_id = head
             verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
             if verdict is not None:
                 return verdict
-            self._advance(run, status, append)
+            self._advance(run, status, asks, append)
         rows.extend([(run, *astuple(row)) for row in append.rows])
         self._write_extras(run, append)
         if append.view.status in FINAL:
@@ -205,24 +205,25 @@ class Appends:
             append.run_id, new.flow, new.parent, new.input_digest, _encode(new.labels).decode(), new.created_at, view.status,
             last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
             _json(view.rewinds), view.due_at, int(holder is not None), holder if held else None, new.queue,
-            new.priority))  # fmt: skip
+            new.priority, view.asks, view.active_s, view.situation))  # fmt: skip
         self.offers = self.offers or not held
         run: int = self._cursor.connection.last_insert_rowid()
         for name, value in new.labels.items():
-            self._cursor.execute(_SQL["label_run"], (run, name, value))
+            self._cursor.execute(_SQL["label_run"], (run, name, value, new.created_at))
         return run
 
-    def _advance(self, run: int, status: str, append: Append) -> None:
+    def _advance(self, run: int, status: str, asks: int | None, append: Append) -> None:
         view, last = append.view, append.rows[-1]
         self._cursor.execute(_ADVANCE_RUN, (
             run, last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
-            _json(view.rewinds), view.due_at))  # fmt: skip
-        self._turn(run, status, append)
+            _json(view.rewinds), view.due_at, view.active_s, view.situation))  # fmt: skip
+        self._turn(run, status, asks, append)
 
-    def _turn(self, run: int, status: str, append: Append) -> None:
-        """Write the parts of a run row that seldom change: its status, and the release of its lease."""
-        if status != append.view.status:
-            self._cursor.execute(_SQL["turn_run"], (run, append.view.status))
+    def _turn(self, run: int, status: str, asks: int | None, append: Append) -> None:
+        """Write the parts of a run row that seldom change: its status, its number of questions, and the release of its lease."""
+        view = append.view
+        if status != view.status or asks != view.asks:
+            self._cursor.execute(_SQL["turn_run"], (run, view.status, view.asks, append.rows[-1].at))
         if append.release:
             self._cursor.execute(_SQL["release_lease"], (append.run_id, append.holder, append.fence))
             self.offers = True

@@ -26,7 +26,7 @@ MANY = 32
 SCALE = 4194304.0
 _encode = msgspec.json.Encoder().encode
 _decode_heads = msgspec.json.Decoder(
-    list[tuple[int | None, int | None, int | None, str | None, str | None]]
+    list[tuple[int | None, int | None, int | None, str | None, int | None, str | None]]
 ).decode
 
 
@@ -39,7 +39,10 @@ def are_separate(batch: Sequence[Append]) -> bool:
 
 def fits(append: Append) -> bool:
     """Return whether an append can be passed to SQLite as JSON and bytes without losing precision."""
-    if append.view.error is not None or not append.rows:
+    view = append.view
+    if view.error is not None or not append.rows:
+        return False
+    if view.active_s is not None and not (view.active_s * SCALE).is_integer():
         return False
     new = append.create
     if new is not None and (new.parent is not None or not (new.created_at * SCALE).is_integer()):
@@ -56,7 +59,7 @@ def ids(appends: Sequence[Append]) -> str:
 
 
 def heads(told: str) -> list[tuple[Any, ...]]:
-    """Decode the result of the query `heads`: key, seq, fence, status and holder of each run."""
+    """Decode the result of the query `heads`: key, seq, fence, status, questions and holder of each run."""
     return list(_decode_heads(told))
 
 
@@ -83,17 +86,17 @@ class Gathered:
         """Return the run rows of the new runs, as JSON."""
         return as_json([_creation_cells(append, holder) for append, holder in self.creations.values()])
 
-    def advance(self, run: int, status: str | None, append: Append) -> None:
-        """Collect the changes of an existing run row. A new status and the release of the lease are collected in `turns`, because
-        they are rare.
+    def advance(self, run: int, status: str | None, asks: int | None, append: Append) -> None:
+        """Collect the changes of an existing run row, which has this status and so many questions. A new status, a change of the
+        questions and the release of the lease are collected in `turns`, because they are rare.
         """
         view, last = append.view, append.rows[-1]
         self.advances.append((
             run, last.seq, last.digest.hex(), int(last.at * SCALE), view.fingerprint, view.state_version,
-            _json(view.active), _json(view.rewinds), view.due_at,
+            _json(view.active), _json(view.rewinds), view.due_at, _scaled(view.active_s), view.situation,
         ))  # fmt: skip
-        if append.release or status != view.status:
-            self.turns.append((run, view.status, int(append.release)))
+        if append.release or status != view.status or asks != view.asks:
+            self.turns.append((run, view.status, int(append.release), view.asks, int(last.at * SCALE)))
             if view.status in FINAL:
                 self.ends.append((run, last.seq))
 
@@ -124,8 +127,12 @@ def _creation_cells(append: Append, holder: int | None) -> tuple[Any, ...]:
         append.run_id, new.flow, new.input_digest.hex(), _encode(new.labels).decode(), int(new.created_at * SCALE), view.status,
         last.seq, last.digest.hex(), int(last.at * SCALE), view.fingerprint, view.state_version, _json(view.active),
         _json(view.rewinds), view.due_at, int(holder is not None), None if append.release else holder, new.queue,
-        new.priority,
+        new.priority, view.asks, _scaled(view.active_s), view.situation,
     )  # fmt: skip
+
+
+def _scaled(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * SCALE)
 
 
 def _json(values: tuple[Any, ...]) -> str | None:

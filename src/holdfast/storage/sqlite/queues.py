@@ -18,8 +18,19 @@ import msgspec
 from holdfast.errors import RequestExists, RunNotFound, RunOver
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.offers import Cells, Fates, Offer, choose, full, list_queues, room
-from holdfast.storage.queues import FENCE_STEP, LiveHolder, Posted, Queue, Request, Taken, Wanted
+from holdfast.storage.offers import Cells, Fates, Offer, choose, full, list_offered, list_queues, room
+from holdfast.storage.queues import (
+    BOARD_MINUTES,
+    FENCE_STEP,
+    Board,
+    LiveHolder,
+    Posted,
+    Queue,
+    Request,
+    Taken,
+    Wanted,
+    minutes_until,
+)
 from holdfast.storage.sql_rows import holder_cells
 from holdfast.storage.sqlite.database import SqliteDatabase
 from holdfast.storage.verdicts import digest_request
@@ -112,11 +123,24 @@ class SqliteQueues:
     def holders(self) -> list[LiveHolder]:
         return self._fates(self._database.read).list_live(self._database.read("held_runs"))
 
+    def board(self) -> Board:
+        read, now = self._database.read, self._database.now()
+        since = (now // 60 - BOARD_MINUTES + 1) * 60
+        return Board(
+            at=now,
+            counts=dict(read("count_statuses")),
+            asks=read("count_questions")[0][0],
+            asking=read("count_asking")[0][0],
+            offered=list_offered(read("count_offers", _json(self._fates(read).lost), now)),
+            minutes=minutes_until(now, read("count_ends", since)),
+            holders=tuple(self.holders()),
+        )
+
     def give_back(self, holders: Collection[str]) -> list[str]:
         def write() -> list[str]:
             told = self._within("holders")
             lost = frozenset(Fates[int](told, self._database.now(), self._alive).lost)
-            gone = {engine: key for key, _, engine, *_ in told if key in lost and engine in holders}
+            gone = {engine: key for key, _, _, _, engine, *_ in told if key in lost and engine in holders}
             for key in gone.values():
                 self._database.do("release_dead", key)
                 self._database.do("drop_idle_holder", key)

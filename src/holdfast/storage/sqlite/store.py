@@ -17,11 +17,12 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.errors import RunHeld, RunNotFound, StorePoisoned
-from holdfast.storage import leases, schema
+from holdfast.storage import leases, schema, walks
 from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
 from holdfast.storage.files import disk
 from holdfast.storage.files.blobs import FileBlobs
+from holdfast.storage.offers import Fates
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
 from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, request_of, run_row
@@ -152,43 +153,31 @@ class SqliteStore:
     # --- runs ----------------------------------------------------------------------------------------
 
     def run(self, run_id: str) -> RunRow:
-        rows = self._list(["runs_of_id"], [run_id])
+        rows = self._list([_SQL["runs"], _SQL["run_of_id"]], [run_id])
         if not rows:
             raise RunNotFound(run_id, self.url)
         return rows[0]
 
     def runs(self, query: Query) -> list[RunRow]:
-        parts: list[str] = []
-        values: list[Any] = []
-        if query.status:
-            parts.append("runs_of_status")
-            values.append(_encode(query.status).decode())
-        if query.flow is not None:
-            parts.append("runs_of_flow")
-            values.append(query.flow)
-        if query.parent is not None:
-            parts.append("runs_of_parent")
-            values.append(query.parent)
-        if query.queue is not None:
-            parts.append("runs_of_queue")
-            values.append(query.queue)
-        for label in query.labels.items():
-            parts.append("runs_of_label")
-            values.extend(label)
-        if query.before is not None:
-            self._database.require_run(query.before)
-            parts.append("runs_behind")
-            values.append(query.before)
-        return self._list([*parts, "runs_newest"], [*values, max(query.limit, 0)])
+        parts, values = walks.plan(query, count=self._count, as_list=_json, offer=self._offer)
+        return self._list([_SQL[part] for part in parts], values)
+
+    def _count(self, query: str, *values: str) -> int:
+        found = self._database.read(query, *values, walks.FEW)
+        return int(found[0][0]) if found else 0
+
+    def _offer(self) -> tuple[str, float]:
+        now = self.now()
+        return _json(Fates[int](self._database.read("holders"), now, self._alive).lost), now
 
     def _list(self, parts: Sequence[str], values: Sequence[Any]) -> list[RunRow]:
         now = self.now()
         known: dict[str, bool] = {}  # each holder is checked once, however many runs it holds
         listed = []
-        for cells in self._database.select("\n".join(_SQL[part] for part in ("runs", *parts)), tuple(values)):
-            holder = holder_of(cells[20:])
+        for cells in self._database.select("\n".join(parts), tuple(values)):
+            holder = holder_of(cells[23:])
             if holder is not None and holder.id not in known:
-                known[holder.id] = leases.is_held(holder, cells[19], now, self._alive)
+                known[holder.id] = leases.is_held(holder, cells[22], now, self._alive)
             listed.append(run_row(cells, holder, holder is not None and known[holder.id]))
         return listed
 
@@ -278,3 +267,7 @@ class SqliteStore:
         if self._database.is_own():
             self._database.news.hush()
             self._database.close()
+
+
+def _json(texts: Sequence[str | int]) -> str:
+    return _encode(texts).decode()

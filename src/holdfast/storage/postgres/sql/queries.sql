@@ -67,28 +67,36 @@ select id from holdfast.holders where id = any($1::text[]) order by id for key s
 -- append_one: a whole append in one statement and transaction; null if it is refused. Parameters have types, as casts cost time
 select holdfast.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22,
                            $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42,
-                           $43, $44)
+                           $43, $44, $45, $46, $47)
 
 -- create_runs: insert new run rows, except those whose run id is taken
 insert into holdfast.runs (run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
-                           state_version, active, error, rewinds, due_at, fence, holder, queue, priority)
-select * from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::float8[], $7::text[], $8::bigint[],
+                           state_version, active, error, rewinds, due_at, fence, holder, queue, priority, asks, active_s,
+                           situation, ended_at)
+select new.*, case when new.status in ('completed', 'failed', 'cancelled') then new.updated_at end from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::float8[], $7::text[], $8::bigint[],
                      $9::bytea[], $10::float8[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[],
-                     $16::float8[], $17::bigint[], $18::text[], $19::text[], $20::bigint[])
+                     $16::float8[], $17::bigint[], $18::text[], $19::text[], $20::bigint[], $21::bigint[], $22::float8[],
+                     $23::text[])
+     as new(run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint, state_version,
+            active, error, rewinds, due_at, fence, holder, queue, priority, asks, active_s, situation)
 on conflict (run_id) do nothing
 returning run_id, key
 
 -- label_runs: insert the labels of new runs
-insert into holdfast.labels (run, name, value) select * from unnest($1::bigint[], $2::text[], $3::text[])
+insert into holdfast.labels (run, name, value, created_at)
+select * from unnest($1::bigint[], $2::text[], $3::text[], $4::float8[])
 
 -- advance_runs: update run rows after a batch of appends; an index is written only if an indexed column changes
 update holdfast.runs set
     seq = new.seq, digest = new.digest, updated_at = new.at, status = new.status, fingerprint = new.fingerprint,
     state_version = new.state_version, active = new.active, error = new.error, rewinds = new.rewinds, due_at = new.due_at,
-    holder = new.holder
+    holder = new.holder, asks = new.asks, active_s = new.active_s, situation = new.situation,
+    ended_at = case when new.status not in ('completed', 'failed', 'cancelled') then null
+                    when runs.status = new.status then runs.ended_at else new.at end
 from unnest($1::bigint[], $2::bigint[], $3::bytea[], $4::float8[], $5::text[], $6::text[], $7::bigint[], $8::text[], $9::text[],
-            $10::text[], $11::float8[], $12::text[])
-     as new(key, seq, digest, at, status, fingerprint, state_version, active, error, rewinds, due_at, holder)
+            $10::text[], $11::float8[], $12::text[], $13::bigint[], $14::float8[], $15::text[])
+     as new(key, seq, digest, at, status, fingerprint, state_version, active, error, rewinds, due_at, holder, asks, active_s,
+            situation)
 where runs.key = new.key
 
 -- write_events: insert the events of logs
@@ -120,27 +128,170 @@ select key from holdfast.runs where run_id = $1
 -- lock_run: lock a run, so that it cannot be deleted, completed or cancelled until the transaction ends
 select key from holdfast.runs where run_id = $1 for key share
 
--- runs: run rows with their holders; a condition whose parameter is null does not apply
+-- runs: run rows with their holders; the queries below say which of them. Parameters are numbered when the parts are joined
 select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
        runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.active, runs.error, runs.rewinds, runs.due_at,
-       runs.fence, runs.queue, runs.priority, extract(epoch from clock_timestamp())::float8, holders.expires_at, holders.id,
-       holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s,
-       holders.flows, holders.queues, holders.version
-from holdfast.runs left join holdfast.holders on holders.id = runs.holder
-where ($1::text is null or runs.run_id = $1)
-  and ($2::text[] is null or runs.status = any($2))
-  and ($3::text is null or runs.flow = $3)
-  and ($4::text is null or runs.parent = $4)
-  and ($5::text[] is null or runs.key in (
-      select labels.run from holdfast.labels
-      join unnest($5::text[], $6::text[]) as wanted(name, value)
-        on hashtextextended(labels.name, 0) = hashtextextended(wanted.name collate "C", 0)
-       and hashtextextended(labels.value, 0) = hashtextextended(wanted.value collate "C", 0)
-       and labels.name = wanted.name and labels.value = wanted.value
-      group by labels.run having count(*) = cardinality($5)))
-  and ($7::text is null or (runs.created_at, runs.run_id) < (select created_at, run_id from holdfast.runs where run_id = $7))
-  and ($9::text is null or runs.queue = $9)
-order by runs.created_at desc, runs.run_id desc limit $8::bigint
+       runs.fence, runs.queue, runs.priority, runs.asks, runs.active_s, runs.situation,
+       extract(epoch from clock_timestamp())::float8, holders.expires_at, holders.id, holders.host, holders.boot,
+       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues, holders.version
+
+-- run_of_id: which: the run with this id
+from holdfast.runs left join holdfast.holders on holders.id = runs.holder where runs.run_id = ?
+
+-- page: which: the newest of those that one walk finds between two positions, among the runs of one flow, parent or queue
+from (select found.key from (select ?::float8 as since, ?::float8 as at, ?::text as id, ?::text as one) as bound
+      cross join lateral (
+
+-- page_end: order and length of a page
+) as found order by found.created_at desc, found.run_id desc limit ?::bigint) as found
+join holdfast.runs on runs.key = found.key left join holdfast.holders on holders.id = runs.holder
+order by runs.created_at desc, runs.run_id desc
+
+-- page_of_statuses: `page` of several walks, one for each status of a list
+from (select found.key from (select ?::float8 as since, ?::float8 as at, ?::text as id, ?::text as one) as bound
+      cross join unnest(?::text[]) as wanted(value) cross join lateral (
+
+-- page_of_statuses_end: order and length of a page that several walks find
+) as found order by found.created_at desc, found.run_id desc limit ?::bigint) as found
+join holdfast.runs on runs.key = found.key left join holdfast.holders on holders.id = runs.holder
+order by runs.created_at desc, runs.run_id desc
+
+-- walk_ids: a walk over the runs with these ids
+select walk.key, walk.created_at, walk.run_id from holdfast.runs as walk
+where walk.run_id = any(?::text[])
+and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_parent: a walk over the runs that were forked from one run
+select walk.key, walk.created_at, walk.run_id from holdfast.runs as walk
+where walk.parent = any(array[bound.one])
+and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_label: a walk over the runs with a label
+select walk.key, walk.created_at, walk.run_id
+from (select ?::text collate "C" as name, ?::text collate "C" as value) as label
+join holdfast.labels on hashtextextended(labels.name, 0) = hashtextextended(label.name, 0)
+                    and hashtextextended(labels.value, 0) = hashtextextended(label.value, 0)
+                    and labels.name = label.name and labels.value = label.value
+join holdfast.runs as walk on walk.key = labels.run
+where labels.created_at between bound.since and bound.at and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_asking: a walk over the runs that ask a question, or may ask one
+select walk.key, walk.created_at, walk.run_id from holdfast.runs as walk
+where (walk.asks > 0 or (walk.asks is null and walk.status not in ('completed', 'cancelled')))
+and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_flow: a walk over the runs of one flow that have a wanted status
+select walk.key, walk.created_at, walk.run_id from holdfast.runs as walk
+where walk.flow = any(array[bound.one]) and walk.status = wanted.value
+and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_queue: a walk over the runs in one queue
+select walk.key, walk.created_at, walk.run_id from holdfast.runs as walk
+where walk.queue = any(array[bound.one])
+and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_status: a walk over the runs that have a wanted status
+select walk.key, walk.created_at, walk.run_id from holdfast.runs as walk
+where walk.status = any(array[wanted.value])
+and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_prefix: a walk over the few runs whose ids begin with a text; the condition `with_prefix` follows
+select walk.key, walk.created_at, walk.run_id from holdfast.runs as walk
+where walk.created_at + 0 >= bound.since and (walk.created_at + 0, walk.run_id) < (bound.at, bound.id)
+
+-- walk_age: a walk over all runs
+select walk.key, walk.created_at, walk.run_id from holdfast.runs as walk
+where walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- with_status: condition: runs with one of these statuses
+and walk.status = any(?::text[])
+
+-- with_flow: condition: runs of this flow
+and walk.flow = ?::text
+
+-- with_parent: condition: runs that were forked from this run
+and walk.parent = ?::text
+
+-- with_queue: condition: runs in this queue
+and walk.queue = ?::text
+
+-- with_label: condition: runs that have this label; used once for each label
+and (walk.labels::jsonb -> ?::text) = to_jsonb(?::text)
+
+-- with_prefix: condition: runs whose ids begin with a text: it is given, and the first text after all that begin with it
+and walk.run_id >= ?::text and walk.run_id < ?::text
+
+-- with_questions: condition: runs that ask a question, or may ask one
+and (walk.asks > 0 or (walk.asks is null and walk.status not in ('completed', 'cancelled')))
+
+-- with_offer: condition: runs that are on offer by their status or time, also those of lost holders
+and (walk.holder is null or walk.holder = any(?::text[]))
+and (walk.status in ('running', 'interrupted') or (walk.status = 'pending' and walk.due_at is null)
+     or (walk.status in ('pending', 'waiting')
+         and walk.due_at <= coalesce(?::float8, extract(epoch from clock_timestamp())::float8)))
+
+-- newest: order and length of a walk
+order by walk.created_at desc, walk.run_id desc limit ?::bigint
+
+-- newest_of_parent: order and length of `walk_parent`
+order by walk.parent desc, walk.created_at desc, walk.run_id desc limit ?::bigint
+
+-- newest_of_flow: order and length of `walk_flow`
+order by walk.flow desc, walk.status desc, walk.created_at desc, walk.run_id desc limit ?::bigint
+
+-- newest_of_queue: order and length of `walk_queue`
+order by walk.queue desc, walk.created_at desc, walk.run_id desc limit ?::bigint
+
+-- newest_of_status: order and length of `walk_status`
+order by walk.status desc, walk.created_at desc, walk.run_id desc limit ?::bigint
+
+-- newest_of_label: order and length of `walk_label`
+order by labels.created_at desc, walk.run_id desc limit ?::bigint
+
+-- newest_of_few: order and length of a walk over few runs; the sums keep PostgreSQL from walking over all runs in that order
+order by walk.created_at + 0 desc, walk.run_id || '' desc limit ?::bigint
+
+-- count_prefix: how many runs have an id that begins with a text, counted up to a limit
+select count(*) from (select from holdfast.runs where run_id >= $1::text and run_id < $2::text limit $3::bigint) as few
+
+-- count_label: how many runs have a label, counted up to a limit
+select count(*) from (select from holdfast.labels
+                      where hashtextextended(name, 0) = hashtextextended($1::text collate "C", 0)
+                        and hashtextextended(value, 0) = hashtextextended($2::text collate "C", 0) limit $3::bigint) as few
+
+-- count_statuses: how many runs have each status
+select status, count(*) from holdfast.runs group by status
+
+-- count_questions: how many questions are open
+select coalesce(sum(asks), 0)::bigint from holdfast.runs
+where asks > 0 or (asks is null and status not in ('completed', 'cancelled'))
+
+-- count_asking: how many runs ask a question, or may ask one, and have not failed
+select count(*) from holdfast.runs
+where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and status <> 'failed'
+
+-- count_offers: how many runs of each flow and queue are on offer by their status or time
+select flow, queue, count(*) from holdfast.runs
+where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null)
+group by flow, queue
+union all
+select flow, queue, count(*) from holdfast.runs
+where holder is null and status in ('pending', 'waiting') and due_at is not null
+and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8)
+group by flow, queue
+union all
+select flow, queue, count(*) from holdfast.runs
+where holder = any($1::text[])
+and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
+     or (status in ('pending', 'waiting') and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8)))
+group by flow, queue
+
+-- count_ends: the time, and how many runs ended in each of the last minutes, by status
+with now (at) as (select coalesce($1::float8, extract(epoch from clock_timestamp())::float8))
+select now.at, ends.minute, ends.status, ends.count
+from now left join lateral (
+    select floor(ended_at / 60)::bigint as minute, status, count(*) as count from holdfast.runs
+    where ended_at is not null and ended_at >= (floor(now.at / 60) - $2::bigint) * 60 group by 1, 2) as ends on true
 
 -- events: the events of a log between two seqs
 select seq, at, kind, node, iteration, execution, attempt, salt, body, digest
@@ -187,9 +338,10 @@ with left_alone as (
 select holdfast.tell(array_agg(key)) from left_alone
 
 -- renew_holder: insert or update the row of a holder, which now expires later
-insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
+insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version,
+                              registered_at)
 values ($1, $2, $3, $4, $5, $6, $7::float8, coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8,
-        $9, $10, $11)
+        $9, $10, $11, coalesce($8::float8, extract(epoch from clock_timestamp())::float8))
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
     flows = excluded.flows, queues = excluded.queues, version = excluded.version
 
@@ -199,9 +351,11 @@ with found as (
            current_setting('fsync') as fsync, current_setting('synchronous_commit') as synchronous_commit,
            set_config('lock_timeout', $12, true) as lock_wait
 ), renewed as (
-    insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
+    insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version,
+                                  registered_at)
     select $1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::float8,
-           coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8, $9::text, $10::text, $11::text
+           coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8, $9::text, $10::text, $11::text,
+           coalesce($8::float8, extract(epoch from clock_timestamp())::float8)
     from found
     where lock_wait is not null and found.version <= $13::bigint and ($14::boolean or 'off' not in (fsync, synchronous_commit))
     on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
@@ -229,8 +383,10 @@ select runs.key, runs.status, inbox.verb, inbox.digest
 from holdfast.runs left join holdfast.inbox on inbox.run = runs.key and inbox.id = $2 where runs.run_id = $1
 
 -- post: put a request into the inbox of a run; no row is returned if the request is there already
-insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest)
-values ($1, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0, $8)
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest, run_id, flow, queue, priority)
+select key, $2, $3, $4, $5, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8), 0, $8,
+       run_id, flow, queue, priority
+from holdfast.runs where key = $1
 on conflict (run, id) do nothing returning key
 
 -- lock_runs: lock runs in the order of their ids, so that none can be deleted, completed or cancelled until the transaction ends
@@ -241,10 +397,13 @@ select inbox.run, inbox.id, inbox.verb, inbox.digest
 from unnest($1::bigint[], $2::text[]) as given(run, id) join holdfast.inbox on inbox.run = given.run and inbox.id = given.id
 
 -- post_all: put requests into the inboxes of many runs; no row is returned for a request that is there already
-insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest)
-select run, id, verb, body, "by", reason, coalesce(at, extract(epoch from clock_timestamp())::float8), 0, digest
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest, run_id, flow, queue, priority)
+select given.run, given.id, given.verb, given.body, given."by", given.reason,
+       coalesce(given.at, extract(epoch from clock_timestamp())::float8), 0, given.digest,
+       runs.run_id, runs.flow, runs.queue, runs.priority
 from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::float8[], $8::bytea[])
      as given(run, id, verb, body, "by", reason, at, digest)
+join holdfast.runs on runs.key = given.run
 on conflict (run, id) do nothing returning run, id
 
 -- inbox: requests that wait for the runs of a holder
@@ -382,7 +541,7 @@ select verb from holdfast.inbox where run = $1 and taken = 0 order by key limit 
 
 -- delete_labels: delete the labels of a run
 delete from holdfast.labels using holdfast.runs, json_each_text(runs.labels::json) as label
-where runs.key = $1 and labels.run = $1
+where runs.key = $1 and labels.run = $1 and labels.created_at = runs.created_at
   and hashtextextended(labels.name, 0) = hashtextextended(label.key collate "C", 0)
   and hashtextextended(labels.value, 0) = hashtextextended(label.value collate "C", 0)
 
@@ -458,8 +617,8 @@ for no key update
 select holdfast.next_due($1::text[], $2::text[], $3::text[], $4::text[], $5::text[]), exists (select from holdfast.queues)
 
 -- holders: every engine that holds runs, or recently did, and how many seconds remain until it expires
-select id, expires_at - coalesce($1::float8, extract(epoch from clock_timestamp())::float8), id, host, boot, pid_namespace, pid,
-       process_started, ttl_s, flows, queues, version
+select id, expires_at - coalesce($1::float8, extract(epoch from clock_timestamp())::float8), expires_at - ttl_s, registered_at,
+       id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version
 from holdfast.holders
 
 -- held_runs: how many runs of each queue each holder holds

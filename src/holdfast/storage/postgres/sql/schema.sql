@@ -20,7 +20,8 @@ create table holdfast.holders (
     expires_at      double precision not null,
     flows           text,                     -- JSON: the flows whose runs it claims as a worker; null: it is not a worker
     queues          text,                     -- JSON: the queues from which it claims them; null: all queues
-    version         text not null default ''
+    version         text not null default '',
+    registered_at   double precision          -- when the engine was first seen; null: by a version that did not record it
 ) with (fillfactor = 50);
 
 -- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease. Pages keep free
@@ -46,13 +47,24 @@ create table holdfast.runs (
     fence         bigint not null,
     holder        text collate "C",           -- holders.id; null: the run is not held
     queue         text collate "C" not null default 'default',
-    priority      bigint not null default 0
+    priority      bigint not null default 0,
+    asks          bigint,                     -- how many questions are open; null: nor are the next two columns known
+    active_s      double precision,
+    situation     text,                       -- JSON; null: unknown, or empty
+    ended_at      double precision            -- when the run got its status; null: not completed, failed or cancelled
 ) with (fillfactor = 70);
 
+-- Listings. Each index ends with the order of a listing, so that a page is read from it without sorting. (A run that changes its
+-- status, or the number of its questions, writes them; a step without such a change writes none.)
 create index runs_by_age on holdfast.runs (created_at, run_id);
 create index runs_by_status on holdfast.runs (status, created_at, run_id);
-create index runs_by_flow on holdfast.runs (flow, created_at, run_id);
-create index runs_by_parent on holdfast.runs (parent) where parent is not null;
+create index runs_by_flow on holdfast.runs (flow, status, created_at, run_id);
+create index runs_by_parent on holdfast.runs (parent, created_at, run_id) where parent is not null;
+create index runs_by_queue on holdfast.runs (queue, created_at, run_id);
+create index runs_asking on holdfast.runs (created_at, run_id)
+where asks > 0 or (asks is null and status not in ('completed', 'cancelled'));
+create index runs_ended on holdfast.runs (ended_at, status) where ended_at is not null;
+
 create index runs_by_holder on holdfast.runs (holder, queue) where holder is not null;
 
 -- Runs that a worker may take, in the order in which they are taken, for each flow and queue.
@@ -70,12 +82,13 @@ create table holdfast.queues (
 
 -- The labels of runs, for searching. The index has hashes, because it cannot contain long texts.
 create table holdfast.labels (
-    run   bigint not null,
-    name  text collate "C" not null,
-    value text collate "C" not null
+    run        bigint not null,
+    name       text collate "C" not null,
+    value      text collate "C" not null,
+    created_at double precision not null      -- of the run
 );
 
-create index labels_by_value on holdfast.labels (hashtextextended(name, 0), hashtextextended(value, 0), run);
+create index labels_by_value on holdfast.labels (hashtextextended(name, 0), hashtextextended(value, 0), created_at, run);
 
 -- The events of all runs. Bodies over 1 KB are compressed by the client.
 create table holdfast.events (
@@ -125,11 +138,17 @@ create table holdfast.inbox (
     at     double precision not null,
     taken  bigint not null,                   -- the seq of the event that handled it; 0: not handled yet
     digest bytea,                             -- sha256 of verb and body; null: posted before there were digests
-    unmet  boolean not null default false     -- whether it still waited when the run was completed or cancelled
+    unmet  boolean not null default false,    -- whether it still waited when the run was completed or cancelled
+    run_id   text collate "C" not null,       -- this and the next three columns are those of the run
+    flow     text collate "C" not null,
+    queue    text collate "C" not null,
+    priority bigint not null
 );
 
 create unique index inbox_by_run on holdfast.inbox (run, id);
-create index inbox_waiting on holdfast.inbox (run) where taken = 0;
+create index inbox_waiting on holdfast.inbox (run, at, key) where taken = 0;
+-- Requests that wait, in the order in which workers take their runs.
+create index inbox_offered on holdfast.inbox (flow, queue, priority desc, at, run_id) where taken = 0;
 
 -- Who may use the server of this store, and for what. A token is never deleted, only revoked, because logs name it.
 create table holdfast.tokens (
@@ -222,7 +241,8 @@ create function holdfast.append_one(
     at_2 double precision, kind_2 text, node_2 text, iteration_2 bigint, execution_2 bigint, attempt_2 bigint,
     salt_2 bytea, body_2 bytea, digest_2 bytea,
     ats double precision[], kinds text[], nodes text[], iterations bigint[], executions bigint[], attempts bigint[],
-    salts bytea[], bodies bytea[], digests bytea[]
+    salts bytea[], bodies bytea[], digests bytea[],
+    new_asks bigint, new_active_s double precision, new_situation text
 ) returns double precision language plpgsql as $$
 declare
     of_key bigint;
@@ -237,7 +257,10 @@ begin
     update holdfast.runs set
         seq = new_seq, digest = new_digest, updated_at = new_at, status = new_status, fingerprint = new_fingerprint,
         state_version = new_state_version, active = new_active, error = new_error, rewinds = new_rewinds, due_at = new_due_at,
-        holder = case when gives_back then null else holder end
+        holder = case when gives_back then null else holder end,
+        asks = new_asks, active_s = new_active_s, situation = new_situation,
+        ended_at = case when new_status not in ('completed', 'failed', 'cancelled') then null
+                        when status = new_status then ended_at else new_at end
     where run_id = of_run and seq = expected and fence = of_fence and holder = of_holder
     returning key into of_key;
     if not found then
@@ -352,6 +375,30 @@ begin
                              order by runs.priority desc limit 1)
         from due_lanes where priority is not null
     ),
+    asked_queues (flow, queue) as (
+        select wanted.flow, (select inbox.queue from holdfast.inbox where inbox.taken = 0 and inbox.flow = wanted.flow
+                             order by inbox.queue limit 1)
+        from unnest(of_flows) as wanted(flow)
+        union all
+        select asked_queues.flow, (select inbox.queue from holdfast.inbox
+                                   where inbox.taken = 0 and inbox.flow = asked_queues.flow
+                                   and inbox.queue > asked_queues.queue
+                                   order by inbox.queue limit 1)
+        from asked_queues where queue is not null
+    ),
+    asked_lanes (flow, queue, priority) as (
+        select flow, queue, (select inbox.priority from holdfast.inbox
+                             where inbox.taken = 0 and inbox.flow = asked_queues.flow and inbox.queue = asked_queues.queue
+                             order by inbox.priority desc limit 1)
+        from asked_queues
+        where queue is not null and (of_queues is null or queue = any(of_queues))
+        union all
+        select flow, queue, (select inbox.priority from holdfast.inbox
+                             where inbox.taken = 0 and inbox.flow = asked_lanes.flow and inbox.queue = asked_lanes.queue
+                             and inbox.priority < asked_lanes.priority
+                             order by inbox.priority desc limit 1)
+        from asked_lanes where priority is not null
+    ),
     left_behind as materialized (select * from holdfast.runs where runs.holder = any(lost)),
     offers as (
         select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence,
@@ -382,13 +429,19 @@ begin
          and (runs.status in ('running', 'interrupted') or (runs.status = 'pending' and runs.due_at is null)
               or (runs.status in ('pending', 'waiting') and runs.due_at <= (select at from now))))
         union all
-        (select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence, 'asked', asked.at
-         from (select run, min(at) as at from holdfast.inbox where taken = 0 group by run) as asked
-         join holdfast.runs on runs.key = asked.run
-         where (runs.holder is null or runs.holder = any(lost))
-         and runs.flow = any(of_flows) and (of_queues is null or runs.queue = any(of_queues))
-         and (runs.status in ('paused', 'failed') or (runs.status = 'waiting' and runs.due_at is null)
-              or (runs.status in ('pending', 'waiting') and runs.due_at > (select at from now))))
+        select runs.key, runs.run_id, runs.flow, runs.queue, runs.priority, runs.seq, runs.fence, 'asked', asked.at
+        from asked_lanes as lane cross join lateral (
+            select inbox.run, inbox.at from holdfast.inbox join holdfast.runs on runs.key = inbox.run
+            where inbox.taken = 0 and inbox.flow = lane.flow and inbox.queue = lane.queue
+            and inbox.priority between lane.priority and lane.priority
+            and inbox.key = (select oldest.key from holdfast.inbox as oldest where oldest.run = inbox.run and oldest.taken = 0
+                             order by oldest.at, oldest.key limit 1)
+            and (runs.holder is null or runs.holder = any(lost))
+            and (runs.status in ('paused', 'failed') or (runs.status = 'waiting' and runs.due_at is null)
+                 or (runs.status in ('pending', 'waiting') and runs.due_at > (select at from now)))
+            order by inbox.priority desc, inbox.at, inbox.run_id limit width) as asked
+        join holdfast.runs on runs.key = asked.run
+        where lane.priority is not null
     )
     select key, run_id, flow, queue, priority, seq, fence, why, since
     from (select *, row_number() over (partition by queue order by priority desc, since, run_id) as n from offers) as offer

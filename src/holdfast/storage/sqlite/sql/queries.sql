@@ -19,17 +19,18 @@ select 1 from sqlite_schema limit 1
 pragma integrity_check(100)
 
 -- head: the columns of a run row that decide whether an append to the run is accepted
-select key, seq, fence, status, (select id from holders where holders.key = runs.holder) from runs where run_id = ?1
+select key, seq, fence, status, asks, (select id from holders where holders.key = runs.holder) from runs where run_id = ?1
 
 -- heads: the columns of `head` for many runs (a JSON list of run ids), in the order of the list
-select json_group_array(json_array(runs.key, runs.seq, runs.fence, runs.status,
+select json_group_array(json_array(runs.key, runs.seq, runs.fence, runs.status, runs.asks,
                                    (select id from holders where holders.key = runs.holder)) order by asked.key)
 from json_each(?1) as asked left join runs on runs.run_id = asked.value
 
 -- advance_runs: update many run rows after their appends (a JSON list of rows); times are multiples of 2**-22 seconds
 update runs set seq = new.cells ->> 1, digest = unhex(new.cells ->> 2), updated_at = (new.cells ->> 3) / 4194304.0,
                 fingerprint = new.cells ->> 4, state_version = new.cells ->> 5, active = new.cells ->> 6,
-                error = null, rewinds = new.cells ->> 7, due_at = new.cells ->> 8
+                error = null, rewinds = new.cells ->> 7, due_at = new.cells ->> 8, active_s = (new.cells ->> 9) / 4194304.0,
+                situation = new.cells ->> 10
 from (select value as cells from jsonb_each(?1)) as new
 where runs.key = new.cells ->> 0
 
@@ -41,36 +42,43 @@ from (select key as number, value as cells from jsonb_each(?1))
 
 -- create_run: insert a run row
 insert into runs (run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
-                  state_version, active, error, rewinds, due_at, fence, holder, queue, priority)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)
+                  state_version, active, error, rewinds, due_at, fence, holder, queue, priority, asks, active_s, situation,
+                  ended_at)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
+        iif(?7 in ('completed', 'failed', 'cancelled'), ?10, null))
 
 -- create_runs: insert many run rows (a JSON list); times are multiples of 2**-22 seconds
 insert into runs (run_id, flow, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
-                  state_version, active, rewinds, due_at, fence, holder, queue, priority)
+                  state_version, active, rewinds, due_at, fence, holder, queue, priority, asks, active_s, situation, ended_at)
 select cells ->> 0, cells ->> 1, unhex(cells ->> 2), cells ->> 3, (cells ->> 4) / 4194304.0, cells ->> 5, cells ->> 6,
        unhex(cells ->> 7), (cells ->> 8) / 4194304.0, cells ->> 9, cells ->> 10, cells ->> 11, cells ->> 12, cells ->> 13,
-       cells ->> 14, cells ->> 15, cells ->> 16, cells ->> 17
+       cells ->> 14, cells ->> 15, cells ->> 16, cells ->> 17, cells ->> 18, (cells ->> 19) / 4194304.0, cells ->> 20,
+       iif(cells ->> 5 in ('completed', 'failed', 'cancelled'), (cells ->> 8) / 4194304.0, null)
 from (select value as cells from jsonb_each(?1))
 returning run_id, key
 
 -- label_runs: insert the labels of many new runs (a JSON list of their keys)
-insert into labels (run, name, value)
-select runs.key, label.key, label.value
+insert into labels (run, name, value, created_at)
+select runs.key, label.key, label.value, runs.created_at
 from json_each(?1) as new cross join runs on runs.key = new.value cross join json_each(runs.labels) as label
 
 -- label_run: insert one label of a new run
-insert into labels (run, name, value) values (?1, ?2, ?3)
+insert into labels (run, name, value, created_at) values (?1, ?2, ?3, ?4)
 
 -- advance_run: update a run row after an append; it changes no indexed column
 update runs set seq = ?2, digest = ?3, updated_at = ?4, fingerprint = ?5, state_version = ?6,
-                active = ?7, error = ?8, rewinds = ?9, due_at = ?10
+                active = ?7, error = ?8, rewinds = ?9, due_at = ?10, active_s = ?11, situation = ?12
 where key = ?1
 
--- turn_run: set the status of a run, if an append changes it
-update runs set status = ?2 where key = ?1
+-- turn_run: set the status of a run and the number of its questions, if an append changes them; and when it ended
+update runs set status = ?2, asks = ?3,
+                ended_at = iif(?2 in ('completed', 'failed', 'cancelled'), iif(status = ?2, ended_at, ?4), null)
+where key = ?1
 
--- turn_runs: set the status of many runs: a JSON list of key, status, and whether the lease is released
-update runs set status = new.cells ->> 1, holder = iif(new.cells ->> 2, null, holder)
+-- turn_runs: `turn_run` for many runs: a JSON list of key, status, whether the lease is released, questions, and the time
+update runs set status = new.cells ->> 1, holder = iif(new.cells ->> 2, null, holder), asks = new.cells ->> 3,
+                ended_at = iif(new.cells ->> 1 in ('completed', 'failed', 'cancelled'),
+                               iif(status = new.cells ->> 1, ended_at, (new.cells ->> 4) / 4194304.0), null)
 from (select value as cells from jsonb_each(?1)) as new
 where runs.key = new.cells ->> 0
 
@@ -104,37 +112,150 @@ where key = (select key from runs where run_id = ?1) << 32 | ?2 and salt = ?3
 -- run_key: a run's numeric key; no row if the store does not have the run
 select key from runs where run_id = ?1
 
--- runs: run rows with their holders; conditions are appended to this query
+-- runs: run rows with their holders; the queries below say which of them
 select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
        runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.active, runs.error, runs.rewinds, runs.due_at,
-       runs.fence, runs.queue, runs.priority, holders.expires_at, holders.id, holders.host, holders.boot,
-       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues, holders.version
-from runs left join holders on holders.key = runs.holder
-where true
+       runs.fence, runs.queue, runs.priority, runs.asks, runs.active_s, runs.situation, holders.expires_at, holders.id,
+       holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows,
+       holders.queues, holders.version
 
--- runs_of_id: condition: the run with this id
-and runs.run_id = ?
+-- run_of_id: which: the run with this id
+from runs left join holders on holders.key = runs.holder where runs.run_id = ?1
 
--- runs_of_status: condition: runs with one of these statuses (a JSON list)
-and runs.status in (select value from json_each(?))
+-- page: which: the newest of those that one walk finds between two positions, among the runs of one flow, parent or queue
+from (select ? as since, ? as at, ? as id, ? as one) as bound cross join runs not indexed
+left join holders on holders.key = runs.holder where runs.key in (
 
--- runs_of_flow: condition: runs of this flow
-and runs.flow = ?
+-- page_end: order and length of a page
+) order by runs.created_at desc, runs.run_id desc limit ?
 
--- runs_of_parent: condition: runs that were forked from this run
-and runs.parent = ?
+-- page_of_statuses: `page` of several walks, one for each status of a JSON list
+from (select ? as since, ? as at, ? as id, ? as one) as bound cross join json_each(?) as wanted cross join runs not indexed
+left join holders on holders.key = runs.holder where runs.key in (
 
--- runs_of_queue: condition: runs in this queue
-and runs.queue = ?
+-- page_of_statuses_end: order and length of a page that several walks find
+) order by runs.created_at desc, runs.run_id desc limit ?
 
--- runs_of_label: condition: runs that have this label; used once for each label
-and runs.key in (select run from labels where name = ? and value = ?)
+-- walk_ids: a walk over the runs with these ids (a JSON list)
+select walk.key from json_each(?) as asked cross join runs as walk on walk.run_id = asked.value
+where walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
 
--- runs_behind: condition: runs that come after this run in the listing
-and (runs.created_at, runs.run_id) < (select created_at, run_id from runs where run_id = ?)
+-- walk_parent: a walk over the runs that were forked from one run
+select walk.key from runs as walk indexed by runs_by_parent
+where walk.parent = bound.one and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
 
--- runs_newest: order and length of the listing of runs
-order by runs.created_at desc, runs.run_id desc limit ?
+-- walk_label: a walk over the runs with a label
+select walk.key from labels cross join runs as walk on walk.key = labels.run
+where labels.name = ? and labels.value = ? and labels.created_at between bound.since and bound.at
+and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_asking: a walk over the runs that ask a question, or may ask one
+select walk.key from runs as walk indexed by runs_asking
+where (walk.asks > 0 or (walk.asks is null and walk.status not in ('completed', 'cancelled')))
+and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_flow: a walk over the runs of one flow that have a wanted status
+select walk.key from runs as walk indexed by runs_by_flow
+where walk.flow = bound.one and walk.status = wanted.value
+and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_queue: a walk over the runs in one queue
+select walk.key from runs as walk indexed by runs_by_queue
+where walk.queue = bound.one and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_status: a walk over the runs that have a wanted status
+select walk.key from runs as walk indexed by runs_by_status
+where walk.status = wanted.value and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_prefix: a walk over the few runs whose ids begin with a text; the condition `with_prefix` follows
+select walk.key from runs as walk where +walk.created_at >= bound.since and (+walk.created_at, +walk.run_id) < (bound.at, bound.id)
+
+-- walk_age: a walk over all runs
+select walk.key from runs as walk indexed by runs_by_age
+where walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- with_status: condition: runs with one of these statuses (a JSON list)
+and walk.status in (select value from json_each(?))
+
+-- with_flow: condition: runs of this flow
+and walk.flow = ?
+
+-- with_parent: condition: runs that were forked from this run
+and walk.parent = ?
+
+-- with_queue: condition: runs in this queue
+and walk.queue = ?
+
+-- with_label: condition: runs that have this label; used once for each label
+and exists (select 1 from labels as other
+            where other.name = ? and other.value = ? and other.created_at = walk.created_at and other.run = walk.key)
+
+-- with_prefix: condition: runs whose ids begin with a text: it is given, and the first text after all that begin with it
+and walk.run_id >= ? and walk.run_id < ?
+
+-- with_questions: condition: runs that ask a question, or may ask one
+and (walk.asks > 0 or (walk.asks is null and walk.status not in ('completed', 'cancelled')))
+
+-- with_offer: condition: runs that are on offer by their status or time; lost holders are a JSON list of keys
+and (walk.holder is null or walk.holder in (select value from json_each(?)))
+and (walk.status in ('running', 'interrupted') or (walk.status = 'pending' and walk.due_at is null)
+     or (walk.status in ('pending', 'waiting') and walk.due_at <= ?))
+
+-- newest: order and length of a walk
+order by walk.created_at desc, walk.run_id desc limit ?
+
+-- newest_of_parent: order and length of `walk_parent`
+order by walk.created_at desc, walk.run_id desc limit ?
+
+-- newest_of_flow: order and length of `walk_flow`
+order by walk.created_at desc, walk.run_id desc limit ?
+
+-- newest_of_queue: order and length of `walk_queue`
+order by walk.created_at desc, walk.run_id desc limit ?
+
+-- newest_of_status: order and length of `walk_status`
+order by walk.created_at desc, walk.run_id desc limit ?
+
+-- newest_of_label: order and length of `walk_label`
+order by labels.created_at desc, walk.run_id desc limit ?
+
+-- newest_of_few: order and length of a walk over few runs; the signs keep SQLite from walking over all runs in that order
+order by +walk.created_at desc, +walk.run_id desc limit ?
+
+-- count_prefix: how many runs have an id that begins with a text, counted up to a limit
+select count(*) from (select 1 from runs where run_id >= ?1 and run_id < ?2 limit ?3)
+
+-- count_label: how many runs have a label, counted up to a limit
+select count(*) from (select 1 from labels where name = ?1 and value = ?2 limit ?3)
+
+-- count_statuses: how many runs have each status
+select status, count(*) from runs indexed by runs_by_status group by status
+
+-- count_questions: how many questions are open
+select coalesce(sum(asks), 0) from runs indexed by runs_asking
+where asks > 0 or (asks is null and status not in ('completed', 'cancelled'))
+
+-- count_asking: how many runs ask a question, or may ask one, and have not failed
+select count(*) from runs indexed by runs_asking
+where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and status <> 'failed'
+
+-- count_offers: how many runs of each flow and queue are on offer by their status or time; lost holders are a JSON list of keys
+select flow, queue, count(*) from runs indexed by runs_offered
+where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null)
+group by flow, queue
+union all
+select flow, queue, count(*) from runs indexed by runs_due
+where holder is null and status in ('pending', 'waiting') and due_at is not null and due_at <= ?2
+group by flow, queue
+union all
+select flow, queue, count(*) from runs indexed by runs_by_holder
+where holder in (select value from json_each(?1))
+and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
+     or (status in ('pending', 'waiting') and due_at <= ?2))
+group by flow, queue
+
+-- count_ends: how many runs ended in each minute since a time, by status
+select cast(ended_at / 60 as integer), status, count(*) from runs where ended_at is not null and ended_at >= ?1 group by 1, 2
 
 -- events: the events of a log between two seqs
 select seq, at, kind, node, iteration, execution, attempt, salt, body, digest
@@ -173,15 +294,15 @@ update runs set holder = null
 where run_id = ?1 and fence = ?3 and holder = (select key from holders where id = ?2)
 
 -- renew_holder: insert or update the row of a holder, which now expires later
-insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version, registered_at)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7)
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
     flows = excluded.flows, queues = excluded.queues, version = excluded.version
 returning key
 
 -- renew_alone: `renew_holder` as a transaction of its own; does nothing if the schema is newer than this Holdfast knows
-insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version)
-select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11 from pragma_user_version where user_version <= ?12
+insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version, registered_at)
+select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7 from pragma_user_version where user_version <= ?12
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
     flows = excluded.flows, queues = excluded.queues, version = excluded.version
 returning key
@@ -206,7 +327,8 @@ select runs.key, runs.status, inbox.verb, inbox.digest
 from runs left join inbox on inbox.run = runs.key and inbox.id = ?2 where runs.run_id = ?1
 
 -- post: put a request into the inbox of a run
-insert into inbox (run, id, verb, body, "by", reason, at, taken, digest) values (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8)
+insert into inbox (run, id, verb, body, "by", reason, at, taken, digest, run_id, flow, queue, priority)
+select key, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, run_id, flow, queue, priority from runs where key = ?1
 
 -- inbox: requests that wait for the runs of a holder; begins with the inbox, which is mostly empty
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
@@ -302,8 +424,8 @@ select verb from inbox where run = ?1 and taken = 0 order by key limit 1
 select coalesce(max(key), 0) from runs
 
 -- delete_labels: delete the labels of a run
-delete from labels where (name, value, run) in (
-    select label.key, label.value, runs.key from runs, json_each(runs.labels) as label where runs.key = ?1)
+delete from labels where (name, value, created_at, run) in (
+    select label.key, label.value, runs.created_at, runs.key from runs, json_each(runs.labels) as label where runs.key = ?1)
 
 -- delete_inbox: delete the inbox of a run
 delete from inbox where run = ?1
@@ -379,6 +501,24 @@ due_lanes (flow, queue, priority) as (
                          and runs.priority < due_lanes.priority)
     from due_lanes where priority is not null
 ),
+asked_queues (flow, queue) as (
+    select value, (select min(inbox.queue) from inbox where inbox.taken = 0 and inbox.flow = value) from json_each(?1)
+    union all
+    select flow, (select min(inbox.queue) from inbox
+                  where inbox.taken = 0 and inbox.flow = asked_queues.flow and inbox.queue > asked_queues.queue)
+    from asked_queues where queue is not null
+),
+asked_lanes (flow, queue, priority) as (
+    select flow, queue, (select max(inbox.priority) from inbox
+                         where inbox.taken = 0 and inbox.flow = asked_queues.flow and inbox.queue = asked_queues.queue)
+    from asked_queues
+    where queue is not null and (?2 is null or queue in (select value from json_each(?2)))
+    union all
+    select flow, queue, (select max(inbox.priority) from inbox
+                         where inbox.taken = 0 and inbox.flow = asked_lanes.flow and inbox.queue = asked_lanes.queue
+                         and inbox.priority < asked_lanes.priority)
+    from asked_lanes where priority is not null
+),
 lost (key) as (select value from json_each(?3))
 select key, run_id, flow, queue, priority, seq, fence, why, since
 from (
@@ -405,13 +545,17 @@ from (
         and (runs.status in ('running', 'interrupted') or (runs.status = 'pending' and runs.due_at is null)
              or (runs.status in ('pending', 'waiting') and runs.due_at <= ?4))
         union all
-        select runs.*, 'asked', min(inbox.at)
-        from inbox cross join runs on runs.key = inbox.run
-        where inbox.taken = 0 and (runs.holder is null or runs.holder in (select key from lost))
-        and runs.flow in (select value from json_each(?1)) and (?2 is null or runs.queue in (select value from json_each(?2)))
+        select runs.*, 'asked', inbox.at
+        from asked_lanes as lane cross join inbox on inbox.key in (
+        select inbox.key from inbox cross join runs on runs.key = inbox.run
+        where inbox.taken = 0 and inbox.flow = lane.flow and inbox.queue = lane.queue and inbox.priority = lane.priority
+        and inbox.key = (select oldest.key from inbox as oldest where oldest.run = inbox.run and oldest.taken = 0
+                         order by oldest.at, oldest.key limit 1)
+        and (runs.holder is null or runs.holder in (select key from lost))
         and (runs.status in ('paused', 'failed') or (runs.status = 'waiting' and runs.due_at is null)
              or (runs.status in ('pending', 'waiting') and runs.due_at > ?4))
-        group by runs.key
+        order by inbox.at, inbox.run_id limit ?5)
+        cross join runs on runs.key = inbox.run
     )
 )
 where n <= ?5 order by priority desc, since, run_id
@@ -456,7 +600,7 @@ select min(due_at), exists (select 1 from queues) from (
 )
 
 -- holders: every engine that holds runs, or recently did
-select key, expires_at, id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version from holders
+select key, expires_at, expires_at - ttl_s, registered_at, id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version from holders
 
 -- release_dead: release all leases of a holder that is dead or has expired
 update runs set holder = null where holder = ?1

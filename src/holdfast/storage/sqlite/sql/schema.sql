@@ -19,7 +19,8 @@ create table holders (
     expires_at      real not null,
     flows           text,            -- JSON: the flows whose runs it claims as a worker; null: it is not a worker
     queues          text,            -- JSON: the queues from which it claims them; null: all queues
-    version         text not null default ''
+    version         text not null default '',
+    registered_at   real             -- when the engine was first seen; null: by a version that did not record it
 ) strict;
 
 -- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease.
@@ -44,13 +45,24 @@ create table runs (
     fence         integer not null,
     holder        integer,           -- holders.key; null: the run is not held
     queue         text not null default 'default',
-    priority      integer not null default 0
+    priority      integer not null default 0,
+    asks          integer,           -- how many questions are open; null: neither this nor the next two columns are known
+    active_s      real,
+    situation     text,              -- JSON; null: unknown, or empty
+    ended_at      real               -- when the run got its status; null: it is not completed, failed or cancelled
 ) strict;
 
+-- Listings. Each index ends with the order of a listing, so that a page is read from it without sorting. (A run that changes its
+-- status moves within two of them; a step without a change writes none.)
 create index runs_by_age on runs (created_at, run_id);
 create index runs_by_status on runs (status, created_at, run_id);
-create index runs_by_flow on runs (flow, created_at, run_id);
-create index runs_by_parent on runs (parent) where parent is not null;
+create index runs_by_flow on runs (flow, status, created_at, run_id);
+create index runs_by_parent on runs (parent, created_at, run_id) where parent is not null;
+create index runs_by_queue on runs (queue, created_at, run_id);
+create index runs_asking on runs (created_at, run_id)
+where asks > 0 or (asks is null and status not in ('completed', 'cancelled'));
+create index runs_ended on runs (ended_at, status) where ended_at is not null;
+
 create index runs_by_holder on runs (holder, queue) where holder is not null;
 
 -- Runs that a worker may take, in the order in which they are taken, for each flow and queue. A held run is in neither index,
@@ -69,10 +81,11 @@ create table queues (
 
 -- The labels of runs, for searching.
 create table labels (
-    run   integer not null,          -- runs.key
-    name  text not null,
-    value text not null,
-    primary key (name, value, run)
+    run        integer not null,     -- runs.key
+    name       text not null,
+    value      text not null,
+    created_at real not null,        -- of the run
+    primary key (name, value, created_at, run)
 ) strict, without rowid;
 
 -- The events of all runs. A plain table: in a `without rowid` table, rows over 1 KB take five times their size. The key is run
@@ -123,11 +136,17 @@ create table inbox (
     at     real not null,
     taken  integer not null,         -- the seq of the event that handled it; 0: not handled yet
     digest blob,                     -- sha256 of verb and body; null: posted before there were digests
-    unmet  integer not null default 0  -- 1: it still waited when the run was completed or cancelled
+    unmet  integer not null default 0, -- 1: it still waited when the run was completed or cancelled
+    run_id   text not null default '', -- this and the next three columns are those of the run
+    flow     text not null default '',
+    queue    text not null default '',
+    priority integer not null default 0
 ) strict;
 
 create unique index inbox_by_run on inbox (run, id);
-create index inbox_waiting on inbox (run) where taken = 0;
+create index inbox_waiting on inbox (run, at, key) where taken = 0;
+-- Requests that wait, in the order in which workers take their runs.
+create index inbox_offered on inbox (flow, queue, priority desc, at, run_id) where taken = 0;
 
 -- What upkeep has removed from a log: checkpoints before `retired` are no longer resume points, and if `base` is not 0, a
 -- snapshot (the compaction base) replaces the events up to that seq.

@@ -1,0 +1,253 @@
+"""`Situation`: the facts that explain the status of a run, few enough to be kept in its row.
+
+`reading/diagnosis` makes the reason and the remedies of a run from it, so that a list of runs says the same about a run as its
+log. It is made from the state of the run and from what the last event said (`Said`), and from nothing that is not in the log.
+
+- A situation for a row is bounded: it names the first few nodes, questions and waits, and counts the others. If that is not
+  enough for a diagnosis, `cut` says so, and the log must be read.
+- A run that only executes nodes is *plain*: the nodes are the active ones of its row, and its situation does not change with a
+  step. So a step computes nothing (`is_plain`). While nodes run, the work for a row does not grow with the run either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.core.events import Event, Failure, NodeName
+from holdfast.core.kinds import FROM_OUTSIDE, MOVES
+from holdfast.core.run_state import GOING, LIVE, VISIT_STUCK, NodeState, Question, RunState, Status, Wait
+from holdfast.errors import StoreCorrupt
+
+T = TypeVar("T")
+
+FEW = 5
+"""How many nodes, waits and retries a row names, as in `View.active`; the others are counted."""
+QUESTIONS_FEW = 3
+LINE_MAX = 400
+"""At most so many characters of a failure's or a question's first line are shown."""
+_CROWD = 64
+"""While nodes run, a row says nothing about more open nodes, waits and questions than this: going through them would make every
+step slower."""
+_ROW_BYTES_MAX = 4000
+RUN_BASE_WANTED = "receipts"
+"""Name of the option, in the log of a run, that is true if the run was created with a run base, so that its receipts are to be
+written.
+"""
+FLOW_FILE = "flow_file"
+"""Name of the option, in the log of a run that the command line created, that has the path of the flow's file, for suggested
+commands.
+"""
+LAST_WORDS: dict[Status, str] = {
+    "cancelled": "RunCancelled",
+    "paused": "RunPaused",
+    "interrupted": "RunInterrupted",
+}
+"""Status -> the kind of the event that says who stopped the run, and why."""
+SAYS = FROM_OUTSIDE & MOVES | set(LAST_WORDS.values())
+"""The kinds of events of which `Said` is made."""
+
+
+class Said(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an event says about a run: the event that stopped it, or its last one, if that came from outside."""
+
+    kind: str
+    by: str | None = None
+    reason: str | None = None
+    name: str | None = None
+    """The name of a signal."""
+
+
+class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The facts that explain the status of a run."""
+
+    running: tuple[NodeName, ...] | None = None
+    """The nodes that run; None: the active nodes of the row."""
+    running_count: int = 0
+    in_memory: int = 0
+    """How many of the running nodes wait, and have not been unwound yet."""
+    interrupted: tuple[NodeName, ...] = ()
+    """Open nodes that were interrupted, and about which no question is open."""
+    failed: tuple[NodeName, ...] = ()
+    """Open nodes that failed for good after they had begun."""
+    refused: tuple[NodeName, ...] = ()
+    """Nodes whose approval was refused."""
+    asks: int = 0
+    questions: tuple[Question, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    waits_count: int = 0
+    is_timed: bool = False
+    """True if a timer is set."""
+    needs_signal: bool = False
+    """True if a node waits for a signal, and for as long as it takes."""
+    retries: dict[NodeName, float] = {}
+    """Node -> when it is retried."""
+    retries_count: int = 0
+    failure: Failure | None = None
+    failure_node: NodeName | None = None
+    is_stuck: bool = False
+    """True if the node with which the run failed may be skipped."""
+    said: Said | None = None
+    is_answered: bool = False
+    """True if the run can continue with an answer or a signal that has come last."""
+    flow_file: str | None = None
+    wants_base: bool = False
+    cut: bool = False
+    """True if something that a diagnosis needs is left out."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Situation).decode
+
+
+def said_by(event: Event) -> Said:
+    """Return what an event says, for one of the kinds `SAYS`."""
+    kind = type(event).__name__
+    by, reason = getattr(event, "by", None), getattr(event, "reason", None)
+    return Said(kind, by, reason, getattr(event, "name", None) if kind == "SignalReceived" else None)
+
+
+def telling_kind(state: RunState, last: str | None) -> str | None:
+    """Return the kind of the latest event that says why a run is where it is, if there is one: the event that stopped it, or its
+    last event that may have moved it, which is of kind `last`, if that came from outside and no node runs.
+    """
+    kind = stopping_kind(state)
+    if kind is None and last in FROM_OUTSIDE and state.status in GOING and not state.running:
+        return last
+    return kind
+
+
+def stopping_kind(state: RunState) -> str | None:
+    """Return the kind of the event that stopped a run, or stops it as soon as its running nodes have ended."""
+    return "RunPaused" if state.paused and state.status in LIVE else LAST_WORDS.get(state.status)
+
+
+def is_plain(state: RunState) -> bool:
+    """Return whether a run only executes a few nodes, or is completed, so that its situation says nothing but its options."""
+    if state.questions or state.waits or state.failed or state.paused:
+        return False
+    if state.status == "running":
+        return 0 < state.running == len(state.open) <= FEW
+    return state.status == "completed"
+
+
+def plain_of(state: RunState) -> Situation:
+    """Return the situation of a run that is plain."""
+    options = state.options
+    return Situation(flow_file=options.get(FLOW_FILE), wants_base=bool(options.get(RUN_BASE_WANTED)))
+
+
+def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Situation:
+    """Return the situation of a run. `said` is what the latest event of the `telling_kind` says. With `for_row`, the situation is
+    bounded.
+    """
+    asks = len(state.questions)
+    crowd = len(state.open) + len(state.waits) + asks
+    if for_row and state.running and crowd > _CROWD:
+        if state.running < len(state.open) or asks or state.waits or state.failed or state.paused:
+            return Situation(asks=asks, cut=True)
+        return msgspec.structs.replace(plain_of(state), running_count=state.running)
+    few, nodes = FEW if for_row else None, state.nodes
+    opened = [(name, nodes[name]) for name in state.open]
+    running = [name for name, node in opened if node.status == "running"]
+    interrupted = [name for name, node in opened if node.status == "interrupted" and not node.question]
+    failed = [name for name in state.failed if name in state.open and nodes[name].attempt]
+    retries = dict(_retries(opened))
+    stuck = nodes.get(state.failure_node or "")
+    return Situation(
+        running=tuple(running[:few]),
+        running_count=state.running,
+        in_memory=len(state.waiting_in_memory()) if asks or state.waits else 0,
+        interrupted=tuple(interrupted[:few]),
+        failed=tuple(failed[:few]),
+        refused=tuple(name for name in islice(state.failed, few) if _is_refused(nodes[name])),
+        asks=asks,
+        questions=tuple(_short(one) for one in islice(state.questions.values(), QUESTIONS_FEW))
+        if for_row
+        else tuple(state.questions.values()),
+        waits=tuple(islice(state.waits.values(), few)),
+        waits_count=len(state.waits),
+        is_timed=any(wait.kind == "timer" for wait in state.waits.values()),
+        needs_signal=any(wait.kind == "signal" and wait.until is None for wait in state.waits.values()),
+        retries=dict(islice(retries.items(), few)),
+        retries_count=len(retries),
+        failure=_without_details(state.failure),
+        failure_node=state.failure_node,
+        is_stuck=stuck is not None and stuck.status in VISIT_STUCK,
+        said=said,
+        is_answered=_is_answered(state, said),
+        flow_file=state.options.get(FLOW_FILE),
+        wants_base=bool(state.options.get(RUN_BASE_WANTED)),
+        cut=for_row
+        and (max(len(interrupted), len(failed)) > FEW or (said is None and bool(stopping_kind(state)))),
+    )
+
+
+def row_text(state: RunState, said: Said | None) -> str | None:
+    """Return the situation of a run as its row has it."""
+    return dump(plain_of(state) if is_plain(state) else situate(state, said, for_row=True))
+
+
+def left_to_log(state: RunState) -> str | None:
+    """Return the situation of a run for its row if it cannot be computed without the log."""
+    return dump(Situation(asks=len(state.questions), cut=True))
+
+
+def dump(situation: Situation) -> str | None:
+    """Encode a situation for a row; None if it is empty. If it is long, only what is always needed is kept."""
+    body = _encode(situation)
+    if len(body) > _ROW_BYTES_MAX:
+        body = _encode(Situation(asks=situation.asks, cut=True))
+    return body.decode() if len(body) > 2 else None
+
+
+def load(stored: str | None, active: Iterable[NodeName]) -> Situation:
+    """Decode the situation of a row, which has these active nodes. Raises `StoreCorrupt`."""
+    try:
+        found = _decode(stored) if stored is not None else Situation()
+    except msgspec.MsgspecError as fault:
+        raise StoreCorrupt(f"the situation in the row of a run cannot be read ({fault})") from fault
+    if found.running is not None or found.cut:
+        return found
+    names = tuple(active)
+    return msgspec.structs.replace(found, running=names, running_count=max(found.running_count, len(names)))
+
+
+def first_line(text: str) -> str:
+    """Return the first line of a text that is not blank, or as much of it as is ever shown."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[: LINE_MAX + 1]
+
+
+def _retries(opened: Iterable[tuple[NodeName, NodeState]]) -> Iterable[tuple[NodeName, float]]:
+    for name, node in opened:
+        if node.retry_at is not None:
+            yield name, node.retry_at
+        elif node.items is not None and node.status == "waiting":
+            again = [at for at in node.items.again.values() if at]
+            if again:
+                yield name, min(again)
+
+
+def _is_refused(node: NodeState) -> bool:
+    return node.failure is not None and node.failure.type == "QuestionRefused"
+
+
+def _is_answered(state: RunState, said: Said | None) -> bool:
+    """Return whether the last event is an answer or a signal with which the run can continue."""
+    if said is None or said.kind not in FROM_OUTSIDE:
+        return False
+    return state.status != "waiting" or any(
+        node.status == "pending" or (node.items is not None and 0.0 in node.items.again.values())
+        for node in state.nodes.values()
+    )
+
+
+def _without_details(failure: Failure | None) -> Failure | None:
+    return None if failure is None else Failure(failure.kind, failure.type, first_line(failure.message))
+
+
+def _short(question: Question) -> Question:
+    return msgspec.structs.replace(question, text=first_line(question.text), partial={})
