@@ -1,7 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { beginList, extendList, meetsFilters, receiveRow, releaseFresh } from "../../src/holdfast/server/page/pure/rows.js";
+import { filterParameters, filterWords, meetsFilters, withoutFilter } from "../../src/holdfast/server/page/pure/filters.js";
+import { beginList, extendList, receiveRow, releaseFresh } from "../../src/holdfast/server/page/pure/rows.js";
 
 const row = (id, created_at, changes = {}) => ({
   id, flow: "order", status: "running", seq: 1, labels: {}, created_at, updated_at: created_at, queue: "default", crashed: false,

@@ -57,36 +57,6 @@ export function receiveRow(list, row, matches) {
 export const releaseFresh = (list) => ({ ...list, rows: [...list.fresh, ...list.rows], fresh: [] });
 
 /**
- * Whether a row meets the filters of the fragment, as far as the page can tell; the server decides when the list is read.
- * @param {Row} row
- * @param {import("./fragments.js").Query} query
- * @param {number} now
- */
-export function meetsFilters(row, query, now) {
-  const { status, flow, label, queue, since, attention, find } = query;
-  return (
-    (!status || status.includes(row.status)) &&
-    (!flow || flow.includes(row.flow)) &&
-    (!queue || queue.includes(row.queue)) &&
-    (label ?? []).every((pair) => row.labels[pair.split("=", 1)[0]] === pair.slice(pair.indexOf("=") + 1)) &&
-    (!since || row.created_at >= now - (SINCE[since[0]] ?? Infinity)) &&
-    (!attention || needsAttention(row)) &&
-    (!find || row.id.startsWith(find[0]))
-  );
-}
-
-/** The choices of the filter "Started", in seconds. @type {Record<string, number>} */
-export const SINCE = { "15min": 900, "1h": 3600, "1d": 86400, "7d": 604800, "30d": 2592000 };
-
-/**
- * Whether a person has to do something about a run. The server says so where it can (a run on offer is a problem only if no
- * worker takes it, which a row alone does not tell).
- * @param {Row} row
- */
-export const needsAttention = (row) =>
-  row.attention ?? (row.status === "failed" || row.crashed || row.asks > 0 || Boolean(row.unreadable));
-
-/**
  * @param {Row} before
  * @param {Row} after
  */

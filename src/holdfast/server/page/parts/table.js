@@ -1,0 +1,170 @@
+// A table of rows that change where they are. Only rows in view are in the document, and one row at a time is in the order of
+// the Tab key: `j`, `k` and the arrows move it.
+
+import { visibleRows } from "../pure/windows.js";
+import { element, keepChildren, setAttribute } from "../shell/elements.js";
+
+export const ROW_PX = 40;
+/** Below this many rows all are drawn: windowing saves nothing there, and the browser's own search finds them. */
+const WINDOWED_FROM = 200;
+
+/**
+ * @template T
+ * @typedef {object} Column
+ * @property {string} name  the class of its cells
+ * @property {string} label
+ * @property {boolean} [unseen]  the label is only heard
+ * @property {() => import("../shell/elements.js").Part<T>} make  what is in a cell
+ */
+
+/**
+ * @template T
+ * @typedef {object} Table
+ * @property {HTMLElement} element
+ * @property {(items: T[]) => void} update
+ * @property {(by: number) => void} move  moves the current row, and the focus to it
+ * @property {() => T | null} current
+ * @property {() => T[]} inView
+ */
+
+/**
+ * @template T
+ * @param {object} options
+ * @param {string} options.caption
+ * @param {Column<T>[]} options.columns
+ * @param {(item: T) => string} options.keyOf
+ * @param {(item: T) => void} options.open  a click on a row that is on no link or button
+ * @returns {Table<T>}
+ */
+export function createTable({ caption, columns, keyOf, open }) {
+  const heads = columns.map(({ name, label, unseen }) =>
+    element("th", { scope: "col", class: name }, unseen ? element("span", { class: "unseen" }, label) : label),
+  );
+  const [above, below] = [createSpace(), createSpace()];
+  const body = element("tbody", {});
+  const host = element(
+    "table",
+    { class: "table panel" },
+    element("caption", { class: "unseen" }, caption),
+    element("thead", {}, element("tr", {}, ...heads)),
+    above.element,
+    body,
+    below.element,
+  );
+  /** @type {T[]} */
+  let items = [];
+  let currentKey = "";
+  let drawn = { from: 0, to: 0 };
+  const draw = keepChildren(body, keyOf, createRow);
+
+  /** @returns {import("../shell/elements.js").Part<T>} */
+  function createRow() {
+    const cells = columns.map((column) => column.make());
+    /** @type {T} */
+    let shown;
+    const row = element("tr", { tabindex: "-1" }, ...cells.map((cell, at) => element("td", { class: columns[at].name }, cell.element)));
+    row.addEventListener("focusin", () => setCurrent(keyOf(shown)));
+    row.addEventListener("click", (event) => {
+      const target = /** @type {Element} */ (event.target);
+      if (event.button || event.ctrlKey || event.metaKey || event.shiftKey || target.closest("a, button")) return;
+      if (!getSelection()?.toString()) open(shown);
+    });
+    return {
+      element: row,
+      update(item) {
+        if (shown !== undefined && shown !== item) flash(row);
+        shown = item;
+        for (const cell of cells) cell.update(item);
+        mark(row, keyOf(item));
+      },
+    };
+  }
+
+  /** @param {HTMLElement} row @param {string} key */
+  function mark(row, key) {
+    row.tabIndex = key === currentKey ? 0 : -1;
+    row.classList.toggle("current", key === currentKey);
+    row.dataset.key = key;
+  }
+
+  /** @param {string} key */
+  function setCurrent(key) {
+    if (key === currentKey) return;
+    currentKey = key;
+    for (const row of /** @type {NodeListOf<HTMLElement>} */ (body.querySelectorAll("tr"))) mark(row, row.dataset.key ?? "");
+  }
+
+  function drawWindow() {
+    const isCards = getComputedStyle(body).display !== "table-row-group"; // on a phone, rows are as high as their text
+    const seen =
+      items.length < WINDOWED_FROM || isCards
+        ? { from: 0, to: items.length, above: 0, below: 0 }
+        : visibleRows({ count: items.length, rowHeight: ROW_PX, scrolled: -body.getBoundingClientRect().top + above.height(), height: innerHeight });
+    drawn = seen;
+    above.update(seen.above);
+    below.update(seen.below);
+    draw(items.slice(seen.from, seen.to));
+    setAttribute(host, "aria-rowcount", seen.to - seen.from < items.length && items.length + 1);
+  }
+
+  let waits = false;
+  const onScroll = () => {
+    if (waits || items.length < WINDOWED_FROM || !host.isConnected) return;
+    waits = true;
+    requestAnimationFrame(() => {
+      waits = false;
+      drawWindow();
+    });
+  };
+  addEventListener("scroll", onScroll, { passive: true });
+  addEventListener("resize", onScroll);
+
+  return {
+    element: host,
+    update(next) {
+      items = next;
+      if (!items.some((item) => keyOf(item) === currentKey)) currentKey = items.length ? keyOf(items[0]) : "";
+      drawWindow();
+    },
+    move(by) {
+      const at = items.findIndex((item) => keyOf(item) === currentKey);
+      const isFocused = body.contains(document.activeElement);
+      const next = items[Math.min(items.length - 1, Math.max(0, isFocused ? at + by : at))];
+      if (next === undefined) return;
+      setCurrent(keyOf(next));
+      const row = () => /** @type {HTMLElement | null} */ (body.querySelector(`tr[data-key="${CSS.escape(currentKey)}"]`));
+      if (!row()) {
+        scrollBy({ top: by * ROW_PX });
+        drawWindow();
+      }
+      row()?.focus({ preventScroll: true });
+      row()?.scrollIntoView({ block: "nearest" });
+    },
+    current: () => items.find((item) => keyOf(item) === currentKey) ?? null,
+    inView: () => items.slice(drawn.from, drawn.to),
+  };
+}
+
+/** The room of rows that are not drawn. */
+function createSpace() {
+  const row = element("tr", {}, element("td", {}));
+  const host = element("tbody", { class: "space", "aria-hidden": "true", hidden: true }, row);
+  let height = 0;
+  return {
+    element: host,
+    height: () => height,
+    /** @param {number} next */
+    update(next) {
+      height = next;
+      host.hidden = !next;
+      row.style.height = `${next}px`;
+    },
+  };
+}
+
+/** Tint a row that changed, for 600 ms. @param {HTMLElement} row */
+function flash(row) {
+  row.classList.remove("changed");
+  void row.offsetWidth; // begins the animation anew
+  row.classList.add("changed");
+}

@@ -1,0 +1,383 @@
+// Runs: every run of the store, newest first, with the reason why it is where it is.
+
+import { actionOfRow, mayOperate } from "../pure/actions.js";
+import { filterParameters, meetsFilters } from "../pure/filters.js";
+import { formatFragment, formatQuery } from "../pure/fragments.js";
+import { beginList, extendList, receiveRow, releaseFresh } from "../pure/rows.js";
+import { lookOfRun } from "../pure/statuses.js";
+import { age, duration, fullInstant, instant, markNames, number, plural, timeOfDay } from "../pure/words.js";
+import { connectionBanner, createBanner, problemBanner } from "../parts/banner.js";
+import { createCountTabs, tabsFor } from "../parts/count_tabs.js";
+import { createFilters } from "../parts/filters.js";
+import { createFirstStart } from "../parts/first_start.js";
+import { createNewPill } from "../parts/new_pill.js";
+import { createNoMatch } from "../parts/no_match.js";
+import { afterWait, createSkeleton } from "../parts/skeleton.js";
+import { createSpark } from "../parts/spark.js";
+import { createStatus } from "../parts/status.js";
+import { createTable } from "../parts/table.js";
+import { button, element, setAttribute, setSentence, setText } from "../shell/elements.js";
+import { keyHints } from "../shell/keyboard.js";
+
+/**
+ * @typedef {import("../shapes.js").Row} Row
+ * @typedef {import("../pure/fragments.js").Place} Place
+ * @typedef {import("../pure/rows.js").RunList} RunList
+ * @typedef {import("../shell/app.js").App} App
+ */
+
+const PAGE = 50;
+/** How often rows that the stream does not cover, such as those of later pages, are asked for again. */
+const REFRESH_S = 5;
+
+/**
+ * @param {App} app
+ * @returns {import("../shell/app.js").Screen}
+ */
+export function createRunsScreen(app) {
+  const isLive = () => app.feed.connection().state === "live";
+  const view = createView(app, { isLive, more: loadMore, showFresh });
+  /** @type {Place} */
+  let place = { screen: "runs", query: {} };
+  /** @type {RunList | null} */
+  let list = null;
+  /** The runs that the stream keeps up to date. */
+  let covered = new Set();
+  let asked = "";
+  let loading = new AbortController();
+  let refreshedAt = 0;
+  let stopTicks = () => {};
+
+  /** @param {Place} next */
+  function show(next) {
+    place = next;
+    view.setPlace(place);
+    stopTicks();
+    stopTicks = app.clock.onTick(tick);
+    const parameters = filterParameters(place.query, app.clock.now());
+    if (formatQuery(parameters) !== asked || !list) void load(parameters);
+    else watch(parameters);
+  }
+
+  /** @param {import("../pure/fragments.js").Query} parameters */
+  async function load(parameters) {
+    asked = formatQuery(parameters);
+    loading.abort();
+    const own = (loading = new AbortController());
+    const stopWaiting = afterWait(() => view.showLoading());
+    const answer = await app.api.get("runs", { ...parameters, limit: [String(PAGE)] }, own.signal).catch(() => null);
+    stopWaiting();
+    if (own.signal.aborted || !answer) return;
+    if (!answer.ok) {
+      list = null;
+      return view.showProblem(answer.problem, () => void load(parameters));
+    }
+    list = beginList(answer.value);
+    covered = new Set();
+    draw();
+    watch(parameters);
+  }
+
+  /** @param {import("../pure/fragments.js").Query} parameters */
+  function watch(parameters) {
+    app.feed.watch({ ...parameters, limit: [String(PAGE)] }, {
+      onRow: receive,
+      onIds: (ids) => void (covered = new Set(ids)),
+      onOpen: (again) => void (again && refresh()),
+    });
+  }
+
+  /** @param {Row} row */
+  function receive(row) {
+    if (!list) return;
+    const before = list.rows.find((one) => one.id === row.id);
+    const isEmpty = !list.rows.length;
+    list = receiveRow(list, row, (one) => meetsFilters(one, place.query, app.clock.now()));
+    if (isEmpty) list = releaseFresh(list); // nothing is there that could move
+    if (before && before.status !== row.status) app.announce(row.id, `${row.id} is ${lookOfRun(row).word}`);
+    draw();
+  }
+
+  async function loadMore() {
+    if (!list?.next) return;
+    const { next } = list;
+    const answer = await app.api.get("runs", { ...filterParameters(place.query, app.clock.now()), cursor: [next], limit: [String(PAGE)] });
+    if (list?.next !== next) return; // meanwhile the list is another one
+    if (answer.ok) list = extendList(list, answer.value);
+    else view.showProblem(answer.problem, loadMore);
+    draw();
+  }
+
+  function showFresh() {
+    if (list) list = releaseFresh(list);
+    draw();
+  }
+
+  /** Ask for the rows in view that the stream does not cover. */
+  async function refresh() {
+    const ids = view.inView().map((row) => row.id).filter((id) => !covered.has(id)).slice(0, 200);
+    refreshedAt = app.clock.now();
+    if (!ids.length) return;
+    const answer = await app.api.get("runs", { id: ids, limit: ["200"] });
+    if (answer.ok) for (const row of answer.value.runs) receive(row);
+  }
+
+  function tick() {
+    if (isLive() && app.clock.now() - refreshedAt >= REFRESH_S) void refresh();
+    draw();
+  }
+
+  function draw() {
+    if (list) view.showList(list);
+  }
+
+  return {
+    element: view.element,
+    title: () => "Runs",
+    keys: view.keys,
+    show,
+    hide: () => stopTicks(),
+    changed: () => {
+      view.showBoard();
+      draw();
+    },
+  };
+}
+
+/**
+ * The elements of the screen, and how they show what the screen knows.
+ * @param {App} app
+ * @param {{ isLive: () => boolean, more: () => void, showFresh: () => void }} acts
+ */
+function createView(app, { isLive, more, showFresh }) {
+  /** @type {Place} */
+  let place = { screen: "runs", query: {} };
+  /** @type {Row[]} */
+  let rows = [];
+  const tabs = createCountTabs();
+  const spark = createSpark();
+  const filters = createFilters(choicesFrom(app, () => rows), app.router.go);
+  const pill = createNewPill(showFresh);
+  const [shown, updated] = [element("p", { class: "shown" }), element("p", { class: "updated" })];
+  const banner = createBanner();
+  const problem = createBanner();
+  const table = createTable({ caption: "Runs, newest first", columns: columnsFor(app, isLive), keyOf: (row) => row.id, open });
+  const moreButton = button("button more", more);
+  const content = element("div", { class: "runs-content" });
+  /** @type {import("../pure/keys.js").KeyCommand[]} */
+  const keys = [
+    { keys: ["j", "k"], words: "move", hint: true, act: (key) => table.move(key === "j" ? 1 : -1) },
+    { keys: ["down", "up"], words: "move", act: (key) => table.move(key === "down" ? 1 : -1) },
+    { keys: ["enter"], words: "open", hint: true, act: () => withCurrent(open) },
+    { keys: ["a"], words: "act", hint: true, act: () => withCurrent(act) },
+    { keys: ["/"], words: "find", hint: true, act: () => app.focusSearch() },
+  ];
+  const head = element("div", { class: "runs-head" }, tabs.element, spark.element);
+  const tools = element("div", { class: "runs-tools" }, filters.element, pill.element, shown);
+  const foot = element("footer", { class: "runs-foot" }, keyHints(keys), updated);
+  const host = element("main", { class: "screen runs", tabindex: "-1" }, element("h1", { class: "unseen" }, "Runs"), head, tools, banner.element, problem.element, content, foot);
+
+  /** @param {Row} row */
+  function open(row) {
+    app.router.go({ screen: "run", run: row.id, query: {} });
+  }
+
+  /** @param {Row} row */
+  function act(row) {
+    const action = mayOperate(app.meta().role) ? actionOfRow(row) : null;
+    if (action) app.router.go(action.place);
+  }
+
+  /** @param {(row: Row) => void} use */
+  function withCurrent(use) {
+    const row = table.current();
+    if (row) use(row);
+  }
+
+  /** Show one thing below the filters, and leave it alone if it is there already. @param {string} kind @param {() => Node[]} make */
+  function fill(kind, make) {
+    if (content.dataset.kind !== kind) content.replaceChildren(...make());
+    content.dataset.kind = kind;
+    setAttribute(host, "data-first-start", kind === "first-start");
+  }
+
+  function showBoard() {
+    const board = app.feed.board();
+    tabs.update(tabsFor(board, place.query));
+    spark.element.hidden = !board;
+    if (board) spark.update(board.minutes);
+  }
+
+  return {
+    element: host,
+    keys,
+    inView: table.inView,
+    showBoard,
+    /** @param {Place} next */
+    setPlace(next) {
+      place = next;
+      filters.update(place);
+      showBoard();
+    },
+    showLoading() {
+      problem.update(null);
+      pill.update(0);
+      setText(shown, "");
+      fill("loading", () => [createSkeleton(15, COLUMN_NAMES)]);
+    },
+    /** @param {import("../shapes.js").Problem} found @param {() => void} again */
+    showProblem(found, again) {
+      problem.update(problemBanner(found, again));
+      if (content.dataset.kind === "loading") fill("", () => []);
+    },
+    /** @param {RunList} list */
+    showList(list) {
+      rows = list.rows;
+      problem.update(null);
+      const filtered = Object.keys(place.query).length > 0;
+      if (rows.length) fill("table", () => [table.element, moreButton]);
+      else if (filtered) fill(`no-match ${formatQuery(place.query)}`, () => [createNoMatch(place)]);
+      else fill("first-start", () => [createFirstStart(app.meta())]);
+      table.update(rows);
+      pill.update(list.fresh.length);
+      moreButton.hidden = !list.next;
+      setText(moreButton, `Show ${PAGE} more`);
+      const total = filtered ? null : tabsFor(app.feed.board(), {})[0].count;
+      setText(shown, rows.length ? `${total === null ? plural(rows.length, "run") : `${number(rows.length)} of ${number(Math.max(total, rows.length))}`} · newest first` : "");
+      const connection = app.feed.connection();
+      const since = timeOfDay(connection.heardAt);
+      banner.update(connectionBanner(connection, { now: Date.now() / 1000, since, retry: app.feed.retry }));
+      setText(updated, `Updated ${isLive() ? timeOfDay(app.clock.now()) : since}`);
+    },
+  };
+}
+
+const COLUMN_NAMES = ["c-status", "c-run", "c-flow", "c-reason", "c-labels", "c-active", "c-updated", "c-act"];
+
+/**
+ * @param {App} app
+ * @param {() => boolean} isLive
+ * @returns {import("../parts/table.js").Column<Row>[]}
+ */
+function columnsFor(app, isLive) {
+  return [
+    { name: "c-status", label: "Status", make: () => mapped(createStatus(), lookOfRun) },
+    { name: "c-run", label: "Run", make: createRunLink },
+    { name: "c-flow", label: "Flow", make: () => text("span", (row) => row.flow) },
+    { name: "c-reason", label: "Reason", make: createReason },
+    { name: "c-labels", label: "Labels", make: () => text("span", (row) => Object.entries(row.labels).map((pair) => pair.join("=")).join("  ")) },
+    { name: "c-active", label: "Active", make: () => text("span", (row) => (row.active_s ? duration(row.active_s) : "–")) },
+    { name: "c-updated", label: "Updated", make: () => createUpdated(app, isLive) },
+    { name: "c-act", label: "What to do", unseen: true, make: () => createAction(app) },
+  ];
+}
+
+/** @typedef {import("../shell/elements.js").Part<Row>} Cell */
+
+/**
+ * A part of another value as a cell of a row.
+ * @template T
+ * @param {import("../shell/elements.js").Part<T>} part
+ * @param {(row: Row) => T} value
+ * @returns {Cell}
+ */
+const mapped = (part, value) => ({ element: part.element, update: (row) => part.update(value(row)) });
+
+/**
+ * @param {"span" | "code"} name
+ * @param {(row: Row) => string} words
+ * @returns {Cell}
+ */
+function text(name, words) {
+  const host = element(name, { class: "cut", dir: "auto" });
+  return {
+    element: host,
+    update(row) {
+      setText(host, words(row));
+      setAttribute(host, "title", words(row).length > 24 && words(row));
+    },
+  };
+}
+
+/** @returns {Cell} */
+function createRunLink() {
+  const link = element("a", { class: "run-link" });
+  return {
+    element: link,
+    update(row) {
+      setText(link, row.id);
+      setAttribute(link, "title", row.id.length > 18 && row.id);
+      setAttribute(link, "href", formatFragment({ screen: "run", run: row.id, query: {} }));
+    },
+  };
+}
+
+/** @returns {Cell} */
+function createReason() {
+  const host = element("span", { class: "sentence", dir: "auto" });
+  return {
+    element: host,
+    update(row) {
+      const node = row.remedy?.arguments.node;
+      setSentence(host, markNames(row.reason, [...row.active, ...(typeof node === "string" ? [node] : []), ...nodesIn(row.reason)]));
+      setAttribute(host, "title", row.reason);
+      host.classList.toggle("quiet", row.status === "completed");
+    },
+  };
+}
+
+/** Nodes that a sentence names in a form of its own: "node charge failed", "publish asks:". @param {string} reason */
+const nodesIn = (reason) => [...reason.matchAll(/\bnode ([\w-]+)|^([\w-]+) (?:asks:|waits|is retried|sleeps|did not)/g)].map((found) => found[1] ?? found[2]);
+
+/** @param {App} app @param {() => boolean} isLive @returns {Cell} */
+function createUpdated(app, isLive) {
+  const host = element("time", {});
+  return {
+    element: host,
+    update(row) {
+      const now = app.clock.now();
+      // While nothing is live, an age would keep growing beside data that is not fresh.
+      setText(host, isLive() ? age(now - row.updated_at) : instant(row.updated_at, now));
+      setAttribute(host, "datetime", new Date(row.updated_at * 1000).toISOString());
+      setAttribute(host, "title", fullInstant(row.updated_at));
+    },
+  };
+}
+
+/** @param {App} app @returns {Cell} */
+function createAction(app) {
+  const link = element("a", { class: "button small" });
+  const command = element("code", { class: "cut" });
+  return {
+    element: element("span", {}, link, command),
+    update(row) {
+      const action = mayOperate(app.meta().role) ? actionOfRow(row) : null;
+      link.hidden = !action;
+      command.hidden = !row.unreadable;
+      setText(command, row.unreadable ? (row.remedy?.command ?? "") : "");
+      if (!action) return;
+      setText(link, action.label);
+      setAttribute(link, "aria-label", `${action.label} ${row.id}`);
+      setAttribute(link, "href", formatFragment(action.place));
+    },
+  };
+}
+
+/**
+ * What the menus of the filters offer.
+ * @param {App} app
+ * @param {() => Row[]} rows
+ * @returns {import("../parts/filters.js").Known}
+ */
+function choicesFrom(app, rows) {
+  /** @param {string[]} values */
+  const choices = (values) => [...new Set(values)].sort().slice(0, 12).map((value) => ({ value, words: value }));
+  return {
+    flows: () => choices([...app.meta().flows, ...rows().map((row) => row.flow)]),
+    labels: () => choices(rows().flatMap((row) => Object.entries(row.labels).map((pair) => pair.join("=")))),
+    async queues() {
+      const answer = await app.api.get("queues");
+      return choices(answer.ok ? answer.value.queues.map((/** @type {{ name: string }} */ queue) => queue.name) : rows().map((row) => row.queue));
+    },
+  };
+}

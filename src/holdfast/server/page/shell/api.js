@@ -1,0 +1,125 @@
+// Requests to the server. Problems are values, not exceptions: every caller has to say what it shows for one. An expired token is
+// the exception to that: the request waits until the reader has given another, and is then sent again, so that nothing is lost.
+
+import { formatQuery } from "../pure/fragments.js";
+
+/**
+ * @typedef {import("../shapes.js").Problem} Problem
+ *
+ * @typedef {object} Answered
+ * @property {true} ok
+ * @property {number} status
+ * @property {any} value
+ * @property {string | null} etag
+ *
+ * @typedef {{ ok: false, problem: Problem, retryAfter: number, value?: any }} Refused  `retryAfter`: seconds that the server
+ *   asked for; `value`: the whole body, where a problem carries more, such as a new preview
+ * @typedef {Answered | Refused} Answer
+ *
+ * @typedef {object} PostOptions
+ * @property {string} key  the `Idempotency-Key`, made when the reader began: sent twice, the server acts once
+ * @property {string} [match]  the ETag of the preview that the reader saw
+ * @property {number} [wait]  seconds to wait for the outcome
+ * @property {import("../pure/fragments.js").Query} [query]
+ *
+ * @typedef {object} Api
+ * @property {(path: string, query?: import("../pure/fragments.js").Query, signal?: AbortSignal) => Promise<Answer>} get
+ * @property {(path: string, body: unknown, options: PostOptions) => Promise<Answer>} post
+ * @property {(path: string, headers: Record<string, string>, signal: AbortSignal) => Promise<Response | Refused>} stream
+ */
+
+/**
+ * @param {() => string | null} token
+ * @param {(problem: Problem) => Promise<void>} renewToken  asks the reader for a token, and resolves when there is one
+ * @returns {Api}
+ */
+export function createApi(token, renewToken) {
+  const base = new URL("api/v1/", document.baseURI);
+
+  /**
+   * @param {string} path
+   * @param {RequestInit & { headers: Record<string, string> }} request
+   * @returns {Promise<Response | Refused>}
+   */
+  async function send(path, request) {
+    for (;;) {
+      const used = token();
+      const headers = used ? { ...request.headers, Authorization: `Bearer ${used}` } : request.headers;
+      let response;
+      try {
+        response = await fetch(new URL(path, base), { ...request, headers, cache: "no-store", credentials: "omit" });
+      } catch (error) {
+        if (request.signal?.aborted) throw error;
+        return unreachable();
+      }
+      if (response.ok || response.status === 304) return response;
+      const refused = await readProblem(response);
+      if (response.status !== 401) return refused;
+      if (used === token()) await renewToken(refused.problem);
+    }
+  }
+
+  return {
+    async get(path, query = {}, signal) {
+      const text = formatQuery(query);
+      return read(await send(text ? `${path}?${text}` : path, { headers: {}, signal }));
+    },
+    async post(path, body, { key, match, wait, query = {} }) {
+      const headers = {
+        "Content-Type": "application/json",
+        "Idempotency-Key": key,
+        ...(match ? { "If-Match": match } : {}),
+        ...(wait ? { Prefer: `wait=${wait}` } : {}),
+      };
+      const text = formatQuery(query);
+      return read(await send(text ? `${path}?${text}` : path, { method: "POST", headers, body: JSON.stringify(body) }));
+    },
+    stream: (path, headers, signal) => send(path, { headers: { ...headers, Accept: "text/event-stream" }, signal }),
+  };
+}
+
+/**
+ * @param {Response | Refused} response
+ * @returns {Promise<Answer>}
+ */
+async function read(response) {
+  if (!(response instanceof Response)) return response;
+  try {
+    const value = response.status === 304 ? null : await response.json();
+    return { ok: true, status: response.status, value, etag: response.headers.get("ETag") };
+  } catch {
+    return unreachable(); // the connection was cut in the middle of the answer
+  }
+}
+
+/**
+ * @param {Response} response
+ * @returns {Promise<Refused>}
+ */
+async function readProblem(response) {
+  const retryAfter = Number(response.headers.get("Retry-After")) || 0;
+  try {
+    const value = await response.json();
+    if (typeof value.title === "string") return { ok: false, problem: value, retryAfter, value };
+  } catch {
+    // not ours: a proxy answered
+  }
+  const detail = `The answer was ${response.status} ${response.statusText}, which is not from Holdfast.`;
+  return {
+    ok: false,
+    retryAfter,
+    problem: { type: "", title: "Something between here and the server answered", status: response.status, detail, remedy: "" },
+  };
+}
+
+/** @returns {Refused} */
+function unreachable() {
+  const problem = {
+    type: "urn:holdfast:problem:unreachable",
+    title: "The server does not answer",
+    status: 0,
+    detail: "It has stopped, or the network is down.",
+    remedy: "Start it again with holdfast serve; this page then continues where it was.",
+  };
+  return { ok: false, problem, retryAfter: 0 };
+}

@@ -1,0 +1,72 @@
+// The one stream of values that replace each other: the board for the top bar, and the rows of the list that is shown. A screen
+// says which rows it wants; the stream is then opened anew with its filters.
+
+import { formatQuery } from "../pure/fragments.js";
+import { beginConnection } from "../pure/connection.js";
+import { followLive } from "./live.js";
+
+/**
+ * @typedef {import("../shapes.js").Board} Board
+ * @typedef {import("../pure/connection.js").Connection} Connection
+ *
+ * @typedef {object} RowListener
+ * @property {(row: import("../shapes.js").Row) => void} onRow
+ * @property {(ids: string[]) => void} onIds  the runs of the first page, in order
+ * @property {(again: boolean) => void} onOpen
+ *
+ * @typedef {object} Feed
+ * @property {() => Board | null} board
+ * @property {() => Connection} connection
+ * @property {(filters: import("../pure/fragments.js").Query, listener: RowListener | null) => void} watch
+ * @property {() => void} retry
+ */
+
+const ALONE = { limit: ["1"] };
+
+/**
+ * @param {import("./api.js").Api} api
+ * @param {() => void} onChange  the board or the connection changed
+ * @returns {Feed}
+ */
+export function createFeed(api, onChange) {
+  /** @type {Board | null} */
+  let board = null;
+  let connection = beginConnection(Date.now() / 1000);
+  let path = "";
+  /** @type {import("./live.js").Stream | null} */
+  let stream = null;
+
+  /** @param {Board} next */
+  function setBoard(next) {
+    board = next;
+    onChange();
+  }
+
+  void api.get("board").then((answer) => {
+    if (answer.ok && !board) setBoard(answer.value);
+  });
+  return {
+    board: () => board,
+    connection: () => connection,
+    retry: () => stream?.retry(),
+    watch(filters, listener) {
+      const wanted = `live?${formatQuery(listener ? filters : ALONE)}`;
+      if (wanted === path) return;
+      path = wanted;
+      stream?.stop();
+      stream = followLive(api, path, {
+        onOpen: (again) => listener?.onOpen(again),
+        onChange(next) {
+          connection = next;
+          onChange();
+        },
+        onEvent({ event, data }) {
+          const value = JSON.parse(data);
+          if (event === "board") setBoard(value);
+          else if (event === "row") listener?.onRow(value);
+          else if (event === "runs") listener?.onIds(value.ids);
+        },
+      });
+    },
+  };
+}

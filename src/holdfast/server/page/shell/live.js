@@ -1,0 +1,113 @@
+// A stream of live events that stays: it is opened again after a loss, with `Last-Event-ID`, so that no event is missing or
+// comes twice; it is closed while the tab is hidden, because a browser has six connections to a server.
+
+import { SILENCE_S, beginConnection, connect } from "../pure/connection.js";
+import { createEventReader } from "../pure/sse.js";
+
+/**
+ * @typedef {object} Listener
+ * @property {(event: import("../pure/sse.js").ServerEvent) => void} onEvent
+ * @property {(again: boolean) => void} [onOpen]  the stream is open; `again`: it was before, so values may have been missed
+ * @property {(connection: import("../pure/connection.js").Connection) => void} [onChange]
+ *
+ * @typedef {{ stop: () => void, retry: () => void }} Stream
+ */
+
+/**
+ * Follow a path until `stop` is called.
+ * @param {import("./api.js").Api} api
+ * @param {string} path  such as "live?run=ID"
+ * @param {Listener} listener
+ * @param {string | null} [after]  the id of the last event that is known
+ * @returns {Stream}
+ */
+export function followLive(api, path, listener, after = null) {
+  const now = () => Date.now() / 1000;
+  let connection = beginConnection(now());
+  let lastId = after;
+  let opened = 0;
+  let stopped = false;
+  let attempt = new AbortController();
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+
+  /** @param {import("../pure/connection.js").Happening} what */
+  function happen(what) {
+    if (stopped) return;
+    const before = connection;
+    connection = connect(connection, what);
+    if (before.state !== connection.state || before.retryAt !== connection.retryAt) listener.onChange?.(connection);
+  }
+
+  async function open() {
+    clearTimeout(timer);
+    attempt.abort();
+    if (stopped || document.hidden) return;
+    const own = (attempt = new AbortController());
+    let wait = 0;
+    try {
+      wait = await readAll(own);
+    } catch {
+      // aborted by us, or cut by the network
+    }
+    if (stopped || attempt !== own) return; // another attempt has taken over
+    happen({ kind: "failed", at: now(), wait });
+    timer = setTimeout(retry, Math.max(0, connection.retryAt - now()) * 1000);
+  }
+
+  /** @param {AbortController} own @returns {Promise<number>} seconds that the server asked to wait */
+  async function readAll(own) {
+    const response = await api.stream(path, lastId === null ? {} : { "Last-Event-ID": lastId }, own.signal);
+    if (!(response instanceof Response)) return response.retryAfter;
+    happen({ kind: "opened", at: now() });
+    listener.onOpen?.(opened > 0);
+    opened += 1;
+    const read = createEventReader();
+    const decoder = new TextDecoder();
+    const reader = /** @type {ReadableStream<Uint8Array>} */ (response.body).getReader();
+    let silence = setTimeout(() => own.abort(), SILENCE_S * 1000);
+    try {
+      for (;;) {
+        const { done, value } = await reader.read();
+        if (done) return 0;
+        clearTimeout(silence);
+        silence = setTimeout(() => own.abort(), SILENCE_S * 1000);
+        happen({ kind: "heard", at: now() });
+        for (const event of read(decoder.decode(value, { stream: true }))) {
+          if (event.id !== null) lastId = event.id;
+          listener.onEvent(event);
+        }
+      }
+    } finally {
+      clearTimeout(silence);
+    }
+  }
+
+  function retry() {
+    happen({ kind: "retry", at: now() });
+    void open();
+  }
+
+  function onVisibility() {
+    clearTimeout(timer);
+    if (document.hidden) {
+      happen({ kind: "hidden", at: now() });
+      attempt.abort();
+    } else {
+      happen({ kind: "shown", at: now() });
+      void open();
+    }
+  }
+
+  document.addEventListener("visibilitychange", onVisibility);
+  void open();
+  return {
+    retry,
+    stop() {
+      stopped = true;
+      clearTimeout(timer);
+      attempt.abort();
+      document.removeEventListener("visibilitychange", onVisibility);
+    },
+  };
+}

@@ -1,0 +1,130 @@
+"""Real browsers for the tests of the page: Debian's chromium, with a real `holdfast serve` on loopback.
+
+One browser serves a whole session; each test has a context of its own, so that nothing is stored between tests. Every error in the
+console of a page fails its test.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE_S = 30
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The browser of this session. Without one, the tests of the page are skipped."""
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="NO BROWSER TESTS: playwright is missing; run: pip install '.[dev]'"
+    )
+    if CHROMIUM is None:
+        pytest.skip("NO BROWSER TESTS: chromium is missing; on Debian and Ubuntu: apt-get install chromium")
+    with playwright.sync_playwright() as started:
+        one = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield one
+        one.close()
+
+
+class Serving:
+    """A process of `holdfast serve` over the store of a folder."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.folder = folder
+        (folder / "pyproject.toml").touch()
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))
+        }
+        paths = os.pathsep.join(path for path in sys.path if path)
+        self._environment = clean | {"PYTHONPATH": paths, "HOME": str(folder)}
+        self.process = self.start(*words, "--port", "0")
+        self.link = self.process.stdout.readline().rstrip()
+        self.url, _, self.token = self.link.partition("#token=")
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start `holdfast serve` with these words."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", "serve", *words],
+            cwd=self.folder,
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def restart(self, *words: str) -> None:
+        """Start the server again at the same port, after it was stopped."""
+        port = self.url.rstrip("/").rpartition(":")[2]
+        self.process = self.start(*words, "--port", port)
+        self.process.stdout.readline()
+
+    def stop(self) -> None:
+        """End the server, whatever it does."""
+        self.process.kill()
+        self.process.communicate()
+
+    @property
+    def store(self) -> Path:
+        """The store of the folder, for an engine in the test."""
+        return self.folder / ".holdfast" / "runs.db"
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Starts servers, each in a folder of its own unless one is given, and stops them after the module."""
+    begun: list[Serving] = []
+
+    def start(*words: str, folder: Path | None = None) -> Serving:
+        begun.append(Serving(folder or tmp_path_factory.mktemp("served"), *words))
+        return begun[-1]
+
+    yield start
+    for serving in begun:
+        if serving.process.poll() is None:
+            serving.stop()
+
+
+class Tab:
+    """Opens pages that must have no error in their console."""
+
+    def __init__(self, browser: Any, **options: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
+        self.context.set_default_timeout(PATIENCE_S * 1000)
+        self.errors: list[str] = []
+        self.allowed: tuple[str, ...] = ()
+        """Parts of errors that a test expects, such as a connection that is refused while the server is stopped."""
+        self.context.on("console", lambda said: self.note(said.text) if said.type == "error" else None)
+        self.context.on("weberror", lambda fault: self.note(str(fault.error)))
+
+    def note(self, text: str) -> None:
+        if not any(part in text for part in self.allowed):
+            self.errors.append(text)
+
+    def open(self, url: str) -> Any:
+        """Open a page."""
+        page = self.context.new_page()
+        page.goto(url)
+        return page
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Any]:
+    """Makes tabs (`tab()`, or `tab(color_scheme="dark")`), and checks that their consoles had no error."""
+    made: list[Tab] = []
+
+    def make(**options: Any) -> Tab:
+        made.append(Tab(browser, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.context.close()
+    assert [error for one in made for error in one.errors] == []
