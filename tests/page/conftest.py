@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-PATIENCE_S = 30
+PATIENCE_S = 10
 
 
 @pytest.fixture(scope="session")

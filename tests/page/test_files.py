@@ -114,4 +114,6 @@ def test_a_file_asks_no_other_site_and_makes_no_markup_from_text(name):
     text = page_files.read(name).plain.decode()
     found = re.findall(r"https?://(?!www\.w3\.org/)\S+", text)
     assert found == []
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|\sstyle=", text)
+    assert not re.search(
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|\sstyle=", text
+    )

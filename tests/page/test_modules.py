@@ -19,13 +19,16 @@ def run(*words: str | Path) -> str:
     return done.stdout
 
 
-@pytest.mark.skipif(NODE is None, reason="NO NODE: the page's modules are not tested; on Debian: apt install nodejs npm")
+@pytest.mark.skipif(
+    NODE is None, reason="NO NODE: the page's modules are not tested; on Debian: apt install nodejs npm"
+)
 def test_the_pure_modules_pass_their_tests():
     assert "# fail 0" in run("node", "--test", "--test-reporter=tap", "tests/page/")
 
 
 @pytest.mark.skipif(
-    NODE is None or not CHECKER.exists(), reason="NO TYPE CHECKER: the page's types are not checked; run: npm install"
+    NODE is None or not CHECKER.exists(),
+    reason="NO TYPE CHECKER: the page's types are not checked; run: npm install",
 )
 def test_the_types_of_all_modules_agree():
     run(CHECKER, "--project", "tsconfig.json")

@@ -8,7 +8,7 @@ import { createUnknownScreen } from "./screens/unknown.js";
 import { createAnnouncer } from "./shell/announcer.js";
 import { createApi } from "./shell/api.js";
 import { createClock } from "./shell/clock.js";
-import { element } from "./shell/elements.js";
+import { button, element } from "./shell/elements.js";
 import { createFeed } from "./shell/feed.js";
 import { createKeyboard } from "./shell/keyboard.js";
 import { createRouter } from "./shell/router.js";
@@ -50,12 +50,9 @@ async function begin() {
   const made = new Map();
   /** @type {Screen | null} */
   let current = null;
-  const skip = element("a", { class: "skip-link", href: "#main" }, "Skip to content");
-  skip.addEventListener("click", (event) => {
-    event.preventDefault(); // the fragment is the place
-    current?.element.focus();
-  });
-  document.body.replaceChildren(skip, bar.element, announcer.element);
+  // A button, because the fragment of a link would be another place.
+  bar.element.prepend(button("skip-link", () => current?.element.focus(), "Skip to content"));
+  document.body.replaceChildren(bar.element, announcer.element);
 
   /** @param {import("./pure/fragments.js").Place} place */
   function show(place) {

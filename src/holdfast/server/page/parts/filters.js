@@ -41,7 +41,7 @@ export function createFilters(known, go) {
         if (typed) panel.append(typeIn(words, typed, (value) => { close(); go(at(value)); }));
         panel.append(list);
         const chosen = place.query[name]?.[0];
-        for (const { value, words: text } of [{ value: "", words: `Any ${words.toLowerCase()}` }, ...(await choices())]) {
+        for (const { value, words: text } of [{ value: "", words: name === "since" ? "Any time" : `Any ${words.toLowerCase()}` }, ...(await choices())]) {
           const current = (chosen ?? "") === value && "true";
           list.append(element("li", {}, element("a", { href: formatFragment(at(value)), "aria-current": current, onclick: close }, text)));
         }

@@ -5,15 +5,17 @@ import { button, element, glyph, setAttribute, setText } from "../shell/elements
 /**
  * @param {object} options
  * @param {string} [options.look]  classes of the button
+ * @param {string} [options.hostLook]  classes of the element around button and panel
+ * @param {import("../pure/glyphs.js").GlyphName} [options.mark]  the glyph of the button; the others have an arrow after the label
  * @param {(panel: HTMLElement, close: () => void) => void} options.fill  fills the panel each time it opens
  * @returns {import("../shell/elements.js").Part<{ label: string, chosen?: boolean }>}
  */
-export function createMenu({ look = "button", fill }) {
+export function createMenu({ look = "button", hostLook = "", mark, fill }) {
   const label = element("span", {});
   const panel = element("div", { class: "menu", hidden: true });
-  const opener = button(look, () => (panel.hidden ? open() : close()), label, glyph("down"));
+  const opener = button(look, () => (panel.hidden ? open() : close()), ...(mark ? [glyph(mark), label] : [label, glyph("down")]));
   opener.setAttribute("aria-expanded", "false");
-  const host = element("div", { class: "menu-host" }, opener, panel);
+  const host = element("div", { class: `menu-host ${hostLook}` }, opener, panel);
 
   /** @param {Event} event */
   const outside = (event) => {

@@ -3,6 +3,7 @@
 import { formatFragment } from "../pure/fragments.js";
 import { number, storeName } from "../pure/words.js";
 import { button, element, glyph, keepChildren, setAttribute, setText } from "../shell/elements.js";
+import { createMenu } from "./menu.js";
 
 /**
  * @typedef {import("../pure/fragments.js").ScreenName} ScreenName
@@ -13,6 +14,7 @@ import { button, element, glyph, keepChildren, setAttribute, setText } from "../
  * @property {import("../pure/glyphs.js").GlyphName} glyph  on a phone
  * @property {(board: import("../shapes.js").Board) => number} [count]
  * @property {"ask" | "fail"} [tone]  of the count
+ * @property {boolean} [inMore]  on a phone it is behind "More"
  *
  * @typedef {object} BarState
  * @property {ScreenName} screen
@@ -25,7 +27,7 @@ import { button, element, glyph, keepChildren, setAttribute, setText } from "../
 export const ENTRIES = [
   { screen: "runs", words: "Runs", glyph: "list" },
   { screen: "questions", words: "Questions", glyph: "asks", count: (board) => board.asks, tone: "ask" },
-  { screen: "workers", words: "Workers", glyph: "store" },
+  { screen: "workers", words: "Workers", glyph: "store", inMore: true },
   { screen: "doctor", words: "Doctor", glyph: "pulse", count: (board) => board.problems, tone: "fail" },
 ];
 
@@ -50,7 +52,9 @@ export function createTopBar({ screens, find, switchTheme }) {
   const entries = ENTRIES.filter((entry) => screens.includes(entry.screen));
   /** @type {BarState} */
   let state;
-  const drawEntries = keepChildren(nav, (/** @type {Entry} */ entry) => entry.screen, (entry) => createEntry(entry, () => state));
+  const list = element("div", { class: "top-entries" });
+  nav.append(list, createMore(entries, switchTheme, () => state.meta));
+  const drawEntries = keepChildren(list, (/** @type {Entry} */ entry) => entry.screen, (entry) => createEntry(entry, () => state));
   const search = createSearch(find);
   const live = element("span", { class: "live-word" });
   const liveHost = element("span", { class: "live" }, element("span", { class: "live-dot" }), live);
@@ -93,7 +97,7 @@ export function createTopBar({ screens, find, switchTheme }) {
  */
 function createEntry(entry, stateOf) {
   const count = element("span", { class: "count", "data-tone": entry.tone });
-  const link = element("a", { href: formatFragment({ screen: entry.screen, query: {} }) }, glyph(entry.glyph, "phone-only"), element("span", {}, entry.words), count);
+  const link = element("a", { class: entry.inMore && "in-more", href: formatFragment({ screen: entry.screen, query: {} }) }, glyph(entry.glyph, "phone-only"), element("span", {}, entry.words), count);
   return {
     element: link,
     update() {
@@ -105,6 +109,35 @@ function createEntry(entry, stateOf) {
       setAttribute(link, "aria-current", isHere && "page");
     },
   };
+}
+
+/**
+ * What the tabs of a phone have no room for.
+ * @param {Entry[]} entries
+ * @param {() => void} switchTheme
+ * @param {() => import("../shapes.js").Meta | null} metaOf
+ */
+function createMore(entries, switchTheme, metaOf) {
+  const menu = createMenu({
+    look: "more-opener",
+    hostLook: "more-host phone-only",
+    mark: "more",
+    fill(panel, close) {
+      const links = entries.filter((entry) => entry.inMore);
+      const meta = metaOf();
+      panel.append(
+        element(
+          "ul",
+          { class: "menu-list" },
+          ...links.map((entry) => element("li", {}, element("a", { href: formatFragment({ screen: entry.screen, query: {} }), onclick: close }, entry.words))),
+          element("li", {}, button("menu-item", switchTheme, "Other theme")),
+        ),
+        element("p", { class: "hint menu-note" }, meta ? `Token ${meta.name}, role ${meta.role}` : ""),
+      );
+    },
+  });
+  menu.update({ label: "More" });
+  return menu.element;
 }
 
 /** @param {(text: string) => void} find */

@@ -1,12 +1,13 @@
 // Runs: every run of the store, newest first, with the reason why it is where it is.
 
 import { actionOfRow, mayOperate } from "../pure/actions.js";
-import { filterParameters, meetsFilters } from "../pure/filters.js";
+import { filterParameters, meetsFilters, needsAttention } from "../pure/filters.js";
 import { formatFragment, formatQuery } from "../pure/fragments.js";
 import { beginList, extendList, receiveRow, releaseFresh } from "../pure/rows.js";
 import { lookOfRun } from "../pure/statuses.js";
 import { age, duration, fullInstant, instant, markNames, number, plural, timeOfDay } from "../pure/words.js";
 import { connectionBanner, createBanner, problemBanner } from "../parts/banner.js";
+import { createCopyButton } from "../parts/command.js";
 import { createCountTabs, tabsFor } from "../parts/count_tabs.js";
 import { createFilters } from "../parts/filters.js";
 import { createFirstStart } from "../parts/first_start.js";
@@ -347,14 +348,17 @@ function createUpdated(app, isLive) {
 /** @param {App} app @returns {Cell} */
 function createAction(app) {
   const link = element("a", { class: "button small" });
-  const command = element("code", { class: "cut" });
+  let command = "";
+  const copy = createCopyButton(() => command, "Copy the command that helps");
   return {
-    element: element("span", {}, link, command),
+    element: element("span", { class: "row-act" }, copy, link),
     update(row) {
       const action = mayOperate(app.meta().role) ? actionOfRow(row) : null;
+      // What only a terminal can do, such as starting a worker, is a command to copy.
+      command = needsAttention(row) && row.remedy ? row.remedy.command : "";
+      copy.hidden = Boolean(action) || !command;
+      if (command) copy.title = `Copy: ${command}`;
       link.hidden = !action;
-      command.hidden = !row.unreadable;
-      setText(command, row.unreadable ? (row.remedy?.command ?? "") : "");
       if (!action) return;
       setText(link, action.label);
       setAttribute(link, "aria-label", `${action.label} ${row.id}`);
