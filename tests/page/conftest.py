@@ -1,6 +1,6 @@
 """Real browsers for the tests of the page: Debian's chromium, with a real `holdfast serve` on loopback.
 
-One browser serves a whole session; each test has a context of its own, so that nothing is stored between tests. Every error in the
+One browser serves a whole session; each test has a context of its own, so that nothing is stored between tests. An error in the
 console of a page fails its test.
 """
 

@@ -1,4 +1,4 @@
-"""The files of the page: served at exact paths without a token, under a strict policy, small, and with no trace of other sites."""
+"""The files of the page: served at exact paths without a token, under a strict policy, small, and asking no other site."""
 
 from __future__ import annotations
 

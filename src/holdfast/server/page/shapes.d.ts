@@ -35,9 +35,10 @@ export interface Row {
   active_s: number;
   reason: string;
   remedy: Remedy | null;
-  /** The log of the run cannot be read. */
-  unreadable?: boolean;
-  attention?: boolean;
+  /** The run asks a question, failed, or should continue and does not. */
+  needs_attention: boolean;
+  /** When a node that failed is retried next. */
+  retry_at: number | null;
 }
 
 export interface RunPage {
@@ -61,7 +62,8 @@ export interface Board {
   attention: number;
   /** Open questions. */
   asks: number;
-  problems: number;
+  /** What the last examination of the store found; null before the first one. */
+  problems: number | null;
   minutes: Minute[];
 }
 

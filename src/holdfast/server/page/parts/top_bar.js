@@ -12,7 +12,7 @@ import { createMenu } from "./menu.js";
  * @property {ScreenName} screen
  * @property {string} words
  * @property {import("../pure/glyphs.js").GlyphName} glyph  on a phone
- * @property {(board: import("../shapes.js").Board) => number} [count]
+ * @property {(board: import("../shapes.js").Board) => number | null} [count]
  * @property {"ask" | "fail"} [tone]  of the count
  * @property {boolean} [inMore]  on a phone it is behind "More"
  *

@@ -1,8 +1,6 @@
 // What a reader can do about a run: where the button of a remedy leads, and what it says. A verb opens a preview on the screen of
 // the run; an answer is given on the screen of questions. A remedy that only a terminal can carry out is a command to copy.
 
-import { needsAttention } from "./filters.js";
-
 /**
  * @typedef {import("./fragments.js").Place} Place
  * @typedef {import("../shapes.js").Remedy} Remedy
@@ -44,7 +42,7 @@ export function actionFor(run, remedy) {
  * @returns {Action | null}
  */
 export function actionOfRow(row) {
-  if (!row.remedy || !(needsAttention(row) || row.status === "paused")) return null;
+  if (!row.remedy || !(row.needs_attention || row.status === "paused")) return null;
   return actionFor(row.id, row.remedy);
 }
 

@@ -31,7 +31,7 @@ export function filterParameters(query, now) {
     ...rest,
     ...(find ? { prefix: find.slice(0, 1) } : {}),
     // Rounded, so that the same view asks the same question for a while, and the server may share its answer.
-    ...(seconds ? { created_after: [String(Math.floor((now - seconds) / 60) * 60)] } : {}),
+    ...(seconds ? { since: [String(Math.floor((now - seconds) / 60) * 60)] } : {}),
   };
 }
 
@@ -88,15 +88,7 @@ export function meetsFilters(row, query, now) {
     (!queue || queue.includes(row.queue)) &&
     (label ?? []).every((pair) => row.labels[pair.split("=", 1)[0]] === pair.slice(pair.indexOf("=") + 1)) &&
     row.created_at >= now - seconds &&
-    (!attention || needsAttention(row)) &&
+    (!attention || row.needs_attention) &&
     (!find || row.id.startsWith(find[0]))
   );
 }
-
-/**
- * Whether a person has to do something about a run. The server says so where it can: whether a worker takes a run on offer is
- * more than a row tells.
- * @param {Row} row
- */
-export const needsAttention = (row) =>
-  row.attention ?? (row.status === "failed" || row.crashed || row.asks > 0 || Boolean(row.unreadable));

@@ -30,11 +30,11 @@ export const STATUS_ORDER = /** @type {const} */ ([
 
 /**
  * How a run looks. A crash and an open question are facts beside the status, and outrank its plain look.
- * @param {{ status: string, crashed?: boolean, asks?: number, unreadable?: boolean }} run
+ * @param {{ status: string, crashed?: boolean, asks?: number, remedy?: { verb: string } | null }} run
  * @returns {Look}
  */
 export function lookOfRun(run) {
-  if (run.unreadable) return LOOKS.unreadable;
+  if (run.remedy?.verb === "verify") return LOOKS.unreadable; // only a log that cannot be read has that remedy first
   if (run.crashed) return LOOKS.crashed;
   if (run.status === "waiting" && run.asks) return LOOKS.asks;
   // A status that a newer server has is shown as it is, rather than hidden.

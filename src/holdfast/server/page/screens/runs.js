@@ -1,7 +1,7 @@
 // Runs: every run of the store, newest first, with the reason why it is where it is.
 
 import { actionOfRow, mayOperate } from "../pure/actions.js";
-import { filterParameters, meetsFilters, needsAttention } from "../pure/filters.js";
+import { filterParameters, meetsFilters } from "../pure/filters.js";
 import { formatFragment, formatQuery } from "../pure/fragments.js";
 import { beginList, extendList, receiveRow, releaseFresh } from "../pure/rows.js";
 import { lookOfRun } from "../pure/statuses.js";
@@ -355,7 +355,7 @@ function createAction(app) {
     update(row) {
       const action = mayOperate(app.meta().role) ? actionOfRow(row) : null;
       // What only a terminal can do, such as starting a worker, is a command to copy.
-      command = needsAttention(row) && row.remedy ? row.remedy.command : "";
+      command = row.needs_attention && row.remedy ? row.remedy.command : "";
       copy.hidden = Boolean(action) || !command;
       if (command) copy.title = `Copy: ${command}`;
       link.hidden = !action;
