@@ -6,7 +6,7 @@ import { backoff, beginConnection, connect } from "../../src/holdfast/server/pag
 import { createEventReader } from "../../src/holdfast/server/page/pure/sse.js";
 
 test("events are read from pieces that are cut anywhere", () => {
-  const stream = ": beat\n\nid: 7\nevent: row\ndata: {\"a\":\ndata: 1}\n\ndata:x\r\n\r\nid: 8\n\n";
+  const stream = ': beat\n\nid: 7\nevent: row\ndata: {"a":\ndata: 1}\n\ndata:x\r\n\r\nid: 8\n\n';
   for (const size of [1, 2, 3, 7, stream.length]) {
     const read = createEventReader();
     const events = [];

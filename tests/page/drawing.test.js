@@ -16,12 +16,19 @@ test("every status has a word, a glyph of its own and a tone", () => {
 
 test("a crash and a question outrank the status", () => {
   assert.equal(lookOfRun({ status: "running", crashed: true }).word, "crashed");
-  assert.deepEqual([lookOfRun({ status: "waiting", asks: 1 }).tone, lookOfRun({ status: "waiting", asks: 0 }).tone], ["ask", "rest"]);
+  assert.deepEqual(
+    [lookOfRun({ status: "waiting", asks: 1 }).tone, lookOfRun({ status: "waiting", asks: 0 }).tone],
+    ["ask", "rest"],
+  );
   assert.equal(lookOfRun({ status: "dreaming" }).word, "dreaming");
 });
 
 test("a gap of two hours is a strip of at most 62 px that names its length", () => {
-  const busy = [{ start: 0, end: 2 }, { start: 2, end: 4 }, { start: 7204, end: 7206 }];
+  const busy = [
+    { start: 0, end: 2 },
+    { start: 2, end: 4 },
+    { start: 7204, end: 7206 },
+  ];
   const scale = createTimeScale({ from: 0, to: 7206, busy, width: 800 });
   const fold = scale.stretches.find((one) => one.folded);
   assert.deepEqual([fold.words, fold.width <= 62 && fold.width >= 40], ["2 h", true]);
@@ -31,12 +38,23 @@ test("a gap of two hours is a strip of at most 62 px that names its length", () 
 });
 
 test("time and place are inverse, also inside a fold", () => {
-  const scale = createTimeScale({ from: 0, to: 1000, busy: [{ start: 0, end: 10 }, { start: 900, end: 1000 }], width: 500 });
+  const scale = createTimeScale({
+    from: 0,
+    to: 1000,
+    busy: [
+      { start: 0, end: 10 },
+      { start: 900, end: 1000 },
+    ],
+    width: 500,
+  });
   for (const at of [0, 5, 10, 400, 900, 1000]) assert.ok(Math.abs(scale.timeOf(scale.xOf(at)) - at) < 0.01, String(at));
 });
 
 test("folding can be turned off, and nothing is folded where attempts are long", () => {
-  const busy = [{ start: 0, end: 10 }, { start: 60, end: 70 }];
+  const busy = [
+    { start: 0, end: 10 },
+    { start: 60, end: 70 },
+  ];
   assert.equal(createTimeScale({ from: 0, to: 1000, busy, width: 500, fold: false }).stretches.length, 1);
   assert.deepEqual(foldedGaps(busy, 0, 70), []);
   assert.deepEqual(foldedGaps([], 0, 1000), []);
@@ -44,7 +62,10 @@ test("folding can be turned off, and nothing is folded where attempts are long",
 
 test("ticks count from the time of day, and keep their distance", () => {
   const scale = createTimeScale({ from: 0, to: 20, busy: [{ start: 0, end: 20 }], width: 500 });
-  assert.deepEqual(scale.ticks.slice(1).map((tick) => tick.words), ["+5 s", "+10 s", "+15 s"]);
+  assert.deepEqual(
+    scale.ticks.slice(1).map((tick) => tick.words),
+    ["+5 s", "+10 s", "+15 s"],
+  );
   const places = scale.ticks.map((tick) => tick.x);
   for (let at = 1; at < places.length; at += 1) assert.ok(places[at] - places[at - 1] >= 90);
 });
@@ -76,8 +97,21 @@ test("the innermost layer has a key first", () => {
 });
 
 test("events after the picture change the states of nodes", () => {
-  let states = { seq: 5, nodes: { charge: { status: "running", iteration: 1, execution: 1, attempt: 1, since: 1 } }, stale: false };
-  const event = (seq, kind, more = {}) => ({ seq, at: seq, kind, node: "charge", iteration: 1, execution: 1, attempt: 1, ...more });
+  let states = {
+    seq: 5,
+    nodes: { charge: { status: "running", iteration: 1, execution: 1, attempt: 1, since: 1 } },
+    stale: false,
+  };
+  const event = (seq, kind, more = {}) => ({
+    seq,
+    at: seq,
+    kind,
+    node: "charge",
+    iteration: 1,
+    execution: 1,
+    attempt: 1,
+    ...more,
+  });
   assert.equal(applyEvent(states, event(5, "NodeFailed")), states);
   states = applyEvent(states, event(6, "NodeFailed", { retry_at: 99 }));
   assert.deepEqual([states.nodes.charge.status, states.stale], ["waiting", false]);

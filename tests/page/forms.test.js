@@ -17,7 +17,12 @@ test("each kind of schema has its control", () => {
   assert.equal(kind({ type: "string", maxLength: 81 }), "area");
   assert.equal(kind({ type: "object", properties: { a: {} } }), "group");
   assert.equal(kind({ type: "array", items: { type: "object", properties: { a: {} } } }), "rows");
-  for (const schema of [{}, { type: "array", items: { type: "string" } }, { type: "object" }, { anyOf: [{ type: "string" }, { type: "integer" }] }]) {
+  for (const schema of [
+    {},
+    { type: "array", items: { type: "string" } },
+    { type: "object" },
+    { anyOf: [{ type: "string" }, { type: "integer" }] },
+  ]) {
     assert.equal(kind(schema), "json");
   }
 });
@@ -26,7 +31,9 @@ const REFUND = {
   $ref: "#/$defs/Refund",
   $defs: {
     Refund: {
-      title: "Refund", type: "object", required: ["decision", "amount_in_cents", "lines"],
+      title: "Refund",
+      type: "object",
+      required: ["decision", "amount_in_cents", "lines"],
       properties: {
         decision: { enum: ["refund", "partial"] },
         amount_in_cents: { type: "integer", minimum: 1, maximum: 4200 },
@@ -41,14 +48,20 @@ const REFUND = {
 
 test("references and optional values are followed", () => {
   const control = controlFor(REFUND);
-  assert.deepEqual(control.controls.map((one) => [one.name, one.kind, one.required, one.label, one.help]), [
-    ["decision", "cards", true, "Decision", ""],
-    ["amount_in_cents", "number", true, "Amount in cents", "1 to 4200"],
-    ["note", "area", false, "Note", "Up to 500 characters"],
-    ["notify", "checkbox", false, "Notify", "Default: yes"],
-    ["lines", "rows", true, "Lines", ""],
-  ]);
-  assert.deepEqual(control.controls[4].controls.map((one) => one.name), ["sku"]);
+  assert.deepEqual(
+    control.controls.map((one) => [one.name, one.kind, one.required, one.label, one.help]),
+    [
+      ["decision", "cards", true, "Decision", ""],
+      ["amount_in_cents", "number", true, "Amount in cents", "1 to 4200"],
+      ["note", "area", false, "Note", "Up to 500 characters"],
+      ["notify", "checkbox", false, "Notify", "Default: yes"],
+      ["lines", "rows", true, "Lines", ""],
+    ],
+  );
+  assert.deepEqual(
+    control.controls[4].controls.map((one) => one.name),
+    ["sku"],
+  );
 });
 
 test("a wrong value is named by its path", () => {
@@ -56,13 +69,16 @@ test("a wrong value is named by its path", () => {
   const good = { decision: "refund", amount_in_cents: 1, lines: [{ sku: "A" }] };
   assert.deepEqual(faultsOf(control, good), []);
   const faults = faultsOf(control, { decision: "x", amount_in_cents: 8490, note: 1, lines: [{ sku: "A" }, { sku: "a" }, {}] });
-  assert.deepEqual(faults.map((fault) => [fault.path.join("."), fault.message]), [
-    ["decision", "Choose one of these"],
-    ["amount_in_cents", "At most 4200"],
-    ["note", "Not a text"],
-    ["lines.1.sku", "Must match ^[A-Z]+$"],
-    ["lines.2.sku", "Required"],
-  ]);
+  assert.deepEqual(
+    faults.map((fault) => [fault.path.join("."), fault.message]),
+    [
+      ["decision", "Choose one of these"],
+      ["amount_in_cents", "At most 4200"],
+      ["note", "Not a text"],
+      ["lines.1.sku", "Must match ^[A-Z]+$"],
+      ["lines.2.sku", "Required"],
+    ],
+  );
   assert.deepEqual(faultsOf(control, { ...good, lines: [] }), [{ path: ["lines"], message: "At least 1" }]);
 });
 
@@ -87,7 +103,10 @@ test("values differ at their paths", () => {
     { path: ["b", "d"], before: 2, after: undefined },
     { path: ["e"], before: undefined, after: null },
   ]);
-  assert.deepEqual(differencesOf(JSON.parse('{"__proto__": 1}'), {}).map((one) => one.path), [["__proto__"]]);
+  assert.deepEqual(
+    differencesOf(JSON.parse('{"__proto__": 1}'), {}).map((one) => one.path),
+    [["__proto__"]],
+  );
 });
 
 test("the order of keys is no difference", () => {
@@ -97,11 +116,17 @@ test("the order of keys is no difference", () => {
 
 test("a change shows only what is new", () => {
   assert.deepEqual(showChange({ op: "append", before: ["a"], after: ["a", "b"] }), {
-    chip: "append", note: "1 earlier item unchanged", before: undefined, after: ["b"],
+    chip: "append",
+    note: "1 earlier item unchanged",
+    before: undefined,
+    after: ["b"],
   });
   assert.equal(showChange({ op: "add", before: 41, after: 37.9 }).chip, "add −3.1");
   assert.deepEqual(showChange({ op: "merge", before: { a: 1, b: 2 }, after: { a: 1, b: 3 } }), {
-    chip: "merge", note: "1 other key unchanged", before: { b: 2 }, after: { b: 3 },
+    chip: "merge",
+    note: "1 other key unchanged",
+    before: { b: 2 },
+    after: { b: 3 },
   });
   assert.equal(showChange({ op: "set", before: [], after: [1] }).chip, "set");
 });

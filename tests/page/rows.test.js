@@ -5,8 +5,18 @@ import { filterParameters, filterWords, meetsFilters, withoutFilter } from "../.
 import { beginList, extendList, receiveRow, releaseFresh } from "../../src/holdfast/server/page/pure/rows.js";
 
 const row = (id, created_at, changes = {}) => ({
-  id, flow: "order", status: "running", seq: 1, labels: {}, created_at, updated_at: created_at, queue: "default", crashed: false,
-  asks: 0, needs_attention: false, ...changes,
+  id,
+  flow: "order",
+  status: "running",
+  seq: 1,
+  labels: {},
+  created_at,
+  updated_at: created_at,
+  queue: "default",
+  crashed: false,
+  asks: 0,
+  needs_attention: false,
+  ...changes,
 });
 const all = () => true;
 const ids = (rows) => rows.map((one) => one.id);
@@ -53,7 +63,10 @@ test("a further page repeats no row", () => {
 test("filters are sent as the server names them, and read as words", () => {
   const query = { status: ["failed"], since: ["1h"], find: ["ord"], label: ["a=b"], view: ["x"] };
   assert.deepEqual(filterParameters(query, 7230), { status: ["failed"], label: ["a=b"], since: ["3600"], prefix: ["ord"] });
-  assert.deepEqual(filterWords(query).map((one) => one.words), ["failed", "a=b", "started in the last hour", "id begins with ord"]);
+  assert.deepEqual(
+    filterWords(query).map((one) => one.words),
+    ["failed", "a=b", "started in the last hour", "id begins with ord"],
+  );
   assert.deepEqual(withoutFilter({ status: ["failed", "paused"] }, { name: "status", value: "failed" }), { status: ["paused"] });
   assert.deepEqual(withoutFilter({ status: ["failed"] }, { name: "status", value: "failed" }), {});
 });
@@ -62,8 +75,17 @@ test("filters are met as the server means them", () => {
   const one = row("order-1", 1000, { labels: { region: "eu=1" }, asks: 1, needs_attention: true });
   const meets = (query) => meetsFilters(one, query, 2000);
   assert.ok(meets({}));
-  assert.ok(meets({ status: ["failed", "running"], label: ["region=eu=1"], since: ["1h"], find: ["order"], attention: ["true"] }));
-  for (const query of [{ status: ["failed"] }, { flow: ["x"] }, { queue: ["x"] }, { label: ["region=us"] }, { since: ["15min"] }, { find: ["x"] }]) {
+  assert.ok(
+    meets({ status: ["failed", "running"], label: ["region=eu=1"], since: ["1h"], find: ["order"], attention: ["true"] }),
+  );
+  for (const query of [
+    { status: ["failed"] },
+    { flow: ["x"] },
+    { queue: ["x"] },
+    { label: ["region=us"] },
+    { since: ["15min"] },
+    { find: ["x"] },
+  ]) {
     assert.ok(!meets(query), JSON.stringify(query));
   }
 });

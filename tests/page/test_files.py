@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import os
 import re
+import shutil
+import subprocess
 
 import pytest
 from app_client import HOST, Caller, Reply
@@ -15,6 +18,10 @@ from holdfast.server.table import ROUTES
 
 NAMES = page_files.names()
 SCRIPTS = [name for name in NAMES if name.endswith(".js")]
+PARSE_ALL = (
+    "import vm from 'node:vm'; import fs from 'node:fs';"
+    "for (const file of fs.readdirSync('.')) new vm.SourceTextModule(fs.readFileSync(file, 'utf8'), {identifier: file});"
+)
 SENT_BYTES_MAX = 80 * 1024
 
 
@@ -102,6 +109,29 @@ def test_a_file_takes_no_other_method_host_or_origin(ask):
 def test_the_description_of_the_api_has_no_file(ask):
     document = ask("/api/v1/openapi.json", token="").json
     assert set(document["paths"]) == {route.path for route in ROUTES}
+
+
+def test_comments_are_not_sent_and_lines_keep_their_numbers():
+    source = (
+        "// what it owns\n\n/**\n * @param {string} a\n */\nfunction f(a) {\n"
+        "  // why\n  /** @type {X} */\n  const b = /** @type {Y} */ (a);\n  return `${b}//`;\n}\n"
+    )
+    sent = "\n\n\n\n\nfunction f(a) {\n\n\nconst b = (a);\nreturn `${b}//`;\n}\n"
+    assert page_files.strip_comments(source) == sent
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="NO NODE: on Debian: apt install nodejs")
+def test_what_is_sent_is_still_a_program(tmp_path):
+    for name in SCRIPTS:
+        file = tmp_path / name.replace("/", "_").replace(".js", ".mjs")
+        file.write_bytes(page_files.read(name).plain)
+    checked = subprocess.run(
+        ["node", "--input-type=module", "--eval", PARSE_ALL],
+        cwd=tmp_path, env={**os.environ, "NODE_OPTIONS": "--experimental-vm-modules --no-warnings"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert checked.returncode == 0, checked.stderr
+    assert all(b"/**" not in page_files.read(name).plain for name in SCRIPTS)
 
 
 def test_scripts_and_styles_are_small_as_they_are_sent():

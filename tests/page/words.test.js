@@ -1,11 +1,30 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { age, cutMiddle, duration, instant, markNames, plural, span, storeName } from "../../src/holdfast/server/page/pure/words.js";
+import {
+  age,
+  cutMiddle,
+  duration,
+  instant,
+  markNames,
+  plural,
+  shownWords,
+  span,
+  storeName,
+} from "../../src/holdfast/server/page/pure/words.js";
 
 test("a duration has one decimal while that says something", () => {
   assert.deepEqual([0, 0.31, 9.84, 41.2, 99.94, 100, 720, 3600, 90000, 200000].map(duration), [
-    "0.0 s", "0.3 s", "9.8 s", "41.2 s", "99.9 s", "1 min", "12 min", "1 h", "1 d", "2 d",
+    "0.0 s",
+    "0.3 s",
+    "9.8 s",
+    "41.2 s",
+    "99.9 s",
+    "1 min",
+    "12 min",
+    "1 h",
+    "1 d",
+    "2 d",
   ]);
 });
 
@@ -25,7 +44,10 @@ test("an instant of another day names the day", () => {
 });
 
 test("a count has its noun", () => {
-  assert.deepEqual([plural(1, "run"), plural(98274, "run"), plural(2, "query", "queries")], ["1 run", "98,274 runs", "2 queries"]);
+  assert.deepEqual(
+    [plural(1, "run"), plural(98274, "run"), plural(2, "query", "queries")],
+    ["1 run", "98,274 runs", "2 queries"],
+  );
 });
 
 test("a long name is cut in its middle, and no character is cut in two", () => {
@@ -39,7 +61,10 @@ test("names in a sentence are marked, and the sentence stays as it is", () => {
   const parts = markNames(sentence, ["charge", ""]);
   assert.equal(parts.map((part) => part.text).join(""), sentence);
   assert.deepEqual(parts.filter((part) => part.code).length, 3);
-  assert.deepEqual(markNames("a (b) c", ["(b)"]).map((part) => part.code), [false, true, false]);
+  assert.deepEqual(
+    markNames("a (b) c", ["(b)"]).map((part) => part.code),
+    [false, true, false],
+  );
   assert.deepEqual(markNames("", ["x"]), []);
 });
 
@@ -47,4 +72,11 @@ test("a store has a short name", () => {
   assert.equal(storeName("postgresql://db.example.com/shop"), "shop · PostgreSQL");
   assert.equal(storeName("sqlite:////srv/app/.holdfast/runs.db"), ".holdfast/runs.db");
   assert.equal(storeName("memory://"), "in memory");
+});
+
+test("a list says how many of how many it shows", () => {
+  assert.equal(shownWords(15, 98274), "15 of 98,274 · newest first");
+  assert.equal(shownWords(1, null), "1 run · newest first");
+  assert.equal(shownWords(3, 2), "3 of 3 · newest first");
+  assert.equal(shownWords(0, 5), "");
 });

@@ -20,7 +20,10 @@ import { openTokens } from "./shell/tokens.js";
  * @typedef {import("./shell/app.js").Screen} Screen
  */
 
-/** The screens that are there. @type {Partial<Record<import("./pure/fragments.js").ScreenName, import("./shell/app.js").CreateScreen>>} */
+/**
+ * The screens that are there.
+ * @type {Partial<Record<import("./pure/fragments.js").ScreenName, import("./shell/app.js").CreateScreen>>}
+ */
 const SCREENS = {
   runs: createRunsScreen,
   unknown: createUnknownScreen,
@@ -100,7 +103,15 @@ function createRenewal(tokens) {
 /** @param {import("./shapes.js").Problem} problem */
 function showUnreachable(problem) {
   const again = element("button", { type: "button", class: "button filled", onclick: () => location.reload() }, "Try again");
-  document.body.replaceChildren(element("main", { class: "screen alone" }, element("h1", {}, problem.title), element("p", {}, `${problem.detail} ${problem.remedy}`), again));
+  document.body.replaceChildren(
+    element(
+      "main",
+      { class: "screen alone" },
+      element("h1", {}, problem.title),
+      element("p", {}, `${problem.detail} ${problem.remedy}`),
+      again,
+    ),
+  );
 }
 
 void begin();

@@ -16,13 +16,20 @@ export function createBanner() {
   const title = element("strong", {});
   const detail = element("p", {});
   const act = button("button", () => shown?.action?.act());
-  const host = element("div", { class: "banner", role: "alert", hidden: true }, glyph("warning"), element("div", {}, title, detail), act);
+  const host = element(
+    "div",
+    { class: "banner", role: "alert", hidden: true },
+    glyph("warning"),
+    element("div", {}, title, detail),
+    act,
+  );
   /** @type {BannerText | null} */
   let shown = null;
   return {
     element: host,
     update(next) {
-      if (next && next.glyph !== shown?.glyph) host.replaceChild(glyph(next.glyph), /** @type {Element} */ (host.firstElementChild));
+      if (next && next.glyph !== shown?.glyph)
+        host.replaceChild(glyph(next.glyph), /** @type {Element} */ (host.firstElementChild));
       shown = next;
       host.hidden = !next;
       if (!next) return;

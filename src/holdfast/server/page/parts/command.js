@@ -12,7 +12,13 @@ export function createCommand(look = "") {
   const text = element("code", {});
   const copy = createCopyButton(() => text.textContent ?? "", "Copy command");
   return {
-    element: element("div", { class: `command ${look}` }, element("span", { class: "prompt", "aria-hidden": "true" }, "$"), text, copy),
+    element: element(
+      "div",
+      { class: `command ${look}` },
+      element("span", { class: "prompt", "aria-hidden": "true" }, "$"),
+      text,
+      copy,
+    ),
     update: (command) => setText(text, command),
   };
 }

@@ -26,7 +26,12 @@ export function createCountTabs() {
 /** @param {Tab} first @returns {import("../shell/elements.js").Part<Tab>} */
 function createTab(first) {
   const count = element("strong", {});
-  const label = element("span", { class: "status", "data-tone": first.tone }, first.glyph && glyph(first.glyph), element("span", {}, first.words));
+  const label = element(
+    "span",
+    { class: "status", "data-tone": first.tone },
+    first.glyph && glyph(first.glyph),
+    element("span", {}, first.words),
+  );
   const link = element("a", { class: "count-tab" }, count, label);
   return {
     element: link,
@@ -54,13 +59,23 @@ export function tabsFor(board, query) {
   const tabs = [
     { key: "all", words: "All", glyph: null, tone: "rest", count: total, place: place({}), chosen: !query.status && !attention },
     {
-      key: "attention", words: "Need attention", glyph: /** @type {const} */ ("warning"), tone: "ask", count: board?.attention ?? null,
-      place: place({ attention: ["true"] }), chosen: attention,
+      key: "attention",
+      words: "Need attention",
+      glyph: /** @type {const} */ ("warning"),
+      tone: "ask",
+      count: board?.attention ?? null,
+      place: place({ attention: ["true"] }),
+      chosen: attention,
     },
   ];
   const counted = STATUS_ORDER.map((name) => ({
-    key: name, words: LOOKS[name].word, glyph: LOOKS[name].glyph, tone: LOOKS[name].tone, count: board ? (board.counts[name] ?? 0) : null,
-    place: place({ status: [name] }), chosen: !attention && status === name,
+    key: name,
+    words: LOOKS[name].word,
+    glyph: LOOKS[name].glyph,
+    tone: LOOKS[name].tone,
+    count: board ? (board.counts[name] ?? 0) : null,
+    place: place({ status: [name] }),
+    chosen: !attention && status === name,
   }));
   return [...tabs, ...counted].filter((tab) => tab.count !== 0 || tab.chosen || tab.key === "all");
 }

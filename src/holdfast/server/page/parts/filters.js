@@ -15,7 +15,10 @@ import { createMenu } from "./menu.js";
  * @property {() => Promise<Choice[]> | Choice[]} queues
  */
 
-const STARTED = SINCE.map(([value, , words]) => ({ value, words: words.replace(/^in the /, "").replace(/^./, (first) => first.toUpperCase()) }));
+const STARTED = SINCE.map(([value, , words]) => ({
+  value,
+  words: words.replace(/^in the /, "").replace(/^./, (first) => first.toUpperCase()),
+}));
 
 /**
  * @param {Known} known
@@ -38,12 +41,23 @@ export function createFilters(known, go) {
     const menu = createMenu({
       async fill(panel, close) {
         const list = element("ul", { class: "menu-list" });
-        if (typed) panel.append(typeIn(words, typed, (value) => { close(); go(at(value)); }));
+        if (typed)
+          panel.append(
+            typeIn(words, typed, (value) => {
+              close();
+              go(at(value));
+            }),
+          );
         panel.append(list);
         const chosen = place.query[name]?.[0];
-        for (const { value, words: text } of [{ value: "", words: name === "since" ? "Any time" : `Any ${words.toLowerCase()}` }, ...(await choices())]) {
+        for (const { value, words: text } of [
+          { value: "", words: name === "since" ? "Any time" : `Any ${words.toLowerCase()}` },
+          ...(await choices()),
+        ]) {
           const current = (chosen ?? "") === value && "true";
-          list.append(element("li", {}, element("a", { href: formatFragment(at(value)), "aria-current": current, onclick: close }, text)));
+          list.append(
+            element("li", {}, element("a", { href: formatFragment(at(value)), "aria-current": current, onclick: close }, text)),
+          );
         }
         if (!typed) list.querySelector("a")?.focus();
       },
@@ -65,7 +79,11 @@ export function createFilters(known, go) {
     filter("since", "Started", () => STARTED),
   ];
   return {
-    element: element("div", { class: "filters", role: "group", "aria-label": "Filters" }, ...filters.map((one) => one.menu.element)),
+    element: element(
+      "div",
+      { class: "filters", role: "group", "aria-label": "Filters" },
+      ...filters.map((one) => one.menu.element),
+    ),
     update(next) {
       place = next;
       for (const one of filters) one.show();
@@ -79,6 +97,23 @@ export function createFilters(known, go) {
  * @param {(value: string) => void} choose
  */
 function typeIn(words, example, choose) {
-  const field = element("input", { type: "text", class: "field", "aria-label": words, placeholder: example, autocomplete: "off", spellcheck: "false" });
-  return element("form", { class: "menu-form", onsubmit: (/** @type {Event} */ event) => { event.preventDefault(); choose(field.value.trim()); } }, field);
+  const field = element("input", {
+    type: "text",
+    class: "field",
+    "aria-label": words,
+    placeholder: example,
+    autocomplete: "off",
+    spellcheck: "false",
+  });
+  return element(
+    "form",
+    {
+      class: "menu-form",
+      onsubmit: (/** @type {Event} */ event) => {
+        event.preventDefault();
+        choose(field.value.trim());
+      },
+    },
+    field,
+  );
 }

@@ -6,7 +6,8 @@ import { button, element, glyph, setAttribute, setText } from "../shell/elements
  * @param {object} options
  * @param {string} [options.look]  classes of the button
  * @param {string} [options.hostLook]  classes of the element around button and panel
- * @param {import("../pure/glyphs.js").GlyphName} [options.mark]  the glyph of the button; the others have an arrow after the label
+ * @param {import("../pure/glyphs.js").GlyphName} [options.mark]  the glyph of the button; without one, an arrow
+ *   follows the label
  * @param {(panel: HTMLElement, close: () => void) => void} options.fill  fills the panel each time it opens
  * @returns {import("../shell/elements.js").Part<{ label: string, chosen?: boolean }>}
  */

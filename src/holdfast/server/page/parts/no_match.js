@@ -12,11 +12,21 @@ export function createNoMatch(place) {
   const chips = words.map((word) =>
     element(
       "a",
-      { class: "chip", href: formatFragment({ ...place, query: withoutFilter(place.query, word) }), "aria-label": `Take off ${word.words}` },
+      {
+        class: "chip",
+        href: formatFragment({ ...place, query: withoutFilter(place.query, word) }),
+        "aria-label": `Take off ${word.words}`,
+      },
       word.words,
       glyph("close"),
     ),
   );
   const clear = words.length > 1 && element("a", { href: "#/runs" }, `Clear ${COUNTED[words.length] ?? "all"}`);
-  return element("section", { class: "no-match panel" }, element("h2", {}, "No run matches"), element("p", { class: "chips" }, ...chips), clear);
+  return element(
+    "section",
+    { class: "no-match panel" },
+    element("h2", {}, "No run matches"),
+    element("p", { class: "chips" }, ...chips),
+    clear,
+  );
 }

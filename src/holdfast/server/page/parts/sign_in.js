@@ -13,7 +13,14 @@ import { createCommand } from "./command.js";
  */
 export function askForToken(problem, hadOne) {
   return new Promise((resolve) => {
-    const field = element("input", { type: "password", class: "field", id: "token", autocomplete: "off", spellcheck: "false", required: true });
+    const field = element("input", {
+      type: "password",
+      class: "field",
+      id: "token",
+      autocomplete: "off",
+      spellcheck: "false",
+      required: true,
+    });
     const command = createCommand();
     command.update("holdfast token create NAME --role operate");
     const form = element(
@@ -25,7 +32,11 @@ export function askForToken(problem, hadOne) {
       field,
       element("p", { class: "hint" }, "This makes one:"),
       command.element,
-      element("footer", {}, button("button filled", () => form.requestSubmit(), "Continue")),
+      element(
+        "footer",
+        {},
+        button("button filled", () => form.requestSubmit(), "Continue"),
+      ),
     );
     const dialog = element("dialog", { class: "dialog sign-in", "aria-labelledby": "sign-in-title" }, form);
     dialog.addEventListener("cancel", (event) => event.preventDefault()); // there is nothing to see without one

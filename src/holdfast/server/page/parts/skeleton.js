@@ -11,8 +11,13 @@ export const WAIT_MS = 150;
  * @param {string[]} columns  their classes, as in the table
  */
 export function createSkeleton(rows, columns) {
-  const line = () => element("div", { class: "skeleton-row" }, ...columns.map((name) => element("span", { class: `bone ${name}` })));
-  return element("div", { class: "skeleton panel", "aria-busy": "true", "aria-label": "Loading" }, ...Array.from({ length: rows }, line));
+  const line = () =>
+    element("div", { class: "skeleton-row" }, ...columns.map((name) => element("span", { class: `bone ${name}` })));
+  return element(
+    "div",
+    { class: "skeleton panel", "aria-busy": "true", "aria-label": "Loading" },
+    ...Array.from({ length: rows }, line),
+  );
 }
 
 /**

@@ -13,18 +13,40 @@ export function createSpark() {
   const bars = drawing("g", { class: "spark-ended" });
   const failures = drawing("g", { class: "spark-failed" });
   const axis = drawing("path", { class: "spark-axis", d: `M0 ${UP + 0.5}h${WIDTH}` });
-  const picture = drawing("svg", { class: "spark-picture", viewBox: `0 0 ${WIDTH} ${UP + DOWN + 1}`, width: WIDTH, height: UP + DOWN + 1, "aria-hidden": "true" }, bars, axis, failures);
+  const picture = drawing(
+    "svg",
+    {
+      class: "spark-picture",
+      viewBox: `0 0 ${WIDTH} ${UP + DOWN + 1}`,
+      width: WIDTH,
+      height: UP + DOWN + 1,
+      "aria-hidden": "true",
+    },
+    bars,
+    axis,
+    failures,
+  );
   const [rate, share] = [element("strong", {}), element("span", { class: "spark-share" })];
   const rows = element("tbody", {});
   const table = element(
     "table",
     { class: "unseen" },
     element("caption", {}, "Runs that ended, by minute"),
-    element("thead", {}, element("tr", {}, ...["Minute", "Ended", "Failed"].map((word) => element("th", { scope: "col" }, word)))),
+    element(
+      "thead",
+      {},
+      element("tr", {}, ...["Minute", "Ended", "Failed"].map((word) => element("th", { scope: "col" }, word))),
+    ),
     rows,
   );
   return {
-    element: element("div", { class: "spark" }, picture, element("p", {}, rate, element("span", {}, "ended, 60 min"), share), table),
+    element: element(
+      "div",
+      { class: "spark" },
+      picture,
+      element("p", {}, rate, element("span", {}, "ended, 60 min"), share),
+      table,
+    ),
     update(minutes) {
       const ended = minutes.map((minute) => (minute.completed ?? 0) + (minute.failed ?? 0) + (minute.cancelled ?? 0));
       const failed = minutes.map((minute) => minute.failed ?? 0);
@@ -39,7 +61,15 @@ export function createSpark() {
       share.dataset.tone = broken ? "fail" : "rest";
       rows.replaceChildren(
         ...minutes.flatMap((minute, at) =>
-          ended[at] ? [element("tr", {}, ...[timeOfDay(minute.at), number(ended[at]), number(failed[at])].map((text) => element("td", {}, text)))] : [],
+          ended[at]
+            ? [
+                element(
+                  "tr",
+                  {},
+                  ...[timeOfDay(minute.at), number(ended[at]), number(failed[at])].map((text) => element("td", {}, text)),
+                ),
+              ]
+            : [],
         ),
       );
     },

@@ -62,7 +62,11 @@ export function createTable({ caption, columns, keyOf, open }) {
     const cells = columns.map((column) => column.make());
     /** @type {T} */
     let shown;
-    const row = element("tr", { tabindex: "-1" }, ...cells.map((cell, at) => element("td", { class: columns[at].name }, cell.element)));
+    const row = element(
+      "tr",
+      { tabindex: "-1" },
+      ...cells.map((cell, at) => element("td", { class: columns[at].name }, cell.element)),
+    );
     row.addEventListener("focusin", () => setCurrent(keyOf(shown)));
     row.addEventListener("click", (event) => {
       const target = /** @type {Element} */ (event.target);
@@ -99,7 +103,12 @@ export function createTable({ caption, columns, keyOf, open }) {
     const seen =
       items.length < WINDOWED_FROM || isCards
         ? { from: 0, to: items.length, above: 0, below: 0 }
-        : visibleRows({ count: items.length, rowHeight: ROW_PX, scrolled: -body.getBoundingClientRect().top + above.height(), height: innerHeight });
+        : visibleRows({
+            count: items.length,
+            rowHeight: ROW_PX,
+            scrolled: -body.getBoundingClientRect().top + above.height(),
+            height: innerHeight,
+          });
     drawn = seen;
     above.update(seen.above);
     below.update(seen.below);

@@ -53,8 +53,15 @@ export function createTopBar({ screens, find, switchTheme }) {
   /** @type {BarState} */
   let state;
   const list = element("div", { class: "top-entries" });
-  nav.append(list, createMore(entries, switchTheme, () => state.meta));
-  const drawEntries = keepChildren(list, (/** @type {Entry} */ entry) => entry.screen, (entry) => createEntry(entry, () => state));
+  nav.append(
+    list,
+    createMore(entries, switchTheme, () => state.meta),
+  );
+  const drawEntries = keepChildren(
+    list,
+    (/** @type {Entry} */ entry) => entry.screen,
+    (entry) => createEntry(entry, () => state),
+  );
   const search = createSearch(find);
   const live = element("span", { class: "live-word" });
   const liveHost = element("span", { class: "live" }, element("span", { class: "live-dot" }), live);
@@ -97,7 +104,13 @@ export function createTopBar({ screens, find, switchTheme }) {
  */
 function createEntry(entry, stateOf) {
   const count = element("span", { class: "count", "data-tone": entry.tone });
-  const link = element("a", { class: entry.inMore && "in-more", href: formatFragment({ screen: entry.screen, query: {} }) }, glyph(entry.glyph, "phone-only"), element("span", {}, entry.words), count);
+  const link = element(
+    "a",
+    { class: entry.inMore && "in-more", href: formatFragment({ screen: entry.screen, query: {} }) },
+    glyph(entry.glyph, "phone-only"),
+    element("span", {}, entry.words),
+    count,
+  );
   return {
     element: link,
     update() {
@@ -129,7 +142,13 @@ function createMore(entries, switchTheme, metaOf) {
         element(
           "ul",
           { class: "menu-list" },
-          ...links.map((entry) => element("li", {}, element("a", { href: formatFragment({ screen: entry.screen, query: {} }), onclick: close }, entry.words))),
+          ...links.map((entry) =>
+            element(
+              "li",
+              {},
+              element("a", { href: formatFragment({ screen: entry.screen, query: {} }), onclick: close }, entry.words),
+            ),
+          ),
           element("li", {}, button("menu-item", switchTheme, "Other theme")),
         ),
         element("p", { class: "hint menu-note" }, meta ? `Token ${meta.name}, role ${meta.role}` : ""),
@@ -142,8 +161,20 @@ function createMore(entries, switchTheme, metaOf) {
 
 /** @param {(text: string) => void} find */
 function createSearch(find) {
-  const field = element("input", { type: "search", "aria-label": "Find a run", placeholder: "Find a run", autocomplete: "off", spellcheck: "false" });
-  const form = element("form", { class: "search", role: "search" }, glyph("search"), field, element("kbd", { "aria-hidden": "true" }, "/"));
+  const field = element("input", {
+    type: "search",
+    "aria-label": "Find a run",
+    placeholder: "Find a run",
+    autocomplete: "off",
+    spellcheck: "false",
+  });
+  const form = element(
+    "form",
+    { class: "search", role: "search" },
+    glyph("search"),
+    field,
+    element("kbd", { "aria-hidden": "true" }, "/"),
+  );
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     find(field.value.trim());

@@ -33,7 +33,10 @@ export function actionFor(run, remedy) {
     return { label, place: { screen: "questions", query: { run: [run], ...(typeof key === "string" ? { key: [key] } : {}) } } };
   }
   const node = remedy.arguments.node;
-  return { label, place: { screen: "run", run, query: { do: [remedy.verb], ...(typeof node === "string" ? { node: [node] } : {}) } } };
+  return {
+    label,
+    place: { screen: "run", run, query: { do: [remedy.verb], ...(typeof node === "string" ? { node: [node] } : {}) } },
+  };
 }
 
 /**

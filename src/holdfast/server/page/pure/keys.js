@@ -36,5 +36,4 @@ export function mayAct(name, { typing, lettersOff }) {
 export const commandFor = (layers, name) => layers.flat().find((command) => command.keys.includes(name));
 
 /** How a key is shown. @param {string} key */
-export const keyLabel = (key) =>
-  ({ enter: "↵", left: "←", right: "→", up: "↑", down: "↓", "ctrl+enter": "ctrl ↵" })[key] ?? key;
+export const keyLabel = (key) => ({ enter: "↵", left: "←", right: "→", up: "↑", down: "↓", "ctrl+enter": "ctrl ↵" })[key] ?? key;

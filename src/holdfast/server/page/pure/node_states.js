@@ -30,7 +30,14 @@ const AFTER = {
 
 /** Kinds after which many nodes have another state, so that the picture is read anew. */
 const TURNS = new Set([
-  "RunForked", "RunRewound", "RunResumed", "RunClaimed", "FlowChanged", "LayerCompleted", "ItemsListed", "ItemCompleted",
+  "RunForked",
+  "RunRewound",
+  "RunResumed",
+  "RunClaimed",
+  "FlowChanged",
+  "LayerCompleted",
+  "ItemsListed",
+  "ItemCompleted",
   "ItemFailed",
 ]);
 

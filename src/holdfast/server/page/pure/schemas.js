@@ -143,7 +143,10 @@ function helpFor(schema, required) {
 }
 
 /** @param {Schema} schema */
-const boundsOf = (schema) => ({ least: schema.minimum ?? schema.exclusiveMinimum, most: schema.maximum ?? schema.exclusiveMaximum });
+const boundsOf = (schema) => ({
+  least: schema.minimum ?? schema.exclusiveMinimum,
+  most: schema.maximum ?? schema.exclusiveMaximum,
+});
 
 /**
  * What a reader typed into a control, as a value; undefined for a field that was left empty.

@@ -25,7 +25,14 @@ export const LOOKS = {
 
 /** The statuses in the order in which the page lists them: what moves first, then what stopped, then what ended. */
 export const STATUS_ORDER = /** @type {const} */ ([
-  "running", "pending", "waiting", "paused", "interrupted", "failed", "completed", "cancelled",
+  "running",
+  "pending",
+  "waiting",
+  "paused",
+  "interrupted",
+  "failed",
+  "completed",
+  "cancelled",
 ]);
 
 /**

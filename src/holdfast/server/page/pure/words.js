@@ -90,6 +90,17 @@ export const number = (value) => NUMBER.format(value);
 export const plural = (count, noun, plural = `${noun}s`) => `${number(count)} ${count === 1 ? noun : plural}`;
 
 /**
+ * How many runs of how many are listed: "15 of 98,274 · newest first".
+ * @param {number} shown
+ * @param {number | null} total  null if it is not known
+ */
+export function shownWords(shown, total) {
+  if (!shown) return "";
+  const count = total === null ? plural(shown, "run") : `${number(shown)} of ${number(Math.max(shown, total))}`;
+  return `${count} · newest first`;
+}
+
+/**
  * Shorten a name in its middle, because names often differ only at their end. Counts what a reader sees as characters, so that
  * no emoji is cut in two.
  * @param {string} text

@@ -2,22 +2,21 @@
 
 import { actionOfRow, mayOperate } from "../pure/actions.js";
 import { filterParameters, meetsFilters } from "../pure/filters.js";
-import { formatFragment, formatQuery } from "../pure/fragments.js";
+import { formatQuery } from "../pure/fragments.js";
 import { beginList, extendList, receiveRow, releaseFresh } from "../pure/rows.js";
 import { lookOfRun } from "../pure/statuses.js";
-import { age, duration, fullInstant, instant, markNames, number, plural, timeOfDay } from "../pure/words.js";
+import { shownWords, timeOfDay } from "../pure/words.js";
 import { connectionBanner, createBanner, problemBanner } from "../parts/banner.js";
-import { createCopyButton } from "../parts/command.js";
 import { createCountTabs, tabsFor } from "../parts/count_tabs.js";
 import { createFilters } from "../parts/filters.js";
 import { createFirstStart } from "../parts/first_start.js";
 import { createNewPill } from "../parts/new_pill.js";
 import { createNoMatch } from "../parts/no_match.js";
+import { COLUMN_NAMES, columnsFor } from "../parts/run_columns.js";
 import { afterWait, createSkeleton } from "../parts/skeleton.js";
 import { createSpark } from "../parts/spark.js";
-import { createStatus } from "../parts/status.js";
 import { createTable } from "../parts/table.js";
-import { button, element, setAttribute, setSentence, setText } from "../shell/elements.js";
+import { button, element, setAttribute, setText } from "../shell/elements.js";
 import { keyHints } from "../shell/keyboard.js";
 
 /**
@@ -81,11 +80,14 @@ export function createRunsScreen(app) {
 
   /** @param {import("../pure/fragments.js").Query} parameters */
   function watch(parameters) {
-    app.feed.watch({ ...parameters, limit: [String(PAGE)] }, {
-      onRow: receive,
-      onIds: (ids) => void (covered = new Set(ids)),
-      onOpen: (again) => void (again && refresh()),
-    });
+    app.feed.watch(
+      { ...parameters, limit: [String(PAGE)] },
+      {
+        onRow: receive,
+        onIds: (ids) => void (covered = new Set(ids)),
+        onOpen: (again) => void (again && refresh()),
+      },
+    );
   }
 
   /** @param {Row} row */
@@ -102,7 +104,11 @@ export function createRunsScreen(app) {
   async function loadMore() {
     if (!list?.next) return;
     const { next } = list;
-    const answer = await app.api.get("runs", { ...filterParameters(place.query, app.clock.now()), cursor: [next], limit: [String(PAGE)] });
+    const answer = await app.api.get("runs", {
+      ...filterParameters(place.query, app.clock.now()),
+      cursor: [next],
+      limit: [String(PAGE)],
+    });
     if (list?.next !== next) return; // meanwhile the list is another one
     if (answer.ok) list = extendList(list, answer.value);
     else view.showProblem(answer.problem, loadMore);
@@ -116,7 +122,11 @@ export function createRunsScreen(app) {
 
   /** Ask for the rows in view that the stream does not cover. */
   async function refresh() {
-    const ids = view.inView().map((row) => row.id).filter((id) => !covered.has(id)).slice(0, 200);
+    const ids = view
+      .inView()
+      .map((row) => row.id)
+      .filter((id) => !covered.has(id))
+      .slice(0, 200);
     refreshedAt = app.clock.now();
     if (!ids.length) return;
     const answer = await app.api.get("runs", { id: ids, limit: ["200"] });
@@ -157,7 +167,10 @@ function createView(app, { isLive, more, showFresh }) {
   let rows = [];
   const tabs = createCountTabs();
   const spark = createSpark();
-  const filters = createFilters(choicesFrom(app, () => rows), app.router.go);
+  const filters = createFilters(
+    choicesFrom(app, () => rows),
+    app.router.go,
+  );
   const pill = createNewPill(showFresh);
   const [shown, updated] = [element("p", { class: "shown" }), element("p", { class: "updated" })];
   const banner = createBanner();
@@ -176,7 +189,17 @@ function createView(app, { isLive, more, showFresh }) {
   const head = element("div", { class: "runs-head" }, tabs.element, spark.element);
   const tools = element("div", { class: "runs-tools" }, filters.element, pill.element, shown);
   const foot = element("footer", { class: "runs-foot" }, keyHints(keys), updated);
-  const host = element("main", { class: "screen runs", tabindex: "-1" }, element("h1", { class: "unseen" }, "Runs"), head, tools, banner.element, problem.element, content, foot);
+  const host = element(
+    "main",
+    { class: "screen runs", tabindex: "-1" },
+    element("h1", { class: "unseen" }, "Runs"),
+    head,
+    tools,
+    banner.element,
+    problem.element,
+    content,
+    foot,
+  );
 
   /** @param {Row} row */
   function open(row) {
@@ -195,7 +218,11 @@ function createView(app, { isLive, more, showFresh }) {
     if (row) use(row);
   }
 
-  /** Show one thing below the filters, and leave it alone if it is there already. @param {string} kind @param {() => Node[]} make */
+  /**
+   * Show one thing below the filters, and leave it alone if it is there already.
+   * @param {string} kind
+   * @param {() => Node[]} make
+   */
   function fill(kind, make) {
     if (content.dataset.kind !== kind) content.replaceChildren(...make());
     content.dataset.kind = kind;
@@ -244,125 +271,11 @@ function createView(app, { isLive, more, showFresh }) {
       moreButton.hidden = !list.next;
       setText(moreButton, `Show ${PAGE} more`);
       const total = filtered ? null : tabsFor(app.feed.board(), {})[0].count;
-      setText(shown, rows.length ? `${total === null ? plural(rows.length, "run") : `${number(rows.length)} of ${number(Math.max(total, rows.length))}`} · newest first` : "");
+      setText(shown, shownWords(rows.length, total));
       const connection = app.feed.connection();
       const since = timeOfDay(connection.heardAt);
       banner.update(connectionBanner(connection, { now: Date.now() / 1000, since, retry: app.feed.retry }));
       setText(updated, `Updated ${isLive() ? timeOfDay(app.clock.now()) : since}`);
-    },
-  };
-}
-
-const COLUMN_NAMES = ["c-status", "c-run", "c-flow", "c-reason", "c-labels", "c-active", "c-updated", "c-act"];
-
-/**
- * @param {App} app
- * @param {() => boolean} isLive
- * @returns {import("../parts/table.js").Column<Row>[]}
- */
-function columnsFor(app, isLive) {
-  return [
-    { name: "c-status", label: "Status", make: () => mapped(createStatus(), lookOfRun) },
-    { name: "c-run", label: "Run", make: createRunLink },
-    { name: "c-flow", label: "Flow", make: () => text("span", (row) => row.flow) },
-    { name: "c-reason", label: "Reason", make: createReason },
-    { name: "c-labels", label: "Labels", make: () => text("span", (row) => Object.entries(row.labels).map((pair) => pair.join("=")).join("  ")) },
-    { name: "c-active", label: "Active", make: () => text("span", (row) => (row.active_s ? duration(row.active_s) : "–")) },
-    { name: "c-updated", label: "Updated", make: () => createUpdated(app, isLive) },
-    { name: "c-act", label: "What to do", unseen: true, make: () => createAction(app) },
-  ];
-}
-
-/** @typedef {import("../shell/elements.js").Part<Row>} Cell */
-
-/**
- * A part of another value as a cell of a row.
- * @template T
- * @param {import("../shell/elements.js").Part<T>} part
- * @param {(row: Row) => T} value
- * @returns {Cell}
- */
-const mapped = (part, value) => ({ element: part.element, update: (row) => part.update(value(row)) });
-
-/**
- * @param {"span" | "code"} name
- * @param {(row: Row) => string} words
- * @returns {Cell}
- */
-function text(name, words) {
-  const host = element(name, { class: "cut", dir: "auto" });
-  return {
-    element: host,
-    update(row) {
-      setText(host, words(row));
-      setAttribute(host, "title", words(row).length > 24 && words(row));
-    },
-  };
-}
-
-/** @returns {Cell} */
-function createRunLink() {
-  const link = element("a", { class: "run-link" });
-  return {
-    element: link,
-    update(row) {
-      setText(link, row.id);
-      setAttribute(link, "title", row.id.length > 18 && row.id);
-      setAttribute(link, "href", formatFragment({ screen: "run", run: row.id, query: {} }));
-    },
-  };
-}
-
-/** @returns {Cell} */
-function createReason() {
-  const host = element("span", { class: "sentence", dir: "auto" });
-  return {
-    element: host,
-    update(row) {
-      const node = row.remedy?.arguments.node;
-      setSentence(host, markNames(row.reason, [...row.active, ...(typeof node === "string" ? [node] : []), ...nodesIn(row.reason)]));
-      setAttribute(host, "title", row.reason);
-      host.classList.toggle("quiet", row.status === "completed");
-    },
-  };
-}
-
-/** Nodes that a sentence names in a form of its own: "node charge failed", "publish asks:". @param {string} reason */
-const nodesIn = (reason) => [...reason.matchAll(/\bnode ([\w-]+)|^([\w-]+) (?:asks:|waits|is retried|sleeps|did not)/g)].map((found) => found[1] ?? found[2]);
-
-/** @param {App} app @param {() => boolean} isLive @returns {Cell} */
-function createUpdated(app, isLive) {
-  const host = element("time", {});
-  return {
-    element: host,
-    update(row) {
-      const now = app.clock.now();
-      // While nothing is live, an age would keep growing beside data that is not fresh.
-      setText(host, isLive() ? age(now - row.updated_at) : instant(row.updated_at, now));
-      setAttribute(host, "datetime", new Date(row.updated_at * 1000).toISOString());
-      setAttribute(host, "title", fullInstant(row.updated_at));
-    },
-  };
-}
-
-/** @param {App} app @returns {Cell} */
-function createAction(app) {
-  const link = element("a", { class: "button small" });
-  let command = "";
-  const copy = createCopyButton(() => command, "Copy the command that helps");
-  return {
-    element: element("span", { class: "row-act" }, copy, link),
-    update(row) {
-      const action = mayOperate(app.meta().role) ? actionOfRow(row) : null;
-      // What only a terminal can do, such as starting a worker, is a command to copy.
-      command = row.needs_attention && row.remedy ? row.remedy.command : "";
-      copy.hidden = Boolean(action) || !command;
-      if (command) copy.title = `Copy: ${command}`;
-      link.hidden = !action;
-      if (!action) return;
-      setText(link, action.label);
-      setAttribute(link, "aria-label", `${action.label} ${row.id}`);
-      setAttribute(link, "href", formatFragment(action.place));
     },
   };
 }
@@ -375,13 +288,21 @@ function createAction(app) {
  */
 function choicesFrom(app, rows) {
   /** @param {string[]} values */
-  const choices = (values) => [...new Set(values)].sort().slice(0, 12).map((value) => ({ value, words: value }));
+  const choices = (values) =>
+    [...new Set(values)]
+      .sort()
+      .slice(0, 12)
+      .map((value) => ({ value, words: value }));
   return {
     flows: () => choices([...app.meta().flows, ...rows().map((row) => row.flow)]),
     labels: () => choices(rows().flatMap((row) => Object.entries(row.labels).map((pair) => pair.join("=")))),
     async queues() {
       const answer = await app.api.get("queues");
-      return choices(answer.ok ? answer.value.queues.map((/** @type {{ name: string }} */ queue) => queue.name) : rows().map((row) => row.queue));
+      return choices(
+        answer.ok
+          ? answer.value.queues.map((/** @type {{ name: string }} */ queue) => queue.name)
+          : rows().map((row) => row.queue),
+      );
     },
   };
 }

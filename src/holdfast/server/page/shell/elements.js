@@ -84,7 +84,8 @@ function furnish(made, attributes, children) {
  */
 export function setAttribute(of, name, value) {
   if (value === false || value === null || value === undefined) of.removeAttribute(name);
-  else if (of.getAttribute(name) !== String(value === true ? "" : value)) of.setAttribute(name, String(value === true ? "" : value));
+  else if (of.getAttribute(name) !== String(value === true ? "" : value))
+    of.setAttribute(name, String(value === true ? "" : value));
 }
 
 /**

@@ -38,7 +38,8 @@ export function createKeyboard(shellKeys) {
 
 /** @param {EventTarget | null} target */
 const isField = (target) =>
-  target instanceof HTMLElement && (target.isContentEditable || target.matches("input:not([type=checkbox], [type=radio]), textarea, select"));
+  target instanceof HTMLElement &&
+  (target.isContentEditable || target.matches("input:not([type=checkbox], [type=radio]), textarea, select"));
 
 /**
  * The keys as a row of hints below a screen.
@@ -46,7 +47,11 @@ const isField = (target) =>
  */
 export function keyHints(commands) {
   const hints = [...commands.filter((command) => command.hint), { keys: ["?"], words: "all keys" }];
-  return element("p", { class: "key-hints" }, ...hints.map((command) => element("span", {}, ...keycaps(command.keys), ` ${command.words}`)));
+  return element(
+    "p",
+    { class: "key-hints" },
+    ...hints.map((command) => element("span", {}, ...keycaps(command.keys), ` ${command.words}`)),
+  );
 }
 
 /** @param {string[]} keys */
@@ -54,9 +59,9 @@ const keycaps = (keys) => keys.map((key) => element("kbd", {}, keyLabel(key)));
 
 /** @param {KeyCommand[][]} layers */
 function openList(layers) {
-  const rows = layers.flat().map((command) =>
-    element("tr", {}, element("td", {}, ...keycaps(command.keys)), element("td", {}, command.words)),
-  );
+  const rows = layers
+    .flat()
+    .map((command) => element("tr", {}, element("td", {}, ...keycaps(command.keys)), element("td", {}, command.words)));
   const letters = element("input", { type: "checkbox", checked: localStorage.getItem(OFF) !== "yes" });
   letters.addEventListener("change", () => localStorage.setItem(OFF, letters.checked ? "no" : "yes"));
   const close = button("icon-button", () => dialog.close(), glyph("close"), element("span", { class: "unseen" }, "Close"));
