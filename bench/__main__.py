@@ -24,6 +24,7 @@ from bench import (
     raw,
     reasons,
     report,
+    server,
     stores,
 )
 from bench.parts import FULL, NORMAL, QUICK, Bench, Effort
@@ -47,6 +48,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "memory": parts.memory,
     "fleet": fleet.fleet,
     "asking": asking.asking,
+    "server": server.server,
     "peers": beside_peers.peers,
 }
 

@@ -248,7 +248,7 @@ def _many_pending(bench: Bench, kind: StoreKind, size: Size) -> Figure:
             _record(store, _FEW, size.pending)
             many = _claim_us(store)
             if kind == "postgres":
-                _execute(
+                execute(
                     place.url, "analyze"
                 )  # the server does this by itself at some point, and query plans may change
                 many = max(many, _claim_us(store))
@@ -344,13 +344,13 @@ def _idle_on_postgres(bench: Bench, size: Size) -> Figure:
     bench.progress.say("an idle worker, postgres")
     name = "an idle worker, postgres"
     with bench.fresh("postgres") as place:
-        log = _server_log(place.url)
+        log = server_log(place.url)
         if log is None:
             return Figure(
                 name, "SQL statements/s", [], at_most(1.0), note="the log of the server cannot be read here"
             )
         database = place.url.partition("?")[0].rpartition("/")[2]
-        _execute(
+        execute(
             place.url,
             f"alter database {database} set log_statement = 'all'",
             f"alter database {database} set log_min_messages = 'log'",
@@ -366,8 +366,8 @@ def _idle_on_postgres(bench: Bench, size: Size) -> Figure:
     return Figure(name, "SQL statements/s", [len(found) / size.idle_s], at_most(1.0))
 
 
-def _server_log(url: str) -> Path | None:
-    ((folder,),) = _execute(url, "show data_directory")
+def server_log(url: str) -> Path | None:
+    ((folder,),) = execute(url, "show data_directory")
     path = Path(folder) / "log"
     try:
         path.stat()
@@ -376,7 +376,7 @@ def _server_log(url: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def _execute(url: str, *statements: str) -> list[Any]:
+def execute(url: str, *statements: str) -> list[Any]:
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:

@@ -50,7 +50,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 """Package -> where it may be imported, as the beginning of a path. One that is not listed here is optional."""
 
 OPTIONAL = frozenset({
-    "agent_framework", "celpy", "cryptography", "dask", "fsspec", "httptools", "langgraph", "opentelemetry", "psycopg",
+    "agent_framework", "aiohttp", "celpy", "cryptography", "dask", "fsspec", "httptools", "langgraph", "opentelemetry", "psycopg",
     "psycopg_pool", "ray", "starlette", "uvicorn", "uvloop",
 })  # fmt: skip
 
@@ -94,12 +94,20 @@ GIVES_WAY = frozenset({"sleep", "asyncio.sleep", "asyncio.wait", "rest", "_sleep
 ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/holdings.py:stopped": "the event is set exactly while the loop's condition is false",
     "runtime/driver.py:join": "each pass waits for news, which were cleared just before",
+    "runtime/followers.py:_follow": "each pass takes events that are there, and their number does not grow meanwhile",
+    "runtime/followers.py:_recall": "each pass reads one page of a log up to a given place",
     "runtime/engine.py:_run_again": "a run that another engine has claimed meanwhile is waited for in the next pass",
     "runtime/engine.py:questions": "each pass reads one page of a list that ends",
     "runtime/calls/context.py:wait_for": "each pass sets one of the signals aside that were sent",
     "runtime/calls/shared_task.py:_run_queue": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
+    "server/client.py:_frames": "each pass waits for a frame of the server; one for which there is none rests a second",
+    "server/client.py:checkpoints": "each pass reads one page of a list that ends",
+    "server/client.py:events": "each pass reads one page of a list that ends",
+    "server/client.py:runs": "each pass reads one page of a list that ends",
+    "server/client.py:wait": "each pass waits for an answer of the server, which comes when the run has moved, or after seconds",
     "server/asgi.py:_stream": "each pass reads one part of a file, in a thread",
     "server/asgi.py:__call__": "a client sends the end of its connection once, and parts of a body before it",
+    "server/live.py:_serve": "a pass that sends what is in memory is followed by one that waits, or that reads in a thread",
     "runtime/worker.py:work": "a pass that took fewer runs than it has room for rests; another has waited for the store",
     "testing/simulator_hands.py:attend": "asking rests until the store has answered, or the process is killed",
     "testing/watching.py:_in_step": "each pass takes one call of a function that runs in a thread of its own",
@@ -113,6 +121,7 @@ TWICE: dict[str, str] = {
     "clock": "the clock of the engine, and the one that tests set in its place",
     "database": "what every part of a SQL store borrows: connections and transactions, of SQLite and of PostgreSQL",
     "executors": "the contract of executors and its suite",
+    "feed": "the implementations of `storage/contract.Feed`, and its suite",
     "leases": "what a lease is, and the suite that stores pass about it",
     "questions": "how runs ask and are answered, and the commands that list and answer questions",
     "queues": "the contract of a store's queues, its implementations and its suite",
@@ -136,7 +145,7 @@ TWICE: dict[str, str] = {
 FILE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 STORE_VERBS_MAX = 15
-STORE_ATTRIBUTES_MAX = 6
+STORE_ATTRIBUTES_MAX = 7
 
 # --- reading a tree ----------------------------------------------------------------------------------
 
@@ -738,8 +747,8 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         (
             "storage/contract.py",
             "class Store:\n    url: str\n"
-            + "".join(f"    @property\n    def part_{n}(self): ...\n" for n in range(6)),
-            "7 attributes, more than 6",
+            + "".join(f"    @property\n    def part_{n}(self): ...\n" for n in range(7)),
+            "8 attributes, more than 7",
         ),
     ],
 }

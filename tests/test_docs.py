@@ -224,6 +224,7 @@ RECIPES = (
     "a condition on where a run goes",
     "a listener",
     "a view of runs",
+    "a route of the server",
 )
 
 

@@ -23,6 +23,7 @@ from holdfast.errors import (
     FlowNotFound,
     GraphError,
     HoldfastError,
+    PreviewStale,
     ProcessEnded,
     Recoverable,
     RequestExists,
@@ -43,6 +44,7 @@ from holdfast.errors import (
 if TYPE_CHECKING:
     from holdfast.documents.assets import Asset, NotDurable
     from holdfast.reading.chunks import Chunk
+    from holdfast.reading.previews import Preview
     from holdfast.reading.views import RequestView, Run, RunSummary
     from holdfast.runtime.blocking import (
         Connection,
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         fork,
         get,
         pause,
+        preview,
         prune,
         questions,
         requests,
@@ -74,6 +77,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.followers import Following
     from holdfast.runtime.listeners import Listener, NodeCall
     from holdfast.server.asgi import asgi
+    from holdfast.server.client import BlockingClient, Client
 
 __version__ = VERSION
 
@@ -82,8 +86,10 @@ __all__ = [
     "START",
     "AnswerRefused",
     "Asset",
+    "BlockingClient",
     "BlockingContext",
     "Chunk",
+    "Client",
     "CodecError",
     "Connection",
     "Context",
@@ -100,6 +106,8 @@ __all__ = [
     "NodeCall",
     "NotDurable",
     "Options",
+    "Preview",
+    "PreviewStale",
     "ProcessEnded",
     "Recoverable",
     "RequestExists",
@@ -133,6 +141,7 @@ __all__ = [
     "get",
     "merge",
     "pause",
+    "preview",
     "prune",
     "questions",
     "requests",
@@ -161,6 +170,7 @@ _LATER = {
     "fork": "runtime.blocking",
     "get": "runtime.blocking",
     "pause": "runtime.blocking",
+    "preview": "runtime.blocking",
     "prune": "runtime.blocking",
     "questions": "runtime.blocking",
     "requests": "runtime.blocking",
@@ -181,10 +191,13 @@ _LATER = {
     "Listener": "runtime.listeners",
     "NodeCall": "runtime.listeners",
     "Chunk": "reading.chunks",
+    "Preview": "reading.previews",
     "RequestView": "reading.views",
     "Run": "reading.views",
     "RunSummary": "reading.views",
     "asgi": "server.asgi",
+    "BlockingClient": "server.client",
+    "Client": "server.client",
 }
 """Public names that need the engine -> the modules that define them. They are imported at their first use, so that a program
 that only defines flows does not wait for the engine.

@@ -13,7 +13,8 @@
     │   ├── RunExists           the run id belongs to a run with another input or flow
     │   ├── RequestExists       a request with that id asked for something else
     │   ├── ResumeRefused       the run may not continue as requested; `reason` says why
-    │   │   └── RunOver         the run is completed or cancelled
+    │   │   ├── RunOver         the run is completed or cancelled
+    │   │   └── PreviewStale    the verb would now do something else than its preview said
     │   ├── AnswerRefused       there is no such question, or the answer does not fit it
     │   ├── SignalRefused       the payload does not fit what the node waits for
     │   └── ContextError        a node used its context in a way that would not survive a crash
@@ -169,6 +170,12 @@ class RunOver(ResumeRefused):
     """The run is completed or cancelled, so it accepts no request, answer or signal any more."""
 
 
+class PreviewStale(ResumeRefused):
+    """The verb was asked to do what a preview said (`expects`), and would now do something else. Nothing was done: look at a new
+    preview, and ask again with its digest.
+    """
+
+
 class AnswerRefused(HoldfastError):
     """The answer was not recorded: the question was never asked or is closed, or the answer does not fit it."""
 
@@ -195,6 +202,7 @@ def name_refusal(refused: HoldfastError) -> str:
     """Return the name under which `rebuild_refusal` knows this exception: that of its class, or of the nearest base class."""
     known = (
         "RunOver",
+        "PreviewStale",
         "ResumeRefused",
         "AnswerRefused",
         "SignalRefused",
@@ -224,6 +232,8 @@ def rebuild_refusal(
             return RunHeld(run_id, about or "another process", reason)
         case "RunOver":
             return RunOver(run_id, reason, asked=asked)
+        case "PreviewStale":
+            return PreviewStale(run_id, reason, asked=asked)
         case _:
             return ResumeRefused(run_id, reason, asked=asked)
 

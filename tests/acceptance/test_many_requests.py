@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 
 import holdfast as hf
-from holdfast.cli import bulk
 from holdfast.reading.reader import Reader
 from holdfast.storage.urls import open_store
+from holdfast.upkeep import mass_requests
 from postgres_server import drop_schema, schema_for, shared_url
 
 FLOW = """
@@ -55,7 +55,7 @@ def reach(name):
 failpoints.hook = reach
 main()
 """
-RUNS = 2 * bulk._AT_ONCE + 100
+RUNS = 2 * mass_requests.AT_ONCE + 100
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -103,7 +103,7 @@ def test_a_command_that_was_killed_in_the_middle_is_repeated_and_every_run_is_re
     asks = ("resume", "--where", "status=failed", "--where", "flow=order", "--store", url)
     killed = call(place, "killed.py", point, "2", *asks)
     assert killed.returncode == -9, killed.stderr
-    left = 2 * bulk._AT_ONCE if point == "post.committed" else bulk._AT_ONCE
+    left = 2 * mass_requests.AT_ONCE if point == "post.committed" else mass_requests.AT_ONCE
     repeated = call(place, "-m", "holdfast.cli", *asks, "--json")
     told = json.loads(repeated.stdout)
     assert (told["matched"], told["asked"], told["repeated"]) == (RUNS, RUNS - left, left)

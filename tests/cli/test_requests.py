@@ -11,8 +11,8 @@ import pytest
 
 import holdfast as hf
 from command_line import Cli, caller, furnish
-from holdfast.cli import bulk
 from holdfast.storage import failpoints
+from holdfast.upkeep import mass_requests
 
 FLOW = """
 import os
@@ -299,7 +299,7 @@ BAD_CONDITIONS: list[tuple[list[str], int, str]] = [
     (["--where", "status=failed", "--grace", "3", "--run-base", "b"], 2, "--grace and --run-base cannot"),
     (["--where", "status=failed", "--replay", "--after", "charge"], 2, "choose one of --after and --replay"),
     ([], 2, "name a run, or choose runs with --where"),
-    (["r1", "--dry-run"], 2, "--dry-run needs --where"),
+    (["--where", "status=failed", "--expects", "abc"], 2, "--expects cannot be combined with --where"),
 ]
 
 
@@ -318,14 +318,14 @@ def test_runs_that_are_executed_over_or_gone_are_counted(
     """What happens between the listing and the requests is played by what the listing says."""
     fail(1, 2, 3)
     assert cli("cancel", "r2").code == 0
-    found = bulk.rows_of
+    found = mass_requests.rows_of
 
     def listing(store: Any, query: Any) -> list[Any]:
         replace = msgspec.structs.replace
         rows = list(found(store, replace(query, status=())))
         return [*rows, replace(rows[0], run_id="gone"), replace(rows[0], run_id="busy", held=True)]
 
-    monkeypatch.setattr(bulk, "rows_of", listing)
+    monkeypatch.setattr(mass_requests, "rows_of", listing)
     ended = cli("resume", "--where", "status=failed")
     assert ended.code == 0
     assert "asked  2 runs to be resumed" in ended.out
@@ -336,7 +336,7 @@ def test_runs_that_are_executed_over_or_gone_are_counted(
 
 def test_a_command_that_was_stopped_says_how_far_it_came(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     fail(1, 2, 3)
-    monkeypatch.setattr(bulk, "_AT_ONCE", 1)
+    monkeypatch.setattr(mass_requests, "AT_ONCE", 1)
     points = []
 
     def press_ctrl_c(point: str) -> None:
@@ -468,3 +468,83 @@ def test_a_repeat_that_cannot_be_is_refused(cli: Cli) -> None:
     assert made.code == 0
     assert cli("fork", "r1@1", "--run-id", "f1", "--repeat", "run").code == 4
     assert [run["id"] for run in cli("runs", "--parent", "r1", "--json").json] == ["f1"]
+
+
+# --- what a command would do -------------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_what_would_happen_and_changes_nothing(cli: Cli) -> None:
+    fail(1)
+    before = cli("events", "r1", "--json").out
+    ended = cli("resume", "r1", "order.py", "--dry-run")
+    assert ended.code == 0
+    assert ended.out.splitlines()[0] == "dry run  resume r1  nothing was changed"
+    assert rows(ended.out) == {"runs again": "ship", "keeps": "charge"}
+    assert "to do this: holdfast resume r1 order.py" in ended.out
+    for words in (["retry", "r1"], ["skip", "r1", "ship"], ["cancel", "r1"], ["fork", "r1@1"]):
+        assert cli(*words, "--dry-run").code == 0
+    assert (cli("events", "r1", "--json").out, cli("requests", "r1", "--json").json) == (before, [])
+    assert [run["id"] for run in cli("runs", "--json").json] == ["r1"]
+
+
+def rows(out: str) -> dict[str, str]:
+    """The facts that a dry run prints, by their heading."""
+    facts = [
+        line[2:].partition("  ")
+        for line in out.splitlines()[1:]
+        if line.startswith("  ") and line[2] not in "$#t "
+    ]
+    return {head: fact.strip() for head, _, fact in facts}
+
+
+def test_a_dry_run_of_a_rewind_names_what_must_be_confirmed(cli: Cli, place: Path) -> None:
+    fail(1)
+    repair(place)
+    ended = cli("resume", "r1", "order.py", "--restart-at", "charge", "--dry-run")
+    assert ended.code == 4
+    told = rows(ended.out)
+    assert told["NOT IDEMPOTENT"].startswith("charge completed at 20")
+    assert told["NOT IDEMPOTENT"].endswith("; its effect would happen again")
+    assert told["refused"].startswith("going back to event ")
+    (again,) = [line for line in ended.out.splitlines() if "--confirm charge" in line and "$" in line]
+    words = again.split("$ holdfast ")[1].split("   #")[0].split()
+    assert cli(*words).code == 0
+    assert cli("state", "r1", "--json").json["charged"] == 1  # it ran again from the state that it had
+
+
+def test_a_dry_run_without_the_flow_says_what_it_did_not_check(cli: Cli) -> None:
+    fail(1)
+    told = rows(cli("resume", "r1", "--dry-run").out)
+    assert told["not known"].startswith("flow 'order' is not known here, so it was not checked whether")
+
+
+def test_a_dry_run_of_a_fork_says_about_what_it_asks(cli: Cli) -> None:
+    fail(1)
+    told = rows(cli("fork", "r1@1", "--dry-run").out)
+    assert (told["asks first"], told["runs again"]) == ("charge", "ship")
+    assert told["NOT IDEMPOTENT"].endswith("; a question is asked before it runs again")
+    told = rows(cli("fork", "r1@1", "--repeat", "charge=skip", "--dry-run").out)
+    assert (told["skips"], told["runs again"]) == ("charge", "ship")
+
+
+def test_what_is_expected_is_done_and_nothing_else(cli: Cli, place: Path) -> None:
+    fail(1)
+    repair(place)
+    seen = cli("resume", "r1", "order.py", "--dry-run", "--json").json
+    assert ([one["node"] for one in seen["rerun"]], seen["refused"]) == (["ship"], None)
+    stale = cli("retry", "r1", "order.py", "--expects", seen["digest"])
+    assert stale.code == 4
+    assert "was not tried again: it would not do what the preview" in stale.err
+    assert shipped(place) == []
+    assert cli("resume", "r1", "order.py", "--expects", seen["digest"]).code == 0
+    assert shipped(place) == ["1"]
+
+
+def test_a_worker_refuses_a_request_whose_preview_is_stale(cli: Cli, place: Path) -> None:
+    fail(1)
+    repair(place)
+    assert cli("resume", "r1", "--no-execute", "--expects", "0123").code == 0
+    work(cli)
+    (request,) = cli("requests", "r1", "--json").json
+    assert (request["status"], "it would run ship again" in request["refused"]) == ("refused", True)
+    assert shipped(place) == []

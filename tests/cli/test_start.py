@@ -30,7 +30,16 @@ finally:
         json.dump(sorted(sys.modules), file)
 """
 ENGINE = ("apsw", "asyncio", "rich", "zstandard", "holdfast.runtime", "holdfast.storage", "holdfast.server")
-SERVER = ("holdfast.server", "starlette", "uvicorn", "httptools", "uvloop")
+SERVER = (
+    "holdfast.server",
+    "starlette",
+    "uvicorn",
+    "httptools",
+    "uvloop",
+    "aiohttp",
+    "http.client",
+    "holdfast.storage.http",
+)
 
 
 class Started:

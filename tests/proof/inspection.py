@@ -186,7 +186,7 @@ def _of_store(store: SqliteStore) -> list[str]:
 def _held(store: SqliteStore) -> tuple[bytes, str] | None:
     """Return every page that SQLite reads, and every blob; None if SQLite cannot read them all."""
     try:
-        pages = store._database._reader.serialize("main")
+        pages = store._database._readers.idle[0].serialize("main")
     except apsw.Error:
         return None
     return hashlib.sha256(pages).digest(), digest(contents(Path(f"{store.path}.blobs")))

@@ -20,7 +20,7 @@ from typing import Any
 
 TESTS = Path(__file__).resolve().parent.parent
 ROOT = TESTS.parent
-sys.path += [str(TESTS / name) for name in ("proof", "simulation", "chaos", "")]
+sys.path += [str(TESTS / name) for name in ("proof", "simulation", "chaos", "server", "")]
 CHECKED_EVENTS = 1_000_000
 CHECKED_S = 30.0
 MUTANTS = 50
@@ -125,7 +125,7 @@ def simulated_schedules(seconds: float, seed: int) -> list[Line]:
     ]  # fmt: skip
 
 
-@part(share_s=90)
+@part(share_s=60)
 def planted_bugs(size: float, seed: int) -> list[Line]:
     """Plant bugs, each of which the simulator must find."""
     import figures
@@ -224,7 +224,7 @@ def crash_points(cpu_s: float, seed: int) -> list[Line]:
     ]  # fmt: skip
 
 
-@part(size=280, share_s=180, nightly=500, night_s=250, alone=True)
+@part(size=280, share_s=150, nightly=500, night_s=250, alone=True)
 def power_loss(cpu_s: float, seed: int) -> list[Line]:
     """Check the states that a disk may have after a power loss."""
     import power_loss as losses
@@ -254,7 +254,7 @@ def _skipped(what: str, why: str) -> Line:
 # --- real processes ----------------------------------------------------------------------------------
 
 
-@part(size=200, share_s=60, nightly=500, night_s=90)
+@part(size=200, share_s=50, nightly=500, night_s=90)
 def zombie_rounds(rounds: float, seed: int) -> list[Line]:
     """Stop processes until their lease has expired, and let them continue."""
     import zombies
@@ -279,13 +279,13 @@ def zombie_rounds(rounds: float, seed: int) -> list[Line]:
     ]
 
 
-@part(size=150, share_s=50, nightly=1000, night_s=150)
+@part(size=150, share_s=30, nightly=1000, night_s=150)
 def chaos_on_sqlite(runs: float, seed: int) -> list[Line]:
     """Run a fleet on SQLite whose workers are killed and paused."""
     return _chaos("SqliteGround", int(runs), seed)
 
 
-@part(size=150, share_s=50, nightly=1000, night_s=150)
+@part(size=150, share_s=30, nightly=1000, night_s=150)
 def chaos_on_postgres(runs: float, seed: int) -> list[Line]:
     """Run a fleet on PostgreSQL whose workers are killed and paused, and whose database is restarted."""
     return _chaos("PostgresGround", int(runs), seed)
@@ -314,6 +314,38 @@ def _chaos(ground: str, runs: int, seed: int) -> list[Line]:
             len(found.violations),
             str(found).removeprefix(f"chaos on {found.ground}, "),
         )
+    ]
+
+
+# --- the server --------------------------------------------------------------------------------------
+
+
+@part(size=5000, share_s=90)
+def random_requests(requests: float, seed: int) -> list[Line]:
+    """Send requests that are made at random from the OpenAPI document, valid and invalid ones."""
+    import storms
+
+    told = storms.random_requests(int(requests), seed)
+    print(*told["violations"], sep="\n", flush=True)
+    many = f"{told['requests']:,} requests to {told['operations']} operations"
+    met = told["requests"] >= 5000
+    target = "≥ 5,000; no 5xx, every answer fits its schema"
+    return [Line("random requests to the server", many, target, met, len(told["violations"]), _listed(told))]
+
+
+@part(size=40, share_s=30)
+def repeated_keys(rounds: float, seed: int) -> list[Line]:
+    """Send every verb with the same `Idempotency-Key` 16 times at once; it must act once."""
+    import asyncio
+
+    import storms
+
+    with tempfile.TemporaryDirectory(prefix="hf-keys-") as folder, contextlib.chdir(folder):
+        told = asyncio.run(storms.same_keys(int(rounds), Path(folder)))
+    print(*told["violations"], sep="\n", flush=True)
+    many = f"{told['runs']:,} runs, {told['requests']:,} requests"
+    return [
+        Line("verbs sent 16 times at once", many, "≥ 300 runs", told["runs"] >= 300, len(told["violations"]))
     ]
 
 

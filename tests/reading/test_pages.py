@@ -241,6 +241,42 @@ def test_a_paused_run_of_an_older_version_still_says_who_paused_it(store: Store)
     assert listed.found.reason.startswith("paused by ada until it is resumed: lunch")
 
 
+def test_a_refusal_and_an_edit_do_not_hide_an_answer_from_a_row(store: Store) -> None:
+    flow = outline("START a b END", nodes={"a": {"approve": "Go on?"}})
+    History("r", flow).created().settled().write(store)
+    reason = "answered by ada, and no worker has claimed the run"
+
+    async def main() -> None:
+        async with hf.Engine(store, flows=[flow]) as engine:
+            await engine.answer("r", "a", "approve", by="ada")
+            assert case_reason(store) == reason
+        async with hf.Engine(store, flows=[flow]) as engine:
+            await engine.edit("r", {"x": 1}, by="bob")
+            with pytest.raises(hf.AnswerRefused):
+                await engine.answer("r", "a", "approve", by="eve")
+
+    asyncio.run(main())
+    kinds = [row.kind for row in store.events("r")]
+    assert kinds[-1] in ("StateEdited", "RequestRefused")
+    assert case_reason(store) == reason
+    assert compare_diagnoses(store, "r") == []
+    forget(store, "r")
+
+    async def edit_again() -> None:
+        async with hf.Engine(store, flows=[flow]) as engine:
+            await engine.edit("r", {"x": 2}, by="bob")
+
+    asyncio.run(edit_again())
+    assert case_of_row(store, store.run("r")) is None  # the row leaves it to the log
+    assert compare_diagnoses(store, "r") == []
+
+
+def case_reason(store: Store) -> str:
+    case = case_of_row(store, store.run("r"))
+    assert case is not None
+    return diagnose(case, store.now()).reason
+
+
 # --- verification ------------------------------------------------------------------------------------
 
 

@@ -81,6 +81,25 @@ class Caller:
         }
         return await self._call(scope, body)
 
+    async def send_to(self, path: str, send: Any) -> None:
+        """Send a GET request whose answer goes to `send`, until the application has answered."""
+        raw, _, query = path.partition("?")
+        head = [("host", HOST), ("authorization", f"Bearer {self.role}.{SECRET}")]
+        scope = {
+            "type": "http",
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": raw,
+            "raw_path": raw.encode(),
+            "root_path": "",
+            "query_string": query.encode(),
+            "headers": [(name.encode(), value.encode()) for name, value in head],
+            "client": ("127.0.0.1", 1234),
+            "server": SERVER,
+        }
+        await self.app(scope, asyncio.Event().wait, send)
+
     async def _call(self, scope: dict[str, Any], body: bytes) -> Reply:
         sent: list[dict[str, Any]] = []
         waiting = [{"type": "http.request", "body": body, "more_body": False}]

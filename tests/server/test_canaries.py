@@ -7,6 +7,7 @@ import logging
 
 from app_client import SECRET, TOKENS, Caller, make_token
 from served_flows import flow
+from verb_calls import Operator
 
 import holdfast as hf
 from holdfast.server.asgi import asgi
@@ -54,6 +55,37 @@ def test_a_canary_is_in_no_answer_log_or_metric(caplog):
     asyncio.run(main())
     assert CANARY not in caplog.text
     assert SECRET not in caplog.text
+
+
+def test_the_secret_of_a_new_token_is_in_one_answer_and_nowhere_else(caplog, tmp_path):
+    caplog.set_level(logging.DEBUG)
+
+    async def main() -> str:
+        async with hf.Engine(tmp_path / "runs.db", flows=[flow]) as engine:
+            app = asgi(engine, tokens=TOKENS)
+            operator = Operator(app)
+            made = await operator.post("tokens", {"name": "bob", "role": "operate"}, key="k1")
+            secret = made.json["token"].partition(".")[2]
+            others = [
+                await operator.post("tokens", {"name": "bob", "role": "operate"}, key="k1"),
+                await operator.post("runs", {"flow": "order", "run_id": "r1"}, token=made.json["token"]),
+                await operator.post("runs/r1/pause", {"by": "eve"}, token=made.json["token"]),
+                await operator.post("runs/r1/pause", {}, token=made.json["token"]),
+                await operator.get("/api/v1/runs/r1/events", token=made.json["token"]),
+                await operator.get("/api/v1/tokens"),
+                await operator.get("/metrics"),
+            ]
+            assert [reply.status for reply in others] == [409, 201, 422, 202, 200, 200, 200]
+            assert not [
+                reply for reply in others if secret.encode() in reply.body + str(reply.headers).encode()
+            ]
+            app.stop()
+            return secret
+
+    secret = asyncio.run(main())
+    assert secret not in caplog.text
+    for file in tmp_path.iterdir():
+        assert secret.encode() not in file.read_bytes()
 
 
 def test_the_text_of_a_defect_is_not_sent():

@@ -3,72 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
-from app_client import SECRET, TOKENS
-from served_flows import flow, run_order
+from app_client import SECRET
+from raw_client import TOKEN, hosted, request, say, status_of
 
-import holdfast as hf
 from holdfast.server import connection, guard
-from holdfast.server.asgi import asgi
 from holdfast.server.calls import ApiRoute
 from holdfast.server.table import Table
-from holdfast.storage.memory.store import MemoryStore
-
-TOKEN = f"admin.{SECRET}"
-
-
-@asynccontextmanager
-async def hosted(table: Table | None = None):
-    """An application with one run, on a free port of the loopback address."""
-    async with hf.Engine(MemoryStore(), flows=[flow]) as engine:
-        await run_order(engine, "ok")
-        app = asgi(engine, tokens=TOKENS, table=table)
-        listening = connection.listen("127.0.0.1", 0)
-        host = connection.Host(app, listening)
-        serving = asyncio.ensure_future(host.host())
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            app.stop()
-            host.stop()
-            await serving
-
-
-async def say(port: int, *parts: bytes, rest_s: float = 0.0) -> bytes:
-    """Send bytes, and return everything that comes back until the server closes the connection, or says no more."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        for part in parts:
-            writer.write(part)
-            await writer.drain()
-            await asyncio.sleep(rest_s)
-        return await asyncio.wait_for(reader.read(), 20)
-    except ConnectionError:
-        return b""
-    finally:
-        writer.close()
-
-
-def request(
-    target: str = "/api/v1/meta",
-    *more: str,
-    method: str = "GET",
-    host: str | None = "127.0.0.1:PORT",
-    token: str | None = TOKEN,
-    body: bytes = b"",
-) -> bytes:
-    lines = [f"{method} {target} HTTP/1.1"]
-    lines += [f"Host: {host}"] if host is not None else []
-    lines += [f"Authorization: Bearer {token}"] if token is not None else []
-    lines += ["Connection: close", *more]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
-
-
-def status_of(answer: bytes) -> int:
-    return int(answer.split(b" ", 2)[1]) if answer.startswith(b"HTTP/1.1 ") else 0
-
 
 ATTACKS = {
     "no token": (request(token=None), 401),
@@ -235,6 +178,12 @@ def test_a_client_that_does_not_read_is_dropped(monkeypatch, reads):
     asyncio.run(main())
 
 
+class Echoed(msgspec.Struct):
+    """What a route of these tests takes and answers."""
+
+    a: int
+
+
 def echo(call):
     """Answer with the body."""
     return call.body
@@ -250,7 +199,7 @@ def echo(call):
 @pytest.mark.parametrize("chunked", [True, False])
 def test_a_body_is_read_up_to_its_limits_of_time_and_size(monkeypatch, parts, expected, chunked):
     monkeypatch.setattr(guard, "BODY_SECONDS_MAX", 0.4)
-    route = ApiRoute(method="POST", path="/echo", role="admin", handler=echo, body=dict, output=dict)
+    route = ApiRoute(method="POST", path="/echo", role="admin", handler=echo, body=Echoed, output=Echoed)
 
     async def main() -> None:
         async with hosted(Table([route])) as port:

@@ -11,8 +11,9 @@ from served_flows import flow, opened
 import holdfast as hf
 from holdfast.errors import SettingError
 from holdfast.server.access import FAILURES_MAX, FRESH_S, WINDOW_S, Failures, Identity
-from holdfast.server.addresses import Addresses, is_loopback, network_of
+from holdfast.server.addresses import Addresses, network_of
 from holdfast.server.asgi import asgi
+from holdfast.storage.http.server_url import is_loopback
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing import ManualClock
 
@@ -191,7 +192,7 @@ def test_a_body_is_refused_before_it_is_read():
         assert await post(content_type="application/json", content_encoding="gzip") == 415
         assert await post(content_type="application/json", transfer_encoding="chunked") == 400
         for right in ("application/json", "Application/JSON", 'application/json; charset="UTF-8"'):
-            assert await post(content_type=right) == 405
+            assert await post(content_type=right) == 422
         assert (await caller.send("GET", META, body=b"{}")).status == 400
         length = {"content-length": str(10**9), "content-type": "application/json"}
         reply = await caller.send("POST", "/api/v1/runs", headers=length)
@@ -251,6 +252,10 @@ def test_an_engine_that_is_not_open_is_reported():
         reply = await Caller(app).get("/api/v1/runs")
         assert reply.status == 503
         assert "not open" in reply.json["detail"]
+        posted = await Caller(app).send(
+            "POST", "/api/v1/runs/r1/cancel", body=b"{}", headers={"content-type": "application/json"}
+        )
+        assert posted.status == 503
         assert (await Caller(app).get("/healthz", token=None)).status == 200
         assert (await Caller(app).get("/readyz", token=None)).status == 503
         app.stop()

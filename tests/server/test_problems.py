@@ -21,6 +21,7 @@ SERVER_FAULTS = {
 def made(kind: type[Exception]) -> Exception:
     error = kind.__new__(kind)
     error.args = ("what happened",)
+    vars(error).update(reason="what happened", path="state.x", field="x")
     return error
 
 

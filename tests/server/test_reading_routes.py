@@ -111,10 +111,44 @@ def test_a_damaged_run_is_reported_and_the_others_stay_visible(tmp_path):
         rows = {run["id"]: run for run in (await caller.get(f"{API}/runs")).json["runs"]}
         assert "its log cannot be read" in rows["hurt"]["reason"]
         assert rows["ok"]["reason"] == "every branch of the flow reached its end"
-        for path in ("", "/events", "/state", "/nodes/charge", "/receipts", "/diff?from=2", "/archive"):
+        for path in (
+            "", "/events", "/state", "/nodes/charge", "/receipts", "/diff?from=2", "/archive",
+            "/timeline", "/picture", "/picture?at=3", "/questions",
+        ):  # fmt: skip
             reply = await caller.get(f"{API}/runs/hurt{path}")
             assert reply.status == 409, (path, reply.body)
             assert reply.json["remedy"]
+        for path in ("compare?a=ok&b=hurt", "compare?a=hurt&b=ok"):
+            assert (await caller.get(f"{API}/{path}")).status == 409, path
+        assert (await caller.get(f"{API}/runs/hurt/requests")).json["requests"] == []
+
+    served(test, store=SqliteStore(tmp_path / "runs.db"))
+
+
+def test_a_run_of_a_newer_version_is_refused_and_the_others_stay_visible(tmp_path):
+    async def test(engine, caller):
+        await run_order(engine, "ok")
+        await run_order(engine, "new")
+        connection = apsw.Connection(str(tmp_path / "runs.db"))
+        connection.execute(
+            "update events set kind = 'NodeImagined' where kind = 'NodeStarted' "
+            "and key >> 32 = (select key from runs where run_id = 'new')"
+        )
+        connection.close()
+        for path in (
+            "",
+            "/timeline",
+            "/picture",
+            "/nodes/charge",
+            "/questions",
+            "/state",
+            "/events",
+            "/diff?from=1",
+        ):
+            reply = await caller.get(f"{API}/runs/new{path}")
+            assert (reply.status, "NodeImagined" in reply.json["detail"]) == (409, True), (path, reply.body)
+        assert (await caller.get(f"{API}/compare?a=ok&b=new")).status == 409
+        assert (await caller.get(f"{API}/runs/ok/timeline")).status == 200
 
     served(test, store=SqliteStore(tmp_path / "runs.db"))
 

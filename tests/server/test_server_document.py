@@ -5,13 +5,25 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from holdfast.server import access, connection, guard
+import pytest
+
+from holdfast.reading import inbox
+from holdfast.server import (
+    access,
+    connection,
+    guard,
+    json_body,
+    live,
+    open_streams,
+    verb_headers,
+    verb_inputs,
+    waiting,
+)
 from holdfast.server.table import ROUTES
 from holdfast.storage.tokens import ROLES
 
 DOCS = Path(__file__).parents[2] / "docs"
 DOCUMENT = (DOCS / "server.md").read_text("utf-8")
-COMMANDS = (DOCS / "cli.md").read_text("utf-8")
 
 
 def test_the_document_has_every_route():
@@ -24,11 +36,6 @@ def test_the_document_has_every_role():
     assert tuple(re.findall(r"`(\w+)`", listed[1])) == ROLES
 
 
-def test_the_command_says_which_role_all_routes_need():
-    assert {route.role for route in ROUTES} == {"read", None}
-    assert "no route needs more than `read`" in COMMANDS
-
-
 def test_the_document_has_the_limits():
     for limit in (
         f"within {connection.HEAD_S:g} seconds",
@@ -36,6 +43,32 @@ def test_the_document_has_the_limits():
         f"for {connection.WRITE_S:g} seconds",
         f"over {guard.BODY_BYTES_MAX >> 20} MB",
         f"{access.FAILURES_MAX} wrong tokens per minute",
+        f"At most {open_streams.STREAMS_MAX:,} clients",
+        f"every {open_streams.HEARTBEAT_S:g} seconds",
+        f"does not read for {open_streams.STUCK_S:g} seconds",
+        f"larger than {live.FRAME_BYTES_MAX >> 10} KB",
+        f"nested deeper than {json_body.DEPTH_MAX} levels",
+        f"At most {waiting.WAIT_S_MAX:g} seconds are waited",
+        f"up to {verb_headers.KEY_MAX} ASCII characters",
     ):
         assert limit in DOCUMENT, limit
     assert access.WINDOW_S == 60
+
+
+def test_the_document_has_every_field_of_every_verb():
+    told = DOCUMENT.partition("**Verbs.**")[2].partition("\n- **")[0]
+    for verb in ("resume", "retry", "skip", "edit", "answer", "signal", "fork"):
+        body = getattr(verb_inputs, f"{verb.capitalize()}Input")
+        listed = re.search(rf"`{verb}`\s+takes ([^;.]+)[;.]", told)
+        assert listed is not None, verb
+        shared = {"reason"} | ({"run_id"} if verb != "fork" else set())
+        assert set(re.findall(r"`(\w+)`", listed[1])) == set(body.__struct_fields__) - shared, verb
+
+
+@pytest.mark.parametrize("verb", ["resume", "retry", "skip", "cancel", "pause", "edit", "signal"])
+def test_a_body_has_the_fields_of_the_request_in_the_inbox(verb):
+    body = set(getattr(verb_inputs, f"{verb.capitalize()}Input").__struct_fields__)
+    request = set(getattr(inbox, verb.capitalize()).__struct_fields__)
+    assert body <= request
+    # Functions of the caller cannot be sent; the id, the time, the caller and the preview are not in the body.
+    assert request - body <= {"id", "at", "by", "changes", "seen", "expects"}

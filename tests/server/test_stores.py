@@ -11,7 +11,8 @@ from fastapi import FastAPI
 from served_flows import flow, run_order
 from starlette.applications import Starlette
 from starlette.routing import Mount
-from test_table import path_of
+from test_table import BLOB, path_of
+from verb_calls import Operator
 
 import holdfast as hf
 from holdfast.server.access import FRESH_S
@@ -39,9 +40,13 @@ def test_every_route_answers(store):
         async with hf.Engine(store, flows=[flow]) as engine:
             await run_order(engine, "ok", asks=True, parts=[1, 2])
             await run_order(engine, "bad", fails=True)
+            store.blobs.put(BLOB.digest, BLOB.body)
             app = hf.asgi(engine, tokens=TOKENS)
             caller = Caller(app)
-            for route in ROUTES:
+            readable = [
+                one for one in ROUTES if one.method == "GET" and one.media_type != "text/event-stream"
+            ]
+            for route in readable:
                 reply = await caller.get(path_of(route))
                 assert reply.status == (404 if route.path.endswith("{path}") else 200), (
                     route.path,
@@ -54,6 +59,35 @@ def test_every_route_answers(store):
             ]
             missing = await caller.get("/api/v1/runs/none")
             assert missing.status == 404
+            app.stop()
+
+    try:
+        asyncio.run(main())
+    finally:
+        store.close()
+
+
+def test_verbs_are_carried_out(store):
+    async def main() -> None:
+        async with hf.Engine(store, flows=[flow]) as engine:
+            app = hf.asgi(engine, tokens=TOKENS)
+            operator = Operator(app)
+            body = {"flow": "order", "input": {"asks": True}, "run_id": "r1"}
+            assert [(await operator.post("runs", body)).status for _ in range(2)] == [201, 200]
+            assert (await operator.post("runs/r1/pause", key="k1")).json["run"]["status"] == "paused"
+            working = asyncio.ensure_future(engine.work())
+            seen = await operator.post("runs/r1/resume?preview=1")
+            match = {"if-match": seen.headers["etag"]}
+            asked = await operator.post("runs/r1/resume", {}, headers=match, key="k2", wait=60)
+            assert asked.status == 200, asked.body
+            answer = {"question": "ship", "answer": "approve"}
+            done = await operator.post("runs/r1/answer", answer, key="k3", wait=60)
+            assert (done.status, done.json["run"]["status"]) == (200, "completed"), done.body
+            fork = await operator.post("runs/r1/fork", {"checkpoint": 1}, key="k4")
+            assert fork.status == 201, fork.body
+            await operator.post(f"runs/{fork.json['id']}/cancel", wait=60)
+            await engine.stop("over", grace=0)
+            await working
             app.stop()
 
     try:

@@ -290,7 +290,7 @@ def test_a_run_for_each_priority_costs_a_take_no_more_than_one_priority_for_all(
             count[0] += 1
             return False
 
-        for connection in (store._database._reader, store._database._writer):
+        for connection in (*store._database._readers.idle, store._database._writer):
             connection.set_progress_handler(counted, 20)
         (taken,) = store.queues.take(ME, Wanted(flows=("flow",)))
         got = store.run(taken.lease.run_id).priority

@@ -115,11 +115,11 @@ def test_a_take_from_sqlite_costs_no_more_where_100_000_runs_wait(sqlite):
 
     def steps():
         counted = []
-        for connection in (store._database._writer, store._database._reader):
+        for connection in (store._database._writer, *store._database._readers.idle):
             connection.set_progress_handler(lambda: bool(counted.append(1)), 10)
         assert len(store.queues.take(ME, wanted)) == 1
         store.queues.next_due(wanted)
-        for connection in (store._database._writer, store._database._reader):
+        for connection in (store._database._writer, *store._database._readers.idle):
             connection.set_progress_handler(None)
         return len(counted)
 
@@ -176,7 +176,7 @@ def test_an_idle_sqlite_store_is_heard_without_a_query(sqlite):
     store, other = sqlite(), sqlite()
     quiet(store)
     asked = []
-    for connection in (store._database._writer, store._database._reader):
+    for connection in (store._database._writer, *store._database._readers.idle):
         connection.set_exec_trace(lambda cursor, sql, values: asked.append(sql) or True)
     assert not store.queues.hear(0.3)
     assert asked == []

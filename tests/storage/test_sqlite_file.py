@@ -86,7 +86,7 @@ def test_a_closed_database_is_one_file(path, open_store):
 
 def test_every_write_is_synced(open_store):
     store = open_store()
-    for connection in (store._database._writer, store._database._reader):
+    for connection in (store._database._writer, *store._database._readers.idle):
         assert connection.pragma("journal_mode") == "wal"
         assert connection.pragma("synchronous") == 2
 

@@ -17,6 +17,7 @@ import typer
 
 from holdfast.cli import bulk, flow_files, options, screen, stores
 from holdfast.cli.app import EXECUTE, command
+from holdfast.cli.dry_run import look_ahead
 from holdfast.cli.exits import OF_STATUSES, Exit
 from holdfast.cli.faults import say_where
 from holdfast.cli.progress import Display, shown
@@ -224,6 +225,7 @@ def resume(
     confirm: Confirm = None,
     on_change: OnChange = "refuse",
     rename: Rename = None,
+    expects: options.Expects = None,
     no_execute: options.NoExecute = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
@@ -242,7 +244,7 @@ def resume(
     actor, confirmed = options.resolve_actor(by), list(confirm or [])
     elsewhere = {"--validate": validate, "--grace": grace, "--run-base": run_base}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(target, matching, {"--checkpoint": checkpoint, **elsewhere}):
+    if bulk.chooses(target, matching, {"--checkpoint": checkpoint, "--expects": expects, **elsewhere}):
         _require_one_place({"--after": after, "--restart-at": restart_at, "--replay": replay})
         request = inbox.Resume(
             after=after, restart_at=restart_at, replay=replay, edit=fields, force=force, confirm=confirmed,
@@ -251,14 +253,16 @@ def resume(
         return bulk.ask_all(request, matching)
     assert target is not None
     check = flow_files.load_function(validate, "--validate") if validate is not None else None
+    given: dict[str, Any] = {
+        "checkpoint": checkpoint, "after": after, "restart_at": restart_at, "replay": replay, "validate": check,
+        "edit": fields, "force": force, "confirm": confirmed, "on_change": on_change, "rename": renamed, "reason": reason,
+    }  # fmt: skip
+    if dry_run:
+        return look_ahead("resume", target, given, file=file, store=store, as_json=as_json, run_base=run_base)
     errand = _errand("resume", target.partition("@")[0], file, store, as_json, debug, grace, run_base)
 
     async def ask(engine: Engine) -> Run[Any]:
-        return await engine.resume(
-            target, checkpoint=checkpoint, after=after, restart_at=restart_at, replay=replay, validate=check,
-            edit=fields, force=force, confirm=confirmed, on_change=on_change, rename=renamed, by=actor,
-            reason=reason, execute=not no_execute,
-        )  # fmt: skip
+        return await engine.resume(target, **given, by=actor, execute=not no_execute, expects=expects)
 
     return leave(errand, ask, elsewhere) if no_execute else execute(errand, ask)
 
@@ -290,6 +294,7 @@ def retry(
     ] = False,
     where: options.Where = None,
     dry_run: options.DryRun = False,
+    expects: options.Expects = None,
     no_execute: options.NoExecute = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
@@ -304,13 +309,16 @@ def retry(
         node, file = None, node  # `holdfast retry r1 flow.py`
     actor, elsewhere = options.resolve_actor(by), {"--grace": grace, "--run-base": run_base}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(run_id, matching, elsewhere):
+    if bulk.chooses(run_id, matching, {"--expects": expects, **elsewhere}):
         return bulk.ask_all(inbox.Retry(fresh=fresh, by=actor, reason=reason), matching)
     assert run_id is not None
+    given: dict[str, Any] = {"node": node, "fresh": fresh, "reason": reason}
+    if dry_run:
+        return look_ahead("retry", run_id, given, file=file, store=store, as_json=as_json, run_base=run_base)
     errand = _errand("retry", run_id, file, store, as_json, debug, grace, run_base)
 
     async def ask(engine: Engine) -> Run[Any]:
-        return await engine.retry(run_id, node, fresh=fresh, by=actor, reason=reason, execute=not no_execute)
+        return await engine.retry(run_id, **given, by=actor, execute=not no_execute, expects=expects)
 
     return leave(errand, ask, elsewhere) if no_execute else execute(errand, ask)
 
@@ -330,6 +338,8 @@ def skip(
             help="The result to record for the skipped node, as a JSON object.",
         ),
     ] = None,
+    dry_run: options.DryRunOfOne = False,
+    expects: options.Expects = None,
     no_execute: options.NoExecute = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
@@ -343,12 +353,18 @@ def skip(
 
     `--update` gives the result that the node would have returned.
     """
-    fields = options.read_fields(update, "--update")
+    given: dict[str, Any] = {
+        "node": node,
+        "update": options.read_fields(update, "--update"),
+        "reason": reason,
+    }
+    if dry_run:
+        return look_ahead("skip", run_id, given, file=file, store=store, as_json=as_json, run_base=run_base)
     errand = _errand("skip", run_id, file, store, as_json, debug, grace, run_base)
     actor = options.resolve_actor(by)
 
     async def ask(engine: Engine) -> Run[Any]:
-        return await engine.skip(run_id, node, fields, by=actor, reason=reason, execute=not no_execute)
+        return await engine.skip(run_id, **given, by=actor, execute=not no_execute, expects=expects)
 
     return (
         leave(errand, ask, {"--grace": grace, "--run-base": run_base}) if no_execute else execute(errand, ask)
@@ -460,6 +476,7 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
     """Execute a run as a command was asked to, show progress, and print how the run ended or why it stopped. Returns the exit
     code.
     """
+    stores.require_here(errand.store, errand.verb, _ways_there(errand))
     outcome = _Outcome()
     display = Display(errand.run_id, quiet=errand.as_json)
     engine_options: blocking.Options = {
@@ -504,6 +521,14 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
     with screen.unread():
         conclude(errand, outcome)
     return int(outcome.signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
+
+
+def _ways_there(errand: Errand) -> str:
+    """Return what to do instead if the store is on a server."""
+    if errand.verb != "run":
+        return f"Leave the request for a worker of the server: {typed_again()} --no-execute"
+    begin = line("start", errand.file or "FILE.py", store=errand.store)
+    return f"Record the run for a worker of the server: {begin}"
 
 
 def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:

@@ -64,3 +64,9 @@ OF_STATUSES: dict[RunStatus, Exit] = {
 def code_of(error: errors.HoldfastError) -> Exit:
     """Return the exit code for an error."""
     return next(code for kind, code in OF_ERRORS if isinstance(error, kind))
+
+
+def code_named(error: str) -> Exit:
+    """Return the exit code for an error of which only the name of its class is known."""
+    named = getattr(errors, error)
+    return next(code for kind, code in OF_ERRORS if issubclass(named, kind))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
@@ -24,12 +25,11 @@ from holdfast.cli.suggestions import (
 )
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
-from holdfast.core.run_state import BEGUN, ENDED, FINAL, STUCK
-from holdfast.core.situation import QUESTIONS_FEW
+from holdfast.core.run_state import BEGUN, FINAL, STUCK
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
 from holdfast.reading import words
-from holdfast.reading.diagnosis import Case, Diagnosis, case_of, case_of_row, diagnose, diagnosis_as_json
-from holdfast.reading.pages import Definitions
+from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose, diagnosis_as_json
+from holdfast.reading.pages import ListedRun
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import NodeView, RequestView, Run, held_by
@@ -66,6 +66,12 @@ def runs(
     queue: Annotated[
         str | None, typer.Option("--queue", metavar="NAME", help="List only runs of this queue.")
     ] = None,
+    attention: Annotated[
+        bool,
+        typer.Option(
+            "--attention", help="List only runs that ask a question, failed, or should continue and do not."
+        ),
+    ] = False,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="How many runs to list at most, newest first.")
     ] = 50,
@@ -77,77 +83,79 @@ def runs(
 
     A run has crashed if it is under way but no live process executes it. The list ends with the commands that resume such runs.
     """
-    wanted = [options.read_status(name) for name in status or []]
-    labels = options.read_pairs(label or [], "--label")
+    query = Query(
+        status=tuple(options.read_status(name) for name in status or []),
+        flow=flow,
+        labels=options.read_pairs(label or [], "--label"),
+        parent=parent,
+        queue=queue,
+        limit=limit,
+    )
     commands = command_line(store=store)
 
     def use(reader: Reader) -> tuple[list[_Listed], bool, float]:
-        query = Query(
-            status=tuple(wanted), flow=flow, labels=labels, parent=parent, queue=queue, limit=limit + 1
-        )
-        found, now = reader.store.runs(query), reader.store.now()
-        definitions: Definitions = {}
-        listed = [
-            _Listed(row, _diagnosed(reader, row, now, commands, definitions), _waiting(reader, row))
-            for row in found[:limit]
-        ]
-        return listed, len(found) > limit, now
+        found, more = _pages(reader, query, commands, attention=attention)
+        return [_listed(reader, one) for one in found], more, reader.store.now()
 
     listed, more, now = stores.read(store, use)
     if as_json:
         screen.say_json([_row_as_json(one) for one in listed])
-        return
-    if not listed:
-        chosen = bool(wanted or flow or labels or parent or queue)
-        screen.say(
-            "No run matches these options. Leave one out to see more runs."
-            if chosen
-            else f"No runs yet. `{program.name()} run FILE.py` starts one."
-        )
-        return
-    screen.say_table(
-        ["RUN", "FLOW", "STATUS", "UPDATED", "SEQ", "ABOUT"], [_cells(one, now) for one in listed], flexible=5
+    elif not listed:
+        _say_none(filtered=attention or query != Query(limit=limit))
+    else:
+        headings = ["RUN", "FLOW", "STATUS", "UPDATED", "SEQ", "ABOUT"]
+        screen.say_table(headings, [_cells(one, now) for one in listed], flexible=5)
+        if more:
+            screen.say((f"… and more: --limit {limit * 4} shows them", "dim"))
+        _say_stopped(listed, now, store)
+
+
+def _say_none(*, filtered: bool) -> None:
+    screen.say(
+        "No run matches these options. Leave one out to see more runs."
+        if filtered
+        else f"No runs yet. `{program.name()} run FILE.py` starts one."
     )
-    if more:
-        screen.say((f"… and more: --limit {limit * 4} shows them", "dim"))
-    _say_stopped(listed, now, store)
+
+
+def _pages(
+    reader: Reader, query: Query, commands: CommandLine, *, attention: bool
+) -> tuple[list[ListedRun], bool]:
+    """Return as many runs as are wanted, from one page or more, and whether there are others."""
+    found: list[ListedRun] = []
+    cursor: str | None = None
+    while True:
+        part = msgspec.structs.replace(query, limit=query.limit - len(found))
+        page = reader.page(part, cursor, commands, attention=attention)
+        found, cursor = found + page.runs, page.next
+        if cursor is None or len(found) >= query.limit:
+            return found, cursor is not None
 
 
 class _Listed(NamedTuple):
-    """A run in the list, with its diagnosis, and the verbs of the requests that wait."""
+    """A run in the list, with its diagnosis, the keys of its open questions, and the verbs of the requests that wait."""
 
     row: RunRow
     found: Diagnosis
-    asked: list[str]
+    asks: list[str]
+    requested: list[str]
 
 
-def _waiting(reader: Reader, row: RunRow) -> list[str]:
-    if row.status in FINAL:
-        return []
-    try:
-        return [request.verb for request in reader.store.inbox(run_id=row.run_id) if not request.taken]
-    except RunNotFound:  # deleted meanwhile
-        return []
-
-
-def _diagnosed(
-    reader: Reader, row: RunRow, now: float, commands: CommandLine, definitions: Definitions
-) -> Diagnosis:
-    """Diagnose a run, from its log if its row is not enough. A run whose log cannot be read is diagnosed from its row."""
-    if row.status in ENDED or (row.status == "running" and row.held):
-        return diagnose(Case(row=row), now, commands)
-    try:
-        case = case_of_row(reader.store, row, definitions=definitions)
-        if case is None or (row.asks or 0) > QUESTIONS_FEW:  # `--json` lists all questions
-            case = case_of(reader.store, row, definitions=definitions)
-        return diagnose(case, now, commands)
-    except (StoreCorrupt, SchemaTooNew):
-        return diagnose(Case(row=row), now, commands)
+def _listed(reader: Reader, one: ListedRun) -> _Listed:
+    row, asks, requested = one.row, [question.key for question in one.found.questions], list[str]()
+    with suppress(RunNotFound, StoreCorrupt, SchemaTooNew):  # deleted meanwhile, or damaged
+        if len(asks) < one.asks:  # a row has only a few of them
+            asks = [asked.question.key for asked in reader.questions(row.run_id)]
+        if row.status not in FINAL:
+            requests = reader.store.inbox(run_id=row.run_id)
+            requested = [request.verb for request in requests if not request.taken]
+    return _Listed(row, one.found, asks, requested)
 
 
 def _cells(one: _Listed, now: float) -> list[Part]:
-    row, found, asked = one
-    about = [f"{verb} requested" for verb in dict.fromkeys(asked)]
+    row, found, _, requested = one
+    about = [f"{verb} requested" for verb in dict.fromkeys(requested)]
+    about += [found.reason] if found.kind == "unreadable" else []
     about += [row.error] if row.error else []
     if row.status == "pending" and row.due_at is not None and row.due_at > now:
         about.append(f"begins at {screen.when(row.due_at)}")
@@ -210,7 +218,7 @@ def _say_where_to_look(listed: list[_Listed], store: str | None) -> None:
 
 
 def _row_as_json(one: _Listed) -> dict[str, Any]:
-    row, found, waiting = one
+    row, found, asks, requested = one
     names = (
         "flow",
         "status",
@@ -224,8 +232,7 @@ def _row_as_json(one: _Listed) -> dict[str, Any]:
         "due_at",
         "held",
     )
-    asked = {"crashed": found.crashed, "answered": found.answered, "asks": [q.key for q in found.questions]}
-    asked |= {"requested": waiting}
+    asked = {"crashed": found.crashed, "answered": found.answered, "asks": asks, "requested": requested}
     return (
         {"id": row.run_id} | {name: getattr(row, name) for name in names} | {"held_by": held_by(row)} | asked
     )

@@ -28,6 +28,7 @@ from holdfast.errors import (
 )
 from holdfast.reading import history, words
 from holdfast.reading.chunks import Chunk
+from holdfast.reading.following import Cursor
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.reader import Reader, rows_of
 from holdfast.reading.story import visit
@@ -35,7 +36,7 @@ from holdfast.reading.verification import Verdict
 from holdfast.reading.verification import verify as verify_run
 from holdfast.reading.views import EventView
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.followers import Cursor, Following
+from holdfast.runtime.followers import Following
 from holdfast.storage.contract import Query
 
 _PAGE = 500

@@ -160,7 +160,22 @@ Where = Annotated[
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="With --where: print how many runs match, and the first of them; change nothing."
+        "--dry-run",
+        help="Print which nodes would run again and which are kept, and change nothing. With --where: how many runs match.",
+    ),
+]
+DryRunOfOne = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="Print which nodes would run again and which are kept, and change nothing."
+    ),
+]
+Expects = Annotated[
+    str | None,
+    typer.Option(
+        "--expects",
+        metavar="DIGEST",
+        help="Do it only if it does what --dry-run --json has shown: its digest.",
     ),
 ]
 NoExecute = Annotated[

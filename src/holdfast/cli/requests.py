@@ -15,6 +15,7 @@ import typer
 
 from holdfast.cli import bulk, flow_files, options, screen, stores
 from holdfast.cli.app import LOOK, OPERATE, command
+from holdfast.cli.dry_run import look_ahead
 from holdfast.cli.execution import name_the_file
 from holdfast.cli.exits import Exit
 from holdfast.cli.suggestions import command_line, line, resume_line_of, say_missing_workers, say_request
@@ -34,6 +35,7 @@ def cancel(
     file: options.File = None,
     where: options.Where = None,
     dry_run: options.DryRun = False,
+    expects: options.Expects = None,
     reason: options.Reason = None,
     by: options.By = None,
     store: options.Store = None,
@@ -43,16 +45,18 @@ def cancel(
     """Cancel a run for good, and stop its running nodes."""
     actor = options.resolve_actor(by)
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(run_id, matching, {}):
+    if bulk.chooses(run_id, matching, {"--expects": expects}):
         return bulk.ask_all(inbox.Cancel(by=actor, reason=reason), matching)
     assert run_id is not None
+    if dry_run:
+        return look_ahead("cancel", run_id, {"reason": reason}, file=file, store=store, as_json=as_json)
     _ask(
         run_id,
         file,
         store,
         as_json,
         "cancelled",
-        lambda engine: engine.cancel(run_id, reason, by=actor),
+        lambda engine: engine.cancel(run_id, reason, by=actor, expects=expects),
     )
     return Exit.OK
 
@@ -204,12 +208,14 @@ def fork(
             help="A label of the new run; repeatable. Default: the labels of the run that it is forked from.",
         ),
     ] = None,
+    dry_run: options.DryRunOfOne = False,
+    expects: options.Expects = None,
     by: options.By = None,
     reason: options.Reason = None,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
-) -> None:
+) -> int:
     """Make a new run from a checkpoint of another run.
 
     The new run has the history of the other run up to that checkpoint (default: the latest) and is independent from then on. It
@@ -217,26 +223,29 @@ def fork(
     and which nodes come next. Only --edit needs the flow.
     """
     fields, labels = options.read_fields(edit, "--edit"), options.read_pairs(label or [], "--label")
-    choices = _read_repeat(repeat or [])
+    given: dict[str, Any] = {
+        "edit": fields, "run_id": run_id, "repeat": _read_repeat(repeat or []), "fresh": fresh, "labels": labels or None,
+        "reason": reason,
+    }  # fmt: skip
+    if dry_run:
+        return look_ahead("fork", target, given, file=file, store=store, as_json=as_json)
     commands = command_line(file=file, store=store)
 
     def after(reader: Reader, made: str) -> tuple[str, _Forked]:
         return resume_line_of(reader, made, commands), _forked(reader, made)
 
     async def ask(engine: Engine) -> str:
-        return await engine.fork(
-            target, edit=fields, run_id=run_id, repeat=choices, fresh=fresh, labels=labels or None,
-            by=options.resolve_actor(by), reason=reason,
-        )  # fmt: skip
+        return await engine.fork(target, **given, by=options.resolve_actor(by), expects=expects)
 
     parent = target.partition("@")[0]
     made, (resumes, told) = _recorded(parent, file, store, ask, needs_flow=fields is not None, after=after)
     if as_json:
         screen.say_json({"id": made, "parent": target, "resumes": resumes} | told.as_json())
-        return
+        return Exit.OK
     screen.say(("forked  ", "bold green"), made, (f"  from {target}", "dim"))
     _say_fork(told, edited=fields is not None)
     screen.say("  resume it with: ", (resumes, "bold"))
+    return Exit.OK
 
 
 def _read_repeat(given: list[str]) -> Any:

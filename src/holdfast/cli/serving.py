@@ -23,13 +23,35 @@ from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
 from holdfast.server import token_file
 from holdfast.server.access import Identity
-from holdfast.server.addresses import Addresses, is_loopback, join_host
+from holdfast.server.addresses import Addresses, join_host
+from holdfast.server.open_streams import STREAMS_MAX
+from holdfast.server.rates import Rates
 from holdfast.storage import tokens
+from holdfast.storage.http.server_url import is_loopback
 from holdfast.storage.tokens import ROLES, Role, Token, Tokens
 from holdfast.upkeep import retention
 
 PORT = 8765
 _ANYWHERE = ("0.0.0.0", "::", "")  # noqa: S104 - recognised, so that they can be refused
+
+
+Rate = Annotated[
+    float | None,
+    typer.Option(
+        "--rate",
+        metavar="N",
+        help="How many requests per second each token may send. Default: as many as it wants.",
+    ),
+]
+Streams = Annotated[
+    int,
+    typer.Option(
+        "--streams",
+        metavar="N",
+        min=1,
+        help=f"How many clients may follow events at the same time. Default: {STREAMS_MAX}.",
+    ),
+]
 
 
 @command(EXECUTE)
@@ -68,6 +90,8 @@ def serve(
             "--no-token", help="Let every process of this machine call the server, without a token."
         ),
     ] = False,
+    rate: Rate = None,
+    streams: Streams = STREAMS_MAX,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     store: options.Store = None,
@@ -79,7 +103,8 @@ def serve(
     The first line of the output is the address, with the token after #token=. If HOLDFAST_TOKEN is set, that token is valid, and
     the line has only the address.
     """
-    given, text = (None, "") if no_token else _own_token(store)
+    Rates(rate)
+    given, text = _own_token(store, is_needed=not no_token)
     _check_exposure(host, public_url or [], no_token=no_token)
     flows = _flows_of(files or [])
     plan = _Plan(
@@ -89,8 +114,10 @@ def serve(
         token=given,
         token_text=text,
         works=bool(flows) and not no_work,
+        streams=streams,
         commands=command_line(file=files[0] if files else None, store=store),
         as_json=as_json,
+        rate=rate,
     )
     return _run(plan, {"flows": flows, "grace": grace, "run_base": run_base, "store": store})
 
@@ -104,8 +131,10 @@ class _Plan(NamedTuple):
     token: Token | None
     token_text: str
     works: bool
+    streams: int
     commands: CommandLine
     as_json: bool
+    rate: float | None
 
 
 def _run(plan: _Plan, given: blocking.Options) -> int:
@@ -114,6 +143,7 @@ def _run(plan: _Plan, given: blocking.Options) -> int:
 
     ended = False
     listening = connection.listen(plan.host, plan.port)
+    connection.allow_connections(plan.streams)
     engine = blocking.BlockingEngine(**given)
     engine.os_signals.always, engine.os_signals.announces = True, False
     with screen.shielded(json_only=plan.as_json) as out, listening:
@@ -153,6 +183,8 @@ def _application(engine: Engine, plan: _Plan) -> Any:
         anonymous=_anonymous() if plan.token is None else None,
         commands=plan.commands,
         features=("work",) if plan.works else (),
+        rate=plan.rate,
+        streams=plan.streams,
     )
 
 
@@ -189,8 +221,11 @@ def _flows_of(files: list[str]) -> list[Any]:
     return list({id(flow): flow for flow in found}.values())
 
 
-def _own_token(store: str | None) -> tuple[Token, str]:
-    """Return the token of this server, and its text if the first line is to contain it."""
+def _own_token(store: str | None, *, is_needed: bool) -> tuple[Token | None, str]:
+    """Return the token of this server, if it needs one, and its text if the first line is to contain it."""
+    stores.require_here(store, "serve", "Name the store itself: --store runs.db, or postgresql://…")
+    if not is_needed:
+        return None, ""
     name, now = _login(), SystemClock().now()
     found = token_file.from_environment(name, now)
     if found is not None:
@@ -287,29 +322,20 @@ def token(
 
 
 def _make_token(name: str | None, role: str, *, agent: bool, expires: str | None) -> tuple[Token, str]:
-    if not name or len(name) > 64 or not name.isprintable() or "/" in name or ":" in name:
-        raise SettingError(
-            "give the name of the person or program that will use the token, without / and :, as in `holdfast token create ada`"
-        )
     if role not in ROLES:
         raise SettingError(
             f"{role!r} is not a role{did_you_mean(role, ROLES)}; the roles are {', '.join(ROLES)}"
         )
     found: Role = next(one for one in ROLES if one == role)
-    now, text = SystemClock().now(), tokens.new_text()
-    parts = tokens.split(text)
-    assert parts is not None
-    made = Token(
-        id=parts[0],
-        name=name,
-        role=found,
+    now = SystemClock().now()
+    return tokens.new_token(
+        name,
+        found,
         kind="agent" if agent else "person",
-        digest=tokens.digest_of(parts[1]),
-        created_at=now,
+        now=now,
         created_by=options.resolve_actor(None),
         expires_at=now + retention.seconds(expires, "--expires") if expires is not None else None,
     )
-    return made, text
 
 
 def _revoke(kept: Tokens, named: str | None) -> Token:

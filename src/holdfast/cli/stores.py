@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from holdfast.cli import asking
 from holdfast.errors import RunNotFound, SettingError, StoreUnusable, did_you_mean
 from holdfast.reading.reader import Reader
 from holdfast.runtime import blocking, settings
@@ -86,6 +87,12 @@ def execute(
     `create`. If `known` is true, it is not checked whether the store exists, which saves a connection. `store` may also be a
     store that is open already.
     """
+    if is_server(store):
+        if store is None or isinstance(store, str):
+            with opened(store) as made:
+                return execute(made, use, options)
+        with _guided(lambda: store):
+            return asking.ask(store, use, options)
     if not create and not known and (store is None or isinstance(store, str)):
         require(store)
 
@@ -143,6 +150,20 @@ def require(store: str | None) -> None:
         f"there is no store at {os.path.abspath(path)}{empty}. `holdfast run FILE.py` creates one. If your store is elsewhere, "
         "name it with --store or HOLDFAST_STORE, or change to its folder."
     )
+
+
+def is_server(store: str | Store | None) -> bool:
+    """Return whether a store is on a server: it can be read and asked, and workers over there execute its runs."""
+    if store is None or isinstance(store, str):
+        return urls.is_server(settings.resolve({"store": store}).store)
+    return urls.is_server(store.url)
+
+
+def require_here(store: str | None, verb: str, way_out: str) -> None:
+    """Raise `SettingError` for a store on a server, which a command that executes runs cannot use."""
+    if is_server(store):
+        url = urls.shown(settings.resolve({"store": store}).store)
+        raise SettingError(f"{verb} executes runs in this process, and {url} is a server. {way_out}")
 
 
 def require_shared(store: str | None, verb: str) -> None:

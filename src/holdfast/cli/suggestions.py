@@ -41,6 +41,7 @@ def command_line(
         store=urls.shown(store) if store is not None else None,
         run_base=run_base,
         has_run_base=bool(settings.resolve({}).run_base),
+        is_server=urls.is_server(settings.resolve({"store": store}).store),
     )
 
 
@@ -58,9 +59,12 @@ def resume_line(
 
 
 def resume_line_of(reader: Reader, run_id: str, commands: CommandLine) -> str:
-    """Return the command that resumes a run as it is now, with the options that it needs."""
+    """Return the command that resumes a run as it is now, with the options that it needs. A worker may have claimed the run
+    already: then it is the command for later.
+    """
     found = reader.diagnose(run_id, commands)
-    return next(remedy.command for remedy in found.remedies if remedy.verb == "resume")
+    later = commands.line("resume", run_id, *commands.file_words())
+    return next((remedy.command for remedy in found.remedies if remedy.verb == "resume"), later)
 
 
 def typed_again(*more: str, without: str = "", replace: Mapping[str, str] | None = None) -> str:
@@ -110,12 +114,17 @@ def say_missing_workers(
             unclaimed[flow, queue] = run_id
     for (flow, queue), run_id in list(unclaimed.items())[:_FLOWS_MAX]:
         place = f" from queue {queue!r}" if any(flow in holder.flows for holder in holders) else ""
-        told = f"no live worker takes flow {flow!r}{place}. Start one: {worker_line(reader, run_id, store)}"
+        where = " on the machine of the server" if hasattr(reader.store, "served") else ""
+        told = f"no live worker takes flow {flow!r}{place}. Start one{where}: {worker_line(reader, run_id, store)}"
         screen.say(("  warning: ", "yellow"), told, err=err)
 
 
 def worker_line(reader: Reader, run_id: str, store: str | None) -> str:
-    """Return the command that starts a worker for the flow of a run."""
+    """Return the command that starts a worker for the flow of a run: for a store on a server, as it is typed over there."""
+    served: str | None = getattr(reader.store, "served", None)
+    if served is not None:
+        file = history.flow_file(reader.store, run_id) or PLACEHOLDER
+        return CommandLine(program=program.name(), store=served).line("worker", file)
     commands = command_line(store=store)
     with suppress(HoldfastError):  # a damaged log: then the file is a placeholder
         commands = commands.for_flow_of(history.flow_file(reader.store, run_id))

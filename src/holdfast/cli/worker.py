@@ -91,6 +91,7 @@ def worker(
     if concurrency is not None and concurrency < 1:
         raise SettingError(f"--concurrency {concurrency}: give a whole number, at least 1")
     stores.require_shared(store, "worker")
+    stores.require_here(store, "worker", "Start the worker where the store is, and name that store.")
     known = _flows_of([*(files or []), *(flows or [])])
     for name in queue or []:
         check_queue(name)
@@ -286,7 +287,7 @@ def start(
         return engine.store.run(chosen)
 
     row = stores.execute(store, use, {"flows": [flow], "run_base": run_base}, create=True)
-    executes = line("worker", file, store=store)
+    executes = line("worker", file, store=store) if not stores.is_server(store) else None
     if as_json:
         facts = {"id": chosen, "status": row.status, "queue": row.queue, "due_at": row.due_at}
         screen.say_json(facts | {"executes": executes})
@@ -295,7 +296,12 @@ def start(
     if row.status == "pending":
         if row.due_at is not None:
             screen.say(f"  it begins at {screen.when(row.due_at)}")
-        screen.say(f"  execute it with a worker: {executes}")
+        screen.say(
+            f"  execute it with a worker: {executes}"
+            if executes is not None
+            else "  a worker of the server executes it; see its progress: "
+            + line("events", chosen, "--follow", store=store)
+        )
 
 
 class _Begins:

@@ -454,8 +454,34 @@ class Flow(Generic[S]):
         return f"<Flow {self.name!r}: {len(self.nodes)} nodes, {self.fingerprint[:12]}>"
 
 
+def without_functions(definition: Definition) -> Flow[Any]:
+    """Return a flow that stands for one whose functions are not known here: it can be decided about, but none of its nodes can be
+    called, and its state is plain data.
+    """
+    nodes = {
+        name: Node(
+            name=name,
+            fn=_nothing,
+            options=options,
+            retry=Retry(),
+            each=None,
+            takes_context=False,
+            is_async=False,
+        )
+        for name, options in definition.nodes.items()
+    }
+    return Flow(
+        definition=definition,
+        nodes=nodes,
+        branches={},
+        state=StateType.of(dict),
+        upgrades={},
+        validate_resume=None,
+    )
+
+
 def _nothing(state: Any) -> str:
-    """The function of a question node whose text is fixed."""
+    """The function of a question node whose text is fixed, and of the nodes of `without_functions`."""
     return ""
 
 

@@ -36,6 +36,9 @@ from holdfast.errors import did_you_mean
 RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 NODE_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 FLOW_NAME = NODE_ID
+_TRACE_IDS = r"-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+TRACE_PARENT = re.compile(rf"00{_TRACE_IDS}|(?!00|ff)[0-9a-f]{{2}}{_TRACE_IDS}(?:-[\x21-\x7e]{{0,200}})?")
+"""The header `traceparent` (W3C Trace Context). A later version of it may have more parts."""
 
 ITERATIONS_MAX = 1_000_000
 _SCHEDULES: tuple[str, ...] = get_args(get_type_hints(Definition)["schedule"])

@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast.core.events import Span
 from holdfast.reading.views import EventView
+from holdfast.storage.blobs import Piece
 from holdfast.storage.contract import Store
 
 Step: TypeAlias = tuple[str, int]
@@ -139,6 +140,22 @@ class Spill(msgspec.Struct):
     steps: list[Step | None] = msgspec.field(default_factory=list)
     held: list[Any] = msgspec.field(default_factory=list)
     """`[value]` if it is not known whether the last value is a chunk or the result of the node; otherwise empty."""
+    step: Step | None = None
+    """The step that streams the next chunks."""
+
+    def add(self, data: bytes) -> None:
+        """Read more lines of the spill."""
+        for line in data.splitlines():
+            match line[:1]:
+                case b">":
+                    self.step = _decode_step(line[1:]) if line[1:] else None
+                case b"?":
+                    self.held = [_decode(line[1:])]
+                case b"!":
+                    self.release()
+                case _:
+                    self.values.append(_decode(line))
+                    self.steps.append(self.step)
 
     def release(self) -> None:
         """Add the held value to the chunks."""
@@ -149,18 +166,8 @@ class Spill(msgspec.Struct):
 
 def read_spill(data: bytes) -> Spill:
     """Read the lines of a spill."""
-    found, step = Spill(), None
-    for line in data.splitlines():
-        match line[:1]:
-            case b">":
-                step = _decode_step(line[1:]) if line[1:] else None
-            case b"?":
-                found.held = [_decode(line[1:])]
-            case b"!":
-                found.release()
-            case _:
-                found.values.append(_decode(line))
-                found.steps.append(step)
+    found = Spill()
+    found.add(data)
     return found
 
 
@@ -170,6 +177,42 @@ def read_spills(spilled: Mapping[str, bytes]) -> list[tuple[str, Streamer, int, 
     """
     found = [(key, *read_key(key), read_spill(data)) for key, data in spilled.items()]
     return sorted(found, key=lambda spill: spill[2])
+
+
+class GrowingSpills:
+    """The spills of a run that another process executes, read from where the last look ended."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self._spills: dict[str, tuple[Streamer, int, Spill]] = {}
+        self.marks: dict[str, int] = {}
+        """Key of a spill -> up to where it was read (`Blobs.spilled_after`)."""
+
+    def add(self, pieces: Mapping[str, Piece]) -> list[Chunk]:
+        """Take what a look has found, and return the chunks that are new. Spills that are gone are forgotten: their chunks are in
+        the log.
+        """
+        self.marks = {key: piece.mark for key, piece in pieces.items()}
+        self._spills = {key: spill for key, spill in self._spills.items() if key in pieces}
+        found: list[tuple[int, list[Chunk]]] = []
+        for key, piece in pieces.items():
+            if piece.anew or key not in self._spills:
+                self._spills[key] = (*read_key(key), Spill())
+            _, first, spill = self._spills[key]
+            known = len(spill.values)
+            spill.add(piece.data)
+            found.append((first, self._chunks(key, known)))
+        return [chunk for _, chunks in sorted(found, key=lambda part: part[0]) for chunk in chunks]
+
+    def chunks(self) -> list[Chunk]:
+        """Return all chunks that the spills contain now, without a last value that may be the result of its node."""
+        keys = sorted(self._spills, key=lambda key: self._spills[key][1])
+        return [chunk for key in keys for chunk in self._chunks(key, 0)]
+
+    def _chunks(self, key: str, begin: int) -> list[Chunk]:
+        streamer, first, spill = self._spills[key]
+        values, steps = spill.values[begin:], spill.steps[begin:]
+        return list(make_chunks(self._run_id, streamer, first + begin, values, steps))
 
 
 def spilled_chunks(store: Store, run_id: str) -> Iterator[Chunk]:

@@ -147,7 +147,7 @@ def _case(
 ) -> Case:
     known = situate(state, history.find_said(store, row, state))
     nodes = _nodes(store, row, known, definitions if definitions is not None else {})
-    requests = _waiting_requests(store, row)
+    requests = waiting_requests(store, row)
     return Case(row=row, state=state, situation=known, nodes=nodes, requests=requests)
 
 
@@ -177,12 +177,13 @@ def case_of_row(
         row=row,
         situation=known,
         nodes=nodes,
-        requests=_waiting_requests(store, row),
+        requests=waiting_requests(store, row),
         holders=None if holders is None else tuple(holders),
     )
 
 
-def _waiting_requests(store: Store, row: RunRow) -> tuple[Request, ...]:
+def waiting_requests(store: Store, row: RunRow) -> tuple[Request, ...]:
+    """Return the requests to a run that wait for an engine, oldest first. They are not read while an engine executes the run."""
     if row.held or row.status in FINAL:
         return ()
     return tuple(one for one in store.inbox(run_id=row.run_id) if not one.taken)

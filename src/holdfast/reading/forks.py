@@ -5,6 +5,7 @@ The engine makes a fork of this plan, and the command line prints it. It is read
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -92,6 +93,13 @@ def plan_fork(store: Store, row: RunRow, seq: int, flow: Flow[Any] | None = None
         begun=tuple(begun),
         renewed=_renewed(store, row, state, names),
     )
+
+
+def names_since(store: Store, row: RunRow, seq: int, names: Iterable[str]) -> dict[str, str]:
+    """Return, for nodes of the run as it is now, the names that they had at event `seq`, where these differ."""
+    known = Names(_read(store, row, RENAMING))
+    found = {name: known.name(known.identity(name, row.seq), seq) for name in names}
+    return {name: before for name, before in found.items() if before is not None and before != name}
 
 
 def _read(store: Store, row: RunRow, kinds: tuple[str, ...], nodes: set[str] | None = None) -> list[Stored]:

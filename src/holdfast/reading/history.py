@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import islice
+from typing import Any
 
 import msgspec
 
 from holdfast.core import events, run_state
 from holdfast.core.definition import Definition
 from holdfast.core.fold import fold
+from holdfast.core.graph import Flow, without_functions
 from holdfast.core.kinds import CHECKPOINTS, MOVES
 from holdfast.core.run_state import GOING, RunState, stretches
 from holdfast.core.situation import FLOW_FILE, Said, said_by, stopping_kind, telling_kind
@@ -87,6 +89,8 @@ def load(
     read is verified, as for a resume.
     """
     row = row or store.run(run_id)
+    if row.fault:
+        raise StoreCorrupt(row.fault)
     upto = row.seq if upto is None else upto
     base = 0  # true for most logs; only a fork shows in its row that its log may begin later
     if rows:
@@ -94,7 +98,7 @@ def load(
     elif cold or row.parent is not None:
         base = began_after(store, row)
     if not max(base, 1) <= upto <= row.seq:
-        raise _outside(store, row, upto)
+        raise outside(store, row, upto)
     parts = stretches(row.rewinds, upto)
     within = ([(base, base)] if base else []) if cold else parts
     snapshot = store.snapshot(run_id, within) if within else None
@@ -111,7 +115,7 @@ def load(
             _fold(state, found, store)
     if state.seq != upto:
         if upto < began_after(store, row):
-            raise _outside(store, row, upto)
+            raise outside(store, row, upto)
         raise StoreCorrupt(
             f"run {run_id!r}: the log ends at event {state.seq}, but should reach {upto}. "
             f"`holdfast verify {run_id}` says more; restore the store from a backup."
@@ -162,7 +166,7 @@ def began_after(store: Store, row: RunRow) -> int:
     return store.events(row.run_id, limit=1)[0].seq - 1
 
 
-def _outside(store: Store, row: RunRow, seq: int) -> RunNotFound:
+def outside(store: Store, row: RunRow, seq: int) -> RunNotFound:
     """Return the error for an event that the log does not have. If the event was compacted or belongs to the parent of a fork,
     the error says so.
     """
@@ -215,10 +219,15 @@ def _fold(state: RunState, rows: list[Row], store: Store) -> None:
         for event in opened(store, state.run_id, rows):
             fold(state, event)
     except IllegalEvent as fault:
-        raise StoreCorrupt(
-            f"the log of run {state.run_id!r} contains an event that is not possible there: {fault}. "
-            f"`holdfast verify {state.run_id}` says more; if the log is damaged, restore the store from a backup."
-        ) from fault
+        raise impossible(state.run_id, fault) from fault
+
+
+def impossible(run_id: str, fault: IllegalEvent) -> StoreCorrupt:
+    """Return the error for a log with an event that its state does not allow."""
+    return StoreCorrupt(
+        f"the log of run {run_id!r} contains an event that is not possible there: {fault}. "
+        f"`holdfast verify {run_id}` says more; if the log is damaged, restore the store from a backup."
+    )
 
 
 def defined(stored: bytes, run_id: str) -> Definition:
@@ -230,6 +239,21 @@ def defined(stored: bytes, run_id: str) -> Definition:
             f"run {run_id!r}: the definition of its flow cannot be read ({fault}). `holdfast verify {run_id}` says more; restore "
             "the store from a backup."
         ) from fault
+
+
+def stand_in(store: Store, state: RunState) -> Flow[Any]:
+    """Return what the store knows about the flow of a run, for a process that does not know the flow: it has no functions.
+    Raises `StoreCorrupt`.
+    """
+    stored = store.definition(state.fingerprint)
+    if stored is None:
+        raise StoreCorrupt(
+            f"run {state.run_id!r}: the definition of its flow ({state.fingerprint[:12]}) is not in the store. Restore the store "
+            "from a backup."
+        )
+    flow = without_functions(defined(stored, state.run_id))
+    flow.fingerprint = state.fingerprint
+    return flow
 
 
 def digest_at(store: Store, row: RunRow, seq: int) -> bytes:

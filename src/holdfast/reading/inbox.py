@@ -38,6 +38,13 @@ _GIVEN = ("request:", "signal:")
 """What the stored id of a request begins with if its caller has given the id."""
 
 
+def stored_id(given: str, verb: str) -> str:
+    """Return the id under which a request is stored whose caller has given it an id. Signals had ids before other requests, and
+    keep a mark of their own.
+    """
+    return f"{_GIVEN[1] if verb == 'signal' else _GIVEN[0]}{given}"
+
+
 def given_id(stored: str) -> str:
     """Return the id of a request as its caller gave it; the stored id if the caller gave none."""
     return next((stored.removeprefix(mark) for mark in _GIVEN if stored.startswith(mark)), stored)
@@ -53,6 +60,8 @@ class Cancel(_Asked, frozen=True, kw_only=True):
     """A request to cancel the run for good."""
 
     verb: ClassVar[str] = "cancel"
+    expects: str | None = None
+    """The digest of the preview that the caller acts on: the request is refused if it would now do something else."""
 
 
 class Answer(_Asked, frozen=True, kw_only=True):
@@ -80,6 +89,8 @@ class Retry(_Asked, frozen=True, kw_only=True):
     verb: ClassVar[str] = "retry"
     node: str | None = None
     fresh: bool = False
+    expects: str | None = None
+    """As in `Cancel`."""
 
 
 class Skip(_Asked, frozen=True, kw_only=True):
@@ -88,6 +99,8 @@ class Skip(_Asked, frozen=True, kw_only=True):
     verb: ClassVar[str] = "skip"
     node: str
     update: Any = None
+    expects: str | None = None
+    """As in `Cancel`."""
 
 
 class Edit(_Asked, frozen=True, kw_only=True):
@@ -121,6 +134,8 @@ class Resume(_Asked, frozen=True, kw_only=True):
     confirm: list[str] = []
     on_change: Literal["refuse", "compatible"] = "refuse"
     rename: dict[str, str] = {}
+    expects: str | None = None
+    """As in `Cancel`."""
 
 
 class Unknown(_Asked, frozen=True, kw_only=True):
@@ -136,7 +151,10 @@ _TYPES: dict[str, type[AnyRequest]] = {
     kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip, Edit, Resume)
 }
 _SHARED = frozenset(_Asked.__struct_fields__)
-_LEFT_OUT = {"answer": ("update", "confidence")}
+_LEFT_OUT = {
+    "answer": ("update", "confidence"),
+    **dict.fromkeys(("cancel", "retry", "skip", "resume"), ("expects",)),
+}
 """Verb of a request -> fields that are stored only if they have a value."""
 
 
@@ -173,6 +191,18 @@ def _edited_fields(fields: dict[str, Any], changes: dict[str, Any] | None) -> li
     """Return the names of the fields that an edit changes, as far as the request can be read."""
     parts = [part for part in (changes or {}).values() if isinstance(part, (dict, list))]
     return list(dict.fromkeys([*fields, *(str(name) for part in parts for name in part)]))
+
+
+def expects_of(request: AnyRequest) -> str | None:
+    """Return the digest of the preview that a request was made for; None if it was made for none."""
+    return request.expects if isinstance(request, (Cancel, Retry, Skip, Resume)) else None
+
+
+def checked(request: AnyRequest) -> AnyRequest:
+    """Return a request without the digest of its preview, because that was compared already."""
+    if isinstance(request, (Cancel, Retry, Skip, Resume)) and request.expects is not None:
+        return msgspec.structs.replace(request, expects=None)
+    return request
 
 
 def stored_form(request: AnyRequest) -> Request:

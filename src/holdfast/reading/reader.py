@@ -167,13 +167,23 @@ class Reader:
         )
         return [run_summary(row) for row in self.store.runs(query)]
 
-    def page(self, query: Query, cursor: str | None = None, commands: CommandLine | None = None) -> Page:
-        """Return a page of the runs that meet the conditions, newest first, each with the reason for its status."""
+    def page(
+        self,
+        query: Query,
+        cursor: str | None = None,
+        commands: CommandLine | None = None,
+        *,
+        attention: bool = False,
+    ) -> Page:
+        """Return a page of the runs that meet the conditions, newest first, each with the reason for its status; with
+        `attention`, only those that need it.
+        """
         if len(self._definitions) > _DEFINITIONS_MAX:
             self._definitions.clear()
         return list_page(
             self.store,
             query,
+            attention=attention,
             cursor=cursor,
             commands=commands,
             definitions=self._definitions,

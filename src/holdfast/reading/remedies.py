@@ -36,6 +36,9 @@ PLACEHOLDER = "FILE.py"
 """Stands for the file of a flow in a suggested command if the file is not known."""
 
 
+_EXECUTING = ("resume", "retry", "skip")
+
+
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     """How suggested commands are typed: the program, and the options that every command needs."""
 
@@ -54,11 +57,15 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     """The value of `--run-base`; None for the default."""
     has_run_base: bool = True
     """True if a default for `--run-base` is set."""
+    is_server: bool = False
+    """True if the store is on a server: a command that would execute a run leaves the request for a worker over there."""
 
     def line(self, *words: str, run_base: str | None = None) -> str:
         """Return a command as it can be pasted, with the options that it needs."""
         typed = [*words]
-        if run_base is not None:
+        if self.is_server and words[0] in _EXECUTING:
+            typed.append("--no-execute")
+        elif run_base is not None:
             typed += ["--run-base", run_base]
         if self.store is not None:
             typed += ["--store", self.store]
@@ -87,7 +94,7 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
 
     def file_words(self) -> tuple[str, ...]:
         """Return the argument that names the flow's file, or nothing if commands need none."""
-        return (self.file,) if self.file is not None else ()
+        return (self.file,) if self.file is not None and not self.is_server else ()
 
     def base_for(self, *, wants_base: bool) -> str | None:
         """Return the value of `--run-base` for a command that executes a run: the given one, or the placeholder `DIR` if the run

@@ -17,13 +17,15 @@ import os
 import random
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
 
 from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.previews import Preview
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
@@ -34,6 +36,7 @@ from holdfast.runtime.settings import Durability
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
+E = TypeVar("E")
 S = TypeVar("S")
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -77,7 +80,23 @@ def with_engine(use: Callable[[Engine], Awaitable[T]], options: Options) -> T:
     _refuse_unknown(options)
     engine = BlockingEngine(**options)
     engine.os_signals.always = True
-    return _run_in_thread(use, engine) if _inside_a_loop() else _run_here(use, engine)
+    signals = engine.os_signals
+    return wait_for(use, engine, stop=signals.stop_from_outside, pass_on=signals.pass_on)
+
+
+def wait_for(
+    use: Callable[[E], Awaitable[T]],
+    opened: AbstractAsyncContextManager[E],
+    *,
+    stop: Callable[[], object],
+    pass_on: Callable[[], object],
+) -> T:
+    """Open something async, await `use` of it, close it, and return the result: on an event loop of its own or, inside a running
+    loop, in a thread. `stop` is called if the wait for that thread is interrupted; `pass_on` before an error is raised, and may
+    raise something more important.
+    """
+    run = _run_in_thread if _inside_a_loop() else _run_here
+    return run(use, opened, stop, pass_on)
 
 
 def _refuse_unknown(options: Options) -> None:
@@ -98,16 +117,21 @@ def _inside_a_loop() -> bool:
     return True
 
 
-def _run_in_thread(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
-    """Use the engine in a new thread, and wait for it. If the wait is interrupted (a notebook's stop button), the engine stops
-    in order.
+def _run_in_thread(
+    use: Callable[[E], Awaitable[T]],
+    opened: AbstractAsyncContextManager[E],
+    stop: Callable[[], object],
+    pass_on: Callable[[], object],
+) -> T:
+    """Use what is opened in a new thread, and wait for it. If the wait is interrupted (a notebook's stop button), it stops in
+    order.
     """
     outcome: list[T] = []
     raised: list[BaseException] = []
 
     def work() -> None:
         try:
-            outcome.append(_run_here(use, engine))
+            outcome.append(_run_here(use, opened, stop, pass_on))
         except BaseException as error:  # noqa: BLE001 - handed to the caller's thread
             raised.append(error)
 
@@ -118,7 +142,7 @@ def _run_in_thread(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
     try:
         thread.join()
     except BaseException:
-        engine.os_signals.stop_from_outside()
+        stop()
         thread.join()
         raise
     if raised:
@@ -126,58 +150,72 @@ def _run_in_thread(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
     return outcome[0]
 
 
-def _run_here(use: Callable[[Engine], Awaitable[T]], engine: Engine) -> T:
+def _run_here(
+    use: Callable[[E], Awaitable[T]],
+    opened: AbstractAsyncContextManager[E],
+    stop: Callable[[], object],
+    pass_on: Callable[[], object],
+) -> T:
     async def main() -> T:
-        async with engine:
-            return await use(engine)
+        async with opened as entered:
+            return await use(entered)
 
     try:
         return asyncio.run(main())
     except Exception:  # the signal comes first: the caller asked this process to end
-        engine.os_signals.pass_on()
+        pass_on()
         raise
 
 
 # --- one object --------------------------------------------------------------------------------------
 
 
-def _blocking(
-    verb: Callable[Concatenate[Engine, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[Connection, P], T]:
-    """Return a verb of the engine as a method that blocks, with the signature and the docstring of that verb."""
+class Blocking(Generic[E]):
+    """An object whose methods block: each is an async verb of an `E` (`blocking`), which `_use` opens for the call."""
+
+    def _use(self, use: Callable[[E], Awaitable[T]]) -> T:
+        """Await a function of what is opened, and return its result."""
+        raise NotImplementedError
+
+
+def blocking(
+    verb: Callable[Concatenate[E, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Blocking[E], P], T]:
+    """Return an async verb as a method that blocks, with the signature and the docstring of that verb."""
 
     @wraps(verb)
-    def call(self: Connection, /, *args: P.args, **named: P.kwargs) -> T:
-        return self._use(lambda engine: verb(engine, *args, **named))
+    def call(self: Blocking[E], /, *args: P.args, **named: P.kwargs) -> T:
+        return self._use(lambda opened: verb(opened, *args, **named))
 
     return call
 
 
-class Connection:
+class Connection(Blocking[Engine]):
     """The verbs of `Engine` for blocking callers, on one open store and with options that are given once: see `connect`. It may
     be used from several threads.
     """
 
-    run = _blocking(Engine.run)
-    start = _blocking(Engine.start)
-    wait = _blocking(Engine.wait)
-    resume = _blocking(Engine.resume)
-    retry = _blocking(Engine.retry)
-    skip = _blocking(Engine.skip)
-    cancel = _blocking(Engine.cancel)
-    pause = _blocking(Engine.pause)
-    edit = _blocking(Engine.edit)
-    answer = _blocking(Engine.answer)
-    signal = _blocking(Engine.signal)
-    fork = _blocking(Engine.fork)
-    get = _blocking(Engine.get)
-    runs = _blocking(Engine.runs)
-    state = _blocking(Engine.state)
-    events = _blocking(Engine.events)
-    questions = _blocking(Engine.questions)
-    requests = _blocking(Engine.requests)
-    checkpoints = _blocking(Engine.checkpoints)
-    prune = _blocking(Engine.prune)
+    run = blocking(Engine.run)
+    start = blocking(Engine.start)
+    wait = blocking(Engine.wait)
+    resume = blocking(Engine.resume)
+    retry = blocking(Engine.retry)
+    skip = blocking(Engine.skip)
+    preview = blocking(Engine.preview)
+    cancel = blocking(Engine.cancel)
+    pause = blocking(Engine.pause)
+    edit = blocking(Engine.edit)
+    answer = blocking(Engine.answer)
+    signal = blocking(Engine.signal)
+    fork = blocking(Engine.fork)
+    get = blocking(Engine.get)
+    runs = blocking(Engine.runs)
+    state = blocking(Engine.state)
+    events = blocking(Engine.events)
+    questions = blocking(Engine.questions)
+    requests = blocking(Engine.requests)
+    checkpoints = blocking(Engine.checkpoints)
+    prune = blocking(Engine.prune)
 
     def __init__(self, options: Options) -> None:
         _refuse_unknown(options)
@@ -191,6 +229,7 @@ class Connection:
         self._options: Options | None = {**options, "store": given, "blobs": None}
 
     def _use(self, use: Callable[[Engine], Awaitable[T]]) -> T:
+        """Await a function of an engine on this store, and return its result."""
         if self._options is None:
             raise SettingError("this connection is closed; open another one with hf.connect(…)")
 
@@ -265,6 +304,7 @@ def start(
     begin_at: datetime | None = None,
     by: str | None = None,
     on_exists: OnExists = "refuse",
+    trace_parent: str | None = None,
     **options: Unpack[Options],
 ) -> str:
     """Record a run: see `Engine.start`."""
@@ -280,6 +320,7 @@ def start(
             begin_at=begin_at,
             by=by,
             on_exists=on_exists,
+            trace_parent=trace_parent,
         ),
         options,
     )
@@ -307,6 +348,7 @@ def resume(
     id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Resume a run: see `Engine.resume`."""
@@ -327,6 +369,7 @@ def resume(
             id=id,
             by=by,
             reason=reason,
+            expects=expects,
         ),
         options,
     )
@@ -341,11 +384,15 @@ def retry(
     id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Retry nodes that failed, were interrupted or wait: see `Engine.retry`."""
     return with_engine(
-        lambda e: e.retry(run_id, node, fresh=fresh, execute=execute, id=id, by=by, reason=reason), options
+        lambda e: e.retry(
+            run_id, node, fresh=fresh, execute=execute, id=id, by=by, reason=reason, expects=expects
+        ),
+        options,
     )
 
 
@@ -358,11 +405,13 @@ def skip(
     id: str | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Put an update in place of a node's result and continue: see `Engine.skip`."""
     return with_engine(
-        lambda e: e.skip(run_id, node, update, execute=execute, id=id, by=by, reason=reason), options
+        lambda e: e.skip(run_id, node, update, execute=execute, id=id, by=by, reason=reason, expects=expects),
+        options,
     )
 
 
@@ -372,10 +421,11 @@ def cancel(
     *,
     by: str | None = None,
     id: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Cancel a run: see `Engine.cancel`."""
-    return with_engine(lambda e: e.cancel(run_id, reason, by=by, id=id), options)
+    return with_engine(lambda e: e.cancel(run_id, reason, by=by, id=id, expects=expects), options)
 
 
 def pause(
@@ -412,12 +462,13 @@ def answer(
     by: str | None = None,
     reason: str | None = None,
     confidence: float | None = None,
+    id: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Answer a question of a run: see `Engine.answer`."""
     return with_engine(
         lambda e: e.answer(
-            run_id, question, value, update=update, by=by, reason=reason, confidence=confidence
+            run_id, question, value, update=update, by=by, reason=reason, confidence=confidence, id=id
         ),
         options,
     )
@@ -448,6 +499,7 @@ def fork(
     labels: Mapping[str, str] | None = None,
     by: str | None = None,
     reason: str | None = None,
+    expects: str | None = None,
     **options: Unpack[Options],
 ) -> str:
     """Make a new run that shares the history up to a checkpoint: see `Engine.fork`."""
@@ -462,9 +514,19 @@ def fork(
             labels=labels,
             by=by,
             reason=reason,
+            expects=expects,
         ),
         options,
     )
+
+
+def preview(run: str, verb: str, **options: Any) -> Preview:
+    """Find out what a verb would do to a run, without doing it: see `Engine.preview`. The options are those of the verb, and
+    those of `Engine`.
+    """
+    of_engine: Any = {name: value for name, value in options.items() if name in Options.__annotations__}
+    of_verb = {name: value for name, value in options.items() if name not in of_engine}
+    return with_engine(lambda e: e.preview(run, verb, **of_verb), of_engine)
 
 
 def get(run_id: str, **options: Unpack[Options]) -> Run[Any]:

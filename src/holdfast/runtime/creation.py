@@ -6,33 +6,37 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
+from random import Random
 from typing import Any, Literal, cast, get_args
 
 import msgspec
 
 from holdfast.core import events, run_state
+from holdfast.core.consequences import Consequences, foresee, survey
 from holdfast.core.definition import Definition
 from holdfast.core.events import Changes, Choice, Values
-from holdfast.core.graph import START, Flow
+from holdfast.core.graph import START, Flow, without_functions
 from holdfast.core.run_state import RunState
-from holdfast.core.state import StateType
-from holdfast.core.validate import RUN_ID
+from holdfast.core.validate import RUN_ID, TRACE_PARENT
 from holdfast.errors import (
     FlowNotFound,
+    ResumeRefused,
     RouterError,
     RunExists,
     RunNotFound,
     SettingError,
+    StateError,
     did_you_mean,
     end_sentence,
 )
 from holdfast.reading import history
-from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
+from holdfast.reading.forks import ForkPlan, fork_place, names_since, plan_fork
+from holdfast.reading.previews import Rehearsed, VerbCall, make, refuse_stale
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.outcomes import route
 from holdfast.runtime.resume import edited
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import NewRun, RunRow, Snapshot
+from holdfast.storage.contract import NewRun, RunRow, Snapshot, Store
 from holdfast.storage.oversize import take_out
 from holdfast.storage.queues import DEFAULT_QUEUE
 from holdfast.storage.rows import pack
@@ -44,14 +48,7 @@ OnExists = Literal["refuse", "use"]
 PRIORITY_MAX = 1_000_000
 BEGIN_MAX_S = 10 * 366 * 86_400.0
 """How far in the future a run may begin, at most: a time further away is probably a mistake."""
-UNKNOWN: Flow[Any] = Flow(
-    definition=Definition(name="unknown", nodes={}),
-    nodes={},
-    branches={},
-    state=StateType.of(dict),
-    upgrades={},
-    validate_resume=None,
-)
+UNKNOWN: Flow[Any] = without_functions(Definition(name="unknown", nodes={}))
 """Stands for a flow that the engine does not have, in a journal that only records events and calls no node."""
 
 
@@ -83,6 +80,7 @@ def checkpoint_zero(
     options: Mapping[str, Any],
     labels: Mapping[str, str] | None,
     by: str | None,
+    trace_parent: str | None = None,
 ) -> events.RunCreated:
     """Return the first event of a run, before any node runs. Raises `RouterError` if START has a router that cannot choose a
     node.
@@ -103,6 +101,7 @@ def checkpoint_zero(
         options=dict(options),
         labels=check_labels(labels),
         by=by,
+        trace_parent=trace_parent,
     )
 
 
@@ -118,6 +117,18 @@ def refuse_another(
         raise RunExists(
             run_id, "input" if known.parent is None else "origin (place, edit, repeat or fresh of the fork)"
         )
+
+
+def require_same(
+    store: Store,
+    run_id: str,
+    create: NewRun | None,
+    on_exists: OnExists = "refuse",
+    known: NewRun | None = None,
+) -> None:
+    """Raise `RunExists` if the run that has this id (by default: in the store) was started with another flow or input."""
+    assert create is not None
+    refuse_another(run_id, known or store.run(run_id), create.flow, create.input_digest, on_exists)
 
 
 def is_known(services: Services, flow: Flow[Any], run_id: str, values: Values, on_exists: OnExists) -> bool:
@@ -137,23 +148,68 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     """The id of the new run."""
+    seq: int | None = None
+    """The checkpoint to fork from; None for the latest."""
     edit: Callable[[Any], Any] | Mapping[str, Any] | None = None
     repeat: Repeat | Mapping[str, Repeat] = "ask"
     fresh: bool = False
     labels: Mapping[str, str] | None = None
     by: str | None = None
     reason: str | None = None
+    expects: str | None = None
+    """The digest of the preview that the caller acts on."""
 
 
-def fork_journal(
-    services: Services, flow: Flow[Any] | None, row: RunRow, seq: int | None, asked: Fork
-) -> Journal:
-    """Create the journal of a fork. Its base is the state of the parent at the checkpoint `seq` (default: the latest one), and
-    its first event has the next number. Raises `ResumeRefused`, `SettingError`, and `FlowNotFound` for an edit without the flow.
+def read_fork(run: str, *, checkpoint: str | int | None = None, **options: Any) -> tuple[str, Fork]:
+    """Return the run to fork, and how, from the options of `Engine.fork`. Raises `SettingError`."""
+    parent, seq = history.split(run, checkpoint)
+    return parent, Fork(seq=seq, **options)
+
+
+def preview_fork(
+    services: Services, flow: Flow[Any] | None, row: RunRow, head: RunState, asked: Fork
+) -> Rehearsed:
+    """Return what a fork would be: nothing is saved. `head` is the state of the run to fork."""
+    given = {
+        name: getattr(asked, name) for name in ("edit", "repeat", "fresh", "run_id", "labels", "by", "reason")
+    }
+    options = {name: value for name, value in given.items() if value not in (None, False, "", "ask", {})}
+    options |= {"checkpoint": asked.seq} if asked.seq is not None else {}
+    typable = isinstance(asked.edit, (Mapping, type(None)))
+    if not typable:
+        options["edit"] = True
+    wanted = VerbCall(run_id=row.run_id, verb="fork", options=options, is_typable=typable)
+    fork_id = asked.run_id
+    try:
+        asked = msgspec.structs.replace(asked, run_id=check_id(fork_id) if fork_id else row.run_id)
+        journal = fork_journal(services.unsaving(), flow, row, asked)
+        with suppress(RunNotFound):
+            if fork_id:
+                require_same(services.store, fork_id, journal.create)
+    except (ResumeRefused, SettingError, StateError, FlowNotFound, RunExists) as refused:
+        return Rehearsed(wanted=wanted, preview=make(wanted, Consequences(), path=head.path, refused=refused))
+    seq, shape = journal.bases[0].seq, history.stand_in(services.store, journal.state)
+    before = survey(head, names_since(services.store, row, seq, head.nodes))
+    found = foresee(before, journal.state, shape, journal.at)
+    found = msgspec.structs.replace(found, closes=())  # the questions of the parent stay open
+    risky = [one for one in found.risky if one.node in journal.state.begun]
+    preview = make(wanted, found, confirm=risky, at=seq, path=head.path)
+    return Rehearsed(wanted=wanted, preview=preview)
+
+
+def fork_journal(services: Services, flow: Flow[Any] | None, row: RunRow, asked: Fork) -> Journal:
+    """Create the journal of a fork. Its base is the state of the parent at the checkpoint `asked.seq` (default: the latest), and
+    its first event has the next number. Raises `ResumeRefused`, `PreviewStale`, `SettingError`, and `FlowNotFound` for an edit
+    without the flow.
     """
+    if asked.expects is not None:
+        head = history.load(services.store, row.run_id, row=row)
+        wanted = msgspec.structs.replace(asked, expects=None)
+        found = preview_fork(services, flow, row, head, wanted)
+        refuse_stale(found.preview, asked.expects, "forked")
     if asked.edit is not None and flow is None:
         raise FlowNotFound(row.flow, (), run_id=row.run_id)
-    plan = plan_fork(services.store, row, fork_place(services.store, row.run_id, seq), flow)
+    plan = plan_fork(services.store, row, fork_place(services.store, row.run_id, asked.seq), flow)
     choices = _choices(row, plan, asked.repeat)
     state = plan.state
     body, blobs = take_out(run_state.dump(state), services.blob_over)
@@ -233,6 +289,11 @@ def _fork_digest(
     return sha256(place + msgspec.json.encode([changes, choices, fresh], order="sorted")).digest()
 
 
+def new_id(luck: Random, flow: str) -> str:
+    """Return a random id for a new run of a flow."""
+    return f"{flow[:40]}-{luck.getrandbits(48):012x}"
+
+
 def check_id(run_id: str) -> str:
     """Return the run id if it is safe in file names, URLs and shells. Raises `SettingError` otherwise."""
     if not isinstance(run_id, str) or not RUN_ID.fullmatch(run_id):
@@ -240,6 +301,16 @@ def check_id(run_id: str) -> str:
             f"{run_id!r} is not a valid run id: use up to 128 letters, digits, '.', '_' and '-', starting with a letter or digit"
         )
     return run_id
+
+
+def check_trace_parent(given: str | None) -> str | None:
+    """Return the header `traceparent` if it is one (W3C Trace Context). Raises `SettingError` otherwise."""
+    if given is not None and not (isinstance(given, str) and TRACE_PARENT.fullmatch(given)):
+        raise SettingError(
+            f"trace_parent={given!r} is not a traceparent: give a text such as "
+            "'00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01', or leave it out"
+        )
+    return given
 
 
 def check_on_exists(on_exists: Any, run_id: str | None) -> None:

@@ -87,6 +87,9 @@ class Driver:
                 raise FenceLost(
                     f"run {run_id!r} was taken over by another process while this one was suspended"
                 )
+            if take_up.expects is not None:
+                head = history.load(services.store, run_id, row=row)
+                operator.refuse_stale(services, flow, row, head, take_up, executed=False)
             if holdings.has_outlived(lease):
                 take_up = msgspec.structs.replace(take_up, outlived=True)
             return recover_streams(prepare(services, flow, row, lease.fence, take_up))
@@ -100,16 +103,27 @@ class Driver:
 
     async def resume(self, run_id: str, take_up: TakeUp) -> Run[Any] | None:
         """Resume a run here, and execute it until it stops. Returns None if it is completed, and the resume changes nothing."""
-        only_on, store = take_up.changes_nothing, self.services.store
-        if only_on and store.run(run_id).status == "completed":
+        if self._is_done_already(run_id, take_up):
             return None
         try:
             journal = await self.take_up(run_id, take_up)
         except ResumeRefused:
-            if only_on and store.run(run_id).status == "completed":  # since it was first read
+            if self._is_done_already(run_id, take_up):  # since it was first read
                 return None
             raise
         return self.result(await self.drive(journal))
+
+    def _is_done_already(self, run_id: str, take_up: TakeUp) -> bool:
+        """Return whether a resume changes nothing, because the run is completed. Raises `PreviewStale` if it was not when the
+        caller looked at the preview.
+        """
+        store = self.services.store
+        if not take_up.changes_nothing or (row := store.run(run_id)).status != "completed":
+            return False
+        if take_up.expects is not None:
+            head = history.load(store, run_id, row=row)
+            operator.refuse_stale(self.services, self.flows.get(row.flow), row, head, take_up, executed=False)
+        return True
 
     async def record_refusal(
         self, run_id: str, fence: int, request: AnyRequest, refused: HoldfastError

@@ -29,6 +29,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
+from msgspec.structs import replace
+
 from holdfast.core.graph import Flow, Graph
 from holdfast.core.run_state import ENDED
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
@@ -37,8 +39,10 @@ from holdfast.documents.scribe import Scribe
 from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
 from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
-from holdfast.reading.history import Checkpoint, split
+from holdfast.reading.history import Checkpoint
+from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader, in_asking_order
+from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
 from holdfast.runtime import creation, nesting, settings
 from holdfast.runtime.calls.executors import (
@@ -55,12 +59,12 @@ from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests, refuse_id_here
-from holdfast.runtime.resume import TakeUp, check_confirm
+from holdfast.runtime.resume import read_take_up
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import ReadingThread, Services, refuse_while_loading, waker
 from holdfast.runtime.signals import Signals, Stopping
 from holdfast.runtime.worker import Trouble, Until, Worker
-from holdfast.storage.contract import NewRun, RunStatus, Store
+from holdfast.storage.contract import RunStatus, Store
 from holdfast.storage.leases import this_process
 from holdfast.storage.rows import SALT_BYTES, Salts
 from holdfast.storage.urls import open_store
@@ -309,7 +313,7 @@ class Engine:
         try:
             return self._driver.result(await drive)
         except RunExists:
-            self._require_same(run_id, create)
+            creation.require_same(self.store, run_id, create)
             return await self._run_again(flow, run_id)
 
     async def start(
@@ -325,26 +329,27 @@ class Engine:
         begin_at: datetime | None = None,
         by: str | None = None,
         on_exists: creation.OnExists = "refuse",
+        trace_parent: str | None = None,
     ) -> str:
         """Record a run and return its id. A worker executes it, or `resume` does. Of the runs that wait for a worker in a
         `queue`, those with the highest `priority` come first. Workers leave the run alone until `begin_at`, a time with a time
         zone. With `on_exists="use"`, an existing run of this id and flow is used, whatever its input; by default, another input
-        raises `RunExists`.
+        raises `RunExists`. `trace_parent` is the header `traceparent` of the request for which the run is started (W3C).
         """
         creation.check_on_exists(on_exists, run_id)
         self.add(flow)
         place = creation.make_queue_options(queue, priority)
-        place |= creation.make_begin_option(self._open(), begin_at, run_id)
-        journal = self._new_run(
-            flow, input, run_id, place, on_exists, held=False, timeout=timeout, labels=labels, by=by
-        )
+        services = self._open()
+        place |= creation.make_begin_option(services, begin_at, run_id)
+        said = {"labels": labels, "by": by, "trace_parent": creation.check_trace_parent(trace_parent)}
+        journal = self._new_run(flow, input, run_id, place, on_exists, held=False, timeout=timeout, **said)
         if journal is None:
             assert run_id is not None
             return run_id
         try:
             await journal.save_and_wait()
         except RunExists:
-            self._require_same(journal.state.run_id, journal.create, on_exists)
+            creation.require_same(services.store, journal.state.run_id, journal.create, on_exists)
         return journal.state.run_id
 
     def _new_run(
@@ -371,7 +376,7 @@ class Engine:
             options["timeout_s"] = creation.check_seconds(timeout, "timeout")
         if run_id is not None and creation.is_known(services, flow, run_id, values, on_exists):
             return None
-        run_id = creation.check_id(run_id) if run_id is not None else self._new_id(flow.name)
+        run_id = creation.check_id(run_id) if run_id is not None else creation.new_id(self._luck, flow.name)
         zero = creation.checkpoint_zero(flow, values, options=options, **said)
         if held:
             self._holdings.hold()
@@ -380,21 +385,9 @@ class Engine:
         runner = self._holdings.get(run_id) if held else None
         if runner is not None:
             known = runner.journal.create if isinstance(runner, Runner) else None
-            self._require_same(run_id, journal.create, on_exists, known)
+            creation.require_same(services.store, run_id, journal.create, on_exists, known)
             return None
         return journal
-
-    def _require_same(
-        self,
-        run_id: str,
-        create: NewRun | None,
-        on_exists: creation.OnExists = "refuse",
-        known: NewRun | None = None,
-    ) -> None:
-        """Raise `RunExists` if the run that has this id (by default: in the store) was started with another flow or input."""
-        assert create is not None
-        row = known or self.store.run(run_id)
-        creation.refuse_another(run_id, row, create.flow, create.input_digest, on_exists)
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         """Do what `run` does for a run that exists: wait for it if it is executed, resume it if it is not, return it if it has
@@ -430,34 +423,27 @@ class Engine:
         id: str | None = None,
         by: str | None = None,
         reason: str | None = None,
+        expects: str | None = None,
     ) -> Run[Any]:
         """Resume a run: from the end of its log, or from an earlier event. Nodes that completed before that event
-        never run again. `confirm` names the nodes that may run again although they are not idempotent.
+        never run again. `confirm` names the nodes that may run again although they are not idempotent. `expects` is the digest
+        of a `preview`: if the resume would now do something else, it raises `PreviewStale`.
 
         With `execute=False`, this process executes nothing: the request is left in the inbox of the run, the run is returned as
         it is, and a worker resumes it. With an `id`, a request can then be left twice without harm: the second time, the returned
         run has `repeated` set.
         """
-        run_id, seq = split(run, checkpoint)
-        take_up = TakeUp(
-            checkpoint=seq,
-            after=after,
-            restart_at=restart_at,
-            replay=replay,
-            validate=validate,
-            edit=edit,
-            force=force,
-            confirm=check_confirm(confirm),
-            on_change=on_change,
-            rename=dict(rename or {}),
-            by=by,
-            reason=reason,
-        )
+        run_id, take_up = read_take_up(
+            run, checkpoint=checkpoint, after=after, restart_at=restart_at, replay=replay, validate=validate, edit=edit,
+            force=force, confirm=confirm, on_change=on_change, rename=rename, by=by, reason=reason, expects=expects,
+        )  # fmt: skip
         self._open()
         if not execute:
             return self._requests.leave_resume(run_id, take_up, id)
         if id is not None:
             raise refuse_id_here(id)
+        if expects is not None:
+            take_up = self._requests.with_plain_edit(run_id, take_up)
         return await self._driver.resume(run_id, take_up) or self._view(run_id)
 
     async def retry(
@@ -470,11 +456,12 @@ class Engine:
         id: str | None = None,
         by: str | None = None,
         reason: str | None = None,
+        expects: str | None = None,
     ) -> Run[Any]:
         """Retry a node that failed, was interrupted or waits (default: all such nodes). With `fresh`, the values that its last
-        execution kept are not used. `execute` and `id`: see `resume`.
+        execution kept are not used. `execute`, `id` and `expects`: see `resume`.
         """
-        request = inbox.Retry(node=node, fresh=fresh, by=by, reason=reason)
+        request = inbox.Retry(node=node, fresh=fresh, by=by, reason=reason, expects=expects)
         return await self._ask(run_id, request, id, execute=execute)
 
     async def skip(
@@ -487,12 +474,13 @@ class Engine:
         id: str | None = None,
         by: str | None = None,
         reason: str | None = None,
+        expects: str | None = None,
     ) -> Run[Any]:
         """Skip a node that failed, was interrupted or waits: `update` takes the place of its result, and the run continues.
-        `execute` and `id`: see `resume`.
+        `execute`, `id` and `expects`: see `resume`.
         """
         self._open()
-        request = inbox.Skip(node=node, update=update, by=by, reason=reason)
+        request = inbox.Skip(node=node, update=update, by=by, reason=reason, expects=expects)
         return await self._requests.skip(run_id, request, id=id, execute=execute)
 
     async def work(
@@ -545,10 +533,18 @@ class Engine:
     # --- verbs that record a request ------------------------------------------------------------------
 
     async def cancel(
-        self, run_id: str, reason: str | None = None, *, by: str | None = None, id: str | None = None
+        self,
+        run_id: str,
+        reason: str | None = None,
+        *,
+        by: str | None = None,
+        id: str | None = None,
+        expects: str | None = None,
     ) -> Run[Any]:
-        """End a run for good. Running nodes are stopped. With an `id`, a repeated request changes nothing."""
-        return await self._ask(run_id, inbox.Cancel(by=by, reason=reason), id)
+        """End a run for good. Running nodes are stopped. With an `id`, a repeated request changes nothing. `expects`: see
+        `resume`.
+        """
+        return await self._ask(run_id, inbox.Cancel(by=by, reason=reason, expects=expects), id)
 
     async def pause(
         self, run_id: str, reason: str | None = None, *, by: str | None = None, id: str | None = None
@@ -582,21 +578,20 @@ class Engine:
         by: str | None = None,
         reason: str | None = None,
         confidence: float | None = None,
+        id: str | None = None,
     ) -> Run[Any]:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. This only
-        records the answer: the engine that executes the run continues with it, otherwise `resume` does. Raises `AnswerRefused`
-        and `RunOver`.
+        records the answer: the engine that executes the run continues with it, otherwise `resume` does. With an `id`, a repeated
+        answer changes nothing. Raises `AnswerRefused` and `RunOver`.
 
         `update` can be given with the answer `skip` about an interrupted node. An agent says who it is (`by="agent:…"`) and
         how sure it is (`confidence`).
         """
         self._open()
-        return await self._requests.answer(
-            run_id,
-            inbox.Answer(
-                key=question, value=value, update=update, confidence=confidence, by=by, reason=reason
-            ),
+        request = inbox.Answer(
+            key=question, value=value, update=update, confidence=confidence, by=by, reason=reason
         )
+        return await self._requests.answer(run_id, request, id=id)
 
     async def signal(
         self,
@@ -635,23 +630,26 @@ class Engine:
         labels: Mapping[str, str] | None = None,
         by: str | None = None,
         reason: str | None = None,
+        expects: str | None = None,
     ) -> str:
         """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest). Returns its id;
         `resume` executes it. `repeat` says what it does, for all nodes or by node, with visits of nodes that are not idempotent
-        which its parent has begun. With `fresh`, its idempotency keys differ from those of its parent.
+        which its parent has begun. With `fresh`, its idempotency keys differ from those of its parent. `expects`: see `resume`.
         """
         services = self._open()
-        parent, seq = split(run, checkpoint)
+        parent, asked = creation.read_fork(
+            run, checkpoint=checkpoint, run_id=run_id or "", edit=edit, repeat=repeat, fresh=fresh, labels=labels, by=by,
+            reason=reason, expects=expects,
+        )  # fmt: skip
         row = services.store.run(parent)
-        fork_id = creation.check_id(run_id) if run_id is not None else self._new_id(row.flow)
-        asked = creation.Fork(
-            run_id=fork_id, edit=edit, repeat=repeat, fresh=fresh, labels=labels, by=by, reason=reason
+        fork_id = creation.check_id(run_id) if run_id is not None else creation.new_id(self._luck, row.flow)
+        journal = creation.fork_journal(
+            services, self.flows.get(row.flow), row, replace(asked, run_id=fork_id)
         )
-        journal = creation.fork_journal(services, self.flows.get(row.flow), row, seq, asked)
         try:
             await journal.save_and_wait()
         except RunExists:
-            self._require_same(fork_id, journal.create)
+            creation.require_same(services.store, fork_id, journal.create)
         return fork_id
 
     # --- upkeep ---------------------------------------------------------------------------------------
@@ -699,6 +697,14 @@ class Engine:
         """The reader of the open store. It needs no event loop."""
         return Reader(self._open().store, self.flows)
 
+    async def preview(
+        self, run: str, verb: str, /, *, commands: CommandLine | None = None, **options: Any
+    ) -> Preview:
+        """Find out what `resume`, `retry`, `skip`, `fork` or `cancel` would do to a run, without doing it: which nodes run again,
+        which are kept, and why it would be refused. `options` are those of the verb. Its digest is `expects` of the verb.
+        """
+        return await self._open().reading.call(self._requests.preview, run, verb, options, commands)
+
     async def get(self, run_id: str) -> Run[Any]:
         """Get a run as it is now. Its state is typed if this engine has the flow."""
         return await self._open().reading.call(self.reader.get, run_id)
@@ -740,22 +746,24 @@ class Engine:
 
     @overload
     def follow(
-        self, run_id: str, after: int | str = 0, *, chunks: Literal[False] = False
+        self, run_id: str, after: int | str = 0, *, chunks: Literal[False] = False, stay: bool = False
     ) -> Following[EventView]: ...
 
     @overload
     def follow(
-        self, run_id: str, after: int | str = 0, *, chunks: Literal[True]
+        self, run_id: str, after: int | str = 0, *, chunks: Literal[True], stay: bool = False
     ) -> Following[EventView | Chunk]: ...
 
-    def follow(self, run_id: str, after: int | str = 0, *, chunks: bool = False) -> Following[Any]:
-        """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped. With `chunks`, also
-        yield the chunks that its nodes stream, as they arrive. `after` is the seq of an event, or the `cursor` of an earlier
-        follower.
+    def follow(
+        self, run_id: str, after: int | str = 0, *, chunks: bool = False, stay: bool = False
+    ) -> Following[Any]:
+        """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped; with `stay`, until
+        it is over (completed or cancelled). With `chunks`, also yield the chunks that its nodes stream, as they arrive. `after`
+        is the seq of an event, or the `cursor` of an earlier follower.
         """
         if self._followers is None:
             self._followers = Followers(self._open())
-        return self._followers.follow(run_id, after, chunks=chunks)
+        return self._followers.follow(run_id, after, chunks=chunks, stay=stay)
 
     async def requests(self, run_id: str) -> list[RequestView]:
         """List the requests to a run that wait for an engine, and those that were refused, oldest first."""
@@ -780,11 +788,6 @@ class Engine:
 
     def _view(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
         return self.reader.get(run_id, flow)
-
-    # --- ids ------------------------------------------------------------------------------------------
-
-    def _new_id(self, flow: str) -> str:
-        return f"{flow[:40]}-{self._luck.getrandbits(48):012x}"
 
 
 def open_store_for(options: settings.Settings, clock: Clock | None) -> Store:

@@ -1,88 +1,37 @@
 """Lets callers follow runs: they get events as these become durable and chunks as nodes stream them, each once, even if a
-follower is interrupted and continues with its cursor.
+follower is interrupted and continues with its cursor. `reading.following` says in which order.
 
-A follower gets the news of its own engine at once. For runs in another process it polls a few times a second: events in the
-store, chunks in the spill of that process. A chunk is yielded after the start of its attempt, as soon as that start is durable,
-and before the attempt's end. If the start takes long to become durable (`durability="exit"`), the chunk does not wait for it.
+All followers of an engine share one look at the store. A look is one query for the ends of all followed logs and for the events
+that are new in them; each new event is read once, however many followers it has. Events that were there before a follower came,
+or that it was too slow for, it reads itself from the log, in pages.
 
-A chunk is identified by its attempt and its number. The chunks of an attempt are yielded in the order of their numbers, without
-a gap: a chunk that arrives before an earlier one, which is still on its way into the log, waits for it. A number is skipped
-only if the log shows that its chunk is lost, because the process that had streamed it died.
+The engine looks at once when it has saved an event of a run that it executes. For runs in other processes it looks a few times a
+second: at events in the store, and at chunks in the spill of that process, from where the last look has ended.
 """
 
 from __future__ import annotations
 
 import asyncio
-from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from typing import Any, TypeVar
+import contextvars
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
-import msgspec
-
-from holdfast.core.kinds import ENDS_STREAM
-from holdfast.core.run_state import GOING, UNDER_WAY
-from holdfast.errors import SettingError
-from holdfast.reading.chunks import Chunk, Streamer, recorded_chunks, spilled_chunks, streamer_of
+from holdfast.core.run_state import FINAL, GOING, UNDER_WAY
+from holdfast.errors import HoldfastError, RunNotFound
+from holdfast.reading.chunks import Chunk, GrowingSpills
+from holdfast.reading.following import START, STREAMED, Cursor, InOrder
 from holdfast.reading.views import EventView, event_view
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import Store
+from holdfast.storage.blobs import Piece
+from holdfast.storage.contract import NO_EVENTS, Store, Tail
 from holdfast.storage.rows import open_row
 
 POLL_S = 0.2
-_DIGITS_MAX = 18
-"""The number of an event has at most this many digits: the stores count in 64 bits."""
-_START = "NodeStarted"
-_STREAMED = "NodeStreamed"
+PAGE = 200
+"""How many events are read from a log at a time."""
+_KEPT = 500
+"""How many new events of a run are kept for followers that have not got them; those that are slower read the log."""
 T_co = TypeVar("T_co", covariant=True)
-
-
-class Cursor(msgspec.Struct):
-    """Where a follower continues: after this event and, in each stream that the log does not have by then, after this chunk."""
-
-    seq: int = 0
-    chunks: dict[Streamer, int] = {}
-
-    @classmethod
-    def parse(cls, after: int | str) -> Cursor:
-        """Read the number of an event, or the text of a cursor. Raises `SettingError`."""
-        seq, _, rest = str(after).partition(".")
-        try:
-            packed = urlsafe_b64decode(rest + "=" * (-len(rest) % 4)) if rest else b"[]"
-            pairs = msgspec.json.decode(packed, type=list[tuple[Streamer, int]])
-            if not (seq.isascii() and seq.isdigit() and len(seq) <= _DIGITS_MAX):
-                raise ValueError(seq)
-        except (ValueError, msgspec.MsgspecError):
-            raise SettingError(
-                f"after={after!r} is not a place in a log: give the number of an event, or the cursor of an earlier follow"
-            ) from None
-        return cls(int(seq), dict(pairs))
-
-    def __str__(self) -> str:
-        if not self.chunks:
-            return str(self.seq)
-        packed = msgspec.json.encode(sorted(self.chunks.items(), key=repr))
-        return f"{self.seq}.{urlsafe_b64encode(packed).decode().rstrip('=')}"
-
-    def move(self, news: EventView | Chunk, recorded: dict[Streamer, int]) -> None:
-        """Move past an event or a chunk. `recorded` says how many chunks of each stream the events so far contain."""
-        if isinstance(news, Chunk):
-            self.chunks[news.streamer] = news.number
-            return
-        self.seq = news.seq
-        if self.chunks and news.kind == _STREAMED:
-            streamer = streamer_of(news)
-            if self.chunks.get(streamer, 0) <= recorded[streamer]:
-                self.chunks.pop(streamer, None)
-        elif self.chunks and news.kind == _START:
-            self.chunks = {at: number for at, number in self.chunks.items() if not _is_past(at, news)}
-
-
-def _is_past(streamer: Streamer, start: EventView) -> bool:
-    """Return whether an attempt is over because a later attempt of its visit, or a later visit, has started."""
-    if streamer.node != start.node:
-        return False
-    started = (start.iteration, start.execution, start.attempt)
-    return streamer[1:4] < started if streamer.item is None else streamer[1:3] < started[:2]
 
 
 class Following(AsyncIterator[T_co]):
@@ -108,210 +57,314 @@ class Following(AsyncIterator[T_co]):
 
 
 class _Follower:
-    """One caller that follows a run: the chunks that it has got, and those that wait to be yielded."""
+    """One caller that follows a run."""
 
-    def __init__(self, run_id: str, cursor: Cursor) -> None:
+    def __init__(self, run_id: str, cursor: Cursor, *, chunks: bool, stay: bool) -> None:
         self.run_id = run_id
-        self.cursor = cursor
+        self.order = InOrder(run_id, cursor)
+        self.chunks = chunks
+        self.stay = stay
+        self.at = cursor.seq
+        """The seq of the last event that was yielded."""
         self.news = asyncio.Event()
-        self.chunks: list[Chunk] = []
-        """Chunks that nodes of this engine have streamed and that the follower has not processed yet."""
-        self.seen: dict[Streamer, int] = dict(cursor.chunks)
-        """Stream -> the number of its latest chunk that is pending or was yielded."""
-        self.recorded: dict[Streamer, int] = {}
-        """Stream -> how many of its chunks are in the events so far, including events before the place where this follower
-        began.
-        """
-        self.early: dict[Streamer, dict[int, Chunk]] = {}
-        """Chunks that have arrived before an earlier chunk of their stream."""
-        self.pending: list[Chunk] = []
-        """Chunks that have arrived and have not been yielded."""
-        self.begun: set[tuple[str | None, int, int, int]] = set()
-        """Node, iteration, execution and attempt of each attempt whose start was yielded; attempt 0 stands for all attempts of
-        items.
-        """
-        self.patient_until: float | None = None
-        """The time from which pending chunks are yielded even if the start of their attempt is not durable; None if none is
-        pending.
-        """
-
-    def recall(self, event: EventView) -> None:
-        """Note a start or a stream that is before the place where this follower began."""
-        if event.kind == _START:
-            self._begin(event)
-        else:
-            streamer = streamer_of(event)
-            count = self.recorded.get(streamer, 0) + len(event.body.get("chunks", []))
-            self.recorded[streamer] = count
-            self.seen[streamer] = max(self.seen.get(streamer, 0), count)
-
-    def take(self, chunks: Iterable[Chunk]) -> None:
-        """Add the chunks that have not been seen to those that are pending."""
-        for chunk in chunks:
-            streamer = chunk.streamer
-            if chunk.number > self.seen.get(streamer, 0):
-                self.early.setdefault(streamer, {})[chunk.number] = chunk
-                self._settle(streamer)
-
-    def _settle(self, streamer: Streamer) -> None:
-        """Make early chunks of a stream pending if no chunk before them is missing any more."""
-        early, number = self.early.get(streamer, {}), self.seen.get(streamer, 0)
-        while (chunk := early.pop(number + 1, None)) is not None:
-            number += 1
-            self.pending.append(chunk)
-        self.seen[streamer] = number
-        if not early:
-            self.early.pop(streamer, None)
-
-    def _take_recorded(self, event: EventView) -> None:
-        """Add the chunks of a `NodeStreamed` that have not been seen."""
-        streamer = streamer_of(event)
-        first = self.recorded.get(streamer, 0) + 1
-        for chunk in recorded_chunks(self.run_id, event, first):
-            self.recorded[streamer] = chunk.number
-            if chunk.number > self.seen.get(streamer, 0):
-                self.seen[streamer] = chunk.number
-                self.early.get(streamer, {}).pop(chunk.number, None)
-                self.pending.append(chunk)
-        self._settle(streamer)
-
-    def before(self, event: EventView) -> list[Chunk]:
-        """Return the pending chunks to yield before this event. For a `NodeStreamed`, these include chunks that a poll has
-        missed.
-        """
-        if event.kind == _STREAMED:
-            self._take_recorded(event)
-        elif event.kind == _START:
-            self._begin(event)
-        if not self.pending or event.kind not in ENDS_STREAM:
-            return []
-        return self._out(lambda chunk: _is_before(chunk, event))
-
-    def _begin(self, start: EventView) -> None:
-        self.begun.update((start.node, start.iteration, start.execution, at) for at in (0, start.attempt))
-
-    def rest(self, now: float, *, over: bool) -> list[Chunk]:
-        """Return the pending chunks of attempts whose start was yielded; all pending chunks if the run is over or the wait for
-        the start was too long.
-        """
-        if over:
-            self.pending += [early[number] for early in self.early.values() for number in sorted(early)]
-            self.early = {}
-        all_are_due = over or (self.patient_until is not None and now >= self.patient_until)
-        due = self._out(lambda chunk: all_are_due or _attempt(chunk) in self.begun)
-        if not self.pending:
-            self.patient_until = None
-        elif self.patient_until is None:
-            self.patient_until = now + POLL_S
-        return due
-
-    def _out(self, is_due: Callable[[Chunk], bool]) -> list[Chunk]:
-        due = [chunk for chunk in self.pending if is_due(chunk)]
-        self.pending = [chunk for chunk in self.pending if not is_due(chunk)] if due else self.pending
-        return due
-
-    def give(self, news: EventView | Chunk) -> EventView | Chunk:
-        """Move the cursor past this event or chunk, which is yielded now, and return it."""
-        self.cursor.move(news, self.recorded)
-        return news
+        self.streamed: list[Chunk] = []
+        """Chunks that have arrived and that the follower has not processed yet."""
+        self.is_current = False
+        """True if the engine has looked at the run since this follower came."""
 
 
-def _attempt(chunk: Chunk) -> tuple[str, int, int, int]:
-    return chunk.node, chunk.iteration, chunk.execution, chunk.attempt if chunk.item is None else 0
+class _End(NamedTuple):
+    """The end of a followed log at the last look."""
+
+    seq: int
+    has_stopped: bool
+    """True if the run does not continue by itself."""
+    is_final: bool
+    """True if no event can follow."""
 
 
-def _is_before(chunk: Chunk, event: EventView) -> bool:
-    if (chunk.node, chunk.iteration, chunk.execution) != (event.node, event.iteration, event.execution):
-        return False
-    item = event.body.get("item")
-    if chunk.item is None or item is not None:
-        return chunk.item == item and chunk.attempt <= event.attempt
-    # The event is about the node itself: its items may continue after these two kinds.
-    return event.kind not in ("StepCompleted", "NodeCheckpointed")
+class _FollowedRun:
+    """A run that somebody follows, as it was at the last look, and its latest events."""
 
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.followers: set[_Follower] = set()
+        self.end: _End | None = None
+        """None if the run has not been looked at."""
+        self.base = NO_EVENTS
+        """The seq after which `events` begin, without a gap."""
+        self.events: list[EventView] = []
+        self.spills = GrowingSpills(run_id)
+        self.is_stale = True
+        """True if the engine has saved an event of the run since the last look."""
+        self.fault: Exception | None = None
+        """Why the run cannot be followed."""
 
-def _views(store: Store, run_id: str, after: int, upto: int, kinds: tuple[str, ...] = ()) -> list[EventView]:
-    return [event_view(open_row(row, store.blobs)) for row in store.events(run_id, after, upto, kinds=kinds)]
+    @property
+    def place(self) -> int:
+        """The seq after which the next look wants events. The first look wants none: each follower reads the log up to there."""
+        return NO_EVENTS if self.end is None else self.base + len(self.events)
 
+    @property
+    def has_new_follower(self) -> bool:
+        """True if a follower has come since the last look."""
+        return not all(follower.is_current for follower in self.followers)
 
-def _spilled(store: Store, run_id: str) -> list[Chunk]:
-    return list(spilled_chunks(store, run_id))
+    def extend(self, tail: Tail, events: list[EventView], *, here: bool) -> None:
+        """Take what a look has found. `here` says whether this engine executes the run."""
+        reached = events[-1].seq if events else tail.seq
+        begin = events[0].seq - 1 if events else tail.seq
+        if begin != self.place:  # this is the first look, or the log was compacted since the last
+            self.base, self.events = begin, []
+        self.events += events
+        crashed = tail.status in UNDER_WAY and not tail.held and not here
+        # If there are more events than one look returns, the run has not stopped before they are read.
+        stopped = (tail.status not in GOING or crashed) and reached == tail.seq
+        self.end = _End(reached, stopped, tail.status in FINAL and reached == tail.seq)
+
+    def trim(self) -> None:
+        """Forget the events that all followers have got, and the oldest if there are too many."""
+        got = min((follower.at for follower in self.followers), default=NO_EVENTS)
+        dropped = max(min(got - self.base, len(self.events)), len(self.events) - _KEPT)
+        if dropped > 0:
+            self.base, self.events = self.base + dropped, self.events[dropped:]
 
 
 class Followers:
-    """Gives events and chunks to the followers of this engine. It listens to the engine only while there are followers."""
+    """Gives events and chunks to the followers of this engine. It listens to the engine, and looks at the store, only while there
+    are followers.
+    """
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._by_run: dict[str, set[_Follower]] = {}
+        self._runs: dict[str, _FollowedRun] = {}
+        self._news = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        self._listens = False
+        self._looks = 0
 
     def saved(self, run_id: str) -> None:
-        """Wake the followers of a run: an event is durable, or the run has stopped."""
-        for follower in self._by_run.get(run_id, ()):
-            follower.news.set()
+        """Look at a run again: an event is durable, or the run has stopped."""
+        run = self._runs.get(run_id)
+        if run is not None:
+            run.is_stale = True
+            self._news.set()
 
     def streamed(self, chunk: Chunk) -> None:
         """Give a chunk that a node of this engine streamed to the followers of its run."""
-        for follower in self._by_run.get(chunk.run_id, ()):
-            follower.chunks.append(chunk)
-            follower.news.set()
+        run = self._runs.get(chunk.run_id)
+        if run is not None:
+            _give_chunks(run, [chunk])
 
-    def follow(self, run_id: str, after: int | str, *, chunks: bool) -> Following[Any]:
-        """Follow a run from this place on, with `chunks` also its chunks, until it has stopped. Raises `SettingError`."""
+    def follow(self, run_id: str, after: int | str, *, chunks: bool, stay: bool) -> Following[Any]:
+        """Follow a run from this place on, with `chunks` also its chunks, until it has stopped; with `stay`, until no event can
+        follow. Raises `SettingError`.
+        """
         cursor = Cursor.parse(after)
         if not chunks:
             cursor.chunks = {}
-        return Following(self._follow(_Follower(run_id, cursor), chunks=chunks), cursor)
+        return Following(self._follow(_Follower(run_id, cursor, chunks=chunks, stay=stay)), cursor)
 
-    async def _follow(self, follower: _Follower, *, chunks: bool) -> AsyncGenerator[EventView | Chunk, None]:
-        store, clock, held, read = (
-            self._services.store, self._services.clock, self._services.holdings, self._services.reading.call,
-        )  # fmt: skip
-        run_id, after = follower.run_id, follower.cursor.seq
-        self._add(follower)
+    # --- one follower ---------------------------------------------------------------------------------
+
+    async def _follow(self, follower: _Follower) -> AsyncGenerator[EventView | Chunk, None]:
+        clock, order = self._services.clock, follower.order
+        run = self._add(follower)
         try:
-            if (
-                chunks and after
-            ):  # the caller does not get these events again, but chunks that it gets may belong to them
-                for event in await read(_views, store, run_id, 0, after, (_START, _STREAMED)):
-                    follower.recall(event)
+            await self._recall(follower)
             while True:
                 follower.news.clear()
-                # Take the chunks before reading the log: then an event recorded after a chunk is never yielded before it.
-                streamed, follower.chunks = follower.chunks, []
-                if chunks:
-                    follower.take(streamed)
-                    follower.take(() if run_id in held else await read(_spilled, store, run_id))
-                here = run_id in held  # before the row is read: a run that leaves meanwhile has not crashed
-                row = await read(store.run, run_id)
-                for event in await read(_views, store, run_id, after, row.seq):
-                    after = event.seq
-                    for chunk in follower.before(event) if chunks else ():
-                        yield follower.give(chunk)
-                    yield follower.give(event)
-                crashed = row.status in UNDER_WAY and not row.held and not here
-                over = row.status not in GOING or crashed
-                for chunk in follower.rest(clock.now(), over=over):
-                    yield follower.give(chunk)
-                if over:
-                    return
-                if run_id not in held or follower.pending:
-                    clock.call_at(clock.now() + POLL_S, follower.news.set)
+                if run.fault is not None:
+                    raise run.fault
+                # Take the chunks before the events: then an event recorded after a chunk is never yielded before it.
+                streamed, follower.streamed = follower.streamed, []
+                order.take(streamed)
+                end = run.end
+                if end is not None and follower.is_current:
+                    while follower.at < end.seq:
+                        events, reached = await self._next_events(run, follower.at, end.seq)
+                        for event in events:
+                            follower.at = event.seq
+                            for chunk in order.before(event) if follower.chunks else ():
+                                yield order.give(chunk)
+                            yield order.give(event)
+                        follower.at = reached
+                    over = end.is_final if follower.stay else end.has_stopped
+                    for chunk in order.rest(clock.now(), over=over):
+                        yield order.give(chunk)
+                    if over:
+                        return
+                    if order.pending:
+                        clock.call_at(clock.now() + POLL_S, follower.news.set)
                 await follower.news.wait()
         finally:
             self._remove(follower)
 
-    def _add(self, follower: _Follower) -> None:
-        if not self._by_run:
+    async def _recall(self, follower: _Follower) -> None:
+        """Note the starts and streams before the place where a follower begins: chunks that it gets may belong to them."""
+        after, upto = 0, follower.at if follower.chunks else 0
+        while after < upto:
+            page = await self._read(follower.run_id, after, upto, (START, STREAMED))
+            for event in page:
+                follower.order.recall(event)
+            after = page[-1].seq if len(page) == PAGE else upto
+
+    async def _next_events(self, run: _FollowedRun, after: int, upto: int) -> tuple[list[EventView], int]:
+        """Return events after a place, and up to where these are all: the latest ones, which are kept, or a page of the log."""
+        base = run.base
+        if after >= base:
+            return run.events[after - base : upto - base], upto
+        page = await self._read(run.run_id, after, min(upto, base))
+        return page, page[-1].seq if len(page) == PAGE else min(upto, base)
+
+    async def _read(self, run_id: str, after: int, upto: int, kinds: tuple[str, ...] = ()) -> list[EventView]:
+        return await self._services.reading.call(_views, self._services.store, run_id, after, upto, kinds)
+
+    def _add(self, follower: _Follower) -> _FollowedRun:
+        if not self._listens:
             self._services.listeners.add(self)
-        self._by_run.setdefault(follower.run_id, set()).add(follower)
+            self._listens = True
+        run = self._runs.get(follower.run_id)
+        if run is None or run.fault is not None:
+            run = self._runs[follower.run_id] = _FollowedRun(follower.run_id)
+        run.followers.add(follower)
+        run.is_stale = True
         executed = self._services.holdings.get(follower.run_id)
-        if executed is not None:  # streamed before there was this follower; from now on it is notified
-            follower.chunks = executed.unsaved_chunks()
+        if follower.chunks:  # streamed before there was this follower; from now on it is notified
+            follower.streamed = executed.unsaved_chunks() if executed is not None else run.spills.chunks()
+        self._news.set()
+        if self._looking is None:
+            # Not in the context of the caller, which may be a node: the task lives as long as there are followers.
+            self._looking = asyncio.get_running_loop().create_task(
+                self._look_on(), context=contextvars.Context()
+            )
+        return run
 
     def _remove(self, follower: _Follower) -> None:
-        self._by_run[follower.run_id].discard(follower)
-        if not self._by_run[follower.run_id]:
-            del self._by_run[follower.run_id]
-        if not self._by_run:
+        run = self._runs.get(follower.run_id)
+        if run is not None:
+            run.followers.discard(follower)
+            if not run.followers:
+                del self._runs[follower.run_id]
+        if not self._runs and self._listens:
             self._services.listeners.remove(self)
+            self._listens = False
+            if self._looking is not None:
+                self._looking.cancel()
+                self._looking = None
+
+    # --- the look that all share ----------------------------------------------------------------------
+
+    async def _look_on(self) -> None:
+        """Look at the followed runs, until there are none: at each that has news, and a few times a second at those that other
+        processes execute.
+        """
+        clock, held = self._services.clock, self._services.holdings
+        while any(run.fault is None for run in self._runs.values()):
+            self._news.clear()
+            await self._look()
+            if not all(run_id in held for run_id in self._runs):
+                timer = clock.call_at(clock.now() + POLL_S, self._news.set)
+                await self._news.wait()
+                timer.cancel()
+            else:
+                await self._news.wait()
+        self._looking = None
+
+    async def _look(self) -> None:
+        """Look once: read the ends and new events of runs in one query, and wake their followers."""
+        held = self._services.holdings
+        here = {
+            run_id for run_id in self._runs if run_id in held
+        }  # before they are read: one that leaves has not crashed
+        runs = [
+            run
+            for run in self._runs.values()
+            if run.fault is None and (run.is_stale or run.run_id not in here)
+        ]
+        if not runs:
+            return
+        followers = [(run, list(run.followers)) for run in runs]
+        places = {run.run_id: run.place for run in runs}
+        marks = self._marks([run for run in runs if run.run_id not in here])
+        for run in runs:
+            run.is_stale = False
+        try:
+            found = await self._services.reading.call(_look_at, self._services.store, places, marks)
+        except Exception as fault:  # noqa: BLE001 - raised by each follower
+            found = _Seen({run.run_id: fault for run in runs}, {})
+        for run, those in followers:
+            self._tell(run, found.tails[run.run_id], here=run.run_id in here)
+            if run.run_id in marks:
+                _give_chunks(run, run.spills.add(found.spills.get(run.run_id, {})))
+            for follower in those:
+                if not follower.is_current or run.fault is not None:
+                    follower.is_current = True
+                    follower.news.set()
+
+    def _marks(self, runs: list[_FollowedRun]) -> dict[str, Mapping[str, int]]:
+        """Return, for each run whose spills to look at, up to where they were read. Spills are looked at every other time, unless
+        there are some, or a follower is new.
+        """
+        self._looks += 1
+        found: dict[str, Mapping[str, int]] = {}
+        is_turn = self._looks % 2 == 0
+        for run in runs:
+            if any(follower.chunks for follower in run.followers):
+                found[run.run_id] = run.spills.marks
+                is_turn = is_turn or bool(run.spills.marks) or run.has_new_follower
+        return found if is_turn else {}
+
+    def _tell(
+        self, run: _FollowedRun, found: tuple[Tail, list[EventView]] | Exception, *, here: bool
+    ) -> None:
+        """Note what a look has found, and wake the followers if it is new."""
+        if isinstance(found, Exception):
+            run.fault = found
+            return
+        before = run.end
+        run.trim()
+        run.extend(*found, here=here)
+        if run.end != before:
+            for follower in run.followers:
+                follower.news.set()
+        if len(found[1]) == PAGE:  # there may be more
+            run.is_stale = True
+            self._news.set()
+
+
+def _give_chunks(run: _FollowedRun, chunks: list[Chunk]) -> None:
+    for follower in run.followers if chunks else ():
+        if follower.chunks:
+            follower.streamed += chunks
+            follower.news.set()
+
+
+# --- in the reading thread ---------------------------------------------------------------------------
+
+
+class _Seen(NamedTuple):
+    """What a look has found: for each run its end and new events, or why it cannot be read; and its spills."""
+
+    tails: dict[str, tuple[Tail, list[EventView]] | Exception]
+    spills: dict[str, dict[str, Piece]]
+
+
+def _look_at(store: Store, places: dict[str, int], marks: Mapping[str, Mapping[str, int]]) -> _Seen:
+    spills = store.blobs.spilled_after(marks) if marks else {}  # before the log: it may be recorded meanwhile
+    found = store.feed.look(places, PAGE)
+    seen = _Seen({}, spills)
+    for run_id in places:
+        tail = found.get(run_id)
+        try:
+            if tail is None:
+                raise RunNotFound(run_id, store.url)
+            seen.tails[run_id] = (tail, [event_view(open_row(row, store.blobs)) for row in tail.rows])
+        except HoldfastError as fault:  # the other runs are followed on
+            seen.tails[run_id] = fault
+    return seen
+
+
+def _views(store: Store, run_id: str, after: int, upto: int, kinds: tuple[str, ...]) -> list[EventView]:
+    rows = store.events(run_id, after, upto, kinds=kinds, limit=PAGE)
+    return [event_view(open_row(row, store.blobs)) for row in rows]

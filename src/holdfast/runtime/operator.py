@@ -2,6 +2,9 @@
 
 The table serves a run that this engine executes, a run that another engine executes (which finds the request in its inbox), and a
 run that no engine executes. Each function records events in a journal; the caller saves them.
+
+`rehearse` does the same in a journal that is never saved, and returns what would come of it: a preview. An engine that carries
+out a request which was made for a preview rehearses it once more, under its lease (`refuse_stale`).
 """
 
 from __future__ import annotations
@@ -11,8 +14,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import events
-from holdfast.core.run_state import HALTED, VISIT_STUCK, visit_of
+from holdfast.core import events, run_state
+from holdfast.core.consequences import Consequences, foresee, survey
+from holdfast.core.graph import Flow
+from holdfast.core.run_state import HALTED, VISIT_STUCK, RunState, visit_of
 from holdfast.errors import (
     AnswerRefused,
     HoldfastError,
@@ -24,10 +29,14 @@ from holdfast.errors import (
     did_you_mean,
     name_refusal,
 )
-from holdfast.reading import inbox
+from holdfast.reading import history, inbox, previews
+from holdfast.reading.previews import Rehearsed, VerbCall
 from holdfast.runtime import outcomes, questions
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.resume import edited, recover_streams, refuse_moved
+from holdfast.runtime.resume import TakeUp, Unconfirmed, edited, prepare, recover_streams, refuse_moved
+from holdfast.runtime.services import Services
+from holdfast.storage.contract import RunRow
+from holdfast.storage.verdicts import refuse_final
 
 
 class Verb(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +176,158 @@ def refuse(journal: Journal, request: inbox.AnyRequest, refused: HoldfastError) 
             by=request.by,
         )
     )
+
+
+# --- previews ----------------------------------------------------------------------------------------
+
+
+def rehearse(
+    services: Services,
+    flow: Flow[Any] | None,
+    row: RunRow | None,
+    head: RunState,
+    asked: TakeUp | inbox.AnyRequest,
+    *,
+    executed: bool,
+) -> Rehearsed:
+    """Return what a resume, or a request to retry, skip or cancel, would do to a run in the state `head`. Nothing is saved, and
+    nothing is executed. `flow` is None if it is not known here. `executed` is True if an engine executes the run; if it is False,
+    `row` is the row of the run.
+    """
+    wanted = _wanted(head.run_id, asked)
+    known = flow or history.stand_in(services.store, head)
+    before = survey(head, asked.rename if isinstance(asked, TakeUp) else None)
+    refused: HoldfastError | None = None
+    journal: Journal | None = None
+    try:
+        journal = _record_unsaved(services, known, row, head, asked, executed=executed)
+    except Unconfirmed as unconfirmed:
+        assert isinstance(asked, TakeUp)
+        refused, confirmed = unconfirmed, msgspec.structs.replace(asked, confirm=unconfirmed.nodes)
+        try:
+            journal = _record_unsaved(services, known, row, head, confirmed, executed=executed)
+        except REFUSALS as other:
+            refused = other
+    except (*REFUSALS, RunHeld) as other:
+        refused = other
+    found, at = Consequences(), None
+    if journal is not None:
+        found = foresee(before, journal.state, journal.flow, journal.at)
+        rewound = journal.rewinds[len(row.rewinds) :] if row is not None else ()
+        at = rewound[-1][1] if rewound else None
+    preview = previews.make(
+        wanted,
+        found,
+        confirm=found.risky if at is not None else (),
+        at=at,
+        path=head.path,
+        refused=refused,
+        is_undecided=isinstance(refused, Unconfirmed),
+        unknown=_unsaid(asked, known) if flow is None else (),
+    )
+    return Rehearsed(wanted=wanted, preview=preview, is_undecided=isinstance(refused, Unconfirmed))
+
+
+def _record_unsaved(
+    services: Services,
+    flow: Flow[Any],
+    row: RunRow | None,
+    head: RunState,
+    asked: TakeUp | inbox.AnyRequest,
+    *,
+    executed: bool,
+) -> Journal:
+    """Record what a verb records, in a journal that is never saved."""
+    dry = services.unsaving()
+    if isinstance(asked, TakeUp) and executed and row is not None and row.holder is not None:
+        raise RunHeld(head.run_id, row.holder.describe())
+    if isinstance(asked, TakeUp) and not (asked.changes_nothing and head.status == "completed"):
+        assert row is not None
+        return prepare(dry, flow, row, 0, asked)
+    if not isinstance(asked, TakeUp):
+        refuse_final(head.run_id, head.status, VERBS[asked.verb].asked)
+        if VERBS[asked.verb].executes and not executed:
+            assert row is not None
+            journal = prepare(dry, flow, row, 0, TakeUp(nodes=[], named=True))
+            VERBS[asked.verb].record(journal, asked, True)
+            return journal
+    journal = Journal(dry, flow, run_state.load(run_state.dump(head)), row=row, fence=0)
+    journal.tick()
+    if not isinstance(asked, TakeUp) and VERBS[asked.verb].record(journal, asked, executed):
+        cancel(journal, by=None, reason=None)
+    return journal
+
+
+PREVIEWED: dict[str, tuple[str, ...]] = {
+    "resume": (
+        "checkpoint",
+        "after",
+        "restart_at",
+        "replay",
+        "edit",
+        "force",
+        "confirm",
+        "on_change",
+        "rename",
+    ),
+    "retry": ("node", "fresh"),
+    "skip": ("node", "update"),
+    "cancel": (),
+}
+"""Verb -> the options that a preview of it is about."""
+
+
+def _wanted(run_id: str, asked: TakeUp | inbox.AnyRequest) -> VerbCall:
+    verb = "resume" if isinstance(asked, TakeUp) else asked.verb
+    given = {name: getattr(asked, name) for name in (*PREVIEWED[verb], "by", "reason")}
+    options = {
+        name: value for name, value in given.items() if value not in (None, False, (), [], {}, "refuse")
+    }
+    typable = not isinstance(asked, TakeUp) or (
+        asked.validate is None and isinstance(asked.edit, (Mapping, type(None)))
+    )
+    if "edit" in options and not isinstance(options["edit"], Mapping):
+        options["edit"] = (
+            True  # what a function changes depends on the state; `seen` says which state that was
+        )
+    return VerbCall(run_id=run_id, verb=verb, options=options, is_typable=typable)
+
+
+def _unsaid(asked: TakeUp | inbox.AnyRequest, flow: Flow[Any]) -> Iterable[str]:
+    """Say what a preview leaves open in an engine that does not know the flow."""
+    if isinstance(asked, inbox.Cancel):
+        return
+    yield (
+        f"flow {flow.name!r} is not known here, so it was not checked whether the flow has changed, or its validate_resume "
+        "refuses the state"
+    )
+    if isinstance(asked, TakeUp) and asked.edit is not None:
+        yield "it was not checked whether the edit fits the state"
+    if isinstance(asked, inbox.Skip) and asked.update is not None:
+        yield "it was not checked whether the update fits the state"
+    if isinstance(asked, inbox.Skip) and asked.node in flow.definition.branches:
+        yield f"a function of the flow chooses which nodes follow {asked.node!r}"
+
+
+def refuse_stale(
+    services: Services,
+    flow: Flow[Any] | None,
+    row: RunRow | None,
+    head: RunState,
+    asked: TakeUp | inbox.AnyRequest,
+    *,
+    executed: bool,
+) -> None:
+    """Refuse a verb that was asked for with the digest of a preview (`expects`), if it would now do something else. The caller
+    holds the lease of the run, so that what is checked here is what is then done. Raises `PreviewStale`.
+    """
+    expects = getattr(asked, "expects", None)
+    is_refused_anyway = isinstance(asked, inbox.Resume) and executed
+    if expects is not None and not is_refused_anyway:
+        wanted = asked.request if isinstance(asked, TakeUp) and asked.request is not None else asked
+        verb = "resume" if isinstance(wanted, TakeUp) else wanted.verb
+        found = rehearse(services, flow, row, head, wanted, executed=executed)
+        previews.refuse_stale(found.preview, expects, VERBS[verb].asked)
 
 
 # --- what the verbs record ---------------------------------------------------------------------------

@@ -25,8 +25,10 @@ import msgspec
 
 from holdfast.core import answers
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import FINAL, RunState
+from holdfast.core.run_state import FINAL, HALTED, RunState
+from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.errors import (
+    AnswerRefused,
     FlowNotFound,
     HoldfastError,
     RequestExists,
@@ -34,27 +36,38 @@ from holdfast.errors import (
     RunOver,
     SettingError,
     SignalRefused,
+    did_you_mean,
     end_sentence,
     rebuild_refusal,
 )
-from holdfast.reading import history, inbox
+from holdfast.reading import history, inbox, previews
 from holdfast.reading.inbox import AnyRequest
+from holdfast.reading.previews import Preview
+from holdfast.reading.reader import Reader
+from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import Run, run_view
 from holdfast.runtime import nesting, operator, questions
 from holdfast.runtime.clock import sleep
-from holdfast.runtime.creation import UNKNOWN
+from holdfast.runtime.creation import UNKNOWN, Fork, preview_fork, read_fork
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.operator import REFUSALS, VERBS, check_by_and_reason
-from holdfast.runtime.resume import TakeUp, edited, naming_misfit, prepare_unchecked
+from holdfast.runtime.resume import TakeUp, edited, naming_misfit, prepare_unchecked, read_take_up
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import Lease, RunRow
+from holdfast.storage.contract import Lease, RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.storage.verdicts import refuse_final
 
 R = TypeVar("R", bound=AnyRequest)
+
+_OPTIONS: Mapping[str, tuple[str, ...]] = {
+    "resume": (*operator.PREVIEWED["resume"], "validate", "by", "reason"),
+    **{verb: (*operator.PREVIEWED[verb], "by", "reason") for verb in ("retry", "skip", "cancel")},
+    "fork": ("checkpoint", *(name for name in Fork.__struct_fields__ if name not in ("seq", "expects"))),
+}
+"""Verb that has a preview -> the options that may be given to the preview."""
 
 _ID_MAX = 512
 """How many characters the id of a request may have: PostgreSQL cannot index much longer ones."""
@@ -86,8 +99,7 @@ class Requests:
         if id is not None and VERBS[request.verb].executes:
             raise refuse_id_here(id)
         if id is not None and not self._post(run_id, request):
-            await self._until_handled(run_id, request)
-            return msgspec.structs.replace(self.view(run_id), repeated=True)
+            return await self._repeat(run_id, request)
         return await self._ask(run_id, request, posted=id is not None)
 
     def leave(self, run_id: str, request: AnyRequest) -> Run[Any]:
@@ -109,19 +121,7 @@ class Requests:
                 "validate= is a function of this process, and execute=False leaves the run to another one. Give the validation "
                 "to the flow (Graph(…, validate_resume=…)), or leave execute=False out."
             )
-        row = self._services.store.run(run_id)
-        request = inbox.Resume(
-            checkpoint=take_up.checkpoint,
-            after=take_up.after,
-            restart_at=take_up.restart_at,
-            replay=take_up.replay,
-            force=take_up.force,
-            confirm=list(take_up.confirm),
-            on_change=take_up.on_change,
-            rename=dict(take_up.rename),
-            by=take_up.by,
-            reason=take_up.reason,
-        )
+        row, request = self._services.store.run(run_id), _as_request(take_up)
         if isinstance(take_up.edit, Mapping):
             request = msgspec.structs.replace(request, edit=self._plain_fields(row, take_up.edit))
         elif take_up.edit is not None:
@@ -182,6 +182,9 @@ class Requests:
         self, run_id: str, request: inbox.Skip, *, id: str | None = None, execute: bool = True
     ) -> Run[Any]:
         """Skip a node. Its update is checked here if the flow is known, and stored as plain data."""
+        return await self.ask(run_id, self._with_plain_update(run_id, request), id=id, execute=execute)
+
+    def _with_plain_update(self, run_id: str, request: inbox.Skip) -> inbox.Skip:
         flow = self._flows.get(self._services.store.run(run_id).flow)
         update = request.update
         if flow is not None and update is not None:
@@ -193,19 +196,56 @@ class Requests:
             }
         elif update is not None:
             update = questions.plain(update, "update")
-        request = msgspec.structs.replace(request, update=update)
-        return await self.ask(run_id, request, id=id, execute=execute)
+        return msgspec.structs.replace(request, update=update)
 
-    async def answer(self, run_id: str, request: inbox.Answer) -> Run[Any]:
-        """Answer a question, by its key or by the name of its node, and wait until the answer is in the log."""
+    async def answer(self, run_id: str, request: inbox.Answer, *, id: str | None = None) -> Run[Any]:
+        """Answer a question, by its key or by the name of its node, and wait until the answer is in the log. With an `id`, a
+        repeated answer changes nothing, also if its question is closed by now.
+        """
         sure = request.confidence
         if sure is not None and not (isinstance(sure, (int, float)) and 0 <= sure <= 1):
             raise SettingError(f"confidence={sure!r}: give a number from 0 to 1")
-        known = self._look_at(run_id, VERBS["answer"].asked)
         value = questions.plain(request.value, "answer")
-        key = questions.check(known, request.key, value, update=request.update)
-        request = self._with_id(msgspec.structs.replace(request, key=key, value=value), None)
-        return await self._ask(run_id, request, known=known)
+        request = self._with_id(msgspec.structs.replace(request, value=value), id)
+        if id is not None and (before := self._find_answer(run_id, request)) is not None:
+            return await self._repeat(run_id, before)
+        try:
+            known = self._look_at(run_id, VERBS["answer"].asked)
+            key = questions.check(known, request.key, value, update=request.update)
+        except (AnswerRefused, RunOver):  # perhaps because the same request was carried out in this moment
+            if id is not None and (before := self._find_answer(run_id, request)) is not None:
+                return await self._repeat(run_id, before)
+            raise
+        request = msgspec.structs.replace(request, key=key)
+        if id is not None and not self._post(run_id, request):
+            return await self._repeat(run_id, request)
+        return await self._ask(run_id, request, posted=id is not None, known=known)
+
+    def _find_answer(self, run_id: str, request: inbox.Answer) -> inbox.Answer | None:
+        """Return the request as it was posted before; None if it was not. The caller may have named the node of the question,
+        and the posted request has its key. Raises `RequestExists` if another request has the id.
+        """
+        store = self._services.store
+        asked = store.events(run_id, kinds=("QuestionAsked",), node=request.key)
+        keys = [request.key, *(open_row(row, store.blobs).event.key for row in asked)]
+        other: RequestExists | None = None
+        for key in reversed(keys):
+            candidate = msgspec.structs.replace(request, key=key)
+            try:
+                if not self._post(run_id, candidate, only_look=True):
+                    return candidate
+            except RequestExists as exists:
+                other = exists
+            except RunOver:  # it would be new, so it is refused by the check
+                continue
+        if other is not None:
+            raise other
+        return None
+
+    async def _repeat(self, run_id: str, request: AnyRequest) -> Run[Any]:
+        """Return the run for a request that was posted before. Raises what it was refused with."""
+        await self._until_handled(run_id, request)
+        return msgspec.structs.replace(self.view(run_id), repeated=True)
 
     async def signal(
         self, run_id: str, name: str, payload: Any, *, id: str | None, by: str | None, reason: str | None
@@ -218,8 +258,6 @@ class Requests:
             raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")
         request = self._with_id(inbox.Signal(name=name, by=by, reason=reason), id)
         has_id = id is not None
-        if has_id:  # signals had ids before other requests, and keep a name of their own
-            request = msgspec.structs.replace(request, id=f"signal:{id}")
         known = self._look_at(run_id, VERBS["signal"].asked)
         request = msgspec.structs.replace(request, payload=questions.plain(payload, "payload"))
         wrong = _misfit(known.state, request)
@@ -245,7 +283,11 @@ class Requests:
         """Return the request with the id that the caller has given it, or with a random one."""
         _check_id(id, "signal" if isinstance(request, inbox.Signal) else "request")
         check_by_and_reason(request.by, request.reason)
-        chosen = f"request:{id}" if id is not None else f"{self._services.luck.getrandbits(96):024x}"
+        chosen = (
+            inbox.stored_id(id, request.verb)
+            if id is not None
+            else f"{self._services.luck.getrandbits(96):024x}"
+        )
         return msgspec.structs.replace(request, id=chosen)
 
     def _stamped(self, request: R) -> R:
@@ -266,6 +308,60 @@ class Requests:
         except RunOver:  # say what the caller wanted to do with the run
             refuse_final(run_id, store.run(run_id).status, VERBS[request.verb].asked)
             raise
+
+    # --- previews -------------------------------------------------------------------------------------
+
+    def preview(
+        self, run: str, verb: str, options: Mapping[str, Any], commands: CommandLine | None = None
+    ) -> Preview:
+        """Return what a verb would do to a run, without doing it. It only reads, so that it needs no lease and may be called in
+        any thread. Raises `SettingError` for a verb or an option that does not exist.
+        """
+        services, store = self._services, self._services.store
+        run_id, asked = self._read_wanted(run, verb, options)
+        row = store.run(run_id)
+        flow = self._flows.get(row.flow)
+        head = history.load(store, run_id, row=row)
+        if isinstance(asked, Fork):
+            found = preview_fork(services, flow, row, head, asked)
+        else:
+            executed = row.held and row.status not in HALTED
+            if executed and flow is not None and flow.fingerprint != head.fingerprint:
+                flow = None  # the engine that executes the run has another version of it
+            found = operator.rehearse(services, flow, row, head, asked, executed=executed)
+        commands = (commands or CommandLine()).for_flow_of(head.options.get(FLOW_FILE))
+        refused = found.preview.refused is not None
+        usual = Reader(store, self._flows).diagnose(run_id, commands).remedies if refused else ()
+        wants_base = bool(head.options.get(RUN_BASE_WANTED))
+        return previews.with_commands(found, commands, usual, wants_base=wants_base)
+
+    def _read_wanted(
+        self, run: str, verb: str, options: Mapping[str, Any]
+    ) -> tuple[str, TakeUp | AnyRequest | Fork]:
+        """Return the run and what is asked of it. Raises `SettingError`."""
+        if verb not in _OPTIONS:
+            near = did_you_mean(str(verb), _OPTIONS) or f"; those that have one are {', '.join(_OPTIONS)}"
+            raise SettingError(f"{verb!r} has no preview{near}")
+        for name in options:
+            if name not in _OPTIONS[verb]:
+                near = did_you_mean(name, _OPTIONS[verb])
+                raise SettingError(f"{verb} has no option {name!r} that a preview could be about{near}")
+        if verb == "resume":
+            run_id, take_up = read_take_up(run, **options)
+            inbox.check(_as_request(take_up))
+            return run_id, self.with_plain_edit(run_id, take_up)
+        if verb == "fork":
+            return read_fork(run, **{"run_id": "", **options})
+        request = {"retry": inbox.Retry, "skip": inbox.Skip, "cancel": inbox.Cancel}[verb](**options)
+        inbox.check(request)
+        return run, self._with_plain_update(run, request) if isinstance(request, inbox.Skip) else request
+
+    def with_plain_edit(self, run_id: str, take_up: TakeUp) -> TakeUp:
+        """Return how to resume a run, with the fields of an edit as plain data, as a preview and a request have them."""
+        if not isinstance(take_up.edit, Mapping):
+            return take_up
+        edit = self._plain_fields(self._services.store.run(run_id), take_up.edit)
+        return msgspec.structs.replace(take_up, edit=edit)
 
     # --- whichever engine executes the run ------------------------------------------------------------
 
@@ -304,10 +400,14 @@ class Requests:
         self, run_id: str, request: AnyRequest, *, posted: bool, known: Journal | None = None
     ) -> Run[Any] | None:
         """Carry out a request to a run that no engine executes. `posted` is True if the request is in the inbox, where another
-        engine may have found it: then the result is None. An edit needs the flow; without it, it is left for a worker.
+        engine may have found it: then the result is None. An edit needs the flow, and so does an answer that skips a node;
+        without the flow, it is left for a worker.
         """
         lease, executes = None, VERBS[request.verb].executes
-        if isinstance(request, inbox.Edit) and self._services.store.run(run_id).flow not in self._flows:
+        needs_flow = isinstance(request, inbox.Edit) or (
+            posted and isinstance(request, inbox.Answer) and request.value == "skip"
+        )
+        if needs_flow and self._services.store.run(run_id).flow not in self._flows:
             return self.view(run_id) if posted else self.leave(run_id, request)
         if posted:
             lease = self._holdings.claim_for(run_id, request, briefly=not executes)
@@ -326,9 +426,7 @@ class Requests:
         """
         store = self._services.store
         for _ in range(_LOOKS):
-            found = next((one for one in store.inbox(run_id=run_id) if one.id == request.id), None)
-            if found is None or found.taken or found.unmet:
-                self._raise_refusal(run_id, request, unmet=found is not None and found.unmet)
+            if is_handled(store, run_id, request.id, request.verb):
                 return self.view(run_id)
             if run_id not in self._holdings and not store.run(run_id).held:
                 with suppress(RunHeld):
@@ -355,15 +453,6 @@ class Requests:
         finally:
             nap.cancel()
 
-    def _raise_refusal(self, run_id: str, request: AnyRequest, *, unmet: bool) -> None:
-        store, asked = self._services.store, VERBS[request.verb].asked
-        if unmet:
-            refuse_final(run_id, store.run(run_id).status, asked)
-        for row in store.events(run_id, kinds=("RequestRefused",)):
-            refused = open_row(row, store.blobs).event
-            if refused.request == request.id:
-                raise rebuild_refusal(refused.error, run_id, refused.reason, about=refused.about, asked=asked)
-
     # --- for a run that no engine executes ------------------------------------------------------------
 
     async def _carry_out(
@@ -388,11 +477,18 @@ class Requests:
             journal = await self._driver.take_up(run_id, _take_up(request), lease, request)
             journal.taken.append(request.id)
             return Runner(journal)
-        take_up = TakeUp(nodes=[], named=True, by=request.by, reason=request.reason)
+        take_up = TakeUp(
+            nodes=[],
+            named=True,
+            by=request.by,
+            reason=request.reason,
+            expects=inbox.expects_of(request),
+            request=request,
+        )
         journal = await self._driver.take_up(run_id, take_up, lease, request if lease is not None else None)
         runner = Runner(journal)
         try:
-            runner.obey(request)
+            runner.obey(inbox.checked(request))
         except BaseException:
             self._holdings.release(run_id, journal.fence)
             raise
@@ -417,6 +513,7 @@ class Requests:
             )
             refuse_final(run_id, state.status, VERBS[request.verb].asked)
             flow = self._flows.get(row.flow)
+            operator.refuse_stale(services, flow, row, state, request, executed=False)
             journal = Journal(services, flow or UNKNOWN, state, row=row, fence=lease.fence)
             journal.tick()
             operator.record_unexecuted(journal, request)
@@ -497,6 +594,23 @@ class Requests:
         return Journal(services, self._flows.get(row.flow) or UNKNOWN, state, row=row, fence=0)
 
 
+def is_handled(store: Store, run_id: str, stored_id: str, verb: str) -> bool:
+    """Return whether a request was carried out; False if it still waits in the inbox. Raises what the engine that refused it has
+    raised, and `RunOver` if the run has ended first.
+    """
+    found = next((one for one in store.inbox(run_id=run_id) if one.id == stored_id), None)
+    if found is not None and not found.taken and not found.unmet:
+        return False
+    asked = VERBS[verb].asked
+    if found is not None and found.unmet:
+        refuse_final(run_id, store.run(run_id).status, asked)
+    for row in store.events(run_id, kinds=("RequestRefused",)):
+        refused = open_row(row, store.blobs).event
+        if refused.request == stored_id:
+            raise rebuild_refusal(refused.error, run_id, refused.reason, about=refused.about, asked=asked)
+    return True
+
+
 def refuse_id_here(id: str) -> SettingError:
     """Return the error for an id that was given to a verb which executes the run here."""
     return SettingError(
@@ -516,6 +630,23 @@ def _check_id(id: Any, what: str) -> None:
         )
 
 
+def _as_request(take_up: TakeUp) -> inbox.Resume:
+    """Return the request to resume a run in this way, without the edit."""
+    return inbox.Resume(
+        checkpoint=take_up.checkpoint,
+        after=take_up.after,
+        restart_at=take_up.restart_at,
+        replay=take_up.replay,
+        force=take_up.force,
+        confirm=list(take_up.confirm),
+        on_change=take_up.on_change,
+        rename=dict(take_up.rename),
+        by=take_up.by,
+        reason=take_up.reason,
+        expects=take_up.expects,
+    )
+
+
 def _take_up(request: inbox.Resume) -> TakeUp:
     """Return how a request to resume a run wants it to be resumed. Raises `SettingError`."""
     changes = inbox.read_changes(request.changes) if request.changes is not None else None
@@ -532,6 +663,7 @@ def _take_up(request: inbox.Resume) -> TakeUp:
         rename=request.rename,
         by=request.by,
         reason=request.reason,
+        expects=request.expects,
     )
 
 

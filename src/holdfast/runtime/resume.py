@@ -17,6 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core import events
+from holdfast.core.consequences import begins_again
 from holdfast.core.difference import compatible, difference
 from holdfast.core.events import Values
 from holdfast.core.graph import Flow
@@ -32,7 +33,7 @@ from holdfast.errors import (
     did_you_mean,
     end_sentence,
 )
-from holdfast.reading import history, text
+from holdfast.reading import history, inbox, text
 from holdfast.reading.chunks import Streamer, make_spans, read_spills
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.services import Services
@@ -71,6 +72,10 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     """True if this engine held the run before, and gave it up because the store did not answer."""
     by: str | None = None
     reason: str | None = None
+    expects: str | None = None
+    """The digest of the preview that the caller acts on: see `operator.refuse_stale`."""
+    request: inbox.AnyRequest | None = None
+    """The request that is carried out after the run was taken up (retry or skip); None for a resume."""
 
     @property
     def changes_nothing(self) -> bool:
@@ -87,6 +92,29 @@ def check_confirm(confirm: Any) -> list[str]:
     if not all(isinstance(name, str) for name in confirm):
         raise SettingError(f"confirm={confirm!r} is not valid: the names of nodes are strings")
     return list(confirm)
+
+
+def read_take_up(
+    run: str,
+    *,
+    checkpoint: str | int | None = None,
+    confirm: Collection[str] = (),
+    rename: Mapping[str, str] | None = None,
+    **options: Any,
+) -> tuple[str, TakeUp]:
+    """Return the run to resume, and how, from the options of `Engine.resume`. Raises `SettingError`."""
+    run_id, seq = history.split(run, checkpoint)
+    return run_id, TakeUp(
+        checkpoint=seq, confirm=check_confirm(confirm), rename=dict(rename or {}), **options
+    )
+
+
+class Unconfirmed(ResumeRefused):
+    """The resume would repeat nodes that are not idempotent, and the caller has not confirmed all of them."""
+
+    def __init__(self, run_id: str, reason: str, nodes: list[str]) -> None:
+        super().__init__(run_id, reason)
+        self.nodes = nodes
 
 
 class Invalid(ResumeRefused):
@@ -261,20 +289,20 @@ def _rewound_to(
         known.name: node
         for name, node in head.nodes.items()
         if (known := flow.nodes.get(take_up.rename.get(name, name))) is not None
-        and node.tries
-        and (name not in state.nodes or state.nodes[name].tries != node.tries or name in state.open)
+        and begins_again(node, state, name)
     }
     _refuse_needless(flow, row.run_id, take_up, again, f"if the run goes back to event {to}")
     once = [name for name in again if not flow.nodes[name].options.idempotent]
     if not take_up.force and not set(once) <= set(take_up.confirm):
         named = ", ".join(f'"{name}"' for name in once)
-        raise ResumeRefused(
+        raise Unconfirmed(
             row.run_id,
             f"going back to event {to} would repeat {'a node' if len(once) == 1 else f'{len(once)} nodes'} that "
             f"{'is' if len(once) == 1 else 'are'} not idempotent:\n"
             + _indented([f"{name} {_last_run(again[name])}" for name in once])
             + f"\nTo run {'it' if len(once) == 1 else 'them'} again, add confirm=[{named}] "
             f"({' '.join(f'--confirm {name}' for name in once)}); otherwise resume from a later checkpoint.",
+            once,
         )
     return state
 

@@ -780,9 +780,9 @@ class Runner:
         """Carry out a request, once. Raises one of `REFUSALS`, or `RunHeld`, if the run does not allow it."""
         self._known_requests.add(request.id)
         verb, before = VERBS[request.verb], self.state.seq
+        operator.refuse_stale(self.services, self.flow, None, self.state, request, executed=True)
         if self.state.status in HALTED and isinstance(request, inbox.Cancel):
-            self.journal.taken.append(request.id)
-            operator.cancel(self.journal, by=request.by, reason=request.reason)
+            operator.record_unexecuted(self.journal, request)
             return
         cancels = verb.record(self.journal, request, True)
         if cancels and self.state.seq == before:

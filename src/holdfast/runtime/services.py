@@ -9,6 +9,7 @@ import random
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ParamSpec, Protocol, TypeVar
@@ -24,6 +25,7 @@ from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.listeners import Listeners
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
+from holdfast.storage.rows import SALT_BYTES
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -167,6 +169,12 @@ class Services:
             return {}
         self._own_executors.update(self.build_executors(self.threads))
         return {**self._own_executors, **self.given_executors}
+
+    def unsaving(self) -> Services:
+        """Return a copy for a journal that is never saved: its salts are not random, and it may be used in any thread."""
+        dry = copy(self)
+        dry.salts = lambda: bytes(SALT_BYTES)
+        return dry
 
     def aside(self, call: Callable[[], None], done: Callable[[BaseException | None], None]) -> None:
         """Call a function which may block, in a thread if the engine has threads, and then `done` on the event loop."""

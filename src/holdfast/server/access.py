@@ -118,6 +118,10 @@ class Access:
         token = await self._look_up(who.token_id)
         return token is not None and token.is_valid(self._clock.now())
 
+    def forget(self, token_id: str) -> None:
+        """Look a token up again at its next request, because it was revoked here."""
+        self._known.pop(token_id, None)
+
     async def _find(self, text: str) -> Token | None:
         parts = split(text)
         if parts is None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from holdfast.errors import SettingError
+from holdfast.storage.http.server_url import is_loopback
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -38,18 +39,6 @@ class Addresses:
         """Return whether `Origin` may have this value, for a request that arrived at the address `server`."""
         scheme, _, host = origin.lower().partition("://")
         return origin.lower() in self._origins or (scheme == "http" and host in _loopback_hosts(server))
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether an IP address, or the name `localhost`, can be reached only from this machine."""
-    if address == "localhost":
-        return True
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return False
-    mapped = getattr(found, "ipv4_mapped", None)
-    return (mapped or found).is_loopback
 
 
 def network_of(address: str) -> str:

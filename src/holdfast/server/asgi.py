@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
@@ -26,9 +26,12 @@ from holdfast.server.backend import Backend, encode_hook
 from holdfast.server.calls import Answer, ApiRoute, HttpCall
 from holdfast.server.guard import Guard, RequestHead
 from holdfast.server.json_body import decode
+from holdfast.server.open_streams import STREAMS_MAX, Push
 from holdfast.server.parameters import read_query
 from holdfast.server.problems import refuse
+from holdfast.server.rates import Rates
 from holdfast.server.table import Table
+from holdfast.server.verb_headers import IF_MATCH
 from holdfast.storage.tokens import Token
 
 try:
@@ -52,16 +55,20 @@ def asgi(
     commands: CommandLine | None = None,
     clock: Clock | None = None,
     features: tuple[str, ...] = (),
+    rate: float | None = None,
+    streams: int = STREAMS_MAX,
     table: Table | None = None,
 ) -> Application:
     """Make an ASGI application that offers what this engine can do. The engine must be open while requests are answered.
 
     `public_urls` are the addresses under which the application is called, such as `https://holdfast.example.com`; on loopback
-    it needs none. `tokens` are valid besides those in the store. With `anonymous`, requests without a token are accepted.
+    it needs none. `tokens` are valid besides those in the store. With `anonymous`, requests without a token are accepted. With
+    `rate`, each token may send that many requests per second. At most `streams` clients may follow events at the same time.
     """
     backend = Backend(engine, commands=commands, clock=clock)
     addresses = Addresses(public_urls)
     backend.public_urls, backend.features = addresses.public_urls, features
+    backend.streams.limit = streams
 
     def find(token_id: str) -> Token | None:
         return backend.store.tokens.get(token_id)  # the store of this moment: the engine may be opened later
@@ -73,20 +80,22 @@ def asgi(
         clock=backend.clock,
         anonymous=anonymous,
     )
-    return Application(backend, table or Table(), addresses, backend.access)
+    table = table or Table()
+    checks = Guard(backend.access, addresses, table.open_paths, Rates(rate), backend.clock)
+    return Application(backend, table, checks)
 
 
 class Application:
     """The ASGI application. `stop` ends everything that waits."""
 
-    def __init__(self, backend: Backend, table: Table, addresses: Addresses, access: Access) -> None:
+    def __init__(self, backend: Backend, table: Table, checks: Guard) -> None:
         self.backend = backend
         self.table = table
-        self._guard = Guard(access, addresses, table.open_paths)
+        self._guard = checks
         self._on_loop = {
             route.handler for route in table.routes if inspect.iscoroutinefunction(route.handler)
         }
-        backend.document = openapi.document(table.routes, addresses.public_urls)
+        backend.document = openapi.document(table.routes, backend.public_urls)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["type"]:
@@ -117,8 +126,10 @@ class Application:
                 return
             except Exception as error:  # noqa: BLE001 - every exception becomes a problem
                 response = _problem(error, request.scope)
+            began_to_send = asyncio.get_running_loop().time()
             await response(request.scope, request.receive, send)
-        spent = asyncio.get_running_loop().time() - began
+        is_stream = isinstance(response, _EventStream)  # it takes as long as the client likes
+        spent = (began_to_send if is_stream else asyncio.get_running_loop().time()) - began
         method, path = (route.method, route.path) if route is not None else ("none", "none")
         self.backend.counts.add(method, path, response.status_code, spent)
 
@@ -133,12 +144,18 @@ class Application:
         if route.role is not None:
             assert who is not None
             guard.check_role(who, route.role)
+        if (
+            head.method not in guard.SAFE_METHODS
+            and "if-match" in head.headers
+            and IF_MATCH not in route.headers
+        ):
+            raise refuse("bad-request", f"This path has no preview, so it takes no header `{IF_MATCH}`.")
         query = read_query(request.scope["query_string"], route.query)
         body: Any = None
         if head.method in _BODY_METHODS:
             data = await _read_body(request)
             if route.body is not None:
-                body = await self.backend.read(decode, data, route.body)
+                body = await self.backend.read(decode, data or b"{}", route.body)
             elif data:
                 raise refuse("bad-request", "This path takes no body.")
         call: HttpCall[Any, Any] = HttpCall(
@@ -161,10 +178,12 @@ class Application:
         if answer.status == 304:
             return Response(None, 304, headers)
         headers["Content-Type"] = answer.media_type
+        if is_head and (answer.file or answer.stream):
+            return Response(None, answer.status, headers)
+        if answer.stream is not None:
+            return _EventStream(answer.stream, answer.status, headers)
         if answer.file is None:
             return Response(answer.body, answer.status, headers)
-        if is_head:
-            return Response(None, answer.status, headers)
         return StreamingResponse(self._stream(answer.file), answer.status, headers)
 
     async def _stream(self, file: BinaryIO) -> AsyncIterator[bytes]:
@@ -183,6 +202,24 @@ def _call(handler: Any, call: HttpCall[Any, Any]) -> Answer:
 
 _NOBODY = Identity(token_id="", name="", role="read", by="")
 """Who calls a path that needs no token."""
+
+
+class _EventStream(StreamingResponse):
+    """A response whose parts are sent one by one, each when the client can be sent more."""
+
+    def __init__(
+        self, stream: Callable[[Push], Awaitable[None]], status: int, headers: dict[str, str]
+    ) -> None:
+        super().__init__((), status, headers)
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def push(part: bytes) -> None:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await self._stream(push)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class _Gone:

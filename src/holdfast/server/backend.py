@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,10 @@ from holdfast.reading.remedies import CommandLine
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.engine import Engine
 from holdfast.server.access import Access, Identity
+from holdfast.server.clerk import Clerk
 from holdfast.server.counts import Counts
+from holdfast.server.keys import UsedKeys
+from holdfast.server.open_streams import OpenStreams
 from holdfast.server.problems import refuse
 from holdfast.storage.contract import Store
 from holdfast.upkeep import doctor
@@ -31,26 +35,34 @@ EXAMINED_S = 60.0
 
 
 class EncodedAnswers:
-    """Keeps encoded answers, up to `KEPT_BYTES` in all; those that were not used for longest go first."""
+    """Keeps encoded answers, of each thing the latest, up to so many bytes; those that were not used for longest go first."""
 
-    def __init__(self) -> None:
-        self._bodies: OrderedDict[Hashable, bytes] = OrderedDict()
-        self._size = 0
+    def __init__(self, bytes_max: int = KEPT_BYTES) -> None:
+        self._bodies: OrderedDict[Hashable, tuple[Hashable, bytes]] = OrderedDict()
+        self._bytes_max = bytes_max
+        self._lock = threading.Lock()
+        self.size = 0
 
-    def get(self, key: Hashable) -> bytes | None:
-        found = self._bodies.get(key)
-        if found is not None:
-            self._bodies.move_to_end(key)
-        return found
+    def get(self, name: Hashable, version: Hashable) -> bytes | None:
+        """Return the answer for a version of a thing, such as a run at a seq."""
+        with self._lock:
+            known = self._bodies.get(name)
+            if known is None or known[0] != version:
+                return None
+            self._bodies.move_to_end(name)
+            return known[1]
 
-    def put(self, key: Hashable, body: bytes) -> None:
-        if len(body) > KEPT_BYTES // 8:
-            return
-        self._size += len(body) - len(self._bodies.pop(key, b""))
-        self._bodies[key] = body
-        while self._size > KEPT_BYTES:
-            _, dropped = self._bodies.popitem(last=False)
-            self._size -= len(dropped)
+    def put(self, name: Hashable, version: Hashable, body: bytes) -> None:
+        """Keep an answer instead of those for other versions. A very large one is not kept."""
+        with self._lock:
+            self.size -= len(self._bodies.pop(name, (0, b""))[1])
+            if len(body) > self._bytes_max // 8:
+                return
+            self._bodies[name] = (version, body)
+            self.size += len(body)
+            while self.size > self._bytes_max:
+                _, (_, dropped) = self._bodies.popitem(last=False)
+                self.size -= len(dropped)
 
 
 class Backend:
@@ -60,6 +72,9 @@ class Backend:
         self, engine: Engine, *, commands: CommandLine | None = None, clock: Clock | None = None
     ) -> None:
         self.engine = engine
+        self.clerk = Clerk(engine)
+        """Records what callers ask for."""
+        self.used_keys = UsedKeys()
         self.clock = clock or SystemClock()
         self.commands = commands or CommandLine()
         """How the commands are typed that the server suggests."""
@@ -73,9 +88,13 @@ class Backend:
         self.ready = (0.0, False)
         """When `/readyz` last looked at the store, and whether that succeeded."""
         self.access: Access | None = None
+        self.streams = OpenStreams(self.clock, self._is_valid)
+        self.channels: dict[Hashable, Any] = {}
+        """What the open streams follow -> the news that those with the same interest share."""
         self._threads: ThreadPoolExecutor | None = None
         self._examined: tuple[float, list[Diagnosis]] | None = None
         self._examining: asyncio.Lock | None = None
+        self._soon: asyncio.Future[Any] | None = None
 
     @property
     def store(self) -> Store:
@@ -98,9 +117,12 @@ class Backend:
             self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast-server")
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: call(*args, **options))
 
+    async def _is_valid(self, who: Identity) -> bool:
+        return self.access is None or await self.access.is_valid(who)
+
     async def require_valid(self, who: Identity) -> None:
         """Raise `Refused` if the token of a request that is answered slowly is not valid any more."""
-        if self.access is not None and not await self.access.is_valid(who):
+        if not await self._is_valid(who):
             raise refuse("unauthorized", "The token has expired, or was revoked, while the request waited.")
 
     async def examine(self, *, again: bool) -> tuple[float, list[Diagnosis]]:
@@ -114,6 +136,18 @@ class Backend:
                 self._examined = known = (self.clock.now(), await self.read(self._examine))
         return known
 
+    @property
+    def examined(self) -> list[Diagnosis] | None:
+        """What the last examination of the store found; None if there was none."""
+        return None if self._examined is None else self._examined[1]
+
+    def examine_soon(self) -> None:
+        """Examine the store in the background, if that was long ago."""
+        is_known = self._examined is not None and self.clock.now() - self._examined[0] <= EXAMINED_S
+        if not is_known and (self._soon is None or self._soon.done()):
+            self._soon = asyncio.ensure_future(self.examine(again=False))
+            self._soon.add_done_callback(lambda done: done.cancelled() or done.exception())
+
     def _examine(self) -> list[Diagnosis]:
         return doctor.examine(
             self.store, self.engine.flows or None, self.clock.now(), self.commands, check=False
@@ -122,6 +156,8 @@ class Backend:
     def close(self) -> None:
         """Let the threads end, and the handlers that wait."""
         self.is_stopping = True
+        self.clerk.close()
+        self.streams.stop()
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.server.access import Identity
 from holdfast.server.backend import Backend
+from holdfast.server.open_streams import Push
 from holdfast.server.parameters import NoQuery
 from holdfast.storage.tokens import Role
 
@@ -17,6 +18,7 @@ Q = TypeVar("Q")
 B = TypeVar("B")
 
 JSON = "application/json"
+EVENTS = "text/event-stream"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +39,15 @@ class HttpCall(Generic[Q, B]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer that is more than data with status 200: give its `body`, or a `file`."""
+    """An answer that is more than data with status 200: give its `body`, or a `file`, or a `stream`."""
 
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
     file: BinaryIO | None = None
     """An open file whose content is the body. It is read off the event loop, and closed when the answer was sent."""
+    stream: Callable[[Push], Awaitable[None]] | None = None
+    """Sends the body in parts, for as long as it likes."""
     media_type: str = JSON
 
 
@@ -61,6 +65,10 @@ class ApiRoute(msgspec.Struct, frozen=True, kw_only=True):
     """The type of the JSON body; None if the route takes no body."""
     output: Any = None
     """The type of the JSON answer."""
+    preview: Any = None
+    """The type of the JSON answer with `?preview=1`, with status 200; None if that is `output`, or if there is no preview."""
+    headers: tuple[str, ...] = ()
+    """The headers of the request that the route reads, besides those that every route reads."""
     media_type: str = JSON
     """The type of the answer; only JSON has an `output`."""
     statuses: tuple[int, ...] = (200,)

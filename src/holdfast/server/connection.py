@@ -9,9 +9,10 @@ a path (`GET http://other/ HTTP/1.1`), and headers that come after the body.
 from __future__ import annotations
 
 import asyncio
+import resource
 import socket
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from holdfast.errors import SettingError
@@ -31,6 +32,10 @@ HEAD_BYTES_MAX = 32 * 1024
 HEADERS_MAX = 100
 WRITE_S = 30.0
 KEEP_ALIVE_S = 20
+_UNSENT_BYTES = 128 * 1024
+"""How much the system keeps for a client that does not read, beside what is on the way to it."""
+_FILES = 512
+"""How many other files the process may have open beside its streams."""
 _STOP_S = 2
 """How many seconds answers that are being sent get to end, when the server stops."""
 
@@ -174,6 +179,8 @@ def listen(host: str, port: int) -> socket.socket:
         raise SettingError(f"--host {host}: {fault.strerror}. Give an address of this machine.") from fault
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_NOTSENT_LOWAT"):  # the connections inherit it
+            listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
         listening.bind(address)
         listening.listen(2048)
         listening.setblocking(False)
@@ -186,8 +193,18 @@ def listen(host: str, port: int) -> socket.socket:
     return listening
 
 
+def allow_connections(count: int) -> None:
+    """Let this process have this many connections, and some files, as far as the system allows that."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = count + _FILES
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
 def run(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine on the event loop that serves fastest."""
-    factory = uvicorn.Config("", loop="uvloop").get_loop_factory()
+    factory = uvicorn.Config("", loop="uvloop", log_config=None).get_loop_factory()
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main())

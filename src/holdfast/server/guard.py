@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from holdfast.runtime.clock import Clock
 from holdfast.server.access import Access, Identity
 from holdfast.server.addresses import Addresses
 from holdfast.server.problems import refuse
+from holdfast.server.rates import Rates
 from holdfast.storage.tokens import Role, allows
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
@@ -32,7 +34,9 @@ HEADERS = {
 }
 """The headers of every answer, unless the answer has another value for one of them."""
 
-_SAFE_METHODS = ("GET", "HEAD")
+SAFE_METHODS = ("GET", "HEAD")
+_ONCE = ("idempotency-key", "if-match", "if-none-match", "last-event-id", "prefer", "traceparent")
+"""Headers that change what a request means. They may occur once: a handler does not see a header that occurs twice."""
 _OWN_SITES = ("same-origin", "none")
 _PROXY_HEADERS = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _JSON = re.compile(r'application/json(?:\s*;\s*charset="?utf-8"?)?', re.IGNORECASE)
@@ -65,7 +69,11 @@ class RequestHead:
 class Guard:
     """Decides which requests are let through. `open_paths` are the exact raw paths that need no token."""
 
-    def __init__(self, access: Access, addresses: Addresses, open_paths: Collection[str]) -> None:
+    def __init__(
+        self, access: Access, addresses: Addresses, open_paths: Collection[str], rates: Rates, clock: Clock
+    ) -> None:
+        self._rates = rates
+        self._clock = clock
         self._access = access
         self._addresses = addresses
         self._open_paths = frozenset(open_paths)
@@ -73,9 +81,11 @@ class Guard:
     async def admit(self, head: RequestHead) -> Identity | None:
         """Return who sends a request; None if its path needs no token. Raises `Refused`."""
         self._check_host(head)
-        is_open = head.path in self._open_paths and head.method in _SAFE_METHODS
+        is_open = head.path in self._open_paths and head.method in SAFE_METHODS
         self._check_site(head, is_open=is_open)
         _check_body(head)
+        for name in _ONCE:
+            head.one(name)
         if is_open:
             return None
         if self._access.anonymous is not None and any(name in head.headers for name in _PROXY_HEADERS):
@@ -85,6 +95,7 @@ class Guard:
                 remedy="Start the server without --no-token, so that requests through the proxy need a token.",
             )
         who = await self._access.identify(head.headers.get("authorization", []), head.client)
+        self._rates.take(who.token_id, self._clock.now())
         behalf = head.one("holdfast-for")
         if behalf is None:
             return who
@@ -130,7 +141,7 @@ def _check_body(head: RequestHead) -> None:
     if length is not None and (coded is not None or not _LENGTH.fullmatch(length)):
         raise refuse("bad-request", "The header `Content-Length` is not valid here.")
     has_body = coded is not None or (length is not None and int(length) > 0)
-    if has_body and head.method in _SAFE_METHODS:
+    if has_body and head.method in SAFE_METHODS:
         raise refuse("bad-request", f"A {head.method} request has no body.")
     if length is not None and int(length) > BODY_BYTES_MAX:
         raise too_large()

@@ -60,6 +60,8 @@ def get_metrics(call: HttpCall[NoQuery, None]) -> Answer:
     metric("queue_held", "gauge", "Runs that are executed.", [({"queue": q.name}, q.held) for q in queues])
     limited = [({"queue": q.name}, float(q.limit)) for q in queues if q.limit is not None]
     metric("queue_limit", "gauge", "How many runs of a queue may be executed at a time.", limited)
+    open_streams: list[tuple[dict[str, str], float]] = [({}, len(backend.streams))]
+    metric("streams", "gauge", "Clients that follow events.", open_streams)
     counts = backend.counts
     metric(
         "http_requests_total",

@@ -8,20 +8,20 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.events import KINDS
-from holdfast.errors import RunNotFound, did_you_mean
+from holdfast.errors import did_you_mean
 from holdfast.reading import history
+from holdfast.reading.comparison import Comparison, compare_runs
 from holdfast.reading.history import Checkpoint
-from holdfast.reading.views import EventView, RunSummary, event_view, run_summary
+from holdfast.reading.state_changes import Change, changes
+from holdfast.reading.views import EventView, event_view
 from holdfast.server.backend import Backend
-from holdfast.server.calls import HttpCall
+from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.entity_tags import answer_tagged, tag_of_event, tag_of_run
 from holdfast.server.problems import refuse
 from holdfast.server.runs import Limit, Name, RunId, Seq
-from holdfast.server.state_changes import Change, changes
 from holdfast.storage.contract import Row, RunRow, Store
-from holdfast.storage.rows import open_row
 
 _CHECKPOINTS_MAX = 1000
-_ANCESTORS_MAX = 100
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,26 +60,6 @@ class Diff(msgspec.Struct, frozen=True, kw_only=True):
     from_: int = msgspec.field(name="from")
     to: int
     changes: list[Change]
-
-
-class EventPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a run."""
-
-    run_id: str
-    seq: int
-
-
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
-    """How two runs differ."""
-
-    a: RunSummary
-    b: RunSummary
-    shared: EventPlace | None
-    """The last event that both runs have in common; None if neither was forked from the other or from the same run."""
-    edits: list[EventView]
-    """The edits of the state in run `b` since then."""
-    changes: list[Change]
-    """What is different in the state of run `b`."""
 
 
 class EventsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -126,7 +106,7 @@ class CompareQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 # --- events ------------------------------------------------------------------------------------------
 
 
-def list_events(call: HttpCall[EventsQuery, None]) -> EventPage:
+def list_events(call: HttpCall[EventsQuery, None]) -> Answer:
     """List events of a run, in pages, from either end."""
     store, run_id, query = call.backend.store, call.values["id"], call.query
     if query.kind is not UNSET and query.kind not in KINDS:
@@ -134,6 +114,11 @@ def list_events(call: HttpCall[EventsQuery, None]) -> EventPage:
             "bad-parameter", f"There is no kind of event {query.kind!r}{did_you_mean(query.kind, KINDS)}."
         )
     row = store.run(run_id)
+    return answer_tagged(call, tag_of_run(row), lambda: _page(store, row, query))
+
+
+def _page(store: Store, row: RunRow, query: EventsQuery) -> EventPage:
+    run_id = row.run_id
     upto = row.seq if query.before is UNSET else min(row.seq, query.before - 1)
     read = _newest if query.newest else _oldest
     found = read(store, run_id, upto, query)
@@ -180,22 +165,32 @@ def list_checkpoints(call: HttpCall[CheckpointsQuery, None]) -> CheckpointPage:
 # --- states ------------------------------------------------------------------------------------------
 
 
-def get_state(call: HttpCall[StateQuery, None]) -> StateAt:
+def get_state(call: HttpCall[StateQuery, None]) -> Answer:
     """Get the state of a run after an event."""
     store, run_id, at = call.backend.store, call.values["id"], call.query.at
-    state = history.load(store, run_id, None if at is UNSET else at)
-    return StateAt(run_id=run_id, seq=state.seq, state=state.values)
+    row = store.run(run_id)
+    seq = row.seq if at is UNSET else at
+
+    def make() -> StateAt:
+        return StateAt(run_id=run_id, seq=seq, state=history.load(store, run_id, seq, row=row).values)
+
+    return answer_tagged(call, tag_of_event(store, row, seq), make)
 
 
-def get_diff(call: HttpCall[DiffQuery, None]) -> Diff:
+def get_diff(call: HttpCall[DiffQuery, None]) -> Answer:
     """Say what changed in the state of a run between two events."""
     backend, run_id, query = call.backend, call.values["id"], call.query
-    row = backend.store.run(run_id)
+    store = backend.store
+    row = store.run(run_id)
     to = row.seq if query.to is UNSET else query.to
-    before = history.load(backend.store, run_id, query.from_, row=row)
-    after = history.load(backend.store, run_id, to, row=row)
-    found = list(changes(before.values, after.values, _reducers(backend, row)))
-    return Diff(run_id=run_id, from_=query.from_, to=to, changes=found)
+
+    def make() -> Diff:
+        before = history.load(store, run_id, query.from_, row=row)
+        after = history.load(store, run_id, to, row=row)
+        found = list(changes(before.values, after.values, _reducers(backend, row)))
+        return Diff(run_id=run_id, from_=query.from_, to=to, changes=found)
+
+    return answer_tagged(call, tag_of_event(store, row, max(query.from_, to)), make)
 
 
 def _reducers(backend: Backend, row: RunRow) -> dict[str, str]:
@@ -205,42 +200,8 @@ def _reducers(backend: Backend, row: RunRow) -> dict[str, str]:
 # --- two runs ----------------------------------------------------------------------------------------
 
 
-def compare_runs(call: HttpCall[CompareQuery, None]) -> Comparison:
+def get_comparison(call: HttpCall[CompareQuery, None]) -> Comparison:
     """Say where the shared history of two runs ends, and how they differ now."""
     backend, store = call.backend, call.backend.store
     one, other = store.run(call.query.a), store.run(call.query.b)
-    shared = _shared(_ancestry(store, one), _ancestry(store, other))
-    states = [history.load(store, row.run_id, row=row).values for row in (one, other)]
-    edited = store.events(other.run_id, kinds=("StateEdited",))
-    return Comparison(
-        a=run_summary(one),
-        b=run_summary(other),
-        shared=shared,
-        edits=[
-            event_view(stored)
-            for stored in history.opened(store, other.run_id, edited)
-            if shared is None or shared.run_id != other.run_id or stored.seq > shared.seq
-        ],
-        changes=list(changes(states[0], states[1], _reducers(backend, other))),
-    )
-
-
-def _ancestry(store: Store, row: RunRow) -> dict[str, int]:
-    """Return the run and the runs that it was forked from, each with the last event that belongs to its history."""
-    found = {row.run_id: row.seq}
-    while row.parent is not None and len(found) < _ANCESTORS_MAX:
-        first = store.events(row.run_id, kinds=("RunForked",), limit=1)
-        if not first:  # compacted
-            break
-        event = open_row(first[0], store.blobs).event
-        found[event.parent] = event.to
-        try:
-            row = store.run(event.parent)
-        except RunNotFound:
-            break
-    return found
-
-
-def _shared(one: dict[str, int], other: dict[str, int]) -> EventPlace | None:
-    run_id = next((name for name in one if name in other), None)
-    return None if run_id is None else EventPlace(run_id=run_id, seq=min(one[run_id], other[run_id]))
+    return compare_runs(store, one, other, _reducers(backend, other))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -9,19 +10,22 @@ from typing import Any
 import msgspec
 
 from holdfast.core import VERSION
-from holdfast.server.calls import JSON, ApiRoute
+from holdfast.server.calls import EVENTS, JSON, ApiRoute
+from holdfast.server.field_descriptions import describe_fields
 from holdfast.server.problems import MEDIA_TYPE, Problem
 from holdfast.server.table import VALUES
+from holdfast.server.verb_headers import SCHEMAS
 
 _REF = "#/components/schemas/{name}"
 _SCHEME = "token"
 
 
-def document(routes: Iterable[ApiRoute], servers: Iterable[str] = ()) -> bytes:
+@functools.lru_cache(maxsize=4)
+def document(routes: tuple[ApiRoute, ...], servers: tuple[str, ...] = ()) -> bytes:
     """Return the document as JSON. `servers` are the public URLs of the server."""
-    routes = list(routes)
     types = list(dict.fromkeys(_types(routes)))
     found, components = msgspec.json.schema_components(types, ref_template=_REF)
+    describe_fields(types, components)
     schemas = dict(zip(types, found, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
@@ -42,13 +46,14 @@ def document(routes: Iterable[ApiRoute], servers: Iterable[str] = ()) -> bytes:
     )
 
 
-def _types(routes: list[ApiRoute]) -> Iterable[Any]:
+def _types(routes: Iterable[ApiRoute]) -> Iterable[Any]:
     yield Problem
     for route in routes:
-        yield from (kind for kind in (route.query, route.body, route.output) if kind is not None)
+        kinds = (route.query, route.body, route.output, route.preview)
+        yield from (kind for kind in kinds if kind is not None)
 
 
-def _query_names(routes: list[ApiRoute]) -> set[str]:
+def _query_names(routes: Iterable[ApiRoute]) -> set[str]:
     return {route.query.__name__ for route in routes}
 
 
@@ -57,13 +62,19 @@ def _operation(route: ApiRoute, schemas: dict[Any, Any], components: dict[str, A
         "operationId": route.handler.__name__,
         "summary": route.summary,
         "x-role": route.role,
-        "parameters": [*_path_parameters(route.path), *_query_parameters(route, components)],
+        "parameters": [
+            *_path_parameters(route.path),
+            *_query_parameters(route, components),
+            *({"name": name, "in": "header", "schema": SCHEMAS[name]} for name in route.headers),
+        ],
         "responses": _responses(route, schemas),
     }
     if route.role is None:
         operation["security"] = []
     if route.body is not None:
-        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schemas[route.body]}}}
+        is_struct = isinstance(route.body, type) and issubclass(route.body, msgspec.Struct)
+        needed = not is_struct or any(field.required for field in msgspec.structs.fields(route.body))
+        operation["requestBody"] = {"required": needed, "content": {JSON: {"schema": schemas[route.body]}}}
     return operation
 
 
@@ -85,6 +96,8 @@ def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
     if route.media_type == JSON:
         content = {JSON: {"schema": schemas[route.output]}}
+    elif route.media_type == EVENTS:
+        content = {EVENTS: {"schema": _EVENT}}
     elif route.media_type.startswith("text/"):
         content = {route.media_type: {"schema": {"type": "string"}}}
     else:
@@ -92,13 +105,21 @@ def _responses(route: ApiRoute, schemas: dict[Any, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for status in route.statuses:
         found[str(status)] = {"description": _DESCRIPTIONS[status]}
-        if status != 304:
+        if status == 200 and route.preview is not None:
+            either = {"anyOf": [schemas[route.output], schemas[route.preview]]}
+            found["200"]["content"] = {JSON: {"schema": either}}
+        elif status != 304:
             found[str(status)]["content"] = content
     problem = {MEDIA_TYPE: {"schema": schemas[Problem]}}
     found["default"] = {"description": "A problem, with what to do about it", "content": problem}
     return found
 
 
+_EVENT = {
+    "description": "A server-sent event; its data is a JSON document.",
+    "type": "object",
+    "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": {"type": "string"}},
+}
 _DESCRIPTIONS = {
     200: "Success",
     201: "Created",

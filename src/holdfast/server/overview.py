@@ -1,23 +1,18 @@
-"""Routes about the server and its store as a whole: who am I, which flows, queues and questions there are, what is wrong."""
+"""Routes about the server and its store as a whole: who am I, which flows and queues there are, what is wrong."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core import VERSION
 from holdfast.errors import StateError
 from holdfast.reading.diagnosis import Diagnosis
-from holdfast.reading.views import AskedQuestion
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
-from holdfast.server.runs import RunId
 from holdfast.storage.queues import Queue
 from holdfast.storage.tokens import Kind, Role
-
-QUESTIONS_MAX = 1000
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,25 +60,11 @@ class QueueList(msgspec.Struct, frozen=True):
     queues: list[Queue]
 
 
-class QuestionList(msgspec.Struct, frozen=True):
-    """Open questions, oldest first. `more` says whether there are more than are listed."""
-
-    questions: list[AskedQuestion]
-    more: bool
-
-
 class Examination(msgspec.Struct, frozen=True):
     """What is wrong with the runs and the store, and when that was examined."""
 
     examined_at: float
     problems: list[Diagnosis]
-
-
-class QuestionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Whose questions to list."""
-
-    run: RunId | UnsetType = UNSET
-    limit: Annotated[int, Meta(ge=1, le=QUESTIONS_MAX)] = 100
 
 
 class DoctorQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -135,13 +116,6 @@ def list_flows(call: HttpCall[NoQuery, None]) -> FlowList:
 def list_queues(call: HttpCall[NoQuery, None]) -> QueueList:
     """List all queues: how many of their runs are on offer and held, and their limits."""
     return QueueList(call.backend.store.queues.queues())
-
-
-def list_questions(call: HttpCall[QuestionsQuery, None]) -> QuestionList:
-    """List open questions, oldest first, of one run or of all runs."""
-    query = call.query
-    found = call.backend.reader.questions(query.run or None)
-    return QuestionList(found[: query.limit], len(found) > query.limit)
 
 
 async def get_doctor(call: HttpCall[DoctorQuery, None]) -> Examination:

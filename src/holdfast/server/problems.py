@@ -12,35 +12,39 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast import errors
 from holdfast.errors import HoldfastError
+from holdfast.reading.previews import Preview
+from holdfast.storage.http.problem_types import (
+    ERRORS,
+    MEDIA_TYPE,
+    PREFIX,
+    Fault,
+    ReportedProblem,
+    about,
+    name_of,
+)
+
+__all__ = [
+    "KINDS",
+    "MEDIA_TYPE",
+    "OF_ERRORS",
+    "Fault",
+    "Problem",
+    "Refused",
+    "headers_of",
+    "problem_of",
+    "refuse",
+]
 
 _log = logging.getLogger("holdfast")
 
-MEDIA_TYPE = "application/problem+json"
-_PREFIX = "urn:holdfast:problem:"
 
-
-class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with one parameter or field."""
-
-    path: str
-    message: str
-
-
-class Problem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Problem(ReportedProblem, frozen=True, kw_only=True, omit_defaults=True):
     """The body of an answer that reports a problem."""
 
-    type: str
-    """Which problem this is: `urn:holdfast:problem:` and a name that never changes."""
-    title: str
-    status: int
-    detail: str
-    remedy: str
-    """What to do about it."""
-    errors: tuple[Fault, ...] = ()
+    preview: Preview | None = None
+    """What the request would do now, if it would do something else than the preview that it names."""
 
 
 class Refused(Exception):
@@ -69,6 +73,11 @@ KINDS: dict[str, ProblemKind] = {
         400, "The cursor is not valid", "Leave out `cursor` to begin with the first page."
     ),
     "bad-json": ProblemKind(400, "The body is not valid JSON", "Send one JSON document in UTF-8."),
+    "bad-event-id": ProblemKind(
+        400,
+        "The stream cannot continue there",
+        "Get the run again, and follow it without `Last-Event-ID`, or with the seq of that answer.",
+    ),
     "unauthorized": ProblemKind(
         401,
         "A valid token is needed",
@@ -101,8 +110,26 @@ KINDS: dict[str, ProblemKind] = {
     "bad-body": ProblemKind(
         422, "The body does not fit", "Correct the body; /api/v1/openapi.json has the schema of every body."
     ),
+    "key-reused": ProblemKind(
+        422,
+        "The key was used for something else",
+        "Send a new `Idempotency-Key` for a new request, and the same one only for the same request.",
+    ),
+    "token-made": ProblemKind(
+        409,
+        "The token was made before",
+        "Use the secret that the first request was answered with, or revoke the token and make another one with another key.",
+    ),
+    "too-many-requests": ProblemKind(
+        429, "Too many requests", "Wait as long as the header `Retry-After` says."
+    ),
     "too-many-failures": ProblemKind(
         429, "Too many requests with a wrong token", "Wait as long as the header `Retry-After` says."
+    ),
+    "too-many-streams": ProblemKind(
+        503,
+        "Too many clients follow events",
+        "Wait as long as the header `Retry-After` says, or allow more: holdfast serve --streams N.",
     ),
     "defect": ProblemKind(500, "A defect in Holdfast", "Please report it, with the log of the server."),
     "closed": ProblemKind(503, "The server has no open store", "Send the request again in a few seconds."),
@@ -131,6 +158,14 @@ OF_ERRORS: tuple[tuple[type[HoldfastError], ProblemKind], ...] = (
     (
         errors.RunOver,
         ProblemKind(409, "The run is over", "Fork the run to continue from one of its checkpoints."),
+    ),
+    (
+        errors.PreviewStale,
+        ProblemKind(
+            412,
+            "The request would do something else than its preview said",
+            "Look at `preview`, and send the request again with its digest in `If-Match`.",
+        ),
     ),
     (errors.ResumeRefused, ProblemKind(409, "The run may not continue as requested", _LOOK)),
     (
@@ -186,7 +221,7 @@ def refuse(
     """Return the exception that answers with a problem of this kind."""
     kind = KINDS[name]
     problem = Problem(
-        type=_PREFIX + name,
+        type=PREFIX + name,
         title=kind.title,
         status=kind.status,
         detail=detail,
@@ -208,17 +243,35 @@ def problem_of(error: Exception) -> Problem:
         _log.error("a handler of the server failed", exc_info=error)
     named = type(error) if type(error) in dict(OF_ERRORS) else found
     return Problem(
-        type=_PREFIX + name_of(named),
+        type=PREFIX + name_of(named),
         title=kind.title,
         status=kind.status,
         detail=str(error),
         remedy=kind.remedy,
+        error=type(error).__name__ if type(error).__name__ in ERRORS else found.__name__,
+        about=about(error),
+        errors=_faults(error),
     )
 
 
-def name_of(kind: type[HoldfastError]) -> str:
-    """Return the name of the problem for a class of errors: `run-not-found` for `RunNotFound`."""
-    return re.sub(r"(?<!^)(?=[A-Z])", "-", kind.__name__).lower()
+_MISFIT = re.compile(r"((?:answer|payload)(?:[.\[]\S*)?): (.+)", re.DOTALL)
+"""How the engine says which part of an answer or a payload does not fit (`core.answers.misfit`)."""
+
+
+def _faults(error: HoldfastError) -> tuple[Fault, ...]:
+    """Return which part of a value does not fit, if the error says it."""
+    match error:
+        case errors.CodecError() if error.path:
+            return (Fault(error.path.removeprefix("state."), str(error)),)
+        case errors.StateError() if error.field:
+            return (Fault(error.field, str(error)),)
+        case errors.AnswerRefused() | errors.SignalRefused():
+            found = _MISFIT.match(error.reason)
+            if found is not None:
+                return (Fault(found[1], found[2]),)
+            return (Fault("answer", error.reason),) if "is not one of the options" in error.reason else ()
+        case _:
+            return ()
 
 
 def headers_of(error: Exception) -> dict[str, str]:

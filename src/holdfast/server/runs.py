@@ -6,7 +6,6 @@ it is, and what can be done. A run that cannot be read is listed with that reaso
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Any
 
 import msgspec
@@ -16,24 +15,22 @@ from holdfast.core.run_state import FINAL, UNDER_WAY
 from holdfast.errors import SettingError
 from holdfast.reading import pages
 from holdfast.reading.changes import compare
-from holdfast.reading.diagnosis import case_of, diagnose
+from holdfast.reading.diagnosis import case_of, diagnose, waiting_requests
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import Remedy
 from holdfast.reading.views import Run, RunSummary, run_summary
-from holdfast.runtime.clock import sleep
 from holdfast.server.backend import Backend, encode_hook
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.problems import refuse
+from holdfast.server.waiting import WAIT_S_MAX, until
 from holdfast.storage.contract import Query, RunRow, RunStatus
 
 PAGE_MAX = 200
-WAIT_S_MAX = 60.0
-POLL_S = 0.2
-_CHECK_S = 5.0
-"""How often a request that waits checks that its token is still valid."""
 
 RunId = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")]
 Name = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[^\\x00-\\x1f\\x7f]*$")]
+Time = Annotated[float, Meta(ge=0, le=1e12)]
+"""Seconds since the epoch."""
 Seq = Annotated[int, Meta(ge=0, le=2**53)]
 Limit = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 _encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
@@ -45,11 +42,16 @@ class RunEntry(RunSummary, frozen=True, kw_only=True):
     queue: str
     active: tuple[str, ...]
     """The nodes that have started and not ended (the first few)."""
+    needs_attention: bool
+    """True if the run asks a question, failed, or should continue and does not."""
     crashed: bool
     """True if the run is under way, but no live process executes it."""
     asks: int
     """How many questions are open."""
+    retry_at: float | None
+    """When a node that failed is retried next; null if none is."""
     active_s: float
+    """For how many seconds its nodes have run in total."""
     reason: str
     """Why the run is where it is, in one sentence."""
     remedy: Remedy | None
@@ -86,6 +88,17 @@ class RunsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     queue: Name | UnsetType = UNSET
     id: Annotated[tuple[RunId, ...], Meta(max_length=PAGE_MAX)] = ()
     """List these runs only; repeatable. Ids of runs that do not exist are left out."""
+    prefix: Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")] | UnsetType = UNSET
+    """Only runs whose id begins with this text."""
+    asks: bool = False
+    """Only runs with open questions."""
+    attention: bool = False
+    """Only runs that need attention: they ask a question, failed, or should continue and do not. Such a page may have fewer runs
+    than `limit` although there is a next one."""
+    since: Time | UnsetType = UNSET
+    """Only runs that were created at this time or later."""
+    until: Time | UnsetType = UNSET
+    """Only runs that were created before this time."""
     cursor: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
     limit: Limit = 50
 
@@ -112,11 +125,18 @@ def list_runs(call: HttpCall[RunsQuery, None]) -> RunPage:
         parent=query.parent or None,
         queue=query.queue or None,
         ids=query.id or None,
+        prefix=query.prefix or "",
+        asks=query.asks,
+        created=(
+            None if query.since is UNSET else query.since,
+            None if query.until is UNSET else query.until,
+        ),
         limit=query.limit,
     )
+    cursor = None if query.cursor is UNSET else query.cursor
     try:
         page = Reader(backend.store, backend.engine.flows).page(
-            wanted, None if query.cursor is UNSET else query.cursor, backend.commands
+            wanted, cursor, backend.commands, attention=query.attention
         )
     except SettingError as fault:
         raise refuse("bad-cursor", str(fault)) from None
@@ -134,8 +154,10 @@ def _entry(one: pages.ListedRun) -> RunEntry:
         **msgspec.structs.asdict(run_summary(row)),
         queue=row.queue,
         active=row.active,
+        needs_attention=one.needs_attention,
         crashed=found.crashed,
         asks=one.asks,
+        retry_at=one.retry_at,
         active_s=one.active_s,
         reason=found.reason,
         remedy=found.remedies[0] if found.remedies else None,
@@ -147,18 +169,28 @@ def _entry(one: pages.ListedRun) -> RunEntry:
 
 async def get_run(call: HttpCall[RunQuery, None]) -> Answer:
     """Get a run as it is now; with `wait` and `after`, as soon as it has moved past that event."""
-    backend, run_id = call.backend, call.values["id"]
-    row = await _wait(call) if call.query.wait is not UNSET else await backend.read(backend.store.run, run_id)
+    if call.query.wait is UNSET:
+        return await call.backend.read(_answer_run, call)
+    row = await _wait(call)
+    return await call.backend.read(_answer_run, call, row)
+
+
+def _answer_run(call: HttpCall[RunQuery, None], row: RunRow | None = None) -> Answer:
+    """Answer with a run, in as few reads as possible: for a client that knows its last event, its row is enough."""
+    backend = call.backend
+    row = row or backend.store.run(call.values["id"])
     tag = etag(row)
     headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
     if tag in call.headers.get("if-none-match", "").replace("W/", "").split(", "):
         return Answer(status=304, headers=headers)
+    if waiting_requests(backend.store, row):  # the reason says for how long they have waited
+        return Answer(body=_encode(show_run(backend, row)), headers=headers)
     is_due = row.due_at is not None and row.due_at <= backend.clock.now()
-    key = (run_id, row.seq, row.digest, row.held, is_due)
-    body = backend.kept.get(key)
+    version = (row.seq, row.digest, row.held, is_due)
+    body = backend.kept.get(row.run_id, version)
     if body is None:
-        body = await backend.read(_encode_run, backend, row)
-        backend.kept.put(key, body)
+        body = _encode(show_run(backend, row))
+        backend.kept.put(row.run_id, version, body)
     return Answer(body=body, headers=headers)
 
 
@@ -172,27 +204,14 @@ async def _wait(call: HttpCall[RunQuery, None]) -> RunRow:
     backend, query = call.backend, call.query
     assert query.wait is not UNSET
     after = query.after
-    checked_at = backend.clock.now()
-    ends_at = checked_at + query.wait
-    gone = asyncio.ensure_future(call.gone())
-    try:
-        while True:
-            row = await backend.read(backend.store.run, call.values["id"])
-            now = backend.clock.now()
-            after = row.seq if after is UNSET else after
-            moved = row.seq > after or row.status in FINAL
-            if moved or now >= ends_at or backend.is_stopping or gone.done():
-                return row
-            if now - checked_at >= _CHECK_S:
-                checked_at = now
-                await backend.require_valid(call.who)
-            await sleep(backend.clock, min(POLL_S, ends_at - now))
-    finally:
-        gone.cancel()
 
+    def look() -> tuple[bool, RunRow]:
+        nonlocal after
+        row = backend.store.run(call.values["id"])
+        after = row.seq if after is UNSET else after
+        return row.seq > after or row.status in FINAL, row
 
-def _encode_run(backend: Backend, row: RunRow) -> bytes:
-    return _encode(show_run(backend, row))
+    return (await until(call, query.wait, look))[1]
 
 
 def show_run(backend: Backend, row: RunRow) -> ShownRun:

@@ -7,14 +7,50 @@ was sent: a part that was percent-encoded is never taken for a word of the table
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
+import msgspec
+
 from holdfast.core.validate import NODE_ID, RUN_ID
-from holdfast.server import health, logs, node_visits, overview, page_files, run_files, runs
-from holdfast.server.calls import ApiRoute
+from holdfast.reading import pages
+from holdfast.reading.comparison import Comparison
+from holdfast.reading.node_visits import NodeVisit
+from holdfast.reading.picture import PictureStates
+from holdfast.reading.previews import Preview
+from holdfast.reading.timeline import Timeline
+from holdfast.server import (
+    administration,
+    batch_requests,
+    board,
+    drawings,
+    health,
+    live,
+    logs,
+    overview,
+    page_files,
+    questions,
+    run_files,
+    run_nodes,
+    run_requests,
+    runs,
+    starts,
+    store_rows,
+    verb_inputs,
+    verbs,
+)
+from holdfast.server.calls import EVENTS, JSON, ApiRoute
+from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import refuse
+from holdfast.server.verb_headers import IF_MATCH, KEY, PREFER, TRACE
+from holdfast.storage.contract import RunRow
+from holdfast.storage.http import row_format
+from holdfast.storage.queues import Board, Queue
+from holdfast.storage.tokens import Role
+from holdfast.storage.upkeep import Facts
+from holdfast.upkeep.retention import Pruned
 
 API = "/api/v1"
 REST = "{path}"
@@ -23,9 +59,37 @@ REST = "{path}"
 VALUES: dict[str, re.Pattern[str]] = {
     "id": RUN_ID,
     "node": NODE_ID,
+    "queue": RUN_ID,
+    "token": re.compile(r"[0-9A-Za-z_-]{1,64}"),
+    "fingerprint": re.compile(r"[0-9a-f]{64}"),
     "path": re.compile(r"[^\x00-\x1f\x7f\\]{1,1000}"),
 }
 """Name of a variable part -> what it may be."""
+_MEANINGS = {
+    "id": "the id of a run",
+    "node": "the name of a node",
+    "queue": "the name of a queue",
+    "token": "the id of a token",
+    "fingerprint": "the fingerprint of a flow",
+    "path": "the name of a file",
+}
+
+
+def _rows(
+    path: str,
+    handler: Callable[[Any], Any],
+    output: Any,
+    *,
+    query: type[msgspec.Struct] = NoQuery,
+    role: Role = "read",
+) -> ApiRoute:
+    """Return a route that gives rows of the store; without a type of output, it gives bytes."""
+    media_type = JSON if output is not None else run_files.BINARY
+    path = f"{API}/store{path}"
+    return ApiRoute(
+        method="GET", path=path, role=role, handler=handler, query=query, output=output, media_type=media_type
+    )
+
 
 ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(
@@ -56,6 +120,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=logs.list_events,
         query=logs.EventsQuery,
         output=logs.EventPage,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET",
@@ -72,6 +137,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=logs.get_state,
         query=logs.StateQuery,
         output=logs.StateAt,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET",
@@ -80,14 +146,48 @@ ROUTES: tuple[ApiRoute, ...] = (
         handler=logs.get_diff,
         query=logs.DiffQuery,
         output=logs.Diff,
+        statuses=(200, 304),
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/timeline",
+        role="read",
+        handler=drawings.get_timeline,
+        query=drawings.TimelineQuery,
+        output=Timeline,
+        statuses=(200, 304),
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/picture",
+        role="read",
+        handler=drawings.get_picture,
+        query=drawings.PictureQuery,
+        output=PictureStates,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET",
         path=f"{API}/runs/{{id}}/nodes/{{node}}",
         role="read",
-        handler=node_visits.get_visit,
-        query=node_visits.VisitQuery,
-        output=node_visits.NodeVisit,
+        handler=run_nodes.get_visit,
+        query=run_nodes.VisitQuery,
+        output=NodeVisit,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/questions",
+        role="read",
+        handler=questions.list_questions_of_run,
+        query=questions.QuestionsOfRunQuery,
+        output=questions.QuestionsOfRun,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/requests",
+        role="read",
+        handler=run_requests.list_requests,
+        output=run_requests.RequestsOfRun,
     ),
     ApiRoute(
         method="GET",
@@ -122,17 +222,26 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="GET",
         path=f"{API}/compare",
         role="read",
-        handler=logs.compare_runs,
+        handler=logs.get_comparison,
         query=logs.CompareQuery,
-        output=logs.Comparison,
+        output=Comparison,
     ),
     ApiRoute(
         method="GET",
         path=f"{API}/questions",
         role="read",
-        handler=overview.list_questions,
-        query=overview.QuestionsQuery,
-        output=overview.QuestionList,
+        handler=questions.list_questions,
+        query=questions.QuestionsQuery,
+        output=pages.QuestionPage,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/pictures/{{fingerprint}}",
+        role="read",
+        handler=drawings.get_flow_picture,
+        query=drawings.FlowPictureQuery,
+        output=drawings.FlowPicture,
+        statuses=(200, 304),
     ),
     ApiRoute(
         method="GET", path=f"{API}/flows", role="read", handler=overview.list_flows, output=overview.FlowList
@@ -145,12 +254,186 @@ ROUTES: tuple[ApiRoute, ...] = (
         output=overview.QueueList,
     ),
     ApiRoute(
+        method="GET", path=f"{API}/workers", role="read", handler=board.list_workers, output=board.WorkerList
+    ),
+    ApiRoute(method="GET", path=f"{API}/board", role="read", handler=board.get_board, output=board.BoardView),
+    ApiRoute(
         method="GET",
         path=f"{API}/doctor",
         role="read",
         handler=overview.get_doctor,
         query=overview.DoctorQuery,
         output=overview.Examination,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/live",
+        role="read",
+        handler=live.get_live,
+        query=live.LiveQuery,
+        media_type=EVENTS,
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs",
+        role="start",
+        handler=starts.start_run,
+        headers=(KEY, TRACE),
+        body=verb_inputs.StartInput,
+        output=runs.ShownRun,
+        statuses=(200, 201),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/resume",
+        role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
+        handler=verbs.resume_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.ResumeInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/retry",
+        role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
+        handler=verbs.retry_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.RetryInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/skip",
+        role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
+        handler=verbs.skip_node,
+        query=verbs.VerbQuery,
+        body=verb_inputs.SkipInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/cancel",
+        role="operate",
+        preview=Preview,
+        headers=(KEY, PREFER, IF_MATCH),
+        handler=verbs.cancel_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.CancelInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/fork",
+        role="operate",
+        preview=Preview,
+        headers=(KEY, IF_MATCH),
+        handler=starts.fork_run,
+        query=verbs.VerbQuery,
+        body=verb_inputs.ForkInput,
+        output=runs.ShownRun,
+        statuses=(200, 201),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/pause",
+        role="operate",
+        headers=(KEY, PREFER),
+        handler=verbs.pause_run,
+        body=verb_inputs.PauseInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/edit",
+        role="operate",
+        headers=(KEY, PREFER),
+        handler=verbs.edit_run,
+        body=verb_inputs.EditInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/answer",
+        role="operate",
+        headers=(KEY, PREFER),
+        handler=verbs.answer_question,
+        body=verb_inputs.AnswerInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/signal",
+        role="start",
+        headers=(KEY, PREFER),
+        handler=verbs.send_signal,
+        body=verb_inputs.SignalInput,
+        output=verbs.SentRequest,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/requests",
+        role="operate",
+        handler=batch_requests.ask_runs,
+        headers=(KEY,),
+        query=verbs.VerbQuery,
+        body=batch_requests.BatchInput,
+        output=batch_requests.BatchAnswer,
+        statuses=(200, 202),
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/runs/{{id}}/prune",
+        role="admin",
+        handler=administration.prune_run,
+        query=verbs.VerbQuery,
+        body=administration.PruneInput,
+        output=Pruned,
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/queues/{{queue}}",
+        role="admin",
+        handler=administration.limit_queue,
+        body=administration.QueueInput,
+        output=Queue,
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/tokens",
+        role="admin",
+        handler=administration.list_tokens,
+        output=administration.TokenList,
+    ),
+    ApiRoute(
+        method="POST",
+        path=f"{API}/tokens",
+        role="admin",
+        handler=administration.create_token,
+        headers=(KEY,),
+        body=administration.TokenInput,
+        output=administration.NewToken,
+        statuses=(201,),
+    ),
+    ApiRoute(
+        method="DELETE",
+        path=f"{API}/tokens/{{token}}",
+        role="admin",
+        handler=administration.revoke_token,
+        output=administration.TokenView,
     ),
     ApiRoute(
         method="GET", path="/metrics", role="read", handler=health.get_metrics, media_type=health.METRICS_TYPE
@@ -164,7 +447,23 @@ ROUTES: tuple[ApiRoute, ...] = (
         media_type=health.TEXT,
         statuses=(200, 503),
     ),
-)
+    _rows("", store_rows.get_store, row_format.StoreAbout),
+    _rows("/runs", store_rows.get_stored_runs, row_format.StoredRuns, query=store_rows.WantedQuery),
+    _rows("/runs/{id}", store_rows.get_stored_run, RunRow),
+    _rows("/runs/{id}/events", store_rows.get_stored_events, row_format.StoredEvents, query=store_rows.WantedQuery),
+    _rows("/tails", store_rows.get_stored_tails, row_format.StoredTails, query=store_rows.WantedQuery),
+    _rows("/runs/{id}/snapshot", store_rows.get_stored_snapshot, row_format.StoredSnapshot, query=store_rows.StoredSnapshotQuery),
+    _rows("/runs/{id}/inbox", store_rows.get_stored_inbox, row_format.StoredRequests),
+    _rows("/runs/{id}/upkeep", store_rows.get_stored_upkeep, row_format.StoredUpkeep),
+    _rows("/runs/{id}/streams", store_rows.get_stored_streams, row_format.StoredStreams),
+    _rows("/definition", store_rows.get_stored_definition, row_format.StoredDefinition, query=store_rows.FingerprintQuery),
+    _rows("/blob", store_rows.get_stored_blob, None, query=store_rows.BlobQuery),
+    _rows("/holders", store_rows.get_stored_holders, row_format.StoredHolders),
+    _rows("/offers", store_rows.get_stored_offers, row_format.StoredOffers),
+    _rows("/board", store_rows.get_stored_board, Board),
+    _rows("/facts", store_rows.get_stored_facts, Facts),
+    _rows("/check", store_rows.check_store, row_format.Damage, role="admin"),
+)  # fmt: skip
 
 _VARIABLE = re.compile(r"\{(\w+)\}")
 
@@ -241,6 +540,5 @@ def _read_value(name: str, raw: str) -> str:
     except UnicodeDecodeError:
         value = ""
     if not VALUES[name].fullmatch(value):
-        what = {"id": "the id of a run", "node": "the name of a node"}.get(name, "the name of a file")
-        raise refuse("bad-parameter", f"A part of the path is not {what}.")
+        raise refuse("bad-parameter", f"A part of the path is not {_MEANINGS[name]}.")
     return value

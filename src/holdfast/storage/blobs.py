@@ -16,9 +16,9 @@ Invariants:
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import msgspec
 import zstandard
@@ -40,6 +40,15 @@ class Blob(msgspec.Struct, frozen=True, gc=False):
     def of(cls, body: bytes) -> Blob:
         """Create the blob with this content."""
         return cls(sha256(body).hexdigest(), body)
+
+
+class Piece(NamedTuple):
+    """A part of a partial stream: its data, and the mark from which the next part begins."""
+
+    data: bytes
+    mark: int
+    anew: bool = False
+    """True if the stream was deleted and has begun again: `data` is its beginning."""
 
 
 class Blobs(Protocol):
@@ -86,6 +95,12 @@ class Blobs(Protocol):
 
     def spilled(self, run_id: str) -> dict[str, bytes]:
         """Return the partial streams of a run, ordered by key, each up to its last complete record."""
+
+    def spilled_after(self, marks: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Piece]]:
+        """Return all partial streams of these runs, each from the mark that an earlier call has returned for it (0: from its
+        beginning) up to its last complete record. What is before the marks is not read again. Runs without partial streams are
+        left out.
+        """
 
     def unspill(self, run_id: str, keys: Iterable[str]) -> None:
         """Delete partial streams of a run; unknown keys are ignored. After a power loss, a deleted stream may reappear; the

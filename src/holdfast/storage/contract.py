@@ -4,7 +4,8 @@
 A store keeps, per run: a log of rows without gaps, one run row that summarises the log, snapshots that make loading fast, a lease
 (which engine may append) and an inbox (requests from all other processes). Beside the runs it keeps blobs, which are values too
 large for a log (`holdfast.storage.blobs`), queues of runs that wait for a worker (`holdfast.storage.queues`), and tokens, which
-say who may use the server of the store (`holdfast.storage.tokens`). It never interprets the body of an event.
+say who may use the server of the store (`holdfast.storage.tokens`). Followers of runs read its feed (`Feed`). It never interprets
+the body of an event.
 
 The most important write is `append`. It is conditional: the log must end at `expected_seq`, and the writer must still hold the
 lease with `fence`. Both are checked in the transaction that writes, so a writer that has lost the lease cannot write, whatever
@@ -18,7 +19,7 @@ used in the child, raises `StoreUnusable` from every verb. Every verb may raise 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, Protocol, TypeAlias
 
 import msgspec
@@ -180,6 +181,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The engine that has the lease, whether its process is alive or dead."""
     held: bool
     """True if the lease keeps other engines out: it has not expired, and its holder is not known to be dead."""
+    fault: str = ""
+    """Only in a listing: why the row cannot be read; then labels, active nodes and rewinds are left out. Empty if it can."""
 
     @property
     def position(self) -> Position:
@@ -232,6 +235,39 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 Verdict: TypeAlias = HoldfastError | None
 
 
+# --- the ends of many logs ---------------------------------------------------------------------------
+
+NO_EVENTS = 2**32 - 1
+"""The `after` of a run of which only the end is wanted: no log has an event after it."""
+
+
+class Tail(msgspec.Struct, gc=False):
+    """The end of a log: where it ends, the status of its run, and the events after some place."""
+
+    seq: int
+    """The seq of the last event."""
+    status: RunStatus
+    held: bool
+    """True if an engine that is not known to be dead holds the run, as in `RunRow.held`."""
+    rows: list[Row]
+    """Events after the place that was asked for, oldest first; there may be more of them."""
+
+
+class Feed(Protocol):
+    """The method of a store that followers use. It is synchronous, may be called from any thread, and raises the errors that
+    every method of a store may raise.
+    """
+
+    def look(self, after: Mapping[str, int], limit: int) -> dict[str, Tail]:
+        """Return the ends of these logs, each with up to `limit` of its events after the given seq, all as of one moment and in
+        one query. Runs that do not exist are left out. Events that a compaction has removed are left out, too: the first event
+        may then be more than one after the given seq.
+        """
+
+
+# --- the store ---------------------------------------------------------------------------------------
+
+
 class Store(Protocol):
     """The methods that a store must implement. The docstring of this module says what applies to all of them."""
 
@@ -254,6 +290,10 @@ class Store(Protocol):
     @property
     def tokens(self) -> Tokens:
         """The methods that keep the tokens of the server."""
+
+    @property
+    def feed(self) -> Feed:
+        """The method that looks at the ends of many logs."""
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         """Write a batch of appends in one transaction; when this returns, they are durable. Returns a verdict for each append, in

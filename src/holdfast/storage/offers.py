@@ -124,7 +124,8 @@ def list_queues(
 
 def list_offered(told: Iterable[Cells]) -> tuple[OnOffer, ...]:
     """Return what is on offer by flow and queue, from the rows of the query `count_offers`."""
-    runs: Counter[tuple[str, str]] = Counter()
-    for flow, queue, count in told:
-        runs[flow, queue] += count
-    return tuple(OnOffer(flow, queue, count) for (flow, queue), count in sorted(runs.items()))
+    found: dict[tuple[str, str], OnOffer] = {}
+    for flow, queue, runs, asking, waiting in told:
+        one = found.get((flow, queue), OnOffer(flow, queue, 0))
+        found[flow, queue] = OnOffer(flow, queue, one.runs + runs, one.asking + asking, one.waiting + waiting)
+    return tuple(found[place] for place in sorted(found))

@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
+from holdfast.core.run_state import ENDED
 from holdfast.errors import HoldfastError
 from holdfast.storage.leases import Holder, Lease
 
@@ -84,6 +85,10 @@ class OnOffer(msgspec.Struct, frozen=True, gc=False):
     flow: str
     queue: str
     runs: int
+    asking: int = 0
+    """How many of these runs also ask a question."""
+    waiting: int = 0
+    """How many of these runs wait, and are due."""
 
 
 class Minute(msgspec.Struct, frozen=True, gc=False):
@@ -109,9 +114,7 @@ class Board(msgspec.Struct, frozen=True, kw_only=True):
     asks: int
     """How many questions are open. Runs whose row does not tell (`RunRow.asks` is None) are not counted."""
     asking: int
-    """How many runs ask, or may ask (their row does not tell), and have not failed."""
-    offered: tuple[OnOffer, ...]
-    """What is on offer, by flow and queue; runs that are on offer only because of a request are left out."""
+    """How many runs ask a question and have not failed. Runs whose row does not tell are not counted."""
     minutes: tuple[Minute, ...]
     """The last 60 minutes, oldest first; the last one has not ended. A run that was resumed since is not counted."""
     holders: tuple[LiveHolder, ...]
@@ -123,7 +126,8 @@ def minutes_until(now: float, ends: Iterable[tuple[int, str, int]]) -> tuple[Min
     last = int(now // 60)
     counted: dict[int, dict[str, int]] = {}
     for minute, status, count in ends:
-        counted.setdefault(minute, {})[status] = count
+        if status in ENDED:  # a damaged run may have another
+            counted.setdefault(minute, {})[status] = count
     return tuple(
         Minute(minute * 60.0, **counted.get(minute, {}))
         for minute in range(last - BOARD_MINUTES + 1, last + 1)
@@ -178,6 +182,12 @@ class Queues(Protocol):
         """Return the live holders, whether or not they are workers, ordered by id. A holder's flows, queues and version are those
         of its last renewal or claim.
         """
+
+    def offered(self) -> tuple[OnOffer, ...]:
+        """Return how many runs of each flow and queue are on offer, in this order, without those that are on offer only because
+        of a request.
+        """
+        ...
 
     def board(self) -> Board:
         """Return how many runs have each status, how many ended in each of the last 60 minutes, and the live holders."""

@@ -1,16 +1,17 @@
-"""Convert rows that SQLite and PostgreSQL store in the same columns to structs and back: run rows, holders, tokens, the
-generation of a store.
+"""Convert rows that SQLite and PostgreSQL store in the same columns to structs and back: run rows, ends of logs, holders,
+tokens, the generation of a store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
+from holdfast.core.validate import RUN_ID
 from holdfast.errors import StoreCorrupt
-from holdfast.storage.contract import Holder, Request, RunRow
+from holdfast.storage.contract import NO_EVENTS, Holder, Request, Row, RunRow, Tail
 from holdfast.storage.tokens import Token
 
 _encode = msgspec.json.Encoder().encode
@@ -46,7 +47,7 @@ def holder_cells(holder: Holder, at: float | None) -> tuple[Any, ...]:
 
 
 def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow:
-    """Return a `RunRow` from the columns that both databases select for it. Raises `StoreCorrupt` if they cannot be read."""
+    """Return a `RunRow` from the columns that both databases select for it. If some cannot be read, its `fault` says so."""
     (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
      active, error, rewinds, due_at, fence, queue, priority, asks, active_s, situation) = cells[:22]  # fmt: skip
     try:
@@ -58,10 +59,46 @@ def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow
             situation=situation,
         )  # fmt: skip
     except msgspec.MsgspecError as fault:
-        raise StoreCorrupt(
-            f"run {run_id!r}: the row of this run is damaged ({fault}). Restore the store from a backup. The "
-            "other runs are not affected: each can still be shown and archived by its id."
-        ) from fault
+        return RunRow(
+            run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
+            created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels={}, parent=parent, active=(),
+            error=error, rewinds=(), due_at=due_at, fence=fence, holder=holder, held=held, queue=queue, priority=priority,
+            fault=f"run {run_id!r}: the row of this run is damaged ({fault}). Restore the store from a backup. The "
+                  "other runs are not affected: each can still be shown and archived by its id.",
+        )  # fmt: skip
+
+
+def require_whole(row: RunRow) -> RunRow:
+    """Return the row of a run. Raises `StoreCorrupt` if it could not be read."""
+    if row.fault:
+        raise StoreCorrupt(row.fault)
+    return row
+
+
+def askable(after: Mapping[str, int]) -> dict[str, int]:
+    """Leave out what cannot be the id of a run, because a database would refuse the whole query, and limit the seqs: SQLite keys
+    events by run << 32 | seq, so a larger seq would select events of another run.
+    """
+    return {run_id: min(seq, NO_EVENTS) for run_id, seq in after.items() if RUN_ID.fullmatch(run_id)}
+
+
+def tails_of(
+    found: Iterable[tuple[Any, ...]], is_held: Callable[[Holder, tuple[Any, ...]], bool], first: int
+) -> dict[str, Tail]:
+    """Return the ends of logs from the rows of the query `feed`, whose columns of holders begin at `first`."""
+    tails: dict[str, Tail] = {}
+    known: dict[str, bool] = {}  # each holder is checked once, however many runs it holds
+    last = first + len(Holder.__struct_fields__)
+    for cells in found:
+        run_id, holder_id = cells[0], cells[first]
+        tail = tails.get(run_id)
+        if tail is None:
+            if holder_id is not None and holder_id not in known:
+                known[holder_id] = is_held(read_holder(cells[first:last]), cells)
+            tail = tails[run_id] = Tail(cells[1], cells[2], known.get(holder_id, False), [])
+        if cells[last] is not None:
+            tail.rows.append(Row(*cells[last:]))
+    return tails
 
 
 def request_of(cells: tuple[Any, ...]) -> Request:

@@ -22,6 +22,7 @@ ROLES: tuple[Role, ...] = get_args(Role)
 """The roles, each of which may do everything that the roles before it may do."""
 Kind: TypeAlias = Literal["person", "agent"]
 
+NAME_MAX = 64
 SECRET_BYTES = 32
 _ID_BYTES = 6
 _TEXT = re.compile(r"([0-9A-Za-z_-]{1,64})\.([0-9A-Za-z_-]{16,512})")
@@ -87,6 +88,35 @@ def digest_of(secret: str) -> bytes:
 def new_text() -> str:
     """Return the text of a new token: a random id and a random secret."""
     return f"{secrets.token_hex(_ID_BYTES)}.{secrets.token_urlsafe(SECRET_BYTES)}"
+
+
+def new_token(
+    name: str | None,
+    role: Role,
+    *,
+    kind: Kind,
+    now: float,
+    created_by: str | None,
+    expires_at: float | None = None,
+    token_id: str | None = None,
+) -> tuple[Token, str]:
+    """Return a new token and its text, which has the secret. Raises `SettingError` for a name that logs cannot show."""
+    if not name or len(name) > NAME_MAX or not name.isprintable() or "/" in name or ":" in name:
+        raise SettingError(
+            "give the name of the person or program that will use the token, without / and :, as in `holdfast token create ada`"
+        )
+    random_id, _, secret = new_text().partition(".")
+    made = Token(
+        id=token_id or random_id,
+        name=name,
+        role=role,
+        kind=kind,
+        digest=digest_of(secret),
+        created_at=now,
+        created_by=created_by,
+        expires_at=expires_at,
+    )
+    return made, f"{made.id}.{secret}"
 
 
 def split(text: str) -> tuple[str, str] | None:

@@ -22,8 +22,9 @@ from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.postgres.address import SECRET_OPTIONS, SHOWN_OPTIONS, Address
 from holdfast.storage.sqlite.store import SqliteStore
 
-SCHEMES = ("memory", "sqlite", "postgresql")
+SCHEMES = ("memory", "sqlite", "postgresql", "https", "http")
 _POSTGRES = ("postgresql", "postgres")
+_SERVERS = ("https", "http")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _NAME = re.compile(r"[A-Za-z0-9._-]{0,128}")
 _PATH = re.compile(r"(?:~|\.{1,2}/|/(?!/))")
@@ -39,9 +40,13 @@ def open_store(
     blobs: str | os.PathLike[str] | None = None,
 ) -> Store:
     """Open the store at `memory://[name]`, `sqlite:///path` (`sqlite:////path` for an absolute path), a bare path, which means
-    SQLite, or `postgresql://…`. Its blobs are where this kind of store keeps them, or at the URL `blobs`. Without `clock`, a
-    store uses the clock that all its users share: this machine's, or that of the database server.
+    SQLite, `postgresql://…`, or that of a server, `https://…`. Its blobs are where this kind of store keeps them, or at the URL
+    `blobs`. Without `clock`, a store uses the clock that all its users share: this machine's, or that of the database server.
     """
+    if blobs and is_server(url):
+        raise SettingError(
+            "the blobs of a store on a server are read through the server: leave out the option blobs (HOLDFAST_BLOBS)"
+        )
     store = _open(url, clock)
     try:
         if blobs:
@@ -84,6 +89,11 @@ def is_there(url: str | os.PathLike[str]) -> bool:
     return postgres.is_there(os.fspath(url))
 
 
+def is_server(url: str | os.PathLike[str]) -> bool:
+    """Return whether the URL names a server, whose store can be read and asked, but not executed on."""
+    return _scheme(url) in _SERVERS
+
+
 def is_memory(url: str | os.PathLike[str]) -> bool:
     """Return whether the URL names a store in memory, which only this process can use and which ends with it."""
     return _scheme(url) == "memory"
@@ -113,6 +123,8 @@ def shown(url: str | os.PathLike[str]) -> str:
         scheme = match[1].lower()
         if scheme in _POSTGRES:
             return Address(text).url
+        if scheme in _SERVERS:
+            return _server_url(text)
     except SettingError:
         return "URL"
     return text if scheme in SCHEMES else f"{scheme}://…"
@@ -138,9 +150,14 @@ def _open(
         return SqliteStore(_sqlite_path(rest), clock=clock or machine)
     if scheme in _POSTGRES:
         return _postgres(text, clock)
+    if scheme in _SERVERS:
+        from holdfast.storage.http.store import RemoteStore  # here, because it imports TLS, which takes time
+
+        return RemoteStore(text)
     raise SettingError(
         f"no store has the scheme {scheme!r}{did_you_mean(scheme, SCHEMES) or '.'} "
-        "A store URL is memory://[name], sqlite:///path or a bare path, which means SQLite, or postgresql://…"
+        "A store URL is memory://[name], sqlite:///path or a bare path, which means SQLite, postgresql://…, or https://… for the "
+        "store of a server."
     )
 
 
@@ -149,6 +166,12 @@ def _postgres(url: str, clock: Callable[[], float] | None) -> Store:
     from holdfast.storage.postgres.store import PostgresStore
 
     return PostgresStore(url, clock=clock)
+
+
+def _server_url(text: str) -> str:
+    from holdfast.storage.http.server_url import ServerUrl
+
+    return ServerUrl.parse(text).text
 
 
 def _require_driver() -> None:

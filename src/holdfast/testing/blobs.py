@@ -23,7 +23,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from holdfast.errors import BlobCorrupt, BlobMissing, SettingError
-from holdfast.storage.blobs import Blob, Blobs
+from holdfast.storage.blobs import Blob, Blobs, Piece
 from holdfast.testing.appends import in_threads, raises
 
 KEYS = ("a", "A", "write.1.1.1", "", ".", "..", "../../x", "/etc/passwd", "a/b", "%2e", "\\", " ", "\n", "é", "日本", "🐙",
@@ -205,6 +205,46 @@ class BlobsConformance:
         self.blobs.spill("r1", "a", b"new")
         assert self.blobs.spilled("r1") == {"a": b"new"}
 
+    def test_streams_are_read_on_from_their_marks(self) -> None:
+        assert self.blobs.spilled_after({"r1": {}, "r2": {"a": 7}}) == {}
+        self.blobs.spill("r1", "a", b"one")
+        self.blobs.spill("r1", "b", b"x")
+        self.blobs.spill("r2", "a", b"other")
+        first = self.blobs.spilled_after({"r1": {}, "r2": {}, "r3": {}})
+        assert _data(first) == {"r1": {"a": b"one", "b": b"x"}, "r2": {"a": b"other"}}
+        self.blobs.spill("r1", "a", b"two")
+        self.blobs.spill("r1", "a", b"three")
+        self.blobs.spill("r1", "c", b"new")
+        second = self.blobs.spilled_after(_marks(first))
+        assert _data(second) == {"r1": {"a": b"twothree", "b": b"", "c": b"new"}, "r2": {"a": b""}}
+        assert _data(self.blobs.spilled_after(_marks(second))) == {
+            "r1": {"a": b"", "b": b"", "c": b""},
+            "r2": {"a": b""},
+        }
+        assert _data(self.blobs.spilled_after({"r1": {}})) == {
+            "r1": {"a": b"onetwothree", "b": b"x", "c": b"new"}
+        }
+        assert not any(piece.anew for streams in second.values() for piece in streams.values())
+
+    def test_a_stream_that_begins_anew_is_read_from_its_beginning(self) -> None:
+        for part in (b"old one", b"old two"):
+            self.blobs.spill("r1", "a", part)
+        marks = _marks(self.blobs.spilled_after({"r1": {}}))
+        self.blobs.unspill("r1", ["a"])
+        assert self.blobs.spilled_after(marks) == {}
+        self.blobs.spill("r1", "a", b"new")
+        piece = self.blobs.spilled_after(marks)["r1"]["a"]
+        assert (piece.data, piece.anew) == (b"new", True)
+
+    def test_any_key_of_a_stream_can_be_read_on(self) -> None:
+        for key in KEYS:
+            self.blobs.spill("r1", key, b"one")
+        marks = _marks(self.blobs.spilled_after({"r1": {}}))
+        assert list(marks["r1"]) == sorted(KEYS)
+        for key in KEYS:
+            self.blobs.spill("r1", key, b"two")
+        assert _data(self.blobs.spilled_after(marks)) == {"r1": dict.fromkeys(sorted(KEYS), b"two")}
+
     def test_runs_whose_ids_differ_in_case_only_are_two(self) -> None:
         self.blobs.spill("run", "a", b"small")
         self.blobs.spill("RUN", "a", b"large")
@@ -216,6 +256,7 @@ class BlobsConformance:
             for use in (
                 lambda run: self.blobs.spill(run, "a", b"x"),
                 self.blobs.spilled,
+                lambda run: self.blobs.spilled_after({run: {}}),
                 lambda run: self.blobs.unspill(run, ["a"]),
             ):
                 with raises(SettingError, "is not a valid run id"):
@@ -235,3 +276,11 @@ class BlobsConformance:
 
         in_threads(5, spill)
         assert self.blobs.spilled("r1") == {"a": b"0123456789" * 100}
+
+
+def _data(found: dict[str, dict[str, Piece]]) -> dict[str, dict[str, bytes]]:
+    return {run_id: {key: piece.data for key, piece in streams.items()} for run_id, streams in found.items()}
+
+
+def _marks(found: dict[str, dict[str, Piece]]) -> dict[str, dict[str, int]]:
+    return {run_id: {key: piece.mark for key, piece in streams.items()} for run_id, streams in found.items()}

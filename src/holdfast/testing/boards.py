@@ -111,7 +111,7 @@ class BoardConformance:
         at = self.time.at
         assert board.holders == (LiveHolder(holder=self.worker, held=1, registered_at=at, seen_at=at),)
 
-    def test_the_board_counts_what_is_on_offer_by_flow_and_queue_and_runs_that_ask(self) -> None:
+    def test_what_is_on_offer_is_counted_by_flow_and_queue(self) -> None:
         at = self.time.at
         self.create_pending("r1", asks=0)
         self.create_pending("r2", flow="other", status="interrupted", asks=0)
@@ -119,22 +119,25 @@ class BoardConformance:
         self.create_pending("later", due_at=at + 1, asks=0)
         self.create_pending("sleeps", status="waiting", due_at=at + 1, asks=0)
         self.create_pending("asks", status="waiting", asks=2)
+        self.create_pending("both", queue="mail", status="interrupted", asks=1)
         self.create_pending("old", status="paused")
         self.create_pending("failed", status="failed", asks=1)
         self.create_held(self.worker, "r4", asks=0)
         board = self.another().queues.board()
-        assert board.offered == (
+        assert self.another().queues.offered() == (
             OnOffer("flow", "default", 1),
+            OnOffer("flow", "mail", 1, 1),
             OnOffer("other", "default", 1),
-            OnOffer("other", "mail", 1),
+            OnOffer("other", "mail", 1, waiting=1),
         )
-        assert (board.asks, board.asking) == (3, 2)
-        assert self.offered() == {"r1", "r2", "r3"}
+        assert (board.asks, board.asking) == (4, 2)
+        assert self.offered() == {"r1", "r2", "r3", "both"}
+        assert self.offered(asks=True) == {"both"}
         assert self.offered(flow="other", queue="mail") == {"r3"}
         assert self.offered(status=("failed", "paused")) == set()
         self.time.pass_s(TTL_S + 1)
-        assert self.offered() == {"r1", "r2", "r3", "later", "sleeps", "r4"}
-        assert sum(one.runs for one in self.queues.board().offered) == 6
+        assert self.offered() == {"r1", "r2", "r3", "both", "later", "sleeps", "r4"}
+        assert sum(one.runs for one in self.queues.offered()) == 7
 
     def test_a_run_whose_holder_died_is_on_offer(self) -> None:
         dead = dead_process()
@@ -142,7 +145,7 @@ class BoardConformance:
             return  # on this platform it is not known whether a process is alive; only the expiry of leases counts
         self.create_held(dead, "r1")
         self.create_held(dead, "r2", status="completed")
-        assert self.queues.board().offered == (OnOffer("flow", "default", 1),)
+        assert self.queues.offered() == (OnOffer("flow", "default", 1),)
         assert self.offered() == {"r1"}
 
     def offered(self, **conditions: Any) -> set[str]:

@@ -19,7 +19,7 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import FenceLost, StoreBusy
-from holdfast.storage.contract import Append, Holder, Lease, Request, Row, RunRow, Store, Verdict
+from holdfast.storage.contract import Append, Feed, Holder, Lease, Request, Row, RunRow, Store, Verdict
 from holdfast.storage.queues import Posted, Queues, Taken, Wanted
 from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
@@ -288,6 +288,7 @@ class FaultyStore:
         self.queues: Any = _FaultyQueues(self, disk.queues, Queues)
         self.upkeep: Any = _FaultyPart(self, disk.upkeep, Upkeep)
         self.tokens: Any = _FaultyPart(self, disk.tokens, Tokens)
+        self.feed: Any = _FaultyPart(self, disk.feed, Feed)
         for name in _verbs(Store, FaultyStore):
             setattr(self, name, partial(self.call, name, getattr(disk, name)))
 

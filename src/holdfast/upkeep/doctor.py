@@ -17,8 +17,9 @@ from holdfast.core.definition import NodeOptions
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import OPEN
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
+from holdfast.reading.attention import PATIENCE_S, is_problem
 from holdfast.reading.changes import compare
-from holdfast.reading.diagnosis import Case, Diagnosis, Kind, case_of, diagnose, may_be_claimed
+from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Query, RunRow, Store, in_order
@@ -27,13 +28,6 @@ from holdfast.storage.queues import Queue
 from holdfast.storage.rows import unpack
 from holdfast.storage.upkeep import Facts
 
-_WELL: frozenset[Kind] = frozenset({"executing", "waiting", "completed", "cancelled"})
-"""Kinds of diagnosis that need no report: the run continues by itself, or has ended."""
-
-PATIENCE_S = 60.0
-"""Seconds for which a run may wait although a live worker takes its flow and is idle, or its queue is full, before the doctor
-reports it. A run that no live worker takes is reported at once.
-"""
 SKEW_S = 5.0
 LOG_BYTES = 256 * 1024 * 1024
 SLOT_BYTES = 8 * 1024 * 1024 * 1024
@@ -52,8 +46,7 @@ def judge(case: Case, now: float, commands: CommandLine | None = None) -> Diagno
     worker.
     """
     found = diagnose(case, now, commands)
-    is_well = found.kind in _WELL or may_be_claimed(case, found, now, PATIENCE_S)
-    return None if is_well else found
+    return found if is_problem(case, found, now, PATIENCE_S) else None
 
 
 def look_over(facts: Facts, now: float, damage: list[str]) -> Iterator[Diagnosis]:

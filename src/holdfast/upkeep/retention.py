@@ -81,18 +81,42 @@ def prune(store: Store, run_id: str, keep_last: int = KEEP_LAST) -> Pruned:
     """Retire all but the last `keep_last` current checkpoints of a run, and delete the snapshots that only the retired ones
     needed.
     """
+    pruned, unneeded = _plan(store, run_id, keep_last)
+    if unneeded or pruned.retired > store.upkeep.trimmed(run_id).retired:
+        store.upkeep.retire(run_id, pruned.retired, unneeded)
+    return pruned
+
+
+def plan(store: Store, run_id: str, keep_last: int = KEEP_LAST, *, compact: bool = False) -> Pruned:
+    """Return what `prune`, or `compact`, would do with a run now. Changes nothing."""
+    pruned, _ = _plan(store, run_id, keep_last)
+    if not compact:
+        return pruned
+    row = store.run(run_id)
+    last = _last_checkpoints(store, row, keep_last + 1)
+    seq, state, why = _base_place(store, row, last[0] if len(last) > keep_last else 0)
+    if state is None:
+        return msgspec.structs.replace(pruned, why=why)
+    return msgspec.structs.replace(pruned, base=seq, events=seq - history.began_after(store, row), why=why)
+
+
+def _plan(store: Store, run_id: str, keep_last: int) -> tuple[Pruned, list[int]]:
+    """Return what retiring old checkpoints of a run comes to, and the seqs of the snapshots that are not needed then."""
     check_count(keep_last, "keep_last")
     row = store.run(run_id)
     last = _last_checkpoints(store, row, keep_last + 1)
     trimmed = store.upkeep.trimmed(run_id)
     if len(last) <= keep_last:
-        return Pruned(run_id=run_id, kept=len(last), retired=trimmed.retired, base=trimmed.base)
-    oldest = last[1]
-    unneeded = _find_unneeded(store.upkeep.snapshots(run_id), row, oldest)
-    if oldest > trimmed.retired or unneeded:
-        store.upkeep.retire(run_id, oldest, unneeded)
-    retired = max(oldest, trimmed.retired)
-    return Pruned(run_id=run_id, kept=keep_last, retired=retired, snapshots=len(unneeded), base=trimmed.base)
+        return Pruned(run_id=run_id, kept=len(last), retired=trimmed.retired, base=trimmed.base), []
+    unneeded = _find_unneeded(store.upkeep.snapshots(run_id), row, last[1])
+    pruned = Pruned(
+        run_id=run_id,
+        kept=keep_last,
+        retired=max(last[1], trimmed.retired),
+        snapshots=len(unneeded),
+        base=trimmed.base,
+    )
+    return pruned, unneeded
 
 
 def _last_checkpoints(store: Store, row: RunRow, count: int) -> list[int]:

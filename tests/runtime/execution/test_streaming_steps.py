@@ -15,8 +15,8 @@ from harness import Stage, Work, turns
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.reading.chunks import Chunk
+from holdfast.reading.following import Cursor, InOrder
 from holdfast.reading.views import EventView
-from holdfast.runtime.followers import Cursor, _Follower
 
 WORDS = [f"word {number}" for number in range(12)]
 
@@ -629,7 +629,7 @@ def event_of(kind: str, seq: int, **body: Any) -> EventView:
 
 def test_a_chunk_waits_for_an_earlier_one_that_is_on_its_way_into_the_log() -> None:
     """Another process has recorded a part of its stream and spilled the next; the spill is read first."""
-    follower = _Follower("r", Cursor())
+    follower = InOrder("r", Cursor())
     follower.before(event_of("NodeStarted", 2))
     follower.take([piece(1), piece(4), piece(3)])
     assert [chunk.number for chunk in follower.rest(0.0, over=False)] == [1]
@@ -639,7 +639,7 @@ def test_a_chunk_waits_for_an_earlier_one_that_is_on_its_way_into_the_log() -> N
 
 
 def test_a_chunk_whose_earlier_one_is_lost_comes_when_the_run_is_over() -> None:
-    follower = _Follower("r", Cursor())
+    follower = InOrder("r", Cursor())
     follower.take([piece(1), piece(3)])
     assert [chunk.number for chunk in follower.rest(0.0, over=True)] == [1, 3]
 

@@ -12,14 +12,14 @@ import struct
 import tempfile
 import threading
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 
 from holdfast.core.validate import RUN_ID
 from holdfast.errors import BlobCorrupt, BlobMissing, StoreFull, StorePoisoned, StoreUnusable
-from holdfast.storage.blobs import DIGEST, pack, require_digest, require_run_id, unpack
+from holdfast.storage.blobs import DIGEST, Piece, pack, require_digest, require_run_id, unpack
 from holdfast.storage.files import disk
 from holdfast.storage.files.disk import NO_SPACE
 
@@ -168,6 +168,40 @@ class FileBlobs:
         except OSError as fault:
             raise self._unusable(fault) from fault
         return dict(sorted(found.items()))
+
+    def spilled_after(self, marks: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Piece]]:
+        found: dict[str, dict[str, Piece]] = {}
+        for run_id, known in marks.items():
+            folder = self._spills(run_id)
+            names = self._names(folder, 64)
+            keys = {_stream_name(run_id, key): (key, mark) for key, mark in known.items()} if names else {}
+            for name in names:
+                key, mark = keys.get(name, (None, 0))
+                with suppress(FileNotFoundError):  # removed meanwhile
+                    read = self._read_stream(folder / name, run_id, key, mark)
+                    if read is not None:
+                        found.setdefault(run_id, {})[read[0]] = read[1]
+        return {run_id: dict(sorted(streams.items())) for run_id, streams in found.items()}
+
+    def _read_stream(self, path: Path, run_id: str, key: str | None, mark: int) -> tuple[str, Piece] | None:
+        """Return the key of a stream, and its records after a position in its file; None if it has no complete head."""
+        try:
+            with path.open("rb") as file:
+                anew = mark > os.fstat(file.fileno()).st_size
+                begin = 0 if anew or key is None else mark
+                file.seek(begin)
+                records, read = _whole_records(file.read())
+        except FileNotFoundError:
+            raise
+        except OSError as fault:
+            raise self._unusable(fault) from fault
+        if begin == 0:
+            mine = run_id.encode() + b"\n"
+            if not records or not records[0].startswith(mine):
+                return None
+            key = _text(records.pop(0)[len(mine) :])
+        assert key is not None
+        return key, Piece(b"".join(records), begin + read, anew)
 
     def unspill(self, run_id: str, keys: Iterable[str]) -> None:
         folder = self._spills(run_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -23,7 +23,7 @@ from holdfast.errors import (
     StoreUnusable,
     did_you_mean,
 )
-from holdfast.storage.blobs import Blobs, pack, require_digest, unpack
+from holdfast.storage.blobs import Blobs, Piece, pack, require_digest, unpack
 from holdfast.storage.files.disk import NO_SPACE
 
 WHOLE = frozenset({"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oci", "oss", "r2", "memory"})
@@ -132,6 +132,9 @@ class FsspecBlobs:
 
     def spilled(self, run_id: str) -> dict[str, bytes]:
         return self._spills.spilled(run_id)
+
+    def spilled_after(self, marks: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Piece]]:
+        return self._spills.spilled_after(marks)
 
     def unspill(self, run_id: str, keys: Iterable[str]) -> None:
         self._spills.unspill(run_id, keys)

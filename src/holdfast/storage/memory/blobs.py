@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from holdfast.errors import BlobMissing
-from holdfast.storage.blobs import pack, require_digest, require_run_id, unpack
+from holdfast.storage.blobs import Piece, pack, require_digest, require_run_id, unpack
 
 
 class MemoryBlobs:
@@ -66,6 +66,18 @@ class MemoryBlobs:
         with self._lock:
             streams = self._spilled.get(run_id, {})
             return {key: b"".join(streams[key]) for key in sorted(streams)}
+
+    def spilled_after(self, marks: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Piece]]:
+        found: dict[str, dict[str, Piece]] = {}
+        with self._lock:
+            for run_id, known in marks.items():
+                require_run_id(run_id)
+                for key, parts in sorted(self._spilled.get(run_id, {}).items()):
+                    mark = known.get(key, 0)
+                    anew = mark > len(parts)
+                    piece = Piece(b"".join(parts[0 if anew else mark :]), len(parts), anew)
+                    found.setdefault(run_id, {})[key] = piece
+        return found
 
     def unspill(self, run_id: str, keys: Iterable[str]) -> None:
         require_run_id(run_id)

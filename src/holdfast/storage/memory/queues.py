@@ -15,7 +15,8 @@ from holdfast.core.run_state import OFFERED
 from holdfast.errors import RequestExists, RunNotFound, RunOver, StoreUnusable
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.memory.data import Data, StoredRun, may_ask
+from holdfast.storage.memory.data import Data, StoredRun
+from holdfast.storage.offers import list_offered
 from holdfast.storage.queues import (
     FENCE_STEP,
     Board,
@@ -134,24 +135,33 @@ class MemoryQueues:
                 )
             return found
 
+    def offered(self) -> tuple[OnOffer, ...]:
+        with self._use() as data:
+            live, now = self._live(data), self._now()
+            told = (
+                (
+                    run.new.flow,
+                    run.new.queue,
+                    1,
+                    int((run.view.asks or 0) > 0),
+                    int(run.view.status == "waiting"),
+                )
+                for run_id, run in data.runs.items()
+                if run.head.holder not in live and is_offered(run_id, run, now)
+            )
+            return list_offered(told)
+
     def board(self) -> Board:
         with self._use() as data:
             now, runs = self._now(), data.runs.values()
             ends = Counter(
                 (int(run.ended_at // 60), run.view.status) for run in runs if run.ended_at is not None
             )
-            live = self._live(data)
-            offered = Counter(
-                (run.new.flow, run.new.queue)
-                for run_id, run in data.runs.items()
-                if run.head.holder not in live and is_offered(run_id, run, now)
-            )
             return Board(
                 at=now,
                 counts=dict(Counter(run.view.status for run in runs)),
                 asks=sum(run.view.asks or 0 for run in runs),
-                asking=sum(may_ask(run.view) and run.view.status != "failed" for run in runs),
-                offered=tuple(OnOffer(*place, count) for place, count in sorted(offered.items())),
+                asking=sum((run.view.asks or 0) > 0 and run.view.status != "failed" for run in runs),
                 minutes=minutes_until(now, ((*end, count) for end, count in ends.items())),
                 holders=tuple(self.holders()),
             )

@@ -20,6 +20,7 @@ from holdfast.storage import failpoints, leases, process, verdicts
 from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import (
     Append,
+    Feed,
     Holder,
     Lease,
     Position,
@@ -31,6 +32,7 @@ from holdfast.storage.contract import (
     Verdict,
 )
 from holdfast.storage.memory.data import Data, RunHead, StoredRun, may_ask
+from holdfast.storage.memory.feed import MemoryFeed
 from holdfast.storage.memory.queues import MemoryQueues, is_offered
 from holdfast.storage.memory.tokens import MemoryTokens
 from holdfast.storage.memory.upkeep import MemoryUpkeep
@@ -69,6 +71,7 @@ class MemoryStore:
         self.queues: Queues = MemoryQueues(self._use, self.now, self._renew, self.post, alive)
         self.upkeep: Upkeep = MemoryUpkeep(self.url, self._use, self.now, alive)
         self.tokens: Tokens = MemoryTokens(self._use)
+        self.feed: Feed = MemoryFeed(self._use, self.now, alive)
 
     # --- logs ----------------------------------------------------------------------------------------
 

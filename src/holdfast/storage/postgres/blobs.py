@@ -6,12 +6,12 @@ at all; it is committed before the rows that refer to it, and the write-ahead lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
 
 from holdfast.errors import BlobMissing
-from holdfast.storage.blobs import pack, require_digest, require_run_id, unpack
-from holdfast.storage.postgres.arrays import Bytes
+from holdfast.storage.blobs import Piece, pack, require_digest, require_run_id, unpack
+from holdfast.storage.postgres.arrays import Bytes, Ints, Texts
 from holdfast.storage.postgres.database import PostgresDatabase
 
 
@@ -67,6 +67,23 @@ class PostgresBlobs:
             for stream, data in self._database.read("spilled", run_id)
         }
         return dict(sorted(found.items()))
+
+    def spilled_after(self, marks: Mapping[str, Mapping[str, int]]) -> dict[str, dict[str, Piece]]:
+        for run_id in marks:
+            require_run_id(run_id)
+        known = [(run_id, key, mark) for run_id, keys in marks.items() for key, mark in keys.items()]
+        found: dict[str, dict[str, Piece]] = {}
+        for run_id, stream, mark, data, continued in self._database.read(
+            "spilled_after",
+            Texts(list(marks)),
+            Texts([run_id for run_id, _, _ in known]),
+            Bytes([_stream(key) for _, key, _ in known]),
+            Ints([mark for _, _, mark in known]),
+        ):
+            key = stream.decode("utf-8", "surrogatepass")
+            anew = not continued and marks[run_id].get(key, 0) > 0
+            found.setdefault(run_id, {})[key] = Piece(data or b"", mark, anew)
+        return {run_id: dict(sorted(streams.items())) for run_id, streams in found.items()}
 
     def unspill(self, run_id: str, keys: Iterable[str]) -> None:
         require_run_id(run_id)

@@ -33,6 +33,7 @@ from holdfast.storage.queues import (
     FENCE_STEP,
     Board,
     LiveHolder,
+    OnOffer,
     Posted,
     Queue,
     Request,
@@ -238,16 +239,19 @@ class PostgresQueues:
     def holders(self) -> list[LiveHolder]:
         return self._fates().list_live(self._database.read("held_runs"))
 
+    def offered(self) -> tuple[OnOffer, ...]:
+        return list_offered(self._database.read("count_offers", Texts(self._fates().lost), self._given_now()))
+
     def board(self) -> Board:
         read = self._database.read
         ends = read("count_ends", self._given_now(), BOARD_MINUTES - 1)
         now = ends[0][0]
+        ((asks, asking),) = read("count_questions")
         return Board(
             at=now,
             counts=dict(read("count_statuses")),
-            asks=read("count_questions")[0][0],
-            asking=read("count_asking")[0][0],
-            offered=list_offered(read("count_offers", Texts(self._fates().lost), self._given_now())),
+            asks=asks,
+            asking=asking,
             minutes=minutes_until(now, (end[1:] for end in ends if end[1] is not None)),
             holders=tuple(self.holders()),
         )

@@ -20,7 +20,18 @@ import msgspec
 from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreError
 from holdfast.storage import leases, schema, walks
 from holdfast.storage.blobs import Blobs
-from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
+from holdfast.storage.contract import (
+    Append,
+    Feed,
+    Holder,
+    Lease,
+    Query,
+    Request,
+    Row,
+    RunRow,
+    Snapshot,
+    Verdict,
+)
 from holdfast.storage.offers import Fates
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.postgres import append as postgres_append
@@ -29,12 +40,20 @@ from holdfast.storage.postgres.address import Address
 from holdfast.storage.postgres.arrays import Ints, Texts
 from holdfast.storage.postgres.blobs import PostgresBlobs
 from holdfast.storage.postgres.database import Cells, PostgresDatabase, Session, Transaction
+from holdfast.storage.postgres.feed import PostgresFeed
 from holdfast.storage.postgres.queues import PostgresQueues
 from holdfast.storage.postgres.server_time import DatabaseTime
 from holdfast.storage.postgres.tokens import PostgresTokens
 from holdfast.storage.postgres.upkeep import PostgresUpkeep
 from holdfast.storage.queues import Queues
-from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, request_of, run_row
+from holdfast.storage.sql_rows import (
+    generation_of,
+    holder_cells,
+    holder_of,
+    request_of,
+    require_whole,
+    run_row,
+)
 from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
 from holdfast.storage.verdicts import digest_request, is_new_request
@@ -77,6 +96,7 @@ class PostgresStore:
         self._queues = PostgresQueues(self._database, self._given_now, self._renew, alive)
         self.queues: Queues = self._queues
         self.tokens: Tokens = PostgresTokens(self._database)
+        self.feed: Feed = PostgresFeed(self._database, self._given_now, alive)
         try:
             self._migrate()
             self.generation: str = generation_of(self.url, self._database.read("generation"))
@@ -149,7 +169,7 @@ class PostgresStore:
         rows = self._list(["runs", "run_of_id"], [run_id])
         if not rows:
             raise RunNotFound(run_id, self.url)
-        return rows[0]
+        return require_whole(rows[0])
 
     def runs(self, query: Query) -> list[RunRow]:
         return self._list(*walks.plan(query, count=self._count, as_list=Texts, offer=self._offer))

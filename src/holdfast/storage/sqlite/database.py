@@ -1,7 +1,7 @@
 """The database file of a SQLite store: its connections, its transactions, and the errors that they raise.
 
-A `SqliteDatabase` owns two connections, one for writing and one for reading, each with a lock of its own; so a reader never
-waits for a sync. The store, its appends, queues and upkeep use it; it knows none of their verbs. Invariants:
+A `SqliteDatabase` owns one connection for writing, with a lock, and a few for reading (`readers`); so a reader never waits for a
+sync, nor for another reader. The store, its appends, queues and upkeep use it; it knows none of their verbs. Invariants:
 
 - `application_id` marks the file as a Holdfast store, and `user_version` is its version (how many migrations were applied). All
   missing migrations run in one transaction, so a store is never between two versions, however many processes open it at once.
@@ -10,6 +10,8 @@ waits for a sync. The store, its appends, queues and upkeep use it; it knows non
 - Every transaction that writes takes the write lock when it begins, and contains everything it checks and everything it writes.
 - A commit that fails with an I/O error has an unknown outcome. The database is then poisoned: it writes nothing more, not even
   when it is closed.
+- SQLite begins its log (WAL) anew only at a moment at which nothing reads from it. Many readers at once may never leave such a
+  moment, so a log that has outgrown its room is folded into the database in a pause of the readers that this module waits for.
 - Errors of SQLite are translated here into errors of Holdfast, with the path and the remedy. No other module of the store
   imports apsw.
 """
@@ -39,6 +41,7 @@ from holdfast.errors import (
     StoreUnusable,
 )
 from holdfast.storage import failpoints, process, schema
+from holdfast.storage.sqlite.readers import Readers
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
@@ -56,6 +59,13 @@ _LOOK_S = 0.1
 lost in any case; the check makes sure that the loss is reported soon."""
 _LOOKING = ("renew", "claim")
 _ROOM_FOR_LOG_BYTES = 64 * 1024 * 1024
+"""The size at which SQLite's log is folded into the database although there are readers, and to which its file is then cut."""
+_FOLD_S = 1.0
+"""How often, in seconds, folding a log that is too large is tried at most, because it may wait for `_FOLD_WAIT_S`."""
+_FOLD_WAIT_S = 0.1
+"""For how long readers that began earlier are waited for. A longer read, such as a backup, must not delay writing."""
+_READS_END_S = 30.0
+"""For how long, in seconds, a store that is closed waits for reads in other threads to end."""
 
 # A forked child must never finalise the connections that it inherits: closing one would touch the parent's files.
 _open: weakref.WeakSet[SqliteDatabase] = weakref.WeakSet()
@@ -101,21 +111,19 @@ class SqliteDatabase:
         """Why nothing more may be written to the database; None if writing is allowed."""
         self.news = News()
         self._writing = threading.RLock()  # reentrant: a failpoint's hook may act as a second writer
-        self._reading = threading.Lock()
         try:
             self._writer = self.connect(first=True)
+            self._file = _identity(path)
             try:
-                self._reader = self.connect()
+                self._readers = Readers(self._connect_reader(), self._connect_reader)
             except BaseException:
                 self._writer.close(force=True)
                 raise
         except apsw.Error as fault:
             raise self._fault(fault) from fault
-        self._reader.pragma("query_only", True)
         self.cursor = self._writer.cursor()
         """The cursor of the writing connection. Use it only within `commit`."""
-        self._file = _identity(path)
-        self._looked_at = 0.0
+        self._looked_at = self._folded_at = 0.0
         _open.add(self)
 
     def now(self) -> float:
@@ -129,15 +137,17 @@ class SqliteDatabase:
     def close(self) -> None:
         if not self.is_own():
             return
-        with self._writing, self._reading:
+        with self._writing:
             if self._closed:
                 return
-            self._closed = True
+            self._closed = True  # no read begins from now on
+            readers = self._readers.take_all(_READS_END_S)
             _open.discard(self)
             if self.poison is not None:
                 self._writer.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             self.cursor.close(force=True)
-            self._reader.close(force=True)
+            for reader in readers:
+                reader.close(force=True)
             self._writer.close(force=True)  # the last connection to close folds the WAL into the database
 
     # --- reading ---------------------------------------------------------------------------------------
@@ -148,15 +158,16 @@ class SqliteDatabase:
 
     def select(self, sql: str, values: Cells) -> list[Cells]:
         """Return the rows that an SQL statement selects."""
-        self.require_own()
-        with self._reading:
-            self.require_usable()
-            try:
-                return self._reader.execute(sql, values).fetchall()
-            except UnicodeEncodeError:
-                return []  # text that cannot be encoded cannot be in the store
-            except apsw.Error as fault:
-                raise self._fault(fault) from fault
+        self.require_usable()
+        reader = self._readers.borrow()
+        try:
+            return reader.execute(sql, values).fetchall()
+        except UnicodeEncodeError:
+            return []  # text that cannot be encoded cannot be in the store
+        except apsw.Error as fault:
+            raise self._fault(fault) from fault
+        finally:
+            self._readers.give_back(reader)
 
     def require_run(self, run_id: str) -> None:
         """Raise `RunNotFound` if the run is not in this store."""
@@ -231,6 +242,9 @@ class SqliteDatabase:
                 raise self._fault(fault, committing=committing) from fault
             except UnicodeEncodeError as fault:
                 raise CodecError(f"a value cannot be stored: {fault}", path=verb) from fault
+            if look and not self._folded_at <= now < self._folded_at + _FOLD_S:
+                self._folded_at = now
+                self._fold_large_log()
             if failpoints.hook is not None:
                 failpoints.reach(verb + ".committed")
             return result
@@ -256,6 +270,24 @@ class SqliteDatabase:
                 raise CodecError(f"a value cannot be stored: {fault}", path=verb) from fault
             if failpoints.hook is not None:
                 failpoints.reach(verb + ".committed")
+
+    def _fold_large_log(self) -> None:
+        """Fold SQLite's log into the database if it has outgrown its room, so that it begins anew.
+
+        While this waits for the readers of this moment, new readers need no log any more, because all of it is in the database.
+        What was committed is not touched, so an error here, as in the folding that SQLite does by itself, is not an error of a
+        commit.
+        """
+        try:
+            if os.stat(f"{self.path}-wal").st_size <= _ROOM_FOR_LOG_BYTES:
+                return
+            self._writer.set_busy_timeout(round(_FOLD_WAIT_S * 1000))
+            try:
+                self._writer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
+            finally:
+                self._writer.set_busy_timeout(round(self._busy_timeout_s * 1000))
+        except (OSError, apsw.Error):
+            return
 
     def _require_same_file(self) -> None:
         if _identity(self.path) != self._file:
@@ -321,6 +353,15 @@ class SqliteDatabase:
         except BaseException:
             connection.close(force=True)
             raise
+        return connection
+
+    def _connect_reader(self) -> apsw.Connection:
+        """Open another connection for reading. Raises `StoreUnusable` if the file is not the one that was opened first: a file
+        that was put in its place must not be opened, because the log beside it belongs to the first.
+        """
+        self._require_same_file()
+        connection = self.guard(self.connect)
+        connection.pragma("query_only", True)
         return connection
 
     def _use_wal(self, connection: apsw.Connection) -> None:

@@ -24,6 +24,7 @@ from holdfast.storage.queues import (
     FENCE_STEP,
     Board,
     LiveHolder,
+    OnOffer,
     Posted,
     Queue,
     Request,
@@ -123,15 +124,19 @@ class SqliteQueues:
     def holders(self) -> list[LiveHolder]:
         return self._fates(self._database.read).list_live(self._database.read("held_runs"))
 
+    def offered(self) -> tuple[OnOffer, ...]:
+        read = self._database.read
+        return list_offered(read("count_offers", _json(self._fates(read).lost), self._database.now()))
+
     def board(self) -> Board:
         read, now = self._database.read, self._database.now()
         since = (now // 60 - BOARD_MINUTES + 1) * 60
+        ((asks, asking),) = read("count_questions")
         return Board(
             at=now,
             counts=dict(read("count_statuses")),
-            asks=read("count_questions")[0][0],
-            asking=read("count_asking")[0][0],
-            offered=list_offered(read("count_offers", _json(self._fates(read).lost), now)),
+            asks=asks,
+            asking=asking,
             minutes=minutes_until(now, read("count_ends", since)),
             holders=tuple(self.holders()),
         )

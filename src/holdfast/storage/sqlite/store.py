@@ -19,15 +19,34 @@ import msgspec
 from holdfast.errors import RunHeld, RunNotFound, StorePoisoned
 from holdfast.storage import leases, schema, walks
 from holdfast.storage.blobs import Blobs
-from holdfast.storage.contract import Append, Holder, Lease, Query, Request, Row, RunRow, Snapshot, Verdict
+from holdfast.storage.contract import (
+    Append,
+    Feed,
+    Holder,
+    Lease,
+    Query,
+    Request,
+    Row,
+    RunRow,
+    Snapshot,
+    Verdict,
+)
 from holdfast.storage.files import disk
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.offers import Fates
 from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
-from holdfast.storage.sql_rows import generation_of, holder_cells, holder_of, request_of, run_row
+from holdfast.storage.sql_rows import (
+    generation_of,
+    holder_cells,
+    holder_of,
+    request_of,
+    require_whole,
+    run_row,
+)
 from holdfast.storage.sqlite.append import Appends, UnfitAppend
 from holdfast.storage.sqlite.database import Cells, SqliteDatabase
+from holdfast.storage.sqlite.feed import SqliteFeed
 from holdfast.storage.sqlite.queues import SqliteQueues
 from holdfast.storage.sqlite.tokens import SqliteTokens
 from holdfast.storage.sqlite.upkeep import SqliteUpkeep
@@ -82,6 +101,10 @@ class SqliteStore:
     @cached_property
     def tokens(self) -> Tokens:
         return SqliteTokens(self._database)
+
+    @cached_property
+    def feed(self) -> Feed:
+        return SqliteFeed(self._database, self._alive)
 
     # --- logs ----------------------------------------------------------------------------------------
 
@@ -156,7 +179,7 @@ class SqliteStore:
         rows = self._list([_SQL["runs"], _SQL["run_of_id"]], [run_id])
         if not rows:
             raise RunNotFound(run_id, self.url)
-        return rows[0]
+        return require_whole(rows[0])
 
     def runs(self, query: Query) -> list[RunRow]:
         parts, values = walks.plan(query, count=self._count, as_list=_json, offer=self._offer)

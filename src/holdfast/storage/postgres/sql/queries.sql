@@ -262,25 +262,24 @@ select count(*) from (select from holdfast.labels
 -- count_statuses: how many runs have each status
 select status, count(*) from holdfast.runs group by status
 
--- count_questions: how many questions are open
-select coalesce(sum(asks), 0)::bigint from holdfast.runs
+-- count_questions: how many questions are open, and how many runs ask one and have not failed
+select coalesce(sum(asks), 0)::bigint, count(*) filter (where asks > 0 and status <> 'failed') from holdfast.runs
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'))
 
--- count_asking: how many runs ask a question, or may ask one, and have not failed
-select count(*) from holdfast.runs
-where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and status <> 'failed'
-
--- count_offers: how many runs of each flow and queue are on offer by their status or time
-select flow, queue, count(*) from holdfast.runs
+-- count_offers: how many runs of each flow and queue are on offer by their status or time, how many of them ask and how many wait
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from holdfast.runs
 where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null)
 group by flow, queue
 union all
-select flow, queue, count(*) from holdfast.runs
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from holdfast.runs
 where holder is null and status in ('pending', 'waiting') and due_at is not null
 and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8)
 group by flow, queue
 union all
-select flow, queue, count(*) from holdfast.runs
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from holdfast.runs
 where holder = any($1::text[])
 and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
      or (status in ('pending', 'waiting') and due_at <= coalesce($2::float8, extract(epoch from clock_timestamp())::float8)))
@@ -309,6 +308,22 @@ where run = (select key from holdfast.runs where run_id = $1) and seq <= $3::big
                                   where trimmed.run = (select key from holdfast.runs where run_id = $1)))
   and ($5::text[] is null or kind = any($5)) and ($6::text is null or node = $6)
 order by seq limit $4::bigint
+
+-- feed: the ends of many logs, each with its holder and with some events after a seq
+select runs.run_id, runs.seq, runs.status, extract(epoch from clock_timestamp())::float8, holders.expires_at, holders.id,
+       holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s,
+       holders.flows, holders.queues, holders.version,
+       news.seq, news.at, news.kind, news.node, news.iteration, news.execution, news.attempt, news.salt, news.body, news.digest
+from unnest($1::text[], $2::bigint[]) as wanted(run_id, after)
+join holdfast.runs on runs.run_id = wanted.run_id collate "C"
+left join holdfast.holders on holders.id = runs.holder
+left join lateral (
+    select seq, at, kind, node, iteration, execution, attempt, salt, body, digest
+    from holdfast.events
+    where runs.seq > wanted.after and events.run = runs.key
+      and seq > greatest(wanted.after, (select base from holdfast.trimmed where trimmed.run = runs.key))
+    order by seq limit $3::bigint) as news on true
+order by runs.run_id, news.seq
 
 -- snapshot: the latest snapshot within some ranges of seqs
 select snapshots.seq, snapshots.body, snapshots.base, snapshots.digest
@@ -452,6 +467,16 @@ insert into holdfast.spills (run_id, stream, data) values ($1, $2, $3)
 
 -- spilled: the partial streams of a run
 select stream, string_agg(data, ''::bytea order by key) from holdfast.spills where run_id = $1 group by stream
+
+-- spilled_after: the partial streams of some runs, those with a mark from there on
+select spills.run_id, spills.stream, max(spills.key),
+       string_agg(spills.data, ''::bytea order by spills.key) filter (where spills.key > coalesce(known.mark, 0)),
+       bool_or(spills.key <= known.mark)
+from holdfast.spills
+left join unnest($2::text[], $3::bytea[], $4::bigint[]) as known(run_id, stream, mark)
+  on known.run_id collate "C" = spills.run_id and known.stream = spills.stream
+where spills.run_id = any($1::text[])
+group by spills.run_id, spills.stream
 
 -- unspill: delete partial streams of a run
 delete from holdfast.spills where run_id = $1 and stream = any($2::bytea[])

@@ -231,24 +231,23 @@ select count(*) from (select 1 from labels where name = ?1 and value = ?2 limit 
 -- count_statuses: how many runs have each status
 select status, count(*) from runs indexed by runs_by_status group by status
 
--- count_questions: how many questions are open
-select coalesce(sum(asks), 0) from runs indexed by runs_asking
+-- count_questions: how many questions are open, and how many runs ask one and have not failed
+select coalesce(sum(asks), 0), count(*) filter (where asks > 0 and status <> 'failed') from runs indexed by runs_asking
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'))
 
--- count_asking: how many runs ask a question, or may ask one, and have not failed
-select count(*) from runs indexed by runs_asking
-where (asks > 0 or (asks is null and status not in ('completed', 'cancelled'))) and status <> 'failed'
-
--- count_offers: how many runs of each flow and queue are on offer by their status or time; lost holders are a JSON list of keys
-select flow, queue, count(*) from runs indexed by runs_offered
+-- count_offers: how many runs of each flow and queue are on offer by their status or time, how many of them ask and how many wait; lost holders are a JSON list of keys
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from runs indexed by runs_offered
 where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null)
 group by flow, queue
 union all
-select flow, queue, count(*) from runs indexed by runs_due
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from runs indexed by runs_due
 where holder is null and status in ('pending', 'waiting') and due_at is not null and due_at <= ?2
 group by flow, queue
 union all
-select flow, queue, count(*) from runs indexed by runs_by_holder
+select flow, queue, count(*), count(*) filter (where asks > 0), count(*) filter (where status = 'waiting')
+from runs indexed by runs_by_holder
 where holder in (select value from json_each(?1))
 and (status in ('running', 'interrupted') or (status = 'pending' and due_at is null)
      or (status in ('pending', 'waiting') and due_at <= ?2))
@@ -271,6 +270,19 @@ from events where key > (select key from runs where run_id = ?1) << 32
 and key <= (select key from runs where run_id = ?1) << 32 | ?3
 and (?5 is null or kind in (select value from json_each(?5))) and (?6 is null or node = ?6)
 order by key limit ?4
+
+-- feed: the ends of many logs (JSON: run id -> seq), each with some events after it; `cross` keeps the order of the joins
+select runs.run_id, runs.seq, runs.status, holders.expires_at, holders.id, holders.host, holders.boot, holders.pid_namespace,
+       holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues, holders.version,
+       events.seq, events.at, events.kind, events.node, events.iteration, events.execution, events.attempt, events.salt,
+       events.body, events.digest
+from json_each(?1) as wanted
+cross join runs on runs.run_id = wanted.key
+left join holders on holders.key = runs.holder
+left join trimmed on trimmed.run = runs.key
+left join events on events.key > runs.key << 32 | max(wanted.value, coalesce(trimmed.base, 0))
+                and events.key <= runs.key << 32 | min(max(wanted.value, coalesce(trimmed.base, 0)) + ?2, runs.seq)
+order by wanted.id, events.key
 
 -- snapshot: the latest snapshot within a range of seqs
 select seq, body, base, digest

@@ -59,18 +59,18 @@ create index runs_by_status on runs (status, created_at, run_id);
 create index runs_by_flow on runs (flow, status, created_at, run_id);
 create index runs_by_parent on runs (parent, created_at, run_id) where parent is not null;
 create index runs_by_queue on runs (queue, created_at, run_id);
-create index runs_asking on runs (created_at, run_id)
+create index runs_asking on runs (created_at, run_id, asks, status)
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'));
 create index runs_ended on runs (ended_at, status) where ended_at is not null;
 
 create index runs_by_holder on runs (holder, queue) where holder is not null;
 
 -- Runs that a worker may take, in the order in which they are taken, for each flow and queue. A held run is in neither index,
--- so appends do not update them, although `due_at` may change with every step.
-create index runs_offered on runs (flow, queue, priority desc, created_at, run_id)
+-- so appends do not update them, although `due_at` may change with every step. The last columns are for counting without the rows.
+create index runs_offered on runs (flow, queue, priority desc, created_at, run_id, status, due_at, holder, asks)
 where holder is null and status in ('pending', 'running', 'interrupted') and (status <> 'pending' or due_at is null);
 
-create index runs_due on runs (flow, queue, priority desc, due_at, run_id)
+create index runs_due on runs (flow, queue, priority desc, due_at, run_id, status, holder, asks)
 where holder is null and status in ('pending', 'waiting') and due_at is not null;
 
 -- Queues that have a limit.

@@ -1,0 +1,86 @@
+"""Which runs need attention: this module alone decides it, for listings, for the board and for the doctor.
+
+A run needs attention if it asks a question, or if it has a problem: it failed, or it should continue and does not. A run that is
+expected to be claimed by a live worker has no problem, nor has a run that was paused or that waits for a signal.
+
+A listing must not look at every run to find them. `parts` returns the queries that together select every run that may need
+attention, and each of which walks an index. `needs_attention` then decides for each run. A run that a busy worker is expected to
+claim is not even selected, so a long queue costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.core.run_state import TAKEABLE
+from holdfast.reading.diagnosis import WAITS, Case, Diagnosis, Kind, diagnose, may_be_claimed
+from holdfast.storage.contract import Query, Store
+from holdfast.storage.queues import Board, LiveHolder, OnOffer
+
+_WELL: frozenset[Kind] = frozenset({"executing", "waiting", "completed", "cancelled"})
+"""Kinds of diagnosis that need no report: the run continues by itself, or has ended."""
+PATIENCE_S = 60.0
+"""Seconds for which a run may wait although a live worker takes its flow and is idle, or its queue is full, before it is
+reported. A run that no live worker takes is reported at once.
+"""
+_FLOWS_FEW = 4
+"""The runs of so many flows are looked for flow by flow."""
+_COUNTED_MAX = 1000
+"""How many runs are looked at, one by one, to count them."""
+
+
+def is_problem(case: Case, found: Diagnosis, now: float, patience_s: float = PATIENCE_S) -> bool:
+    """Return whether a run cannot continue by itself, or waits for a person or another system."""
+    return found.kind not in _WELL and not may_be_claimed(case, found, now, patience_s)
+
+
+def needs_attention(case: Case, found: Diagnosis, asks: int, now: float) -> bool:
+    """Return whether a run needs attention; `asks` is the number of its open questions."""
+    return asks > 0 or (found.kind not in WAITS and is_problem(case, found, now))
+
+
+def parts(query: Query, offered: Iterable[OnOffer], holders: Iterable[LiveHolder]) -> list[Query]:
+    """Return the queries that together select every run that meets the conditions and may need attention."""
+    holders = tuple(holders)
+    found = [msgspec.structs.replace(query, asks=True)]
+    if not query.status or "failed" in query.status:
+        found.append(msgspec.structs.replace(query, status=("failed",)))
+    left = [one for one in offered if not _has_busy_taker(one, holders) and query.flow in (None, one.flow)]
+    is_due = any(one.waiting for one in left)  # if none is, the many runs that wait are not passed
+    wanted = [
+        status
+        for status in query.status or TAKEABLE
+        if status in TAKEABLE and (is_due or status != "waiting")
+    ]
+    if left and wanted:
+        flows = sorted({one.flow for one in left})
+        found += [
+            msgspec.structs.replace(query, offered=True, status=tuple(wanted), flow=flow)
+            for flow in (flows if len(flows) <= _FLOWS_FEW else [query.flow])
+        ]
+    return found
+
+
+def count(store: Store, board: Board) -> int:
+    """Return how many runs need attention. A run whose row does not tell whether it asks is counted only if it has a problem."""
+    found = board.counts.get("failed", 0) + board.asking
+    offered = store.queues.offered()
+    for one in offered:
+        if not _takers(one, board.holders):
+            found += one.runs - one.asking
+        elif not _has_busy_taker(one, board.holders):
+            rows = store.runs(Query(offered=True, flow=one.flow, queue=one.queue, limit=_COUNTED_MAX))
+            cases = [Case(row=row, holders=board.holders) for row in rows if not row.asks]
+            found += sum(is_problem(case, diagnose(case, board.at), board.at) for case in cases)
+    return found
+
+
+def _takers(offered: OnOffer, holders: Iterable[LiveHolder]) -> list[LiveHolder]:
+    return [one for one in holders if one.holder.takes(offered.flow, offered.queue)]
+
+
+def _has_busy_taker(offered: OnOffer, holders: Iterable[LiveHolder]) -> bool:
+    """Return whether runs on offer only wait until a live worker has finished others."""
+    return any(one.held for one in _takers(offered, holders))

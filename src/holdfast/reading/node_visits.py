@@ -1,0 +1,385 @@
+"""One visit of a node: what it was given, what it did, how its attempts ended, and why it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.core import events
+from holdfast.core.definition import START, Definition, NodeOptions
+from holdfast.core.run_state import stretches
+from holdfast.errors import RunNotFound
+from holdfast.reading import history, words
+from holdfast.reading.attempts import (
+    LINES_MAX,
+    REASON_KINDS,
+    AttemptView,
+    FailureView,
+    Known,
+    attempts_of,
+    failure_view,
+    step_of,
+)
+from holdfast.reading.chunks import spilled_chunks
+from holdfast.reading.state_changes import Value, describe
+from holdfast.reading.views import Cost, EventView, event_view
+from holdfast.reading.visits import partial_of
+from holdfast.storage.contract import Row, RunRow, Store
+
+_CHUNKS_MAX = 1000
+_ROUTED = ("NodeCompleted", "NodeSkipped", "NodeRouted", "LayerCompleted")
+_WORST = ("failed", "running", "waiting", "pending", "completed")
+"""In which order items are listed."""
+
+
+class StepView(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a step, which is kept."""
+
+    name: str
+    key: str | None
+    """What distinguishes steps of the same name, if the node gave a key."""
+    item: int | None
+    attempt: int
+    """The attempt that called the step."""
+    seq: int
+    at: float
+    result: Value
+
+
+class ItemView(msgspec.Struct, frozen=True, kw_only=True):
+    """An item of a fan-out."""
+
+    item: int
+    value: Value
+    status: str
+    """`pending`, `running`, `waiting`, `completed` or `failed`."""
+    attempt: int
+    failure: FailureView | None = None
+
+
+class Cause(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a visit began: an earlier node led here. A join has several causes."""
+
+    node: str
+    seq: int
+    iteration: int
+    why: str
+    """`edge`, or `branch` if a router chose this node."""
+
+
+class NodeVisit(msgspec.Struct, frozen=True, kw_only=True):
+    """One visit of a node: everything that the log says about it. With `item`, attempts, steps and chunks are those of that
+    item.
+    """
+
+    run_id: str
+    node: str
+    iteration: int
+    execution: int
+    item: int | None
+    visits: list[tuple[int, int]]
+    """Iteration and execution of every visit of the node."""
+    status: str
+    options: NodeOptions
+    """How the flow declares the node: its time limit, retries, whether it is idempotent. Defaults are left out."""
+    causes: list[Cause]
+    input: dict[str, Value] | None
+    """The state that the visit was given; None if it has not begun, or if that event was compacted."""
+    output: dict[str, dict[str, Value]] | None
+    """Operation -> field -> value: what the visit changed in the state; None if it has not completed."""
+    next: list[str] | None
+    """The nodes that the visit led to; None if that is not decided."""
+    attempts: list[AttemptView]
+    steps: list[StepView]
+    checkpoint: Any
+    chunks: int
+    """How many chunks were streamed."""
+    last_lines: list[str]
+    artifacts: dict[str, Any]
+    """Files that the visit wrote: name -> sha256 and size."""
+    cost: Cost
+    items: list[ItemView] | None
+    """Items of a fan-out, those that failed first; None if the node is not a fan-out."""
+    items_all: int
+
+
+class VisitWanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which visit to show, and how much of its items."""
+
+    iteration: int | None = None
+    execution: int | None = None
+    item: int | None = None
+    upto: int | None = None
+    """Show the visit as it was after this event."""
+    items_from: int = 0
+    items: int = 100
+
+
+class _Visit(msgspec.Struct, frozen=True):
+    """The events of the visit that is shown."""
+
+    places: list[tuple[int, int]]
+    place: tuple[int, int]
+    log: list[EventView]
+    before: int
+    """The seq with which the visit before it began; 0 if there is none."""
+
+    def last(self, *kinds: str) -> EventView | None:
+        return next((event for event in reversed(self.log) if event.kind in kinds), None)
+
+    @property
+    def began(self) -> int | None:
+        return next((event.seq for event in self.log if event.kind == "NodeStarted"), None)
+
+
+def show_visit(
+    store: Store,
+    row: RunRow,
+    definition: Definition,
+    node: str,
+    wanted: VisitWanted,
+    files: Sequence[str] = (),
+) -> NodeVisit | None:
+    """Return a visit of a node; None if there is no such visit. A node that was not reached has an empty one. `files` are the
+    files that are in the node's folder now.
+    """
+    visit = _find(store, row, node, wanted)
+    if visit is None:
+        return None
+    state = history.load(store, row.run_id, wanted.upto, row=row)
+    is_latest = bool(visit.places) and visit.place == visit.places[-1]
+    chunks = _chunks(store, row.run_id, node, visit)
+    partial = partial_of(tuple(state.questions.values()), node) if is_latest else {}
+    known = Known(
+        crashed=not row.held and state.seq == row.seq,
+        files=files if is_latest else (),
+        checkout=partial.get("checkout") or {},
+    )
+    attempts = attempts_of(visit.log, _reasons(store, row, node, visit), chunks, known, wanted.item)
+    done = visit.last("NodeCompleted", "NodeSkipped")
+    streamed = [chunk for (_, item), part in chunks.items() if item == wanted.item for chunk in part]
+    if wanted.item is None and not streamed:
+        streamed = [chunk for part in chunks.values() for chunk in part]
+    node_state = state.nodes.get(node) if is_latest else None
+    every_item = _item_statuses(visit)
+    return NodeVisit(
+        run_id=row.run_id,
+        node=node,
+        iteration=visit.place[0],
+        execution=visit.place[1],
+        item=wanted.item,
+        visits=visit.places,
+        status=node_state.status if node_state else (attempts[-1].status if attempts else "pending"),
+        options=definition.nodes.get(node, NodeOptions()),
+        causes=list(_causes(store, row, definition, node, visit)),
+        input=_input(store, row, visit.began),
+        output=_output(done),
+        next=done.body.get("routes") if done is not None else None,
+        attempts=attempts,
+        steps=list(_steps(visit, wanted.item)),
+        checkpoint=next(
+            (
+                e.body.get("value")
+                for e in reversed(visit.log)
+                if e.kind == "NodeCheckpointed" and _is_of(e, wanted.item)
+            ),
+            None,
+        ),
+        chunks=len(streamed),
+        last_lines=words.lines(streamed[-_CHUNKS_MAX:], LINES_MAX),
+        artifacts=done.body.get("artifacts", {}) if done is not None else {},
+        cost=_cost(visit),
+        items=_items(visit, every_item, wanted) if every_item is not None else None,
+        items_all=len(every_item) if every_item is not None else 0,
+    )
+
+
+def _find(store: Store, row: RunRow, node: str, wanted: VisitWanted) -> _Visit | None:
+    rows = store.events(row.run_id, 0, wanted.upto, node=node)
+    places = sorted({(one.iteration, one.execution) for one in rows if one.iteration})
+    fitting = [
+        place
+        for place in places
+        if wanted.iteration in (None, place[0]) and wanted.execution in (None, place[1])
+    ]
+    if not fitting:
+        if wanted.iteration is not None or wanted.execution is not None:
+            return None
+        return _Visit(places, (0, 0), [], 0)
+    place = fitting[-1]
+    here = [one for one in rows if (one.iteration, one.execution) == place]
+    log = [event_view(stored) for stored in history.opened(store, row.run_id, here)]
+    before = [one.seq for one in rows if one.kind == "NodeStarted" and one.seq < here[0].seq]
+    return _Visit(places, place, log, before[-1] if before else 0)
+
+
+def _is_of(event: EventView, item: int | None) -> bool:
+    return item is None or event.body.get("item") == item
+
+
+# --- what it did ---------------------------------------------------------------------------------------
+
+
+def _reasons(store: Store, row: RunRow, node: str, visit: _Visit) -> list[EventView]:
+    """Return the events of the run, and of this node, that can be the reason why an attempt of the visit began."""
+    if not visit.log:
+        return []
+    rows = store.events(row.run_id, visit.before, visit.log[-1].seq, kinds=REASON_KINDS)
+    mine = [one for one in rows if one.node in (None, node)]
+    return [event_view(stored) for stored in history.opened(store, row.run_id, mine)]
+
+
+def _steps(visit: _Visit, item: int | None) -> Iterator[StepView]:
+    for event in visit.log:
+        if event.kind == "StepCompleted" and _is_of(event, item):
+            yield StepView(
+                name=step_of(event).name,
+                key=step_of(event).key,
+                item=event.body.get("item"),
+                attempt=event.attempt,
+                seq=event.seq,
+                at=event.at,
+                result=describe(event.body.get("value")),
+            )
+
+
+def _cost(visit: _Visit) -> Cost:
+    spent = [event.body for event in visit.log if event.kind == "CostIncurred"]
+    return Cost(sum(body.get("usd", 0.0) for body in spent), sum(body.get("tokens", 0) for body in spent))
+
+
+def _chunks(store: Store, run_id: str, node: str, visit: _Visit) -> dict[tuple[int, int | None], list[Any]]:
+    """Return what each attempt of the node and of its items streamed: the chunks in the log, then those that are only spilled so
+    far.
+    """
+    found: dict[tuple[int, int | None], list[Any]] = {}
+    for event in visit.log:
+        if event.kind == "NodeStreamed":
+            found.setdefault((event.attempt, event.body.get("item")), []).extend(event.body.get("chunks", []))
+    recorded = {key: len(chunks) for key, chunks in found.items()}
+    for chunk in spilled_chunks(store, run_id) if visit.log else ():
+        key = (chunk.attempt, chunk.item)
+        if chunk.streamer[:3] == (node, *visit.place) and chunk.number > recorded.get(key, 0):
+            found.setdefault(key, []).append(chunk.value)
+    return found
+
+
+# --- items ---------------------------------------------------------------------------------------------
+
+
+def _item_statuses(visit: _Visit) -> list[tuple[str, int, dict[str, Any] | None]] | None:
+    """Return the status, the latest attempt and the failure of each item; None if the node is not a fan-out."""
+    listed = visit.last("ItemsListed")
+    if listed is None:
+        return None
+    found: list[tuple[str, int, dict[str, Any] | None]] = [("pending", 0, None)] * len(
+        listed.body.get("items", [])
+    )
+    for event in visit.log:
+        item = event.body.get("item")
+        if item is None or not 0 <= item < len(found):
+            continue
+        if event.kind == "ItemStarted":
+            found[item] = ("running", event.attempt, None)
+        elif event.kind == "ItemCompleted":
+            found[item] = ("completed", event.attempt, None)
+        elif event.kind == "NodeWaiting":
+            found[item] = ("waiting", event.attempt, None)
+        elif event.kind == "ItemFailed":
+            status = "failed" if event.body.get("retry_at") is None else "waiting"
+            found[item] = (status, event.attempt, event.body["failure"])
+    return found
+
+
+def _items(
+    visit: _Visit, statuses: list[tuple[str, int, dict[str, Any] | None]], wanted: VisitWanted
+) -> list[ItemView]:
+    """Return a page of the items: those that failed first, then those that have not ended."""
+    listed = visit.last("ItemsListed")
+    assert listed is not None
+    values = listed.body.get("items", [])
+    order = (
+        [wanted.item] if wanted.item is not None and wanted.item < len(values)
+        else sorted(range(len(values)), key=lambda item: _WORST.index(statuses[item][0]))[
+            wanted.items_from : wanted.items_from + wanted.items
+        ]
+    )  # fmt: skip
+    found = []
+    for item in order:
+        status, attempt, failure = statuses[item]
+        found.append(
+            ItemView(
+                item=item,
+                value=describe(values[item]),
+                status=status,
+                attempt=attempt,
+                failure=failure_view(failure) if failure else None,
+            )
+        )
+    return found
+
+
+# --- what it was given and made ------------------------------------------------------------------------
+
+
+def _input(store: Store, row: RunRow, began: int | None) -> dict[str, Value] | None:
+    if began is None:
+        return None
+    try:
+        given = history.load(store, row.run_id, began, row=row)
+    except RunNotFound:  # compacted
+        return None
+    return {name: describe(value) for name, value in given.values.items()}
+
+
+def _output(done: EventView | None) -> dict[str, dict[str, Value]] | None:
+    if done is None:
+        return None
+    changes: dict[str, Any] = done.body.get("changes") or {}
+    return {
+        operation: {name: describe(value) for name, value in fields.items()}
+        for operation, fields in changes.items()
+        if isinstance(fields, dict)
+    }
+
+
+def _causes(store: Store, row: RunRow, definition: Definition, node: str, visit: _Visit) -> Iterator[Cause]:
+    """Yield the nodes that led to the visit since the visit before it began; if there are none, the one that did so last."""
+    began = visit.began
+    if began is None:
+        return
+    sources = {edge.source for edge in definition.arrows() if edge.target == node}
+    parts = stretches(row.rewinds, began)
+    rows = [
+        one
+        for one in store.events(row.run_id, 0, began, kinds=_ROUTED)
+        if (one.node is None or one.node in sources)
+        and any(first <= one.seq <= last for first, last in parts)
+    ]
+    found: dict[str, Cause] = {}
+    for one in reversed(rows):
+        if len(found) == len(sources) or (found and one.seq < visit.before):
+            break
+        for source in _led_here(store, row, one, node):
+            if source in sources and source not in found:
+                iteration = next(
+                    each.iteration for each in reversed(rows) if each.node == source and each.seq <= one.seq
+                )
+                why = "branch" if node in definition.branches.get(source, ()) else "edge"
+                found[source] = Cause(node=source, seq=one.seq, iteration=iteration, why=why)
+    if not found and START in sources:
+        why = "branch" if node in definition.branches.get(START, ()) else "edge"
+        found[START] = Cause(node=START, seq=1, iteration=1, why=why)
+    yield from sorted(found.values(), key=lambda cause: cause.seq)
+
+
+def _led_here(store: Store, row: RunRow, one: Row, node: str) -> Iterator[str]:
+    """Yield the nodes that an event leads from to this node."""
+    (stored,) = history.opened(store, row.run_id, [one])
+    event = stored.event
+    if isinstance(event, events.LayerCompleted):
+        yield from (source for source, routes in event.routes.items() if node in routes)
+    elif node in (event.routes or ()):
+        yield event.node

@@ -1,0 +1,224 @@
+"""The states of a run's nodes after an event, for a picture of its flow.
+
+The geometry of the picture is the same for all runs of a flow (`core/layout`). Here is what differs: the status of each node that
+the run has reached, the counts of its items, and the edges that the run has taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from holdfast.core import events
+from holdfast.core.definition import START, Definition
+from holdfast.core.run_state import Items, NodeState, RunState, Status, stretches
+from holdfast.errors import describe_failure
+from holdfast.reading import history, text
+from holdfast.storage.contract import RunRow, Store
+
+ItemStatus: TypeAlias = Literal["pending", "completed", "waiting", "running", "failed"]
+_WORST: tuple[ItemStatus, ...] = ("completed", "pending", "waiting", "running", "failed")
+"""The statuses of items; where several share a mark, the last of this order is shown."""
+MARKS_MAX = 200
+_ERROR_WIDTH = 300
+_ROUTED = ("RunCreated", "NodeCompleted", "NodeSkipped", "NodeRouted", "LayerCompleted")
+
+
+class ItemMarks(msgspec.Struct, frozen=True, kw_only=True):
+    """The items of a fan-out: how many there are in each status, and marks to draw."""
+
+    all: int
+    completed: int
+    failed: int
+    running: int
+    waiting: int
+    """Items that wait for a retry, a time, a signal or an answer."""
+    marks: list[ItemStatus]
+    """At most 200 marks, in item order. Each stands for an equal share of the items and has the worst status among them."""
+
+
+class NodeMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The state of a node that the run has reached."""
+
+    status: str
+    """As in a run: `pending`, `running`, `waiting`, `interrupted`, `completed`, `failed` or `skipped`."""
+    crashed: bool = False
+    """True if an attempt counts as running, but no live process executes the run now."""
+    iteration: int
+    execution: int
+    attempt: int
+    """0 if the visit has not begun, because it asks first or may not start yet."""
+    tries: int = 0
+    """How many attempts were started, over all visits."""
+    seconds: float = 0.0
+    """The time of all attempts that ended."""
+    started_at: float | None = None
+    ended_at: float | None = None
+    waits_for: Literal["question", "signal", "timer", "retry"] | None = None
+    until: float | None = None
+    """When the wait ends at the latest."""
+    error: str | None = None
+    items: ItemMarks | None = None
+
+
+class PictureStates(msgspec.Struct, frozen=True, kw_only=True):
+    """The states of the nodes of a run after the event `seq`. A node that is not in `nodes` was not reached."""
+
+    run_id: str
+    seq: int
+    end: int
+    """The last event of the log."""
+    at: float
+    status: Status
+    flow: str
+    fingerprint: str
+    """Which geometry to use: `GET /api/v1/pictures/{fingerprint}`."""
+    nodes: dict[str, NodeMark]
+    taken: list[tuple[str, str]]
+    """The edges that the run has taken, as source and target."""
+    chosen: dict[str, list[str]]
+    """Source of a branch -> the targets that its latest visit chose."""
+
+
+def picture_states(store: Store, row: RunRow, definition: Definition, state: RunState) -> PictureStates:
+    """Return the states of the nodes of a run. `state` is the state of the run at the wanted event."""
+    is_now = state.seq == row.seq
+    dead = is_now and not row.held
+    waits, asleep = _awaited(state), frozenset() if dead else frozenset(state.waiting_in_memory())
+    chosen, taken = _choices(store, row, definition, state)
+    return PictureStates(
+        run_id=row.run_id,
+        seq=state.seq,
+        end=row.seq,
+        at=state.at,
+        status="waiting" if asleep and state.running == len(asleep) else state.status,
+        flow=state.flow,
+        fingerprint=state.fingerprint,
+        nodes={
+            name: _mark(state, name, node, waits, asleep=name in asleep, dead=dead)
+            for name, node in state.nodes.items()
+        },
+        taken=list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
+        chosen=chosen,
+    )
+
+
+def _awaited(state: RunState) -> dict[str, tuple[Literal["question", "signal", "timer"], float | None]]:
+    """Return, for each node that waits, what for and until when: a question first, because a person has to answer it."""
+    found: dict[str, tuple[Literal["question", "signal", "timer"], float | None]] = {}
+    for question in state.questions.values():
+        found.setdefault(question.node, ("question", question.until))
+    for wait in state.waits.values():
+        found.setdefault(wait.node, (wait.kind, wait.until))
+    return found
+
+
+def _mark(
+    state: RunState,
+    name: str,
+    node: NodeState,
+    waits: dict[str, tuple[Literal["question", "signal", "timer"], float | None]],
+    *,
+    asleep: bool,
+    dead: bool,
+) -> NodeMark:
+    """Return the state of a node. `asleep`: it waits, and its process keeps it in memory; `dead`: no process executes the run."""
+    iteration, execution, attempt = state.place(name)
+    waits_for: Literal["question", "signal", "timer", "retry"] | None
+    waits_for, until = waits.get(name, (None, None))
+    if waits_for is None and node.retry_at is not None and name in state.open:
+        waits_for, until = "retry", node.retry_at
+    failure = node.failure
+    return NodeMark(
+        status="waiting" if asleep else node.status,
+        crashed=dead and node.status == "running",
+        iteration=iteration,
+        execution=execution,
+        attempt=attempt,
+        tries=node.tries,
+        seconds=node.seconds,
+        started_at=node.started_at if attempt else None,
+        ended_at=(node.ended_at or None) if attempt and node.status != "running" else None,
+        waits_for=waits_for,
+        until=until,
+        error=text.one_line(describe_failure(failure.type, failure.message), _ERROR_WIDTH)
+        if failure
+        else None,
+        items=_item_marks(node, node.items) if node.items is not None else None,
+    )
+
+
+def _item_marks(node: NodeState, items: Items) -> ItemMarks:
+    number = len(items.values)
+    statuses: list[ItemStatus] = ["pending"] * number
+    for waiting in (*items.again, *(item for item in node.parked if item >= 0)):
+        statuses[waiting] = "waiting"
+    for group, status in ((items.done, "completed"), (items.running, "running"), (items.failed, "failed")):
+        for item in group:
+            statuses[item] = status  # type: ignore[call-overload]
+    return ItemMarks(
+        all=number,
+        completed=len(items.done),
+        failed=len(items.failed),
+        running=len(items.running),
+        waiting=statuses.count("waiting"),
+        marks=list(_shares(statuses)),
+    )
+
+
+def _shares(statuses: list[ItemStatus]) -> Iterator[ItemStatus]:
+    share = -(-len(statuses) // MARKS_MAX) or 1
+    for first in range(0, len(statuses), share):
+        yield max(statuses[first : first + share], key=_WORST.index)
+
+
+# --- edges ---------------------------------------------------------------------------------------------
+
+
+def _plain_edges(definition: Definition, state: RunState) -> Iterator[tuple[str, str]]:
+    """Yield the edges that are not part of a branch and whose source has completed."""
+    for edge in definition.edges:
+        source = state.nodes.get(edge.source)
+        if edge.source == START or (source is not None and source.completed_seq):
+            yield edge.source, edge.target
+
+
+def _choices(
+    store: Store, row: RunRow, definition: Definition, state: RunState
+) -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
+    """Return what the latest visit of each source of a branch chose, and all edges of branches that were taken."""
+    chosen: dict[str, list[str]] = {}
+    taken: list[tuple[str, str]] = []
+    if not definition.branches:
+        return chosen, taken
+    parts = stretches(row.rewinds, state.seq)
+    rows = [
+        one
+        for one in store.events(row.run_id, 0, state.seq, kinds=_ROUTED)
+        if (one.node is None or one.node in definition.branches)
+        and any(first <= one.seq <= last for first, last in parts)
+    ]
+    for stored in history.opened(store, row.run_id, rows):
+        for source, routes in _routes(stored.event):
+            if routes is not None and source in definition.branches:
+                chosen[source] = [target for target in routes if target in definition.branches[source]]
+                taken += [(source, target) for target in chosen[source]]
+    for source, targets in definition.branches.items():  # completed before the log of a fork begins
+        done = state.nodes.get(source)
+        if source not in chosen and (source == START or (done is not None and done.completed_seq)):
+            taken += [(source, target) for target in targets if target in state.nodes]
+    return chosen, taken
+
+
+def _routes(event: object) -> Iterator[tuple[str, list[str] | None]]:
+    match event:
+        case events.RunCreated():
+            yield START, event.starts
+        case events.LayerCompleted():
+            yield from event.routes.items()
+        case events.NodeCompleted() | events.NodeSkipped() | events.NodeRouted():
+            yield event.node, event.routes
+        case _:
+            return

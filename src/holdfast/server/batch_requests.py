@@ -1,0 +1,123 @@
+"""The route that asks many runs at once: one request in the inbox of each run that matches. Workers carry them out."""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import msgspec
+
+from holdfast.reading import inbox
+from holdfast.server import verb_headers
+from holdfast.server.backend import encode_hook
+from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.problems import Fault, refuse
+from holdfast.server.runs import Name, RunId
+from holdfast.server.verb_inputs import Labels, Text
+from holdfast.server.verbs import VerbQuery
+from holdfast.storage.contract import Query, RunStatus
+from holdfast.upkeep import mass_requests
+from holdfast.upkeep.mass_requests import BatchVerb, Tally
+
+SHOWN_MAX = 100
+
+_encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
+
+
+class Where(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which runs to ask: those that meet every condition. At least one is needed."""
+
+    status: tuple[RunStatus, ...] = ()
+    """Default: the statuses in which the verb has a meaning."""
+    flow: Name | None = None
+    labels: Labels = {}
+    parent: RunId | None = None
+    queue: Name | None = None
+
+
+class BatchInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to ask many runs for."""
+
+    verb: BatchVerb
+    where: Where
+    force: bool = False
+    """For `resume`: also runs that failed for good."""
+    fresh: bool = False
+    """For `retry`: do not use the values that the last execution kept."""
+    reason: Text | None = None
+
+
+class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs match, and how many of them were asked. In a preview, none was."""
+
+    request: str
+    """The id of the requests; empty if each has an id of its own, or in a preview."""
+    verb: BatchVerb
+    matched: int
+    asked: int
+    repeated: int
+    """Runs that had been asked before."""
+    executing: int
+    """Runs that are not asked to continue, because a process executes them."""
+    over: int
+    gone: int
+    refused: dict[str, str]
+    runs: tuple[str, ...]
+    """The ids of the first of the runs that match."""
+
+
+def ask_runs(call: HttpCall[VerbQuery, BatchInput]) -> Answer:
+    """Ask every run that matches to be resumed, retried or cancelled."""
+    store, body = call.backend.store, call.body
+    if body.where == Where():
+        raise _unfit("where", "it names no condition, and would choose all runs")
+    query = mass_requests.meant(
+        Query(
+            status=body.where.status,
+            flow=body.where.flow,
+            labels=body.where.labels,
+            parent=body.where.parent,
+            queue=body.where.queue,
+        ),
+        body.verb,
+    )
+    found = mass_requests.find(store, query)
+    if call.query.preview:
+        return _answer(200, "", body.verb, Tally(matched=len(found)), found)
+    key, asked = verb_headers.key_of(call), ("requests", body)
+    call.backend.used_keys.check(call.who.token_id, key, asked)
+    request = _request(body, call.who.by)
+    tally = Tally(matched=len(found))
+    id = verb_headers.request_id(call) if key is not None else None
+    mass_requests.leave_all(store, request, found, tally, id=id)
+    call.backend.used_keys.add(call.who.token_id, key, asked)
+    return _answer(202, id or "", body.verb, tally, found)
+
+
+def _request(body: BatchInput, by: str) -> inbox.AnyRequest:
+    for option, verb in (("force", "resume"), ("fresh", "retry")):
+        if getattr(body, option) and body.verb != verb:
+            raise _unfit(option, f"it has a meaning only with the verb {verb!r}")
+    said: dict[str, Any] = {"by": by, "reason": body.reason}
+    match body.verb:
+        case "resume":
+            return inbox.Resume(force=body.force, **said)
+        case "retry":
+            return inbox.Retry(fresh=body.fresh, **said)
+        case "cancel":
+            return inbox.Cancel(**said)
+        case _:
+            assert_never(body.verb)
+
+
+def _unfit(field: str, why: str) -> Exception:
+    return refuse("bad-body", f"The body does not fit: at `{field}`: {why}.", faults=(Fault(field, why),))
+
+
+def _answer(status: int, id: str, verb: BatchVerb, tally: Tally, found: list[mass_requests.Match]) -> Answer:
+    shown = BatchAnswer(
+        request=id,
+        verb=verb,
+        **msgspec.structs.asdict(tally),
+        runs=tuple(one.run_id for one in found[:SHOWN_MAX]),
+    )
+    return Answer(status=status, body=_encode(shown))

@@ -1,0 +1,708 @@
+"""`Client`: the verbs of the engine over HTTP, for a program on any machine. `BlockingClient` has the same verbs, which block.
+
+A client executes no node: it starts runs, follows them and makes requests, and the workers of the server carry these out. It
+raises the exceptions that an engine raises. A request that changes something carries a key, so it is safe to send it again: the
+client does so by itself if the connection is cut, and a caller who gives an `id` may repeat the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, overload
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.core.graph import Flow
+from holdfast.core.run_state import GOING, UNDER_WAY
+from holdfast.errors import RequestExists, SettingError, StateError, StoreUnusable, did_you_mean
+from holdfast.reading.chunks import Chunk
+from holdfast.reading.following import Cursor
+from holdfast.reading.history import Checkpoint, split
+from holdfast.reading.previews import Preview
+from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
+from holdfast.runtime.blocking import Blocking, blocking, wait_for
+from holdfast.runtime.creation import OnExists, Repeat
+from holdfast.runtime.followers import Following
+from holdfast.server.http_session import AGAIN_S, HttpSession
+from holdfast.storage.contract import RunStatus
+from holdfast.storage.http.problem_types import ReportedProblem, error_of
+from holdfast.storage.http.server_url import ServerUrl, check_token, token_from
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+_LONG_POLL_S = 30
+_SILENT_S = 1.0
+"""After how many seconds without news a follower looks whether the run has stopped."""
+_EVENTS_MAX = 200
+_CHECKPOINTS_MAX = 1000
+_QUESTIONS_MAX = 1000
+_RUNS_MAX = 200
+PREVIEWED = ("resume", "retry", "skip", "fork", "cancel")
+"""The verbs that have a preview."""
+
+
+class _Requested(msgspec.Struct):
+    request: str
+    run: Run[Any]
+
+
+class _State(msgspec.Struct):
+    state: dict[str, Any]
+
+
+class _Events(msgspec.Struct):
+    events: list[EventView]
+    newer: int | None
+
+
+class _Checkpoints(msgspec.Struct):
+    checkpoints: list[Checkpoint]
+    next: int | None
+
+
+class _Questions(msgspec.Struct):
+    questions: list[AskedQuestion]
+
+
+class _Runs(msgspec.Struct):
+    runs: list[RunSummary]
+    next: str | None
+
+
+class Client:
+    """The runs of a server: `async with Client("https://holdfast.example.com", token) as client`. Without `token`, that in
+    HOLDFAST_TOKEN is used. With `flows`, the states of their runs are typed.
+    """
+
+    def __init__(self, url: str, token: str | None = None, *, flows: Iterable[Flow[Any]] = ()) -> None:
+        self._url = ServerUrl.parse(url)
+        self._token = check_token(token, "token") if token is not None else token_from()
+        self._flows = {flow.name: flow for flow in flows}
+        self._session: HttpSession | None = None
+
+    @property
+    def url(self) -> str:
+        """The address of the server."""
+        return self._url.text
+
+    async def __aenter__(self) -> Self:
+        if self._session is not None:
+            raise SettingError("this client is open already; make another one with Client(…)")
+        self._session = HttpSession(self._url, self._token)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections to the server. Closing twice is harmless."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+    def _open(self) -> HttpSession:
+        if self._session is None:
+            raise SettingError("the client is not open; use it as `async with Client(…) as client`")
+        return self._session
+
+    # --- verbs that make runs ------------------------------------------------------------------------
+
+    async def start(
+        self,
+        flow: Flow[S] | str,
+        input: S | Mapping[str, Any] | None = None,
+        *,
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        begin_at: datetime | None = None,
+        by: str | None = None,
+        on_exists: OnExists = "refuse",
+    ) -> str:
+        """Record a run of a flow that the server knows, given by name or as the flow itself, and return its id. A worker executes
+        it. The options are those of `Engine.start`; `by` is for whom the run is started: logs record it after the name of the
+        token.
+        """
+        name = flow if isinstance(flow, str) else flow.name
+        body = {
+            "flow": name,
+            "input": _plain_input(flow, input),
+            "run_id": run_id,
+            "labels": dict(labels) if labels else None,
+            "timeout": timeout,
+            "queue": queue,
+            "priority": priority,
+            "begin_at": begin_at,
+            "on_exists": on_exists,
+        }
+        made = await self._post("/runs", body, _Started, by=by)
+        return made.id
+
+    async def run(
+        self,
+        flow: Flow[S] | str,
+        input: S | Mapping[str, Any] | None = None,
+        *,
+        run_id: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+        queue: str | None = None,
+        priority: int = 0,
+        by: str | None = None,
+    ) -> Run[S]:
+        """Start a run, and wait until it has stopped: see `start` and `wait`."""
+        if not isinstance(flow, str):
+            self._flows.setdefault(flow.name, flow)
+        started = await self.start(
+            flow,
+            input,
+            run_id=run_id,
+            labels=labels,
+            timeout=timeout,
+            queue=queue,
+            priority=priority,
+            by=by,
+        )
+        return await self.wait(started)
+
+    async def fork(
+        self,
+        run: str,
+        *,
+        checkpoint: str | int | None = None,
+        edit: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
+        repeat: Repeat | Mapping[str, Repeat] = "ask",
+        fresh: bool = False,
+        labels: Mapping[str, str] | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+        expects: str | None = None,
+    ) -> str:
+        """Make a new run that shares the history of another up to a checkpoint (default: the latest), and return its id. It
+        begins when it is resumed. The options are those of `Engine.fork`.
+        """
+        parent, seq = split(run, checkpoint)
+        body = {
+            "checkpoint": seq,
+            "edit": dict(edit) if edit is not None else None,
+            "run_id": run_id,
+            "repeat": repeat if isinstance(repeat, str) else dict(repeat),
+            "fresh": fresh,
+            "labels": dict(labels) if labels else None,
+            "reason": reason,
+        }
+        return (await self._post(_path(parent, "fork"), body, _Started, by=by, expects=expects)).id
+
+    # --- verbs that ask ------------------------------------------------------------------------------
+
+    async def resume(
+        self,
+        run: str,
+        *,
+        checkpoint: str | int | None = None,
+        after: str | None = None,
+        restart_at: str | None = None,
+        replay: bool = False,
+        edit: Mapping[str, Any] | None = None,
+        force: bool = False,
+        confirm: Collection[str] = (),
+        on_change: Literal["refuse", "compatible"] = "refuse",
+        rename: Mapping[str, str] | None = None,
+        id: str | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+        expects: str | None = None,
+        wait: float | None = None,
+    ) -> Run[Any]:
+        """Ask for a run to be resumed; a worker does it. The options are those of `Engine.resume`, without functions.
+
+        Returns the run as it is when the request is stored; with `wait`, when it has stopped since or asks something, or after so
+        many seconds. A refusal that happens meanwhile is raised. `expects` is the digest of a preview that must still be true.
+        """
+        run_id, seq = split(run, checkpoint)
+        body = {
+            "checkpoint": seq,
+            "after": after,
+            "restart_at": restart_at,
+            "replay": replay,
+            "edit": dict(edit) if edit is not None else None,
+            "force": force,
+            "confirm": list(confirm),
+            "on_change": on_change,
+            "rename": dict(rename or {}),
+            "reason": reason,
+        }
+        return await self._ask(run_id, "resume", body, id=id, by=by, expects=expects, wait=wait)
+
+    async def retry(
+        self,
+        run_id: str,
+        node: str | None = None,
+        *,
+        fresh: bool = False,
+        id: str | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+        expects: str | None = None,
+        wait: float | None = None,
+    ) -> Run[Any]:
+        """Ask for a node that failed, was interrupted or waits to be retried (default: all such nodes). `wait`: see `resume`."""
+        body = {"node": node, "fresh": fresh, "reason": reason}
+        return await self._ask(run_id, "retry", body, id=id, by=by, expects=expects, wait=wait)
+
+    async def skip(
+        self,
+        run_id: str,
+        node: str,
+        update: Mapping[str, Any] | None = None,
+        *,
+        id: str | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+        expects: str | None = None,
+        wait: float | None = None,
+    ) -> Run[Any]:
+        """Ask for a node to be skipped: `update` takes the place of its result. `wait`: see `resume`."""
+        body = {"node": node, "update": dict(update) if update is not None else None, "reason": reason}
+        return await self._ask(run_id, "skip", body, id=id, by=by, expects=expects, wait=wait)
+
+    async def cancel(
+        self,
+        run_id: str,
+        reason: str | None = None,
+        *,
+        by: str | None = None,
+        id: str | None = None,
+        expects: str | None = None,
+        wait: float | None = None,
+    ) -> Run[Any]:
+        """End a run for good. Running nodes are stopped. `wait`: see `resume`."""
+        return await self._ask(run_id, "cancel", {"reason": reason}, id=id, by=by, expects=expects, wait=wait)
+
+    async def pause(
+        self,
+        run_id: str,
+        reason: str | None = None,
+        *,
+        by: str | None = None,
+        id: str | None = None,
+        wait: float | None = None,
+    ) -> Run[Any]:
+        """Pause a run: running nodes may end, but no node starts until the run is resumed. `wait`: see `resume`."""
+        return await self._ask(run_id, "pause", {"reason": reason}, id=id, by=by, wait=wait)
+
+    async def edit(
+        self,
+        run_id: str,
+        edit: Mapping[str, Any],
+        *,
+        by: str | None = None,
+        reason: str | None = None,
+        id: str | None = None,
+        wait: float | None = None,
+    ) -> Run[Any]:
+        """Change fields of the state of a run that is not running. `wait`: see `resume`."""
+        body = {"fields": dict(edit), "reason": reason}
+        return await self._ask(run_id, "edit", body, id=id, by=by, wait=wait)
+
+    async def answer(
+        self,
+        run_id: str,
+        question: str,
+        value: Any,
+        *,
+        update: Any = None,
+        by: str | None = None,
+        reason: str | None = None,
+        confidence: float | None = None,
+        id: str | None = None,
+        wait: float | None = None,
+    ) -> Run[Any]:
+        """Answer a question of a run, by its key, or by the name of its node if that has only one open question. With `wait`, the
+        run is returned when it has stopped or asks its next question. Raises `AnswerRefused` and `RunOver`.
+        """
+        body = {
+            "question": question,
+            "answer": value,
+            "update": update,
+            "confidence": confidence,
+            "reason": reason,
+        }
+        return await self._ask(run_id, "answer", body, id=id, by=by, wait=wait)
+
+    async def signal(
+        self,
+        run_id: str,
+        name: str,
+        payload: Any = None,
+        *,
+        id: str | None = None,
+        by: str | None = None,
+        reason: str | None = None,
+        wait: float | None = None,
+    ) -> Run[Any]:
+        """Send a signal to a run. With an `id`, it can be sent twice without harm. Raises `SignalRefused` and `RunOver`. `wait`:
+        see `resume`.
+        """
+        body = {"name": name, "payload": payload, "reason": reason}
+        return await self._ask(run_id, "signal", body, id=id, by=by, wait=wait)
+
+    async def _ask(
+        self,
+        run_id: str,
+        verb: str,
+        body: dict[str, Any],
+        *,
+        id: str | None,
+        by: str | None,
+        expects: str | None = None,
+        wait: float | None = None,
+    ) -> Run[Any]:
+        path = _path(run_id, verb)
+        try:
+            asked = await self._post(path, body, _Requested, id=id, by=by, expects=expects, wait=wait)
+        except RequestExists as other:  # the server says only that the key was used
+            other.run_id, other.request, other.verb = run_id, id or "", verb
+            raise
+        return self._typed(asked.run)
+
+    async def _post(
+        self,
+        path: str,
+        body: dict[str, Any],
+        kind: type[T],
+        *,
+        by: str | None,
+        id: str | None = None,
+        expects: str | None = None,
+        wait: float | None = None,
+    ) -> T:
+        """Send a request under a key: the one that the caller gave, or one that is new for this call."""
+        headers = {"Idempotency-Key": id if id is not None else secrets.token_hex(12)}
+        if by is not None:
+            headers["Holdfast-For"] = by
+        if expects is not None:
+            headers["If-Match"] = f'"{expects}"'
+        if wait is not None:
+            headers["Prefer"] = f"wait={max(0, int(wait))}"
+        sent = {name: value for name, value in body.items() if value is not None or name in _MAY_BE_NULL}
+        return await self._open().send("POST", path, kind, body=sent, headers=headers)
+
+    # --- verbs that read -----------------------------------------------------------------------------
+
+    async def preview(self, run: str, verb: str, /, **options: Any) -> Preview:
+        """Find out what `resume`, `retry`, `skip`, `fork` or `cancel` would do to a run, without doing it. `options` are those of
+        the verb. Its digest is `expects` of the verb.
+        """
+        if verb not in PREVIEWED:
+            raise SettingError(
+                f"{verb!r} has no preview; {', '.join(PREVIEWED)} have one{did_you_mean(verb, PREVIEWED)}"
+            )
+        run_id, seq = split(run, options.pop("checkpoint", None))
+        body = {name: _plain_option(value) for name, value in options.items() if value is not None}
+        body |= {"checkpoint": seq} if seq is not None else {}
+        return await self._open().send(
+            "POST", _path(run_id, verb), Preview, words={"preview": True}, body=body
+        )
+
+    async def requests(self, run_id: str) -> list[RequestView]:
+        """List the requests to a run that wait for an engine, and those that were refused, oldest first."""
+        return (await self._open().get(_path(run_id, "requests"), _RequestsOfRun)).requests
+
+    async def get(self, run_id: str) -> Run[Any]:
+        """Get a run as it is now. Its state is typed if the client was given the flow."""
+        return self._typed(await self._open().get(_path(run_id), Run[Any]))
+
+    async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
+        """Wait until a run has stopped, or waits for an answer, a signal or a long time. Raises `RunFailed` and `RunCancelled`,
+        and `TimeoutError` after `timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                run = await self._open().get(_path(run_id), Run[Any])
+                while not _has_stopped(run):
+                    words = {"wait": _poll_s(run), "after": run.seq}
+                    run = await self._open().get(_path(run_id), Run[Any], words)
+        except TimeoutError:
+            raise TimeoutError(
+                f"run {run_id!r} has not stopped after {timeout:g} s. The run is not affected; you can wait for it again."
+            ) from None
+        return result_of(self._typed(run))
+
+    async def runs(
+        self,
+        *,
+        status: RunStatus | Collection[RunStatus] = (),
+        flow: str | None = None,
+        labels: Mapping[str, str] | None = None,
+        parent: str | None = None,
+        limit: int = 100,
+    ) -> list[RunSummary]:
+        """List the runs that meet every condition, newest first."""
+        words: dict[str, Any] = {
+            "status": [status] if isinstance(status, str) else list(status),
+            "flow": flow,
+            "label": [f"{name}={value}" for name, value in (labels or {}).items()],
+            "parent": parent,
+        }
+        found: list[RunSummary] = []
+        while len(found) < limit:
+            page = await self._open().get(
+                "/runs", _Runs, {**words, "limit": min(limit - len(found), _RUNS_MAX)}
+            )
+            found += page.runs
+            if page.next is None:
+                break
+            words["cursor"] = page.next
+        return found
+
+    async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
+        """Get the state of a run at a checkpoint (default: at the end), as plain data."""
+        run_id, seq = split(run, checkpoint)
+        return (await self._open().get(_path(run_id, "state"), _State, {"at": seq})).state
+
+    async def events(
+        self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
+    ) -> list[EventView]:
+        """List the stored events of a run, oldest first: those after this seq, or only those of a node or kind."""
+        found: list[EventView] = []
+        while True:
+            page = await self._events(run_id, found[-1].seq if found else after, node, kind)
+            found += page.events
+            if page.newer is None or not page.events:
+                return found
+
+    async def _events(
+        self,
+        run_id: str,
+        after: int,
+        node: str | None = None,
+        kind: str | None = None,
+        limit: int = _EVENTS_MAX,
+    ) -> _Events:
+        words = {"after": after, "node": node, "kind": kind, "limit": limit}
+        return await self._open().get(_path(run_id, "events"), _Events, words)
+
+    async def checkpoints(self, run_id: str) -> list[Checkpoint]:
+        """List the checkpoints from which a run can be resumed or forked, oldest first."""
+        found: list[Checkpoint] = []
+        after: int | None = 0
+        while after is not None:
+            words = {"after": after, "limit": _CHECKPOINTS_MAX}
+            page = await self._open().get(_path(run_id, "checkpoints"), _Checkpoints, words)
+            found += page.checkpoints
+            after = page.next
+        return found
+
+    async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
+        """List open questions of one run, or of all runs, oldest first: at most a thousand."""
+        words = {"run": run_id, "limit": _QUESTIONS_MAX}
+        return (await self._open().get("/questions", _Questions, words)).questions
+
+    @overload
+    def follow(
+        self, run_id: str, after: int | str = 0, *, chunks: Literal[False] = False, stay: bool = False
+    ) -> Following[EventView]: ...
+
+    @overload
+    def follow(
+        self, run_id: str, after: int | str = 0, *, chunks: Literal[True], stay: bool = False
+    ) -> Following[EventView | Chunk]: ...
+
+    def follow(
+        self, run_id: str, after: int | str = 0, *, chunks: bool = False, stay: bool = False
+    ) -> Following[Any]:
+        """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped; with `stay`, until
+        it is over. If the connection is cut or the server restarts, the client continues where it was. With `chunks`, also yield
+        what the nodes stream, as it arrives. `after` is the seq of an event, or the `cursor` of an earlier follower.
+        """
+        cursor = Cursor.parse(after)
+        return Following(self._follow(run_id, cursor, chunks=chunks, stay=stay), cursor)
+
+    async def _follow(
+        self, run_id: str, cursor: Cursor, *, chunks: bool, stay: bool
+    ) -> AsyncGenerator[EventView | Chunk, None]:
+        async for name, data in self._frames(run_id, cursor, stay=stay):
+            found = await self._news(run_id, name, data)
+            if isinstance(found, EventView):
+                cursor.seq = found.seq
+                yield found
+            elif isinstance(found, Chunk) and chunks and found.number > cursor.chunks.get(found.streamer, 0):
+                cursor.chunks[found.streamer] = found.number
+                yield found
+            elif name == "reset":
+                cursor.seq = msgspec.json.decode(data, type=_Moved).seq
+
+    async def _frames(
+        self, run_id: str, cursor: Cursor, *, stay: bool
+    ) -> AsyncGenerator[tuple[str, bytes], None]:
+        """Yield the frames of a run, over as many connections as it takes, until it is over; without `stay`, until it has
+        stopped, which makes no event.
+        """
+        failed = 0
+        while failed <= len(AGAIN_S):
+            async with self._open().stream("/live", {"run": run_id, "after": cursor.seq}) as frames:
+                while True:
+                    try:
+                        frame = await asyncio.wait_for(frames.get(), _SILENT_S)
+                    except TimeoutError:
+                        if not stay and await self._has_no_more(run_id, cursor.seq):
+                            return
+                        continue
+                    if isinstance(frame, StoreUnusable) and failed < len(AGAIN_S):
+                        failed += 1  # the server may be starting again
+                        break
+                    if isinstance(frame, Exception):
+                        raise frame
+                    if frame is None:
+                        break
+                    failed = 0
+                    if frame[0] == "over":
+                        return
+                    yield frame
+            await asyncio.sleep(AGAIN_S[max(0, failed - 1)])
+
+    async def _has_no_more(self, run_id: str, seq: int) -> bool:
+        """Return whether a run has stopped, and this is its last event."""
+        with suppress(StoreUnusable):
+            run = await self._open().get(_path(run_id), Run[Any])
+            return seq >= run.seq and _has_stopped(run)
+        return False
+
+    async def _news(self, run_id: str, name: str, data: bytes) -> EventView | Chunk | None:
+        """Return the event or chunk of a frame; None if it has neither. An event that is too large for a stream is read."""
+        match name:
+            case "event":
+                event = msgspec.json.decode(data, type=_LiveEvent)
+                if event.omitted:
+                    return (await self._events(run_id, event.seq - 1, limit=1)).events[0]
+                return EventView(**{field: getattr(event, field) for field in EventView.__struct_fields__})
+            case "chunk":
+                return msgspec.json.decode(data, type=Chunk)
+            case "problem":
+                raise error_of(msgspec.json.decode(data, type=ReportedProblem), self.url)
+            case _:
+                return None
+
+    def _typed(self, run: Run[Any]) -> Run[Any]:
+        flow = self._flows.get(run.flow)
+        if flow is None:
+            return run
+        with suppress(StateError):
+            return msgspec.structs.replace(run, state=flow.state.load(run.state))
+        return run
+
+
+class _RequestsOfRun(msgspec.Struct):
+    requests: list[RequestView]
+
+
+class _Started(msgspec.Struct):
+    id: str
+
+
+class _Moved(msgspec.Struct):
+    seq: int
+
+
+class _LiveEvent(EventView, frozen=True, kw_only=True):
+    omitted: int = 0
+
+
+_MAY_BE_NULL = ("answer", "input", "payload")
+
+
+def _path(run_id: str, *parts: str) -> str:
+    return "/".join(("/runs", quote(run_id, safe=""), *parts))
+
+
+def _plain_option(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Collection) and not isinstance(value, str) else value
+
+
+def _plain_input(flow: Flow[Any] | str, given: Any) -> Any:
+    if isinstance(flow, Flow):
+        return flow.state.dump({} if given is None else given)
+    return msgspec.to_builtins(given, str_keys=True) if given is not None else None
+
+
+def _has_stopped(run: Run[Any]) -> bool:
+    """Return whether a run waits for somebody, or no process continues it."""
+    if run.status not in GOING:
+        return True
+    if run.status == "waiting" and run.due_at is None:
+        return True
+    return run.status in UNDER_WAY and run.held_by is None
+
+
+def _poll_s(run: Run[Any]) -> int:
+    """Return how long the server may wait before it answers: a process that dies, or releases the run, makes no event."""
+    return _LONG_POLL_S if run.status == "pending" else 2
+
+
+# --- the blocking form -------------------------------------------------------------------------------
+
+
+class BlockingClient(Blocking[Client]):
+    """The verbs of `Client` for blocking callers: `hf.BlockingClient(url, token).get("r1")`. It may be used from several threads,
+    and inside a running event loop (a notebook). Each call opens a connection of its own.
+    """
+
+    start = blocking(Client.start)
+    run = blocking(Client.run)
+    fork = blocking(Client.fork)
+    resume = blocking(Client.resume)
+    retry = blocking(Client.retry)
+    skip = blocking(Client.skip)
+    cancel = blocking(Client.cancel)
+    pause = blocking(Client.pause)
+    edit = blocking(Client.edit)
+    answer = blocking(Client.answer)
+    signal = blocking(Client.signal)
+    preview = blocking(Client.preview)
+    requests = blocking(Client.requests)
+    get = blocking(Client.get)
+    wait = blocking(Client.wait)
+    runs = blocking(Client.runs)
+    state = blocking(Client.state)
+    events = blocking(Client.events)
+    checkpoints = blocking(Client.checkpoints)
+    questions = blocking(Client.questions)
+
+    def __init__(self, url: str, token: str | None = None, *, flows: Iterable[Flow[Any]] = ()) -> None:
+        self._flows = list(flows)
+        self._token = token
+        self.url = Client(url, token).url  # raises for a wrong URL or token now, not at the first verb
+
+    def call(self, use: Callable[[Client], Awaitable[T]]) -> T:
+        """Await a function of an open client, and return its result: for several verbs over one connection."""
+        return self._use(use)
+
+    def _use(self, use: Callable[[Client], Awaitable[T]]) -> T:
+        begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
+
+        async def use_and_remember(client: Client) -> T:
+            begun.append((asyncio.get_running_loop(), asyncio.current_task()))
+            return await use(client)
+
+        def stop() -> None:
+            for loop, task in begun:
+                if task is not None:
+                    loop.call_soon_threadsafe(task.cancel)
+
+        opened = Client(self.url, self._token, flows=self._flows)
+        return wait_for(use_and_remember, opened, stop=stop, pass_on=lambda: None)

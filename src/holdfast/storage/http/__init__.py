@@ -1,0 +1,1 @@
+"""A store on a server: read and asked over HTTP."""

@@ -1,0 +1,86 @@
+"""One visit of a node: why it ran, and what its attempts did."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.reading.node_visits import NodeVisit, VisitWanted, show_visit
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.testing.builders import History, outline
+
+
+def shown(history: History, node: str, **wanted: Any) -> NodeVisit:
+    store = MemoryStore(clock=lambda: history.at)
+    history.write(store)
+    found = show_visit(store, store.run("r"), history.flow.definition, node, VisitWanted(**wanted))
+    assert found is not None
+    return found
+
+
+def causes(visit: NodeVisit) -> list[tuple[str, int, str]]:
+    return [(cause.node, cause.iteration, cause.why) for cause in visit.causes]
+
+
+def test_a_loop_is_entered_from_outside_once_and_then_by_its_own_branch() -> None:
+    flow = outline("START a b", branches={"b": "a END"})
+    history = History("r", flow).created().completed("a").completed("b", routes=["a"]).completed("a")
+    assert causes(shown(history, "a", iteration=1)) == [("START", 1, "edge")]
+    assert causes(shown(history, "a")) == [("b", 1, "branch")]
+    history.completed("b", routes=["a"]).started("a")
+    assert causes(shown(history, "a")) == [("b", 2, "branch")]
+    assert shown(history, "a").visits == [(1, 1), (2, 1), (3, 1)]
+
+
+def test_a_node_after_a_loop_has_only_the_causes_since_its_last_visit() -> None:
+    flow = outline("START a", "x c", "y c", branches={"a": "x y", "c": "a END"})
+    history = History("r", flow).created().completed("a", routes=["x"]).completed("x")
+    history.completed("c", routes=["a"]).completed("a", routes=["y"]).completed("y").started("c")
+    assert causes(shown(history, "c", iteration=1)) == [("x", 1, "edge")]
+    assert causes(shown(history, "c")) == [("y", 1, "edge")]
+
+
+def test_a_join_has_a_cause_for_each_branch() -> None:
+    flow = outline("START a c END", "START b c")
+    history = History("r", flow).created().completed("b").completed("a").started("c")
+    assert causes(shown(history, "c")) == [("b", 1, "edge"), ("a", 1, "edge")]
+
+
+def test_a_join_of_many_branches_is_explained_with_few_reads() -> None:
+    names = [f"n{number}" for number in range(100)]
+    flow = outline("START join END", *(f"START {name} join" for name in names))
+    history = History("r", flow).created()
+    for name in names:
+        history.completed(name)
+    store = MemoryStore(clock=lambda: history.at)
+    history.started("join").write(store)
+    reads = 0
+
+    class Counting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def events(self, *args: Any, **options: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return store.events(*args, **options)
+
+    found = show_visit(Counting(), store.run("r"), flow.definition, "join", VisitWanted())  # type: ignore[arg-type]
+    assert found is not None
+    assert len(found.causes) == 100
+    assert reads < 10
+
+
+def test_items_that_failed_come_first_then_those_that_have_not_ended() -> None:
+    flow = outline("START fan END", nodes={"fan": {"each": lambda state: state["parts"]}})
+    history = History("r", flow).created({"parts": list("abcd")}).settled()
+    history.item_completed("fan", 0).item_failed("fan", 1, OSError("away"), retry_in=9.0)
+    history.item_failed("fan", 3, ValueError("broken"))
+    visit = shown(history, "fan")
+    assert [(one.item, one.status) for one in visit.items or []] == [
+        (3, "failed"),
+        (2, "running"),
+        (1, "waiting"),
+        (0, "completed"),
+    ]
+    page = shown(history, "fan", items_from=1, items=2)
+    assert ([one.item for one in page.items or []], page.items_all) == ([2, 1], 4)

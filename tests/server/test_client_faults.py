@@ -1,0 +1,280 @@
+"""What can go wrong between a client and a server, each as a plain error: for the store of a server, and for the client."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from app_client import SECRET
+from canned_server import answer, canned
+from hosted import ADMIN, hosting
+from served_flows import flow
+
+import holdfast as hf
+from holdfast.errors import SchemaTooNew, SettingError, StoreBusy, StoreUnusable
+from holdfast.server import http_session, problems
+from holdfast.storage.http import connections, problem_types, server_url
+from holdfast.storage.http.row_format import ROWS, StoreAbout
+from holdfast.storage.http.store import RemoteStore
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.tokens import Token, digest_of
+
+Look = Callable[..., Any]
+
+
+def open_store(url: str, token: str = ADMIN) -> Any:
+    RemoteStore(url, token=token).close()
+
+
+def use_client(url: str, token: str = ADMIN) -> Any:
+    return hf.BlockingClient(url, token).questions()
+
+
+both = pytest.mark.parametrize("look", [open_store, use_client])
+
+
+@pytest.fixture(scope="module")
+def host():
+    with hosting() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def served(host):
+    store = MemoryStore()
+    with host.serving(store, flows=[flow]) as url:
+        hf.run(flow, {}, run_id="ok", store=store)
+        yield url, store
+
+
+@both
+def test_a_wrong_token_is_refused_with_a_way_to_get_one(served, look):
+    with pytest.raises(SettingError, match=r"does not accept the token.*holdfast token create"):
+        look(served[0], "admin.wrongwrongwrongwrong")
+
+
+@both
+def test_a_revoked_token_is_refused(served, look):
+    url, store = served
+    token = Token(
+        id="gone", name="eve", role="read", digest=digest_of(SECRET), created_at=0.0, revoked_at=1.0
+    )
+    if store.tokens.get("gone") is None:
+        store.tokens.add(token)
+    with pytest.raises(SettingError, match="it is unknown, has expired, or was revoked"):
+        look(url, f"gone.{SECRET}")
+
+
+def test_a_role_that_is_too_low_is_named(served):
+    with pytest.raises(SettingError, match="needs the role 'operate'"):
+        hf.BlockingClient(served[0], f"read.{SECRET}").cancel("ok")
+
+
+@both
+def test_a_server_that_is_gone_is_named(look):
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    with pytest.raises(StoreUnusable, match=r"no Holdfast server answers at http://127.*holdfast serve"):
+        look(url)
+
+
+@both
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        (answer(b"<html>", Content_Type="text/html"), "cannot be read"),
+        (answer(b"{}"), "cannot be read"),
+        (
+            answer(b"no", status=404, Content_Type="text/plain"),
+            "status 404, which is not an answer of Holdfast",
+        ),
+        (answer(b"{}", status=502, Content_Type="application/problem+json"), "status 502"),
+        (answer(b"", status=302, Location="https://evil.example/"), "redirects to 'https://evil.example/'"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n\r\n", "no Holdfast server answers"),
+    ],
+)
+def test_what_is_not_a_holdfast_server_is_said_to_be_none(look, told, words):
+    with canned(told, keeps=False) as other, pytest.raises(StoreUnusable, match=words):
+        look(other.url)
+    assert all("evil.example" not in request for request in other.requests)
+
+
+@both
+def test_a_certificate_of_another_host_is_refused_before_the_token_is_sent(look):
+    with (
+        canned(answer(), tls=True) as other,
+        pytest.raises(StoreUnusable, match=r"certificate .* is not valid"),
+    ):
+        look(other.url)
+    assert other.requests == []
+
+
+@both
+def test_an_answer_that_is_too_large_is_not_read(look, monkeypatch):
+    monkeypatch.setattr(connections, "JSON_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(http_session, "JSON_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(connections.Connections.send, "__kwdefaults__", {"bytes_max": 1 << 20})
+    with canned(answer(b" " * (3 << 20))) as other, pytest.raises(StoreUnusable, match="larger than 1 MB"):
+        look(other.url)
+
+
+def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = server_url.ServerUrl.parse(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(StoreBusy, match=r"did not answer within 0.05 s"):
+            connections.Connections(url, None, answer_s=0.05).get("/store", StoreAbout)
+
+
+ABOUT = msgspec.json.encode(StoreAbout(rows=ROWS, version="9", url="x", generation="g", now=5.0))
+
+
+def test_a_connection_is_kept_and_each_request_sent_once():
+    with canned(answer(ABOUT)) as other:
+        store = RemoteStore(other.url, token=ADMIN)
+        assert [store.now() for _ in range(3)] == [5.0] * 3
+        store.close()
+    assert (len(other.requests), other.connections) == (4, 1)
+
+
+def test_a_kept_connection_that_the_server_has_closed_is_opened_again():
+    with canned(answer(ABOUT), keeps=False) as other:
+        store = RemoteStore(other.url, token=ADMIN)
+        assert [store.now() for _ in range(3)] == [5.0] * 3
+        assert len(other.requests) == 4
+        store.close()
+
+
+def test_a_request_that_was_cut_off_is_sent_again_with_the_same_key():
+    with canned(None, None, answer(json.dumps({"id": "r1"}).encode(), status=201)) as other:
+        assert hf.BlockingClient(other.url, ADMIN).start("order", {"item": "desk"}) == "r1"
+    keys = {
+        line for sent in other.requests for line in sent.splitlines() if line.startswith("Idempotency-Key")
+    }
+    assert len(other.requests) == 3
+    assert len(keys) == 1
+
+
+def test_a_server_with_older_rows_than_can_be_read_is_refused():
+    old = msgspec.json.encode(StoreAbout(rows=ROWS - 1, version="0.0.1", url="x", generation="g", now=5.0))
+    with canned(answer(old)) as other, pytest.raises(SchemaTooNew, match=r"runs Holdfast 0\.0\.1"):
+        RemoteStore(other.url, token=ADMIN)
+
+
+def test_a_client_that_reads_older_rows_than_the_server_gives_is_refused(served, monkeypatch):
+    monkeypatch.setattr(connections, "ROWS", ROWS - 1)
+    with pytest.raises(SchemaTooNew, match=r"Install Holdfast .* where the client runs"):
+        open_store(served[0])
+
+
+def test_the_client_raises_what_the_engine_raises(served):
+    client = hf.BlockingClient(served[0], ADMIN)
+    with pytest.raises(hf.RunNotFound) as missing:
+        client.get("nothing")
+    assert missing.value.run_id == "nothing"
+    with pytest.raises(hf.RunOver) as over:
+        client.answer("ok", "ship", "approve")
+    assert over.value.run_id == "ok"
+    with pytest.raises(hf.FlowNotFound) as unknown:
+        client.start("nothing")
+    assert (unknown.value.flow, unknown.value.known) == ("nothing", ("order",))
+    with pytest.raises(hf.RunExists):
+        client.start("order", {"item": "desk"}, run_id="ok")
+
+
+@pytest.mark.parametrize("kind", problem_types.ERRORS.values(), ids=lambda kind: kind.__name__)
+def test_every_error_comes_back_as_it_was(kind):
+    error = kind.__new__(kind)
+    error.args = ("what happened",)
+    error.run_id, error.known, error.reason, error.path, error.field = "r1", ("a", "b"), "no", "state.a", "a"
+    sent = msgspec.json.encode(problems.problem_of(error))
+    back = problem_types.error_of(msgspec.json.decode(sent, type=problem_types.ReportedProblem), "http://x")
+    assert (type(back), str(back), back.run_id, back.known) == (kind, "what happened", "r1", ("a", "b"))
+
+
+@pytest.mark.parametrize("name", problems.KINDS)
+def test_every_problem_of_the_server_is_an_error_for_its_client(name):
+    problem = problems.refuse(name, "What happened.").problem
+    error = problem_types.error_of(problem, "http://x")
+    assert "What happened." in str(error)
+    fault = isinstance(error, (StoreBusy, StoreUnusable))
+    assert fault == (problem.status >= 500 or problem.status in (408, 429))
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("https://user:CANARY@host", "contains a user or a password"),
+        ("http://127.0.0.1:1/#token=CANARY", "contains a token"),
+        ("http://holdfast.example.com", "would send the token unencrypted"),
+        ("https://", "not the URL of a server"),
+        ("https://host:0", "not the URL of a server"),
+        ("https://host:x", "not the URL of a server"),
+        ("https://host/?a=b", "not the URL of a server"),
+        ("https://host/a b", "not the URL of a server"),
+        ("ftp://host", "not the URL of a server"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused(url, words):
+    with pytest.raises(SettingError, match=words) as refused:
+        hf.Client(url, ADMIN)
+    assert "CANARY" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("https://Host.example", "https://host.example"),
+        ("https://host:443/", "https://host"),
+        ("http://127.0.0.1:8765/holdfast/", "http://127.0.0.1:8765/holdfast"),
+        ("http://[::1]:8765", "http://[::1]:8765"),
+    ],
+)
+def test_a_url_is_written_in_one_way(url, text):
+    assert hf.Client(url, ADMIN).url == text
+
+
+def test_a_token_is_taken_from_the_environment_and_never_shown(served, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_TOKEN", ADMIN)
+    assert hf.BlockingClient(served[0]).get("ok").status == "completed"
+    monkeypatch.setenv("HOLDFAST_TOKEN", "CANARY CANARY")
+    with pytest.raises(SettingError, match="HOLDFAST_TOKEN is not a token") as refused:
+        hf.Client(served[0])
+    assert "CANARY" not in str(refused.value)
+
+
+def test_an_id_that_was_used_for_something_else_is_refused(served):
+    url, store = served
+    hf.run(flow, {"asks": True}, run_id="asks", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    assert not client.signal("asks", "go", {"n": 1}, id="k1").repeated
+    assert client.signal("asks", "go", {"n": 1}, id="k1").repeated
+    with pytest.raises(hf.RequestExists) as reused:
+        client.signal("asks", "go", {"n": 2}, id="k1")
+    assert reused.value.run_id == "asks"
+
+
+def test_a_verb_that_would_do_something_else_than_its_preview_is_refused(served):
+    url, store = served
+    hf.run(flow, {"asks": True}, run_id="seen", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    seen = client.preview("seen", "cancel")
+    assert [question.node for question in seen.closes] == ["ship"]
+    client.answer("seen", "ship", "approve")
+    with pytest.raises(hf.PreviewStale):
+        client.cancel("seen", expects=seen.digest)
+    with pytest.raises(SettingError, match=r"'cancle' has no preview.*did you mean 'cancel'"):
+        client.preview("seen", "cancle")
+
+
+def test_requests_that_wait_are_listed(served):
+    url, store = served
+    with pytest.raises(hf.RunFailed):
+        hf.run(flow, {"fails": True}, run_id="failed", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    client.resume("failed", force=True, id="k2", by="eve")
+    (asked,) = client.requests("failed")
+    assert (asked.verb, asked.status, asked.by) == ("resume", "waiting", "admin-ada/eve")
