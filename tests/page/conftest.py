@@ -1,6 +1,7 @@
 """Real browsers for the tests of the page: Debian's chromium, with a real `holdfast serve` on loopback.
 
-One browser serves a whole session; each test has a context of its own, so that nothing is stored between tests. An error in the
+One browser serves a whole module: playwright keeps an event loop running while it is open, so it must be closed before a module
+whose tests run one of their own. Each test has a context of its own, so that nothing is stored between tests. Every error in the
 console of a page fails its test.
 """
 
@@ -20,9 +21,9 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 PATIENCE_S = 10
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """The browser of this session. Without one, the tests of the page are skipped."""
+    """The browser of a module. Without one, the tests of the page are skipped."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="NO BROWSER TESTS: playwright is missing; run: pip install '.[dev]'"
     )

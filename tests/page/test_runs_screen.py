@@ -254,12 +254,13 @@ def test_a_server_that_stops_raises_the_banner_and_the_data_stays(tab, serve, tm
     is_live(page)
     serving.stop()
     page.get_by_text("Not live since").wait_for()
+    page.get_by_role("button", name="Try now").click()
+    page.get_by_text("Not live since").wait_for()
     assert shown(page) == ["order-1"]
     assert re.fullmatch(r"\d\d:\d\d:\d\d", row(page, "order-1").locator("time").inner_text())
     hf.cancel("order-1", store=serving.store)
     serving.restart("shop.py", "--no-work")
-    page.get_by_role("button", name="Try now").click()
-    row(page, "order-1").get_by_text("cancelled").first.wait_for()
+    row(page, "order-1").get_by_text("cancelled").first.wait_for(timeout=30_000)
     page.get_by_text("Not live since").wait_for(state="hidden")
 
 

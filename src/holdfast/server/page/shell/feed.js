@@ -42,9 +42,23 @@ export function createFeed(api, onChange) {
     onChange();
   }
 
-  void api.get("board").then((answer) => {
-    if (answer.ok && !board) setBoard(answer.value);
-  });
+  let reading = false;
+  async function readBoard() {
+    if (reading) return;
+    reading = true;
+    const answer = await api.get("board");
+    reading = false;
+    if (answer.ok) setBoard(answer.value);
+  }
+
+  /** @param {Partial<Board>} news */
+  function receiveBoard(news) {
+    if (board) setBoard({ ...board, ...news });
+    // Which runs need attention takes longer to find out than the rest, so the stream may leave it out.
+    if (news.attention === undefined) void readBoard();
+  }
+
+  void readBoard();
   return {
     board: () => board,
     connection: () => connection,
@@ -62,7 +76,7 @@ export function createFeed(api, onChange) {
         },
         onEvent({ event, data }) {
           const value = JSON.parse(data);
-          if (event === "board") setBoard(value);
+          if (event === "board") receiveBoard(value);
           else if (event === "row") listener?.onRow(value);
           else if (event === "runs") listener?.onIds(value.ids);
         },
