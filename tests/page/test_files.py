@@ -84,7 +84,7 @@ def test_the_page_works_below_a_prefix(ask):
 def test_the_index_preloads_every_module_so_that_they_load_at_once(ask):
     index = ask("/").body.decode()
     preloaded = re.findall(r'<link rel="modulepreload" href="page/([^"]+)">', index)
-    assert preloaded == [name for name in SCRIPTS if name != "page.js"]
+    assert preloaded == SCRIPTS
 
 
 @pytest.mark.parametrize(

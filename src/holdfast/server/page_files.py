@@ -31,6 +31,9 @@ TYPES = {
 }
 """Suffix -> type. Files with another suffix, such as the types for the checker, are not served."""
 
+_MODULES = "<!-- modules -->"
+"""Where the index names all modules, so that a browser loads them at once, and not one import after the other."""
+_PRELOAD = '<link rel="modulepreload" href="page/{}">'
 _WITH_COMMENTS = (".js", ".css")
 _CAST = re.compile(r"/\*\* @type \{[^*]*\} \*/ ?")
 
@@ -63,6 +66,10 @@ def names() -> list[str]:
     return sorted(name for name in walk(_folder(), "") if _suffix(name) in TYPES)
 
 
+def _scripts() -> list[str]:
+    return [name for name in names() if name.endswith(".js")]
+
+
 def path_of(name: str) -> str:
     """Return the path at which a file is served. The index is at `/`, so that the others are found relative to it, also below
     the prefix under which the application is mounted.
@@ -74,6 +81,8 @@ def path_of(name: str) -> str:
 def read(name: str) -> PageFile:
     """Return a file of the page. It is read and compressed once."""
     text = _folder().joinpath(*name.split("/")).read_text("utf-8")
+    if name == INDEX:
+        text = text.replace(_MODULES, "\n".join(map(_PRELOAD.format, _scripts())))
     plain = (strip_comments(text) if _suffix(name) in _WITH_COMMENTS else text).encode()
     return PageFile(plain, gzip.compress(plain, 9, mtime=0), sha256(plain).hexdigest()[:32])
 
