@@ -114,19 +114,14 @@ test("the order of keys is no difference", () => {
   assert.ok(!equal({ a: undefined }, { b: undefined }));
 });
 
-test("a change shows only what is new", () => {
-  assert.deepEqual(showChange({ op: "append", before: ["a"], after: ["a", "b"] }), {
+test("a change shows its operation and the sides that it has", () => {
+  assert.deepEqual(showChange({ operation: "append", path: ["notes"], now: { value: ["b"] } }), {
+    path: "notes",
     chip: "append",
-    note: "1 earlier item unchanged",
-    before: undefined,
-    after: ["b"],
+    was: null,
+    now: { value: ["b"] },
   });
-  assert.equal(showChange({ op: "add", before: 41, after: 37.9 }).chip, "add −3.1");
-  assert.deepEqual(showChange({ op: "merge", before: { a: 1, b: 2 }, after: { a: 1, b: 3 } }), {
-    chip: "merge",
-    note: "1 other key unchanged",
-    before: { b: 2 },
-    after: { b: 3 },
-  });
-  assert.equal(showChange({ op: "set", before: [], after: [1] }).chip, "set");
+  const added = showChange({ operation: "add", path: ["budget"], was: { value: 41 }, now: { value: -3.1 } });
+  assert.deepEqual([added.chip, added.now], ["add −3.1", { value: 37.9 }]);
+  assert.equal(showChange({ operation: "set", path: ["a", "b"], now: { bytes: 9000, sha256: "x" } }).path, "a.b");
 });

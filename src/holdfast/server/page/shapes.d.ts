@@ -92,4 +92,81 @@ export interface Problem {
   detail: string;
   remedy: string;
   errors?: { path: string; message: string }[];
+  /** With 412: what the verb would do now. */
+  preview?: Preview;
+}
+
+/** A value, or the size and digest of a large one. */
+export interface Value {
+  value?: unknown;
+  bytes?: number;
+  sha256?: string;
+}
+
+/** One change of a state: `GET runs/{id}/diff`. For "append" and "add", `now` is what was appended or added. */
+export interface Change {
+  operation: "set" | "append" | "merge" | "add" | "reduce" | "unset";
+  path: string[];
+  now?: Value | null;
+  was?: Value | null;
+}
+
+/** A line of a traceback; `own`: of the reader's code, not of Python or a package. */
+export interface Frame {
+  file: string;
+  line: number;
+  function: string;
+  source: string;
+  own: boolean;
+}
+
+export interface FailureView {
+  kind: string;
+  type: string;
+  message: string;
+  frames: Frame[];
+  traceback: string;
+}
+
+export interface Question {
+  key: string;
+  node: string;
+  text: string;
+  options: string[];
+  asked_at: number;
+  about?: string;
+  answer_schema?: Record<string, unknown>;
+  item?: number | null;
+  until?: number | null;
+  on_timeout?: string;
+}
+
+/** Visits of one node in a preview. */
+export interface PreviewNode {
+  node: string;
+  first: number;
+  last: number;
+  status: string;
+  at: number | null;
+  idempotent: boolean;
+}
+
+/** What a verb would do: `POST runs/{id}/VERB?preview=1`. */
+export interface Preview {
+  run_id: string;
+  verb: string;
+  at: number | null;
+  kept: PreviewNode[];
+  rerun: PreviewNode[];
+  confirm: PreviewNode[];
+  asks: PreviewNode[];
+  skips: PreviewNode[];
+  stops: PreviewNode[];
+  closes: Question[];
+  refused: string | null;
+  error: string | null;
+  remedies: Remedy[];
+  unknown: string[];
+  command: string | null;
+  digest: string;
 }

@@ -3,7 +3,8 @@
 
 /**
  * @typedef {{ path: string[], before: unknown, after: unknown }} Difference  a side that has no value is undefined
- * @typedef {{ chip: string, note: string, before: unknown, after: unknown }} ShownChange
+ * @typedef {import("../shapes.js").Value} Value
+ * @typedef {{ path: string, chip: string, was: Value | null, now: Value | null }} ShownChange  a side that is null is not shown
  */
 
 /**
@@ -22,31 +23,16 @@ export function differencesOf(before, after, path = []) {
 }
 
 /**
- * What a reader sees of a change: only what is new, where the operation says that the rest stayed.
- * @param {{ op: string, before?: unknown, after?: unknown }} change
+ * What a reader sees of a change: its operation in words, and the sides that it has.
+ * @param {import("../shapes.js").Change} change
  * @returns {ShownChange}
  */
-export function showChange({ op, before, after }) {
-  if (op === "append" && Array.isArray(before) && Array.isArray(after)) {
-    const kept = before.length;
-    const note = kept ? `${kept} earlier ${kept === 1 ? "item" : "items"} unchanged` : "";
-    return { chip: "append", note, before: undefined, after: after.slice(kept) };
-  }
-  if (op === "add" && typeof before === "number" && typeof after === "number") {
-    const by = Number((after - before).toPrecision(12));
-    return { chip: `add ${by < 0 ? `−${-by}` : `+${by}`}`, note: "", before, after };
-  }
-  if (op === "merge" && isPlain(before) && isPlain(after)) {
-    const changed = Object.keys(after).filter((name) => !equal(own(before, name), after[name]));
-    const kept = Object.keys(after).length - changed.length;
-    return {
-      chip: "merge",
-      note: kept ? `${kept} other ${kept === 1 ? "key" : "keys"} unchanged` : "",
-      before: pick(before, changed),
-      after: pick(after, changed),
-    };
-  }
-  return { chip: op, note: "", before, after };
+export function showChange({ operation, path, was = null, now = null }) {
+  const shown = { path: path.join("."), chip: operation, was, now };
+  const [before, by] = [was?.value, now?.value];
+  if (operation !== "add" || typeof before !== "number" || typeof by !== "number") return shown;
+  const after = Number((before + by).toPrecision(12)); // 41.0 - 3.1 is not 37.9 in binary
+  return { ...shown, chip: `add ${by < 0 ? `−${-by}` : by}`, now: { value: after } };
 }
 
 /**
@@ -67,9 +53,3 @@ const isPlain = (value) => typeof value === "object" && value !== null && !Array
 
 /** A key such as "__proto__" is data like any other. @param {Record<string, unknown>} value @param {string} name */
 const own = (value, name) => (Object.hasOwn(value, name) ? value[name] : undefined);
-
-/** @param {Record<string, unknown>} value @param {string[]} names */
-function pick(value, names) {
-  const found = Object.fromEntries(names.filter((name) => Object.hasOwn(value, name)).map((name) => [name, value[name]]));
-  return Object.keys(found).length ? found : undefined;
-}

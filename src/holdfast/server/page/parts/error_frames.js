@@ -1,0 +1,58 @@
+// Why an attempt failed: the error, and where it was raised. The reader's own code comes first; lines of packages are folded.
+
+import { element, glyph } from "../shell/elements.js";
+import { createCopyButton } from "./command.js";
+
+/** @param {import("../shapes.js").FailureView} failure */
+export function createErrorFrames(failure) {
+  const frames = [...failure.frames].reverse(); // the line that raised is first
+  const raised = frames.find((frame) => frame.own) ?? frames[0];
+  const [own, others] = [frames.filter((frame) => frame.own), frames.filter((frame) => !frame.own)];
+  const shown = own.length ? own : others.splice(0, 2);
+  return element(
+    "section",
+    { class: "error-frames" },
+    element(
+      "header",
+      {},
+      element("p", { dir: "auto" }, element("strong", {}, element("code", {}, failure.type)), " ", failure.message),
+      element("span", { class: "tag outlined" }, failure.kind),
+    ),
+    element("div", { class: "frames" }, ...shown.flatMap((frame) => createFrame(frame, frame === raised))),
+    element(
+      "footer",
+      {},
+      others.length
+        ? element(
+            "details",
+            {},
+            element("summary", {}, `${others.length} more ${others.length === 1 ? "frame" : "frames"}`),
+            element("div", { class: "frames" }, ...others.flatMap((frame) => createFrame(frame, false))),
+          )
+        : element("span", {}),
+      failure.traceback ? createCopyTraceback(failure.traceback) : null,
+    ),
+  );
+}
+
+/**
+ * @param {import("../shapes.js").Frame} frame
+ * @param {boolean} raised
+ */
+const createFrame = (frame, raised) => [
+  element("p", { class: "frame-place" }, frame.file, " in ", element("span", { class: "frame-function" }, frame.function)),
+  element(
+    "p",
+    { class: raised ? "frame-line raised" : "frame-line" },
+    element("span", { class: "line-number" }, String(frame.line)),
+    element("code", {}, frame.source || "(the line was not recorded)"),
+  ),
+];
+
+/** @param {string} traceback */
+function createCopyTraceback(traceback) {
+  const copy = createCopyButton(() => traceback, "Copy traceback");
+  copy.className = "quiet-button";
+  copy.replaceChildren(glyph("copy"), "Copy traceback");
+  return copy;
+}

@@ -1,0 +1,99 @@
+// Previews: what a verb would do, as rows for a reader; what still has to be decided before it may be done; and what is sent then.
+
+/**
+ * @typedef {import("../shapes.js").Preview} Preview
+ * @typedef {import("../shapes.js").PreviewNode} PreviewNode
+ *
+ * @typedef {object} PreviewRow
+ * @property {string} key
+ * @property {import("./glyphs.js").GlyphName} glyph
+ * @property {import("./statuses.js").Tone} tone
+ * @property {string} words
+ * @property {number} count
+ * @property {PreviewNode[]} nodes
+ * @property {string[]} sentences  in place of nodes
+ *
+ * @typedef {object} Decision  what a reader has chosen after looking at a preview
+ * @property {string} reason
+ * @property {Set<string>} ticked  nodes that may run again although they are not idempotent
+ * @property {Record<string, string>} repeat  of a fork: node -> "ask", "run" or "skip"
+ */
+
+/**
+ * The rows of a preview; empty ones are left out. The nodes that have to be confirmed come apart from these, first.
+ * @param {Preview} preview
+ * @returns {PreviewRow[]}
+ */
+export function previewRows(preview) {
+  /** @type {(key: string, glyph: PreviewRow["glyph"], tone: PreviewRow["tone"], words: string, nodes: PreviewNode[]) => PreviewRow} */
+  const row = (key, glyph, tone, words, nodes) => ({ key, glyph, tone, words, count: nodes.length, nodes, sentences: [] });
+  const rows = [
+    row("rerun", "retry", "accent", "Run again", preview.rerun),
+    row("asks", "asks", "ask", "Asked about first", preview.asks),
+    row("skips", "skipped", "rest", "Skipped", preview.skips),
+    row("stops", "interrupted", "rest", "Stop", preview.stops),
+    row("kept", "kept", "done", "Kept", preview.kept),
+    {
+      ...row("closes", "asks", "ask", "Questions close", []),
+      count: preview.closes.length,
+      sentences: preview.closes.map((question) => question.text),
+    },
+    { ...row("unknown", "warning", "ask", "Not known here", []), count: preview.unknown.length, sentences: preview.unknown },
+  ];
+  return rows.filter((one) => one.count > 0);
+}
+
+/**
+ * Why the button is off, in words; "" if it is on.
+ * @param {Preview} preview
+ * @param {Decision} decision
+ */
+export function whyOff(preview, { ticked }) {
+  const open = preview.verb === "fork" ? [] : preview.confirm.filter((one) => !ticked.has(one.node));
+  if (open.length) return open.length === 1 ? "Needs the tick above" : `Needs ${open.length} ticks above`;
+  // A resume is refused until its nodes are confirmed; with the ticks, that reason is gone.
+  if (preview.refused && !preview.confirm.length) return "It would be refused";
+  return "";
+}
+
+/**
+ * The body of the request that does what the preview shows.
+ * @param {Preview} preview
+ * @param {Record<string, unknown>} options  those with which the preview was made
+ * @param {Decision} decision
+ */
+export function bodyOf(preview, options, { reason, ticked, repeat }) {
+  return {
+    ...options,
+    ...(reason ? { reason } : {}),
+    ...(preview.verb === "resume" && ticked.size ? { confirm: [...ticked] } : {}),
+    ...(preview.verb === "fork" && Object.keys(repeat).length ? { repeat } : {}),
+  };
+}
+
+/**
+ * How a new preview differs from the one that was shown, in a sentence.
+ * @param {Preview} before
+ * @param {Preview} after
+ */
+export function whatChanged(before, after) {
+  const names = (/** @type {PreviewNode[]} */ nodes) => new Set(nodes.map((one) => one.node));
+  /** @type {[keyof Preview & ("kept" | "rerun" | "confirm"), string][]} */
+  const lists = [
+    ["kept", "is kept now"],
+    ["rerun", "runs again now"],
+    ["confirm", "has to be confirmed now"],
+  ];
+  const found = lists.flatMap(([list, words]) => {
+    const known = names(before[list]);
+    return [...names(after[list])].filter((node) => !known.has(node)).map((node) => `${node} ${words}`);
+  });
+  if (after.refused && after.refused !== before.refused && !after.confirm.length) found.push(after.refused);
+  return found.length ? `${found.slice(0, 3).join(", ")}${found.length > 3 ? ` and ${found.length - 3} more` : ""}.` : "";
+}
+
+/**
+ * A node of a preview with its iterations: "write", "write 2", "write 1–3".
+ * @param {PreviewNode} node
+ */
+export const nodeWords = ({ node, first, last }) => (last === 1 ? node : `${node} ${first === last ? last : `${first}–${last}`}`);
