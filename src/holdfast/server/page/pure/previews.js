@@ -1,4 +1,4 @@
-// Previews: what a verb would do, as rows for a reader; what still has to be decided before it may be done; and what is sent then.
+// Previews: what a verb would do, as rows for a reader; what has to be decided before it may be done; and what is sent then.
 
 /**
  * @typedef {import("../shapes.js").Preview} Preview
@@ -25,7 +25,14 @@
  * @returns {PreviewRow[]}
  */
 export function previewRows(preview) {
-  /** @type {(key: string, glyph: PreviewRow["glyph"], tone: PreviewRow["tone"], words: string, nodes: PreviewNode[]) => PreviewRow} */
+  /**
+   * @param {string} key
+   * @param {PreviewRow["glyph"]} glyph
+   * @param {PreviewRow["tone"]} tone
+   * @param {string} words
+   * @param {PreviewNode[]} nodes
+   * @returns {PreviewRow}
+   */
   const row = (key, glyph, tone, words, nodes) => ({ key, glyph, tone, words, count: nodes.length, nodes, sentences: [] });
   const rows = [
     row("rerun", "retry", "accent", "Run again", preview.rerun),
