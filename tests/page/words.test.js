@@ -7,6 +7,7 @@ import {
   duration,
   instant,
   markNames,
+  nodesIn,
   plural,
   shownWords,
   span,
@@ -79,4 +80,10 @@ test("a list says how many of how many it shows", () => {
   assert.equal(shownWords(1, null), "1 run · newest first");
   assert.equal(shownWords(3, 2), "3 of 3 · newest first");
   assert.equal(shownWords(0, 5), "");
+});
+
+test("nodes are found in the sentences of the server", () => {
+  assert.deepEqual(nodesIn("node charge failed: Fatal"), ["charge"]);
+  assert.deepEqual(nodesIn("publish asks: Ship it?"), ["publish"]);
+  assert.deepEqual(nodesIn("every branch of the flow reached its end"), []);
 });

@@ -3,8 +3,10 @@
 import { formatFragment, withQuery } from "./pure/fragments.js";
 import { createTopBar } from "./parts/top_bar.js";
 import { askForToken } from "./parts/sign_in.js";
+import { createDoctorScreen } from "./screens/doctor.js";
 import { createRunsScreen } from "./screens/runs.js";
 import { createUnknownScreen } from "./screens/unknown.js";
+import { createWorkersScreen } from "./screens/workers.js";
 import { createAnnouncer } from "./shell/announcer.js";
 import { createApi } from "./shell/api.js";
 import { createClock } from "./shell/clock.js";
@@ -26,6 +28,8 @@ import { openTokens } from "./shell/tokens.js";
  */
 const SCREENS = {
   runs: createRunsScreen,
+  workers: createWorkersScreen,
+  doctor: createDoctorScreen,
   unknown: createUnknownScreen,
 };
 

@@ -67,6 +67,43 @@ export interface Board {
   minutes: Minute[];
 }
 
+/** A live engine: `GET workers`. */
+export interface Worker {
+  id: string;
+  name: string;
+  host: string;
+  pid: number;
+  /** It claims runs of other processes. */
+  is_worker: boolean;
+  flows: string[];
+  /** Empty: all queues. */
+  queues: string[];
+  version: string;
+  held: number;
+  since: number | null;
+  seen_at: number;
+  expires_at: number;
+}
+
+/** What the doctor says about a run or about the store. */
+export interface Finding {
+  kind: string;
+  reason: string;
+  remedies?: Remedy[];
+  run_id?: string | null;
+  flow?: string | null;
+  node?: string | null;
+  since?: number | null;
+}
+
+/** `GET queues`. */
+export interface Queue {
+  name: string;
+  limit: number | null;
+  held: number;
+  offered: number;
+}
+
 export type Role = "read" | "start" | "operate" | "admin";
 
 /** `GET meta`: who calls, and what this server is. */

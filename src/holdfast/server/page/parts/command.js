@@ -27,8 +27,9 @@ export function createCommand(look = "") {
  * A button that copies a text. It says that it did, for those who see it and for those who hear it.
  * @param {() => string} textOf
  * @param {string} words
+ * @param {"glyph" | "words"} [look]  whether the words are seen, or only heard
  */
-export function createCopyButton(textOf, words) {
+export function createCopyButton(textOf, words, look = "glyph") {
   const said = element("span", { class: "unseen", role: "status" });
   const copied = () => {
     setText(said, "Copied");
@@ -39,13 +40,13 @@ export function createCopyButton(textOf, words) {
     }, SAID_MS);
   };
   const copy = button(
-    "icon-button copy",
+    look === "glyph" ? "icon-button copy" : "quiet-button copy",
     async () => {
       await writeClipboard(textOf());
       copied();
     },
     glyph("copy"),
-    element("span", { class: "unseen" }, words),
+    element("span", { class: look === "glyph" && "unseen" }, words),
     said,
   );
   copy.title = words;

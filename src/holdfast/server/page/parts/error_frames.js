@@ -1,6 +1,6 @@
 // Why an attempt failed: the error, and where it was raised. The reader's own code comes first; lines of packages are folded.
 
-import { element, glyph } from "../shell/elements.js";
+import { element } from "../shell/elements.js";
 import { createCopyButton } from "./command.js";
 
 /** @param {import("../shapes.js").FailureView} failure */
@@ -30,7 +30,7 @@ export function createErrorFrames(failure) {
             element("div", { class: "frames" }, ...others.flatMap((frame) => createFrame(frame, false))),
           )
         : element("span", {}),
-      failure.traceback ? createCopyTraceback(failure.traceback) : null,
+      failure.traceback ? createCopyButton(() => failure.traceback, "Copy traceback", "words") : null,
     ),
   );
 }
@@ -48,11 +48,3 @@ const createFrame = (frame, raised) => [
     element("code", {}, frame.source || "(the line was not recorded)"),
   ),
 ];
-
-/** @param {string} traceback */
-function createCopyTraceback(traceback) {
-  const copy = createCopyButton(() => traceback, "Copy traceback");
-  copy.className = "quiet-button";
-  copy.replaceChildren(glyph("copy"), "Copy traceback");
-  return copy;
-}

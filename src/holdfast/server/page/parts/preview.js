@@ -2,8 +2,8 @@
 // tag of the preview; if the preview has become stale, nothing is done and the new one is shown. It never closes on an error.
 
 import { bodyOf, nodeWords, previewRows, whatChanged, whyOff } from "../pure/previews.js";
-import { instant } from "../pure/words.js";
-import { button, element, glyph, setText } from "../shell/elements.js";
+import { instant, markNames } from "../pure/words.js";
+import { button, element, glyph, setSentence, setText } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createCopyButton } from "./command.js";
 
@@ -45,18 +45,21 @@ export function openPreview(app, asked) {
   const body = element("div", { class: "preview-body" });
   const why = element("span", { class: "hint" });
   const act = button("button filled", () => void send(), asked.label);
-  const copy = createCopyButton(() => preview?.command ?? "", "Copy command");
+  const copy = createCopyButton(() => preview?.command ?? "", "Copy command", "words");
   const close = button("icon-button", () => dialog.close(), glyph("close"), element("span", { class: "unseen" }, "Close"));
   const reason = element("input", {
     class: "field",
+    autofocus: true,
     "aria-label": "Reason",
     placeholder: `Recorded with your name, ${app.meta().name}`,
     oninput: () => (decision.reason = reason.value.trim()),
   });
+  const title = element("h2", { id: "preview-title" });
+  setSentence(title, markNames(asked.title, [asked.run]));
   const dialog = element(
     "dialog",
     { class: "dialog preview", "aria-labelledby": "preview-title" },
-    element("header", {}, element("h2", { id: "preview-title" }, asked.title), close),
+    element("header", {}, title, close),
     banner.element,
     body,
     createRow("person", "accent", "Reason", 0, reason),

@@ -3,7 +3,7 @@
 import { actionOfRow, mayOperate } from "../pure/actions.js";
 import { formatFragment } from "../pure/fragments.js";
 import { lookOfRun } from "../pure/statuses.js";
-import { age, duration, fullInstant, instant, markNames } from "../pure/words.js";
+import { age, duration, fullInstant, instant, markNames, nodesIn } from "../pure/words.js";
 import { element, setAttribute, setSentence, setText } from "../shell/elements.js";
 import { createCopyButton } from "./command.js";
 import { createStatus } from "./status.js";
@@ -97,12 +97,6 @@ function createReason() {
     },
   };
 }
-
-/** Nodes that a sentence names in a form of its own: "node charge failed", "publish asks:". @param {string} reason */
-const nodesIn = (reason) =>
-  [...reason.matchAll(/\bnode ([\w-]+)|^([\w-]+) (?:asks:|waits|is retried|sleeps|did not)/g)].map(
-    (found) => found[1] ?? found[2],
-  );
 
 /** @param {App} app @param {() => boolean} isLive @returns {Cell} */
 function createUpdated(app, isLive) {

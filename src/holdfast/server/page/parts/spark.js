@@ -56,8 +56,9 @@ export function createSpark() {
       bars.replaceChildren(...draw(ended, (count) => [UP - Math.max(3, (count / most) * UP), Math.max(3, (count / most) * UP)]));
       failures.replaceChildren(...draw(failed, (count) => [UP + 1, Math.min(DOWN, Math.max(3, (count / most) * UP))]));
       const perMinute = all / Math.max(1, minutes.length);
-      setText(rate, `${perMinute < 10 && perMinute % 1 ? perMinute.toFixed(1) : number(Math.round(perMinute))} / min`);
-      setText(share, all ? `${((100 * broken) / all).toFixed(broken ? 1 : 0)} % failed` : "none");
+      const percent = (100 * broken) / Math.max(1, all);
+      setText(rate, perMinute < 1 ? `${all} / h` : `${number(Math.round(perMinute))} / min`);
+      setText(share, all ? `${percent < 10 && percent % 1 ? percent.toFixed(1) : Math.round(percent)} % failed` : "");
       share.dataset.tone = broken ? "fail" : "rest";
       rows.replaceChildren(
         ...minutes.flatMap((minute, at) =>

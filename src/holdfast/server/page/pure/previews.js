@@ -103,4 +103,7 @@ export function whatChanged(before, after) {
  * A node of a preview with its iterations: "write", "write 2", "write 1–3".
  * @param {PreviewNode} node
  */
-export const nodeWords = ({ node, first, last }) => (last === 1 ? node : `${node} ${first === last ? last : `${first}–${last}`}`);
+export function nodeWords({ node, first, last }) {
+  if (last === 1) return node;
+  return `${node} ${first === last ? last : `${first}–${last}`}`;
+}

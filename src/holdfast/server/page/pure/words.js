@@ -124,7 +124,7 @@ export function markNames(text, names) {
   const known = [...new Set(names)].filter((name) => name.length > 1 || name === text).sort((a, b) => b.length - a.length);
   if (!known.length) return text ? [{ text, code: false }] : [];
   const one = known.map((name) => name.replace(/[.*+?^${}()|[\]\\]/g, "\\$&")).join("|");
-  const pattern = new RegExp(`(?<![\\w.-])(?:${one})(?![\\w-])`, "g");
+  const pattern = new RegExp(`(?<![\\w.-])(?:${one})(?:@[0-9]+)?(?![\\w-])`, "g");
   const parts = [];
   let from = 0;
   for (const found of text.matchAll(pattern)) {
@@ -134,6 +134,16 @@ export function markNames(text, names) {
   }
   if (from < text.length) parts.push({ text: text.slice(from), code: false });
   return parts;
+}
+
+/**
+ * The nodes that a sentence of the server names in a form of its own: "node charge failed", "publish asks: …".
+ * @param {string} sentence
+ * @returns {string[]}
+ */
+export function nodesIn(sentence) {
+  const found = sentence.matchAll(/\bnode ([\w-]+)|^([\w-]+) (?:asks:|waits|is retried|sleeps|did not)/g);
+  return [...found].map((one) => one[1] ?? one[2]);
 }
 
 /**

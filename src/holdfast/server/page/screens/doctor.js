@@ -1,0 +1,182 @@
+// Doctor: what cannot continue by itself, what waits for an answer, and whether the store is well. Each with the command and the
+// button that helps.
+
+import { actionFor, mayOperate } from "../pure/actions.js";
+import { findingsInWords, groupFindings, lookOfFinding } from "../pure/findings.js";
+import { formatFragment } from "../pure/fragments.js";
+import { age, instant, markNames, nodesIn, plural } from "../pure/words.js";
+import { createBanner, problemBanner } from "../parts/banner.js";
+import { createCommand } from "../parts/command.js";
+import { afterWait, createSkeleton } from "../parts/skeleton.js";
+import { createStatus } from "../parts/status.js";
+import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
+
+/**
+ * @typedef {import("../shapes.js").Finding} Finding
+ * @typedef {import("../shell/app.js").App} App
+ */
+
+const SHOWN = 20;
+
+/**
+ * @param {App} app
+ * @returns {import("../shell/app.js").Screen}
+ */
+export function createDoctorScreen(app) {
+  const [summary, examined] = [element("p", { class: "lead" }), element("span", { class: "hint" })];
+  const again = button("button", () => void load(true), glyph("retry"), "Examine again");
+  const problem = createBanner();
+  const problems = createGroup(app, "Problems", "cannot continue by themselves");
+  const waits = createGroup(app, "Wait for an answer", "in good order; a person or a program has to answer");
+  const store = createStoreList();
+  const content = element("div", { class: "doctor-content" });
+  const head = element(
+    "div",
+    { class: "screen-head" },
+    element("div", {}, element("h1", {}, "Doctor"), summary),
+    examined,
+    again,
+  );
+  const host = element("main", { class: "screen doctor", tabindex: "-1" }, head, problem.element, content);
+  /** @type {{ examined_at: number, problems: Finding[] } | null} */
+  let shown = null;
+  let stopTicks = () => {};
+
+  /** @param {boolean} anew */
+  async function load(anew) {
+    again.disabled = true;
+    const stopWaiting = afterWait(() => !shown && content.replaceChildren(createSkeleton(6, ["c-status", "c-reason"])));
+    const answer = await app.api.get("doctor", anew ? { again: ["true"] } : {});
+    stopWaiting();
+    again.disabled = false;
+    if (!answer.ok) return problem.update(problemBanner(answer.problem, () => void load(anew)));
+    problem.update(null);
+    shown = answer.value;
+    content.replaceChildren(element("div", { class: "findings" }, problems.element, waits.element), store.element);
+    draw();
+  }
+
+  function draw() {
+    if (!shown) return;
+    const groups = groupFindings(shown.problems);
+    setText(summary, findingsInWords(groups));
+    const ago = age(app.clock.now() - shown.examined_at);
+    setText(examined, `Examined ${ago === "now" ? ago : `${ago} ago`}`);
+    problems.update(groups.problems);
+    waits.update(groups.waits);
+    store.update(groups.store);
+  }
+
+  return {
+    element: host,
+    title: () => "Doctor",
+    keys: [],
+    show() {
+      stopTicks();
+      stopTicks = app.clock.onTick(draw);
+      void load(false);
+    },
+    hide: () => stopTicks(),
+    changed() {},
+  };
+}
+
+/**
+ * @param {App} app
+ * @param {string} title
+ * @param {string} note
+ * @returns {import("../shell/elements.js").Part<Finding[]>}
+ */
+function createGroup(app, title, note) {
+  const count = element("span", { class: "count" });
+  const list = element("ul", {});
+  const more = button("link findings-more", () => {
+    limit = Infinity;
+    part.update(all);
+  });
+  const host = element(
+    "section",
+    { class: "panel" },
+    element("header", {}, element("h2", {}, title), count, element("span", { class: "hint" }, note)),
+    list,
+    more,
+  );
+  const draw = keepChildren(list, keyOf, () => createFinding(app));
+  let limit = SHOWN;
+  /** @type {Finding[]} */
+  let all = [];
+  /** @type {import("../shell/elements.js").Part<Finding[]>} */
+  const part = {
+    element: host,
+    update(found) {
+      all = found;
+      host.hidden = !found.length;
+      setText(count, String(found.length));
+      draw(found.slice(0, limit));
+      more.hidden = found.length <= limit;
+      setText(more, `${found.length - limit} more`);
+    },
+  };
+  return part;
+}
+
+/** @param {Finding} finding */
+const keyOf = (finding) => `${finding.run_id}\u0000${finding.node ?? ""}\u0000${finding.kind}`;
+
+/** @param {App} app @returns {import("../shell/elements.js").Part<Finding>} */
+function createFinding(app) {
+  const status = createStatus();
+  const run = element("a", { class: "run-link" });
+  const [flow, since] = [element("span", {}), element("span", { class: "hint" })];
+  const reason = element("p", { class: "sentence whole", dir: "auto" });
+  const command = createCommand();
+  const [open, act] = [element("a", { class: "button small" }, "Open"), element("a", { class: "button small" })];
+  const about = element("p", { class: "finding-about" }, run, flow, since);
+  return {
+    element: element(
+      "li",
+      { class: "finding" },
+      status.element,
+      element("div", { class: "finding-body" }, about, reason, command.element),
+      element("div", { class: "finding-acts" }, open, act),
+    ),
+    update(finding) {
+      const id = finding.run_id ?? "";
+      const now = app.clock.now();
+      const here = formatFragment({ screen: "run", run: id, query: finding.node ? { node: [finding.node] } : {} });
+      status.update(lookOfFinding(finding));
+      setText(run, id);
+      setAttribute(run, "href", here);
+      setText(flow, finding.flow ?? "");
+      setText(since, finding.since ? `since ${instant(finding.since, now)}` : "");
+      setSentence(reason, markNames(finding.reason, [...(finding.node ? [finding.node] : []), ...nodesIn(finding.reason)]));
+      const remedy = finding.remedies?.[0];
+      command.element.hidden = !remedy;
+      if (remedy) command.update(remedy.command);
+      setAttribute(open, "href", here);
+      setAttribute(open, "aria-label", `Open ${id}`);
+      const action = remedy && mayOperate(app.meta().role) ? actionFor(id, remedy) : null;
+      act.hidden = !action;
+      if (!action) return;
+      setText(act, `${action.label}…`);
+      setAttribute(act, "aria-label", `${action.label} ${id}`);
+      setAttribute(act, "href", formatFragment(action.place));
+    },
+  };
+}
+
+/** @returns {import("../shell/elements.js").Part<Finding[]>} */
+function createStoreList() {
+  const [list, well] = [element("ul", {}), createStatus()];
+  return {
+    element: element("section", { class: "panel store-health" }, element("h2", {}, "Store"), well.element, list),
+    update(found) {
+      well.update(
+        found.length
+          ? { word: plural(found.length, "fault"), glyph: "warning", tone: "fail" }
+          : { word: "nothing found", glyph: "completed", tone: "done" },
+      );
+      list.replaceChildren(...found.map((one) => element("li", { dir: "auto" }, one.reason)));
+    },
+  };
+}
