@@ -58,7 +58,7 @@ check-page: node_modules/.installed ## types of the web page, and tests of its p
 	@npm run --silent check
 	@npm run --silent test
 
-bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 3 minutes
+bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 4 minutes
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-full: $(VENV)/.installed-dev ## the same with more rounds, and the peers at full size

@@ -18,6 +18,7 @@ from bench import (
     document,
     fleet,
     listings,
+    live,
     parts,
     pictures,
     profiles,
@@ -48,6 +49,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "memory": parts.memory,
     "fleet": fleet.fleet,
     "asking": asking.asking,
+    "live": live.live,
     "server": server.server,
     "peers": beside_peers.peers,
 }
@@ -142,7 +144,7 @@ def _figures(folder: Path, effort: Effort, chosen: list[str]) -> list[dict[str, 
     with ExitStack() as opened:
         opened.callback(commits.close)
         bench = Bench(folder, commits, progress, effort)
-        if {"postgres", "fleet", "asking"} & {*chosen}:
+        if {"postgres", "fleet", "asking", "live"} & {*chosen}:
             progress.say("start PostgreSQL")
             try:
                 bench = replace(bench, server=opened.enter_context(stores.server(folder)))

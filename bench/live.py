@@ -10,28 +10,25 @@ are those of the server process alone.
 
 import asyncio
 import json
-import os
 import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bench.fleet import execute, server_log
 from bench.parts import Bench
 from bench.raw import percentile
 from bench.report import Figure, at_most
+from bench.server_process import TOKEN, holdfast_server
 from bench.stores import Place, StoreKind
 from holdfast.storage.contract import Store
 from holdfast.storage.leases import Holder
 from holdfast.testing.appends import Log
 
 ROOT = Path(__file__).parent.parent
-TOKEN = "bench00000ff.0123456789abcdef0123456789abcdef"
 HOLDER = Holder(id="bench", ttl_s=3600.0)
 _AT = re.compile(rb'"at":([0-9.]+)')
 _EVENT = b'{"note":"%s"}' % (b"x" * 100)
@@ -50,7 +47,7 @@ class Scene:
 
 
 def scenes(effort: str) -> tuple[Scene, ...]:
-    many, seconds = (50, 3.0) if effort == "quick" else (1000, 15.0)
+    many, seconds = {"quick": (50, 3.0), "full": (1000, 20.0)}.get(effort, (1000, 6.0))
     return (
         Scene(f"{many:,} followers of one run", many, 1, 10, seconds),
         Scene(f"{many:,} followers of {many:,} runs", many, many, 100, seconds),
@@ -80,7 +77,7 @@ def measure(place: Place, scene: Scene) -> list[Figure]:
     if place.kind == "postgres":
         url, log = _logged(place)
     try:
-        with served(url) as server:
+        with holdfast_server(url) as server:
             ids = [logs[number % scene.runs].run_id for number in range(scene.clients)]
             command = [sys.executable, "-m", "bench.live", str(server.port), str(scene.seconds), *ids]
             clients = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -118,7 +115,7 @@ def stuck(place: Place, clients: int) -> Figure:
     assert store.append([append]) == [None]
     log.wrote(append)
     try:
-        with served(f"sqlite:///{place.folder / 'store.db'}") as server:
+        with holdfast_server(f"sqlite:///{place.folder / 'store.db'}") as server:
             asyncio.run(
                 _open_stuck(server.port, 1, log.run_id, 2.0)
             )  # what a first client needs, others share
@@ -190,43 +187,6 @@ def _statements(log: Path, after: int) -> int:
     with log.open("rb") as file:
         file.seek(after)
         return len(re.findall(rb"LOG:\s+(?:statement|execute [^:]*): ", file.read()))
-
-
-# --- the server --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Served:
-    """A server process that executes no run."""
-
-    process: Any
-    port: int
-
-    def resident_mb(self) -> float:
-        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="utf-8")
-        found = re.search(r"VmRSS:\s+(\d+) kB", status)
-        assert found is not None
-        return int(found[1]) / 1024
-
-    def cpu_s(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-@contextmanager
-def served(url: str) -> Iterator[Served]:
-    """Run `holdfast serve` with a store, until the block ends."""
-    command = [sys.executable, "-m", "holdfast.cli", "serve", "--store", url, "--no-work", "--port", "0"]
-    paths = os.pathsep.join([str(ROOT), *(path for path in sys.path if path)])
-    environment = os.environ | {"PYTHONPATH": paths, "HOLDFAST_TOKEN": TOKEN}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            found = re.search(r":(\d+)/", process.stdout.readline())
-            assert found is not None
-            yield Served(process, int(found[1]))
-        finally:
-            process.kill()
 
 
 # --- the clients -------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
-from urllib.parse import parse_qs
 
 import holdfast as hf
 from bench import http_load
@@ -22,7 +21,6 @@ from bench.report import Figure, Target, at_least, at_most
 from bench.server_process import TOKEN, ServerProcess, bare_server, holdfast_server
 from bench.stores import Place
 from holdfast.core.events import Encoded
-from holdfast.server.runs import RunsQuery
 from holdfast.storage.contract import Append, NewRun, Store, View
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import SALT_BYTES, seal
@@ -61,9 +59,9 @@ def server(bench: Bench) -> list[Figure]:
     for nodes in (10, 1000):
         with bench.fresh() as place:
             bench.progress.say(f"the server with {size.runs:,} runs of {nodes:,} nodes")
-            fill(place, size.runs, nodes)
+            began_at = fill(place, size.runs, nodes)
             with holdfast_server(_url(place)) as serving:
-                figures += [_filters(serving, size, nodes), _questions(serving, size, nodes)]
+                figures += [_filters(serving, size, nodes, began_at), _questions(serving, size, nodes)]
                 if nodes == 10:
                     figures.append(_slow_read(serving, size))
     with bench.fresh() as place:
@@ -159,10 +157,10 @@ def _active(store: Store) -> tuple[str, ...]:
     return ()
 
 
-def fill(place: Place, count: int, nodes: int) -> None:
+def fill(place: Place, count: int, nodes: int) -> float:
     """Write so many runs. Their rows and definitions are those of real runs of so many nodes. Only the oldest and the newest runs
     that ask have their whole logs, which the list of questions reads; of all others, only the first event is written, because no
-    page of a listing reads a log.
+    page of a listing reads a log. Returns when the first of them was created; the others follow every half second.
     """
     luck, made, store = random.Random(1), asyncio.run(templates(nodes)), place.open()
     began_at, batch = store.now() - count * 0.5, list[Append]()
@@ -176,6 +174,7 @@ def fill(place: Place, count: int, nodes: int) -> None:
                 batch = []
     finally:
         store.close()
+    return began_at
 
 
 def _copy(one: Template, number: int, at: float, log: list[Encoded]) -> Append:
@@ -199,10 +198,10 @@ def _copy(one: Template, number: int, at: float, log: list[Encoded]) -> Append:
     )
 
 
-def filters(count: int) -> dict[str, str]:
-    """Return a query for each filter of the route, and for the usual pairs of filters."""
+def filters(count: int, began_at: float) -> dict[str, str]:
+    """Return a query for each filter of the route, and for the usual pairs of filters, for runs of `fill`."""
     ids = "&".join(f"id=run-{number:06d}" for number in range(0, count, max(1, count // 50)))
-    found = {
+    return {
         "everything": "",
         "one status": "status=completed",
         "three statuses": "status=failed&status=waiting&status=running",
@@ -220,14 +219,13 @@ def filters(count: int) -> dict[str, str]:
         "prefix": f"prefix=run-{count // 200:05d}",
         "questions": "asks=true",
         "attention": "attention=true",
+        "time of creation": f"since={began_at + count * 0.2:.0f}&until={began_at + count * 0.3:.0f}",
     }
-    known = RunsQuery.__struct_fields__
-    return {name: query for name, query in found.items() if all(one in known for one in parse_qs(query))}
 
 
-def _filters(serving: ServerProcess, size: Size, nodes: int) -> Figure:
+def _filters(serving: ServerProcess, size: Size, nodes: int, began_at: float) -> Figure:
     took: dict[str, float] = {}
-    for name, query in filters(size.runs).items():
+    for name, query in filters(size.runs, began_at).items():
         load = _ask(serving, f"{API}/runs?limit=50{'&' if query else ''}{query}", count=15, connections=1)
         took[name] = load.ms_at(0.5)
     worst = max(took, key=lambda name: took[name])

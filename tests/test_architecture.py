@@ -101,6 +101,7 @@ ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/calls/context.py:wait_for": "each pass sets one of the signals aside that were sent",
     "runtime/calls/shared_task.py:_run_queue": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
     "server/client.py:_frames": "each pass waits for a frame of the server; one for which there is none rests a second",
+    "server/client.py:_asking": "each pass reads one page of a list that ends",
     "server/client.py:checkpoints": "each pass reads one page of a list that ends",
     "server/client.py:events": "each pass reads one page of a list that ends",
     "server/client.py:runs": "each pass reads one page of a list that ends",

@@ -51,13 +51,13 @@ def test_the_runs_of_the_benchmark_are_listed_like_those_of_an_engine(place: Pla
 
 
 def test_every_filter_of_the_route_is_measured() -> None:
-    measured = {part.partition("=")[0] for query in filters(RUNS).values() for part in query.split("&")}
+    measured = {part.partition("=")[0] for query in filters(RUNS, 0.0).values() for part in query.split("&")}
     assert set(RunsQuery.__struct_fields__) - {"cursor", "limit"} <= measured
 
 
 def test_the_server_is_measured(place: Place) -> None:
     with holdfast_server(_url(place)) as serving:
-        assert _filters(serving, SIZE, 5).median < 1000
+        assert _filters(serving, SIZE, 5, 0.0).median < 1000
         assert _questions(serving, SIZE, 5).values
         assert _slow_read(serving, SIZE).values
         bench = Bench(

@@ -8,6 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from holdfast.cli import demo
 from holdfast.reading.views import EventView
 
 ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "demo00000000.0123456789abcdef0123456789abcdef"
 
 
 def holdfast(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -96,8 +98,10 @@ def test_the_account_counts_a_second_call_after_a_completion(tmp_path: Path) -> 
 def test_every_command_it_suggests_works(told: tuple[str, Path]) -> None:
     out, folder = told
     commands = re.findall(r"\$ \S*holdfast(?:\.cli)? ([^#\n]+)", out)
-    assert {command.split()[0] for command in commands} == {"show", "events", "state", "checkpoints", "fork"}
-    for command in commands:
+    assert [command.split()[0] for command in commands] == [
+        "show", "events", "state", "checkpoints", "fork", "serve",
+    ]  # fmt: skip
+    for command in commands[:-1]:
         done = holdfast(shlex.split(command), folder)
         assert done.returncode == 0, (command, done.stderr)
         if command.startswith("fork"):
@@ -105,6 +109,24 @@ def test_every_command_it_suggests_works(told: tuple[str, Path]) -> None:
             assert carry_on is not None
             done = holdfast(shlex.split(carry_on[1]), folder)
             assert (done.returncode, '"subject": "storms"' in done.stdout) == (0, True)
+
+
+def test_the_last_command_opens_the_run(told: tuple[str, Path]) -> None:
+    out, folder = told
+    serve = re.findall(r"\$ \S*holdfast(?:\.cli)? (serve [^#\n]+)", out)[-1]
+    path = re.search(r"open the run over HTTP, at (/\S+)", out)
+    assert path is not None
+    environment = {"PYTHONPATH": str(ROOT / "src"), "HOLDFAST_TOKEN": TOKEN, "PATH": os.environ["PATH"]}
+    words = [sys.executable, "-m", "holdfast.cli", *shlex.split(serve), "--port", "0"]
+    with subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip().rstrip("/")
+            asked = urllib.request.Request(url + path[1], headers={"Authorization": f"Bearer {TOKEN}"})
+            with urllib.request.urlopen(asked, timeout=60) as answer:
+                assert json.load(answer)["status"] == "completed"
+        finally:
+            server.terminate()
 
 
 def test_it_works_where_the_folder_cannot_be_written(tmp_path: Path) -> None:

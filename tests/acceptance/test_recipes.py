@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import asyncio
 import configparser
+import http.client
 import json
 import os
 import re
@@ -22,6 +23,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -240,14 +242,51 @@ def test_the_command_of_the_dockerfile_is_a_worker_that_drains(shop: Shop) -> No
     drain(shop, *json.loads(dict(steps)["CMD"]))
 
 
-def test_the_command_of_the_systemd_unit_is_a_worker_that_drains_before_it_is_killed(shop: Shop) -> None:
-    (text,) = fences("ini")
+def read_unit(text: str) -> configparser.ConfigParser:
     unit = configparser.ConfigParser(interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
     unit.read_string(text)
+    return unit
+
+
+def test_the_command_of_the_systemd_unit_is_a_worker_that_drains_before_it_is_killed(shop: Shop) -> None:
+    unit = read_unit(fences("ini")[0])
     command = shlex.split(unit["Service"]["ExecStart"].replace("/srv/shop", str(shop.folder)))
     assert int(unit["Service"]["TimeoutStopSec"]) > float(command[command.index("--grace") + 1])
     drain(shop, *command)
+
+
+def server_commands() -> dict[str, list[str]]:
+    """The commands of the page that serve HTTP."""
+    (compose,) = fences("yaml")
+    (composed,) = re.findall(r"command: (\[.*\])", compose)
+    unit = read_unit(fences("ini")[1])["Service"]
+    return {"compose": json.loads(composed), "systemd": shlex.split(unit["ExecStart"])}
+
+
+@pytest.mark.parametrize("place", ["compose", "systemd"])
+def test_the_commands_of_servers_answer_under_their_name_with_the_token_of_their_environment(
+    shop: Shop, place: str
+) -> None:
+    (made,) = fences("bash")
+    token = shop.run("bash", "-c", f"{made}\necho $HOLDFAST_TOKEN").strip()
+    shop.environment["HOLDFAST_TOKEN"] = token
+    words = [
+        word.replace("/srv/shop", str(shop.folder)).replace("0.0.0.0", "127.0.0.1")
+        for word in server_commands()[place]
+    ]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    server = shop.start(*words, "--port", str(port))
+    link = read_until(server, r"(https?://\S+)")
+    assert token not in link
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
+    for host, status in ((urlsplit(link).netloc, 200), ("evil.com", 421)):
+        client.request("GET", "/api/v1/flows", headers={"Host": host, "Authorization": f"Bearer {token}"})
+        answer = client.getresponse()
+        assert (answer.status, b"report" in answer.read()) == (status, status == 200)
+    client.close()
+    assert stop(server) == 0
 
 
 def test_a_container_is_given_more_time_to_stop_than_its_nodes() -> None:

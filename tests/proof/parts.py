@@ -125,7 +125,7 @@ def simulated_schedules(seconds: float, seed: int) -> list[Line]:
     ]  # fmt: skip
 
 
-@part(share_s=60)
+@part(share_s=45)
 def planted_bugs(size: float, seed: int) -> list[Line]:
     """Plant bugs, each of which the simulator must find."""
     import figures
@@ -143,7 +143,7 @@ def planted_bugs(size: float, seed: int) -> list[Line]:
     ]
 
 
-@part(share_s=10)
+@part(share_s=5)
 def golden_histories(size: float, seed: int) -> list[Line]:
     """Replay the logs that earlier versions wrote."""
     done = subprocess.run(
@@ -164,7 +164,7 @@ def golden_histories(size: float, seed: int) -> list[Line]:
     ]
 
 
-@part(share_s=30)
+@part(share_s=25)
 def checked_events(size: float, seed: int) -> list[Line]:
     """Measure how many events per second the independent checker reads."""
     sys.path.insert(0, str(ROOT))
@@ -254,7 +254,7 @@ def _skipped(what: str, why: str) -> Line:
 # --- real processes ----------------------------------------------------------------------------------
 
 
-@part(size=200, share_s=50, nightly=500, night_s=90)
+@part(size=200, share_s=45, nightly=500, night_s=90)
 def zombie_rounds(rounds: float, seed: int) -> list[Line]:
     """Stop processes until their lease has expired, and let them continue."""
     import zombies
@@ -320,7 +320,7 @@ def _chaos(ground: str, runs: int, seed: int) -> list[Line]:
 # --- the server --------------------------------------------------------------------------------------
 
 
-@part(size=5000, share_s=90)
+@part(size=5000, share_s=60)
 def random_requests(requests: float, seed: int) -> list[Line]:
     """Send requests that are made at random from the OpenAPI document, valid and invalid ones."""
     import storms
@@ -346,6 +346,33 @@ def repeated_keys(rounds: float, seed: int) -> list[Line]:
     many = f"{told['runs']:,} runs, {told['requests']:,} requests"
     return [
         Line("verbs sent 16 times at once", many, "≥ 300 runs", told["runs"] >= 300, len(told["violations"]))
+    ]
+
+
+@part(size=6, share_s=20)
+def live_events(seconds: float, seed: int) -> list[Line]:
+    """Follow runs over HTTP while connections are cut and processes are killed, and stop a server with a thousand streams."""
+    import live_storm
+
+    found = live_storm.storm(seconds, seed)
+    print(found, *found.violations[:20], sep="\n  VIOLATION ", flush=True)
+    took_s, code = live_storm.end_full_server()
+    many = f"{found.clients} clients; connections cut: {found.cuts}, processes killed: {found.kills}"
+    return [
+        Line(
+            "live events",
+            many,
+            "every client gets every event once",
+            found.cuts > 100 and found.kills >= 5,
+            len(found.violations),
+            f"{found.events:,} events and {found.chunks:,} chunks read",
+        ),
+        Line(
+            "SIGTERM with 1,000 streams",
+            f"ended after {took_s:.1f} s with exit code {code}",
+            "≤ 5 s",
+            took_s <= 5.0 and code == 0,
+        ),
     ]
 
 

@@ -54,7 +54,11 @@ class LiveClient:
         if receive_bytes:
             plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         plain.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(plain, (host, port))
+        try:
+            await asyncio.get_running_loop().sock_connect(plain, (host, port))
+        except BaseException:
+            plain.close()
+            raise
         reader, writer = await asyncio.open_connection(sock=plain, limit=receive_bytes or 2**16)
         lines = [
             f"GET {path}{query} HTTP/1.1",
@@ -79,10 +83,16 @@ class LiveClient:
             self.body = await self.reader.readexactly(int(self.headers["content-length"]))
 
     async def parts(self) -> AsyncIterator[bytes]:
-        """Yield the chunks of the body, until it has ended. Raises `Cut`."""
+        """Yield the body as it arrives, until it has ended. Raises `Cut`."""
         try:
-            while size := int(await self.reader.readuntil(b"\r\n"), 16):
-                yield (await self.reader.readexactly(size + 2))[:-2]
+            while left := int(await self.reader.readuntil(b"\r\n"), 16):
+                while left:
+                    part = await self.reader.read(left)
+                    if not part:
+                        raise Cut
+                    left -= len(part)
+                    yield part
+                await self.reader.readexactly(2)
         except (asyncio.IncompleteReadError, OSError) as fault:
             raise Cut from fault
 

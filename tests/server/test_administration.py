@@ -248,3 +248,21 @@ def test_a_wait_ends_when_its_token_is_revoked():
             app.stop()
 
     asyncio.run(main())
+
+
+def test_a_wait_ends_when_the_server_stops_and_its_request_stays():
+    async def main():
+        async with hf.Engine(MemoryStore(), flows=[flow]) as engine:
+            app = asgi(engine, tokens=TOKENS)
+            operator = Operator(app)
+            await run_order(engine, "r1", fails=True)
+            waiting = asyncio.ensure_future(operator.post("runs/r1/resume", {"force": True}, wait=60))
+            while not await engine.requests("r1"):  # noqa: ASYNC110 - the store has no event for it
+                await asyncio.sleep(0.005)
+            app.stop()
+            async with asyncio.timeout(10):
+                assert (await waiting).status in (202, 503)
+            assert len(await engine.requests("r1")) == 1
+            assert (await operator.post("runs/r1/cancel")).status == 503
+
+    asyncio.run(main())

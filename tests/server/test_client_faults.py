@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -278,3 +280,22 @@ def test_requests_that_wait_are_listed(served):
     client.resume("failed", force=True, id="k2", by="eve")
     (asked,) = client.requests("failed")
     assert (asked.verb, asked.status, asked.by) == ("resume", "waiting", "admin-ada/eve")
+
+
+def test_without_aiohttp_the_error_says_what_to_install():
+    program = (
+        "import sys; sys.modules['aiohttp'] = None; import holdfast as hf; hf.Client('https://host', 't')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "pip install 'holdfast[http]'" in done.stderr.splitlines()[-1]
+
+
+def test_the_questions_of_all_runs_are_listed_as_the_engine_lists_them(served):
+    url, store = served
+    hf.run(flow, {"asks": True}, run_id="curious", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    assert client.questions() == hf.questions(store=store)
+    assert client.questions("curious") == hf.questions("curious", store=store)
+    with pytest.raises(hf.RunNotFound):
+        client.questions("nothing")

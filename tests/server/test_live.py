@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -514,6 +515,9 @@ def test_rows_are_sent_when_they_change_and_a_client_that_returns_gets_the_prese
             it.create("r1")
             it.create("r2")
             async with await it.follow("") as client:
+                board = await client.next()
+                assert (board.event, board.id, board.data["counts"]["running"]) == ("board", None, 2)
+                assert len(board.data["minutes"]) == 60
                 first = [await client.next("runs", "row") for _ in range(3)]
                 assert first[0].data == {"ids": ["r2", "r1"]}
                 assert [(found.data["id"], found.data["status"]) for found in first[1:]] == [
@@ -527,6 +531,8 @@ def test_rows_are_sent_when_they_change_and_a_client_that_returns_gets_the_prese
                 assert (row.event, row.data["id"], row.data["status"]) == ("row", "r1", "failed")
                 it.create("r3")
                 await look()
+                counts = (await client.next("board")).data["counts"]
+                assert (counts["running"], counts["failed"]) == (2, 1)
                 assert (await client.next("runs")).data == {"ids": ["r3", "r2", "r1"]}
                 assert (await client.next("row")).data["id"] == "r3"
             async with await it.follow("?status=failed&limit=1") as client:
@@ -558,3 +564,18 @@ def test_a_ring_gives_what_is_after_an_event_as_long_as_it_has_it():
     ring.add(b"y" * (PIECE_BYTES + 1), 9)
     assert (ring.base, ring.begin, ring.end) == (9, 7, 7)
     assert (ring.number_after(8), ring.number_after(9)) == (None, 7)
+
+
+def test_a_client_that_is_ahead_of_the_ring_is_not_sent_again_what_it_has():
+    async def main() -> None:
+        channel = SimpleNamespace(ring=Ring(8), last=None)
+        place = live.RunPlace(channel, 10)
+        assert await place.next_part() == b""
+        for seq in (9, 10):
+            channel.ring.add(b"%d," % seq, seq)
+            assert await place.next_part() == b""
+        channel.ring.add(b"11,", 11)
+        assert await place.next_part() == b"11,"
+        assert await place.next_part() == b""
+
+    asyncio.run(main())

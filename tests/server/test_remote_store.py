@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import inspect
 from contextlib import ExitStack
+from operator import attrgetter
 from typing import Any
 
+import msgspec
 import pytest
+from canned_server import answer, canned
 from hosted import ADMIN, Hosting, hosting
+from served_flows import flow
 
+import holdfast as hf
+from holdfast.errors import BlobCorrupt, BlobMissing, SettingError, StoreUnusable
+from holdfast.server import store_rows
+from holdfast.storage.blobs import Blob
+from holdfast.storage.contract import Holder, Query, Request
+from holdfast.storage.http.row_format import ROWS, StoreAbout
 from holdfast.storage.http.store import RemoteStore
 from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.queues import Wanted
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.conformance import StoreConformance
 from holdfast.testing.queues import QueuesConformance
@@ -48,7 +59,7 @@ class ReadOverHttp(_Parted):
         opened.callback(there.close)
         super().__init__(here, there, READ)
         self.blobs = _Parted(here.blobs, there.blobs, {"get", "spilled"})
-        self.queues = _Parted(here.queues, there.queues, {"holders", "queues", "board"})
+        self.queues = _Parted(here.queues, there.queues, {"holders", "queues", "board", "offered", "waiting"})
         self.upkeep = _Parted(here.upkeep, there.upkeep, {"trimmed", "snapshots", "facts"})
 
     def inbox(self, holder: str | None = None, *, run_id: str | None = None) -> Any:
@@ -114,3 +125,116 @@ for suite in (TestMemoryOverHttp, TestSqliteOverHttp, TestQueuesOverHttp):
     for name in tests:
         if name in LEFT_OUT or not _reads(getattr(suite, name)):
             setattr(suite, name, None)
+
+
+# --- what only a store on a server does --------------------------------------------------------------
+
+
+@pytest.fixture
+def remote(host):
+    """A store on a server, and the store that the server has."""
+    here = MemoryStore()
+    hf.run(flow, {"parts": list(range(10))}, run_id="r1", store=here)
+    with host.serving(here, flows=[flow]) as url:
+        there = RemoteStore(url, token=ADMIN)
+        yield there, here
+        there.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("EVENTS_MAX", 7), ("EVENTS_BYTES_MAX", 100), ("EVENTS_BYTES_MAX", 1)]
+)
+def test_a_long_log_is_read_in_pages(remote, monkeypatch, name, limit):
+    there, here = remote
+    monkeypatch.setattr(store_rows, name, limit)
+    assert there.events("r1") == here.events("r1")
+    assert there.events("r1", 3, 12) == here.events("r1", 3, 12)
+    assert there.events("r1", limit=9) == here.events("r1", limit=9)
+    assert there.events("r1", kinds=["ItemCompleted"]) == here.events("r1", kinds=["ItemCompleted"])
+
+
+def test_many_runs_are_listed_in_pages(remote, monkeypatch):
+    there, here = remote
+    ids = [hf.fork("r1", store=here) for _ in range(12)]
+    monkeypatch.setattr(store_rows, "RUNS_MAX", 5)
+    assert there.runs(Query(limit=11)) == here.runs(Query(limit=11))
+    assert there.runs(Query()) == here.runs(Query())
+    assert there.runs(Query(ids=tuple(ids), limit=11)) == here.runs(Query(ids=tuple(ids), limit=11))
+
+
+def test_blobs_are_fetched_by_their_digest(remote):
+    there, here = remote
+    blob = Blob.of(b"x" * 100_000)
+    here.blobs.put(blob.digest, blob.body)
+    assert there.blobs.get(blob.digest) == blob.body
+    other = Blob.of(b"never stored").digest
+    with pytest.raises(BlobMissing) as missing:
+        there.blobs.get(other)
+    assert missing.value.digest == other
+
+
+def test_a_blob_that_is_not_what_its_digest_says_is_refused():
+    about = msgspec.json.encode(StoreAbout(rows=ROWS, version="1", url="x", generation="g", now=1.0))
+    with canned(answer(about), answer(b"forged")) as other:
+        store = RemoteStore(other.url, token=ADMIN)
+        with pytest.raises(BlobCorrupt):
+            store.blobs.get(Blob.of(b"true").digest)
+        store.close()
+
+
+def test_what_nodes_stream_is_read_and_only_the_rest_is_returned(remote):
+    there, here = remote
+    here.blobs.spill("r1", "a", b"one")
+    assert there.blobs.spilled("r1") == here.blobs.spilled("r1")
+    first = there.blobs.spilled_after({"r1": {}})["r1"]["a"]
+    here.blobs.spill("r1", "a", b"two")
+    second = there.blobs.spilled_after({"r1": {"a": first.mark}})["r1"]["a"]
+    assert first.data + second.data == here.blobs.spilled("r1")["a"]
+
+
+WRITING = [
+    ("append", ([],)), ("claim", ("r1", Holder(id="h"))), ("renew", (Holder(id="h"),)), ("release", ("r1", "h", 1)),
+    ("appended", ("r1", 1, b"")), ("inbox", ("h",)), ("queues.take", (Holder(id="h"), Wanted(flows=("order",)))),
+    ("queues.limit", ("default", 3)), ("queues.hear", (0.0,)), ("upkeep.delete", ("r1", 1)), ("upkeep.sweep", ()),
+    ("blobs.put", ("ab", b"")), ("blobs.delete", ("ab",)), ("tokens.all", ()),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("verb", "args"), WRITING, ids=[verb for verb, _ in WRITING])
+def test_a_verb_that_needs_a_lease_names_the_store_on_the_machine_of_the_server(remote, verb, args):
+    there, _ = remote
+    with pytest.raises(
+        SettingError, match=r"can be read and asked.*on the machine of the server.*--store memory://"
+    ):
+        attrgetter(verb)(there)(*args)
+
+
+def test_a_store_that_was_closed_refuses_to_read(remote):
+    there, _ = remote
+    there.close()
+    with pytest.raises(StoreUnusable, match="is closed"):
+        there.run("r1")
+
+
+def test_a_request_is_posted_once_under_the_name_of_the_token(remote):
+    there, here = remote
+    with pytest.raises(hf.RunFailed):
+        hf.run(flow, {"fails": True}, run_id="r2", store=here)
+    request = Request(
+        id="k1", verb="resume", body={"force": True, "checkpoint": None}, by="mallory", reason="why"
+    )
+    assert [there.post("r2", request), there.post("r2", request)] == [True, False]
+    (stored,) = here.inbox(run_id="r2")
+    assert (stored.verb, stored.by, stored.reason, stored.body["force"]) == (
+        "resume",
+        "admin-ada",
+        "why",
+        True,
+    )
+    assert there.inbox(run_id="r2") == here.inbox(run_id="r2")
+    posted = there.queues.post_all([
+        Request(id="k2", verb="retry", run_id="r1"),
+        Request(id="k1", verb="resume", run_id="r2", body={"force": False}),
+        Request(id="k3", verb="resume", run_id="nothing"),
+    ])  # fmt: skip
+    assert [type(one) for one in posted] == [hf.RunOver, hf.RequestExists, hf.RunNotFound]

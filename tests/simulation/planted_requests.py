@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 from planting import bug, patched, rewritten
 
-from holdfast.reading import forks
+from holdfast.errors import HoldfastError
+from holdfast.reading import forks, inbox
 from holdfast.runtime import creation, operator, requests, resume, runner
 from holdfast.storage import verdicts
 from holdfast.storage.memory import queues as memory_queues
@@ -85,6 +88,27 @@ def a_run_begins_before_its_time():
         return real(run_id, run, now + 5 if run.view.status == "pending" else now, *rest)
 
     with patched((memory_queues, "_offer", offer)):
+        yield
+
+
+@bug
+def the_digest_of_a_preview_is_not_checked_under_the_lease():
+    with patched((operator, "refuse_stale", lambda *args, **named: None)):
+        yield
+
+
+@bug
+def a_preview_writes():
+    """The run is cancelled by a caller who only looked."""
+    real = requests.Requests.preview
+
+    def preview(self, run, verb, *rest):
+        found = real(self, run, verb, *rest)
+        with suppress(HoldfastError):
+            self.leave(run, inbox.Cancel(id=f"request:looked at {verb}"))
+        return found
+
+    with patched((requests.Requests, "preview", preview)):
         yield
 
 

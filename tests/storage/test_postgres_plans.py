@@ -117,3 +117,11 @@ def test_a_look_among_many_runs_with_requests_reads_few_pages(name, analyzed):
         analyze(name)
         execute(shared_url(), f'analyze "{name}".inbox')
     assert offers(name) < PAGES_MAX + 10 * 33
+
+
+def test_a_look_at_followed_runs_does_not_read_the_others(name):
+    record(name, "running", MANY)
+    few = [f"running {number:05d}" for number in range(1, 6)]
+    assert pages(name, "feed", (few, [0] * 5, 200)) < PAGES_MAX
+    analyze(name)
+    assert pages(name, "feed", (few, [0] * 5, 200)) < PAGES_MAX

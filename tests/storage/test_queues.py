@@ -144,10 +144,10 @@ def test_a_take_from_sqlite_costs_no_more_where_many_runs_have_requests(sqlite):
 
     def steps():
         counted = []
-        for connection in (store._database._writer, store._database._reader):
+        for connection in (store._database._writer, *store._database._readers.idle):
             connection.set_progress_handler(lambda: bool(counted.append(1)), 10)
         assert len(store.queues.take(ME, wanted)) == 1
-        for connection in (store._database._writer, store._database._reader):
+        for connection in (store._database._writer, *store._database._readers.idle):
             connection.set_progress_handler(None)
         return len(counted)
 

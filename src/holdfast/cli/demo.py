@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -35,6 +36,7 @@ from holdfast.errors import HoldfastError, RunNotFound, SettingError
 from holdfast.reading.story import Story
 from holdfast.reading.views import EventView
 from holdfast.runtime.engine import Engine
+from holdfast.server import MISSING_PACKAGES
 
 NODES = ("plan", "research", "outline", "style", "write", "check", "publish")
 KILLED = "killed"
@@ -339,6 +341,8 @@ def _say_next(made: _Demo, log: list[EventView]) -> None:
     fork = line(
         "fork", f"{made.run_id}@{styled}", made.file, "--edit", '{"subject": "storms"}', store=made.store
     )
+    opens = f"open the run over HTTP, at /api/v1/runs/{made.run_id}"
+    has_server = find_spec("uvicorn") is not None
     say_commands([
         (line("show", made.run_id, store=made.store), "show the run, its graph and timings"),
         (line("events", made.run_id, store=made.store), "print its log; a RunResumed follows each kill"),
@@ -346,4 +350,5 @@ def _say_next(made: _Demo, log: list[EventView]) -> None:
         (line("checkpoints", made.run_id, store=made.store), "list the places it can go back to"),
         (fork, "make another report from the same research"),
         (f"$EDITOR {made.file}", "change the flow and run it"),
+        (line("serve", made.file, store=made.store), opens + ("" if has_server else f"; {MISSING_PACKAGES}")),
     ])  # fmt: skip

@@ -25,7 +25,7 @@ from holdfast.cli.suggestions import (
 )
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
-from holdfast.core.run_state import BEGUN, FINAL, STUCK
+from holdfast.core.run_state import BEGUN, STUCK
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose, diagnosis_as_json
@@ -91,10 +91,9 @@ def runs(
         queue=queue,
         limit=limit,
     )
-    commands = command_line(store=store)
 
     def use(reader: Reader) -> tuple[list[_Listed], bool, float]:
-        found, more = _pages(reader, query, commands, attention=attention)
+        found, more = _pages(reader, query, command_line(store=store), attention=attention)
         return [_listed(reader, one) for one in found], more, reader.store.now()
 
     listed, more, now = stores.read(store, use)
@@ -142,14 +141,11 @@ class _Listed(NamedTuple):
 
 
 def _listed(reader: Reader, one: ListedRun) -> _Listed:
-    row, asks, requested = one.row, [question.key for question in one.found.questions], list[str]()
+    row, asks = one.row, [question.key for question in one.found.questions]
     with suppress(RunNotFound, StoreCorrupt, SchemaTooNew):  # deleted meanwhile, or damaged
         if len(asks) < one.asks:  # a row has only a few of them
             asks = [asked.question.key for asked in reader.questions(row.run_id)]
-        if row.status not in FINAL:
-            requests = reader.store.inbox(run_id=row.run_id)
-            requested = [request.verb for request in requests if not request.taken]
-    return _Listed(row, one.found, asks, requested)
+    return _Listed(row, one.found, asks, list(one.requested))
 
 
 def _cells(one: _Listed, now: float) -> list[Part]:

@@ -122,11 +122,13 @@ def case_of(
     *,
     definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
     holders: Iterable[LiveHolder] | None = None,
+    requests: Iterable[Request] | None = None,
 ) -> Case:
     """Read everything that a diagnosis of this run needs. `definitions` caches the nodes of flows by fingerprint. With `holders`
-    (`Queues.holders`), the diagnosis also says whether a live worker takes the run.
+    (`Queues.holders`), the diagnosis also says whether a live worker takes the run. `requests` are those that wait, if they are
+    known.
     """
-    case = _case(store, row, history.load(store, row.run_id, row=row), definitions)
+    case = _case(store, row, history.load(store, row.run_id, row=row), definitions, requests)
     return case if holders is None else msgspec.structs.replace(case, holders=tuple(holders))
 
 
@@ -144,11 +146,12 @@ def _case(
     row: RunRow,
     state: RunState,
     definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
+    requests: Iterable[Request] | None = None,
 ) -> Case:
     known = situate(state, history.find_said(store, row, state))
     nodes = _nodes(store, row, known, definitions if definitions is not None else {})
-    requests = waiting_requests(store, row)
-    return Case(row=row, state=state, situation=known, nodes=nodes, requests=requests)
+    waiting = waiting_requests(store, row, requests)
+    return Case(row=row, state=state, situation=known, nodes=nodes, requests=waiting)
 
 
 def case_of_row(
@@ -157,6 +160,7 @@ def case_of_row(
     *,
     definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
     holders: Iterable[LiveHolder] | None = None,
+    requests: Iterable[Request] | None = None,
 ) -> Case | None:
     """Return a case for a diagnosis from the row of a run, without its log; None if the row does not tell enough. The reason and
     the remedies are the same as those of `case_of`.
@@ -177,15 +181,21 @@ def case_of_row(
         row=row,
         situation=known,
         nodes=nodes,
-        requests=waiting_requests(store, row),
+        requests=waiting_requests(store, row, requests),
         holders=None if holders is None else tuple(holders),
     )
 
 
-def waiting_requests(store: Store, row: RunRow) -> tuple[Request, ...]:
-    """Return the requests to a run that wait for an engine, oldest first. They are not read while an engine executes the run."""
+def waiting_requests(
+    store: Store, row: RunRow, known: Iterable[Request] | None = None
+) -> tuple[Request, ...]:
+    """Return the requests to a run that wait for an engine, oldest first; they are read unless they are known. While an engine
+    executes the run, there are none: it takes them.
+    """
     if row.held or row.status in FINAL:
         return ()
+    if known is not None:
+        return tuple(known)
     return tuple(one for one in store.inbox(run_id=row.run_id) if not one.taken)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -21,7 +21,7 @@ import msgspec
 from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import Question, RunState
+from holdfast.core.run_state import FINAL, Question, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt, StoreError
 from holdfast.reading import attention as attend
 from holdfast.reading import history
@@ -29,7 +29,7 @@ from holdfast.reading.changes import compare, may_have_changed
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, case_of_row, diagnose
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import AskedQuestion
-from holdfast.storage.contract import Position, Query, RunRow, Store
+from holdfast.storage.contract import Position, Query, Request, RunRow, Store
 from holdfast.storage.queues import LiveHolder
 
 Definitions = dict[str, Mapping[str, NodeOptions]]
@@ -50,6 +50,8 @@ class ListedRun(msgspec.Struct, frozen=True, kw_only=True):
     """For how many seconds its nodes have run in total."""
     retry_at: float | None = None
     """When a node that failed is retried next; None if none is."""
+    requested: tuple[str, ...] = ()
+    """The verbs of the requests that wait, oldest first, if they were read."""
     needs_attention: bool = False
     """True if it asks a question or has a problem; always False if the live workers were not given."""
 
@@ -79,8 +81,11 @@ class _Glance:
         self._definitions = definitions
         self._flows = flows
 
-    def look_at_all(self, rows: Iterable[RunRow]) -> Iterator[ListedRun]:
+    def look_at_all(self, rows: Sequence[RunRow]) -> Iterator[ListedRun]:
         """Diagnose the runs. Those that were deleted meanwhile are left out."""
+        asked: dict[str, list[Request]] = {}
+        for request in self._store.queues.waiting([row.run_id for row in rows if row.status not in FINAL]):
+            asked.setdefault(request.run_id, []).append(request)
         for row in rows:
             with suppress(RunNotFound):
                 yield look_at(
@@ -91,6 +96,7 @@ class _Glance:
                     definitions=self._definitions,
                     holders=self._holders,
                     flow=self._flows.get(row.flow),
+                    requests=asked.get(row.run_id, ()),
                 )
 
 
@@ -146,6 +152,7 @@ def look_at(
     definitions: Definitions | None = None,
     holders: Iterable[LiveHolder] | None = None,
     flow: Flow[Any] | None = None,
+    requests: Iterable[Request] | None = None,
 ) -> ListedRun:
     """Diagnose a run from its row, or from its log if the row does not tell enough, or if its flow, as it is known here
     (`flow`), may have changed in shape. If the log cannot be read, the diagnosis says why. Raises `RunNotFound`.
@@ -156,9 +163,10 @@ def look_at(
             raise StoreCorrupt(row.fault)
         case = None
         if not may_have_changed(row, flow):
-            case = case_of_row(store, row, definitions=definitions, holders=holders)
+            case = case_of_row(store, row, definitions=definitions, holders=holders, requests=requests)
         if case is None:
-            case = compare(store, case_of(store, row, definitions=definitions, holders=holders), flow)
+            whole = case_of(store, row, definitions=definitions, holders=holders, requests=requests)
+            case = compare(store, whole, flow)
             state = case.state
     except (StoreCorrupt, SchemaTooNew) as fault:
         case = Case(row=row, fault=str(fault), holders=None if holders is None else tuple(holders))
@@ -171,6 +179,7 @@ def look_at(
         asks=asks,
         active_s=state.active_s if state is not None else row.active_s or 0.0,
         retry_at=min(retries, default=None),
+        requested=tuple(request.verb for request in requests or ()),
         needs_attention=case.holders is not None and attend.needs_attention(case, found, asks, now),
     )
 

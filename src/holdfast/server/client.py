@@ -20,11 +20,12 @@ import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import GOING, UNDER_WAY
-from holdfast.errors import RequestExists, SettingError, StateError, StoreUnusable, did_you_mean
+from holdfast.errors import RequestExists, RunNotFound, SettingError, StateError, StoreUnusable, did_you_mean
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.following import Cursor
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.previews import Preview
+from holdfast.reading.reader import in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
 from holdfast.runtime.blocking import Blocking, blocking, wait_for
 from holdfast.runtime.creation import OnExists, Repeat
@@ -42,7 +43,8 @@ _SILENT_S = 1.0
 """After how many seconds without news a follower looks whether the run has stopped."""
 _EVENTS_MAX = 200
 _CHECKPOINTS_MAX = 1000
-_QUESTIONS_MAX = 1000
+_AT_ONCE = 8
+"""How many runs are read at the same time for their questions."""
 _RUNS_MAX = 200
 PREVIEWED = ("resume", "retry", "skip", "fork", "cancel")
 """The verbs that have a preview."""
@@ -67,8 +69,13 @@ class _Checkpoints(msgspec.Struct):
     next: int | None
 
 
+class _Asking(msgspec.Struct):
+    run_id: str
+
+
 class _Questions(msgspec.Struct):
-    questions: list[AskedQuestion]
+    questions: list[_Asking]
+    next: str | None
 
 
 class _Runs(msgspec.Struct):
@@ -507,9 +514,34 @@ class Client:
         return found
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
-        """List open questions of one run, or of all runs, oldest first: at most a thousand."""
-        words = {"run": run_id, "limit": _QUESTIONS_MAX}
-        return (await self._open().get("/questions", _Questions, words)).questions
+        """List the open questions of one run, or of all runs, oldest first."""
+        asking = [run_id] if run_id is not None else await self._asking()
+        turns = asyncio.Semaphore(_AT_ONCE)
+
+        async def asked_by(one: str) -> list[AskedQuestion]:
+            async with turns:
+                try:
+                    run = await self._open().get(_path(one), Run[Any])
+                except RunNotFound:
+                    if run_id is not None:
+                        raise
+                    return []  # it was deleted meanwhile
+            return [
+                AskedQuestion(run_id=run.id, flow=run.flow, question=question) for question in run.questions
+            ]
+
+        return in_asking_order(await asyncio.gather(*map(asked_by, asking)))
+
+    async def _asking(self) -> list[str]:
+        """Return the ids of the runs with open questions. A page has only the beginning of each question."""
+        found: dict[str, None] = {}
+        words: dict[str, Any] = {"limit": _RUNS_MAX}
+        while True:
+            page = await self._open().get("/questions", _Questions, words)
+            found |= dict.fromkeys(one.run_id for one in page.questions)
+            if page.next is None:
+                return list(found)
+            words["cursor"] = page.next
 
     @overload
     def follow(

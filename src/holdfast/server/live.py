@@ -23,7 +23,7 @@ from holdfast.errors import HoldfastError
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.views import EventView, event_view
 from holdfast.runtime.clock import sleep
-from holdfast.server import problems, runs
+from holdfast.server import board, problems, runs
 from holdfast.server.backend import Backend
 from holdfast.server.calls import EVENTS, Answer, HttpCall
 from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, OpenStream, Push, Ring, frame
@@ -357,5 +357,14 @@ class PagePlace(ClientPlace):
 
 def _read_page(call: HttpCall[runs.RunsQuery, None]) -> Values:
     found = runs.list_runs(call).runs
-    values = {"runs": frame("runs", {"ids": [row.id for row in found]})}
+    values = {
+        "board": frame("board", _read_board(call.backend)),
+        "runs": frame("runs", {"ids": [row.id for row in found]}),
+    }
     return values | {f"row {row.id}": frame("row", row) for row in found}
+
+
+def _read_board(backend: Backend) -> dict[str, Any]:
+    """Return the board without its time, so that it is sent only when something else has changed."""
+    found = msgspec.structs.asdict(board.read_board(backend))
+    return {name: value for name, value in found.items() if name != "at"}

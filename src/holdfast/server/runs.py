@@ -50,6 +50,8 @@ class RunEntry(RunSummary, frozen=True, kw_only=True):
     """How many questions are open."""
     retry_at: float | None
     """When a node that failed is retried next; null if none is."""
+    requested: tuple[str, ...]
+    """The verbs of the requests that wait for an engine, oldest first."""
     active_s: float
     """For how many seconds its nodes have run in total."""
     reason: str
@@ -158,6 +160,7 @@ def _entry(one: pages.ListedRun) -> RunEntry:
         crashed=found.crashed,
         asks=one.asks,
         retry_at=one.retry_at,
+        requested=one.requested,
         active_s=one.active_s,
         reason=found.reason,
         remedy=found.remedies[0] if found.remedies else None,

@@ -38,6 +38,7 @@ from holdfast.storage.http.row_format import (
     StoredTails,
     StoredUpkeep,
     WantedEvents,
+    WantedRequests,
     WantedTails,
 )
 from holdfast.storage.queues import Board
@@ -51,8 +52,9 @@ class WantedQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Which rows to give."""
 
     query: Annotated[str, Meta(max_length=2000)] = "{}"
-    """The conditions as a JSON object: for runs, the fields of `Query` in `holdfast.storage.contract`; for events and the ends
-    of logs, those of `WantedEvents` and `WantedTails` in `holdfast.storage.http.row_format`. Texts may have any character.
+    """The conditions as a JSON object: for runs, the fields of `Query` in `holdfast.storage.contract`; for other rows,
+    those of `WantedEvents`, `WantedTails` and `WantedRequests` in `holdfast.storage.http.row_format`. Texts may have any
+    character.
     """
 
 
@@ -191,6 +193,11 @@ def get_stored_blob(call: HttpCall[BlobQuery, None]) -> Answer:
 def get_stored_holders(call: HttpCall[NoQuery, None]) -> StoredHolders:
     """Get the live engines that use the store."""
     return StoredHolders(_store(call).queues.holders())
+
+
+def get_stored_waiting(call: HttpCall[WantedQuery, None]) -> StoredRequests:
+    """Get the requests that wait for some runs."""
+    return StoredRequests(_store(call).queues.waiting(_read(call.query.query, WantedRequests).run_ids))
 
 
 def get_stored_offers(call: HttpCall[NoQuery, None]) -> StoredOffers:

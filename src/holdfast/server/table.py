@@ -459,6 +459,9 @@ ROUTES: tuple[ApiRoute, ...] = (
     _rows("/definition", store_rows.get_stored_definition, row_format.StoredDefinition, query=store_rows.FingerprintQuery),
     _rows("/blob", store_rows.get_stored_blob, None, query=store_rows.BlobQuery),
     _rows("/holders", store_rows.get_stored_holders, row_format.StoredHolders),
+    _rows(
+        "/waiting", store_rows.get_stored_waiting, row_format.StoredRequests, query=store_rows.WantedQuery
+    ),
     _rows("/offers", store_rows.get_stored_offers, row_format.StoredOffers),
     _rows("/board", store_rows.get_stored_board, Board),
     _rows("/facts", store_rows.get_stored_facts, Facts),

@@ -20,7 +20,6 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
-from holdfast.core.run_state import ENDED
 from holdfast.errors import HoldfastError
 from holdfast.storage.leases import Holder, Lease
 
@@ -126,7 +125,7 @@ def minutes_until(now: float, ends: Iterable[tuple[int, str, int]]) -> tuple[Min
     last = int(now // 60)
     counted: dict[int, dict[str, int]] = {}
     for minute, status, count in ends:
-        if status in ENDED:  # a damaged run may have another
+        if status in Minute.__struct_fields__:  # a damaged run may have another
             counted.setdefault(minute, {})[status] = count
     return tuple(
         Minute(minute * 60.0, **counted.get(minute, {}))
@@ -182,6 +181,10 @@ class Queues(Protocol):
         """Return the live holders, whether or not they are workers, ordered by id. A holder's flows, queues and version are those
         of its last renewal or claim.
         """
+
+    def waiting(self, run_ids: Collection[str]) -> list[Request]:
+        """Return the requests that wait for these runs, oldest first. Unknown runs have none."""
+        ...
 
     def offered(self) -> tuple[OnOffer, ...]:
         """Return how many runs of each flow and queue are on offer, in this order, without those that are on offer only because

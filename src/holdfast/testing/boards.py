@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.storage.contract import Holder, Query, Store
+from holdfast.storage.contract import Holder, Query, Request, Store
 from holdfast.storage.leases import alive
 from holdfast.storage.queues import LiveHolder, OnOffer, Wanted
 from holdfast.testing.appends import Log, Time, dead_process
@@ -147,6 +147,26 @@ class BoardConformance:
         self.create_held(dead, "r2", status="completed")
         assert self.queues.offered() == (OnOffer("flow", "default", 1),)
         assert self.offered() == {"r1"}
+
+    def test_the_requests_that_wait_are_listed_for_many_runs_at_once(self) -> None:
+        for run_id in ("r1", "r2", "r3"):
+            self.create_pending(run_id)
+        for number, run_id in enumerate(("r2", "r1", "r3", "r2")):
+            self.store.post(run_id, Request(id=f"q{number}", verb="signal", body={"name": "é"}, by="ada"))
+        log = self.create_held(self.worker, "r4")
+        self.store.post("r4", Request(id="taken", verb="pause"))
+        self.store.post("r4", Request(id="left", verb="cancel"))
+        append = log.next(taken=("taken",))
+        assert self.store.append([append]) == [None]
+        found = self.another().queues.waiting(["r4", "none", "r2", "r1", "r2"])
+        assert [(one.run_id, one.id) for one in found] == [
+            ("r2", "q0"),
+            ("r1", "q1"),
+            ("r2", "q3"),
+            ("r4", "left"),
+        ]
+        assert (found[0].by, found[0].body, found[0].at) == ("ada", {"name": "é"}, self.time.at)
+        assert self.queues.waiting([]) == []
 
     def offered(self, **conditions: Any) -> set[str]:
         return {row.run_id for row in self.store.runs(Query(offered=True, **conditions))}

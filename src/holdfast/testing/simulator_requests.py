@@ -18,6 +18,7 @@ import msgspec
 from holdfast.core.run_state import FINAL
 from holdfast.errors import HoldfastError, RequestExists
 from holdfast.reading import inbox
+from holdfast.reading.previews import Preview
 from holdfast.runtime.engine import Engine
 from holdfast.storage.contract import Request, Row, Store
 from holdfast.testing.simulator_faults import Ledger
@@ -58,6 +59,8 @@ class Made(msgspec.Struct):
     waits: bool = True
     """True if the caller waits until the request is handled."""
     replies: list[Reply] = []
+    seen: list[Preview] = []
+    """The preview that the caller acts on, if it has looked at one first."""
 
 
 class _Posted(NamedTuple):
@@ -85,6 +88,7 @@ class Requester:
         self._tale = tale
         self._ask = ask
         self._luck = random.Random(f"requests {scene.seed} {run_id}")
+        self._looks = random.Random(f"previews {scene.seed} {run_id}")
         self.left = self._luck.randrange(REQUESTS_MAX + 1) if tale is not None else 0
         self._rewinds = rewinds
         self.made: list[Made] = []
@@ -146,7 +150,9 @@ class Requester:
         options: dict[str, Any] = {}
         if self._luck.random() < 0.3:
             options["edit"] = {"note": "by resume"}
-        await self._make("resume", lambda engine, said: engine.resume(self._run_id, **options, **said))
+        await self._make(
+            "resume", lambda engine, said: engine.resume(self._run_id, **options, **said), options=options
+        )
 
     async def _resume_with_many(self) -> None:
         """Ask to resume the run as a command does that asks many runs at once, which uses the store and no engine."""
@@ -183,6 +189,7 @@ class Requester:
             lambda engine, said: engine.resume(self._run_id, **given, **said),
             confirm=confirm,
             force=force,
+            options=given,
         )
         return None
 
@@ -191,7 +198,9 @@ class Requester:
         with suppress(HoldfastError):
             active = self._scene.disk.run(self._run_id).active
             node = luck.choice(active) if active and luck.random() < 0.5 else None
-            await self._make("retry", lambda engine, said: engine.retry(self._run_id, node, **said))
+            await self._make(
+                "retry", lambda engine, said: engine.retry(self._run_id, node, **said), options={"node": node}
+            )
 
     async def _skip_nothing(self) -> None:
         """Ask to skip a node that does not exist: only the engine that carries this out can refuse it."""
@@ -227,17 +236,35 @@ class Requester:
         named: bool = True,
         id: str | None = None,
         waits: bool = False,
+        options: dict[str, Any] | None = None,
         **given: Any,
     ) -> None:
-        """Make a request, often with an id. `waits`: the verb has no option `execute`."""
+        """Make a request, often with an id. `waits`: the verb has no option `execute`. With `options`, the caller sometimes looks
+        at a preview first, and acts on that.
+        """
         number = len(self.made)
         tag = f"{self._run_id} request {number}"
         if id is None and named and self._luck.random() < 0.7:
             id = f"{self._run_id}-{number}"
         said = {"reason": tag, "id": id, "execute": False}
         made = Made(tag, verb, partial(_call, do, said), id, waits=waits, **given)
+        if options is not None and self._looks.random() < 0.4:
+            made.deed = partial(self._look_and_act, made, do, said, options)
         self.made.append(made)
         await self._send(made)
+
+    async def _look_and_act(
+        self,
+        made: Made,
+        do: Callable[[Engine, dict[str, Any]], Awaitable[Any]],
+        said: dict[str, Any],
+        options: dict[str, Any],
+        engine: Engine,
+    ) -> Any:
+        """Make a request for a preview. If it is made once more, it is still for the preview that the caller saw first."""
+        if not made.seen:
+            made.seen.append(await engine.preview(self._run_id, made.verb, **options))
+        return await do(engine, {**said, "expects": made.seen[0].digest})
 
     async def _send(self, made: Made) -> None:
         """Send a request, and check the reply."""
@@ -351,7 +378,20 @@ def check_made(run_id: str, log: Log, made: Sequence[Made], ledger: Ledger) -> l
             wrong.append(f"{run_id}: {one.verb} ({one.tag}) was carried out {shown} times")
         if one.waits:
             wrong += _check_replies(run_id, log, one, ledger)
+        wrong += [f"{run_id}: {one.verb} ({one.tag}) {told}" for told in _not_as_seen(log, one)]
     return wrong
+
+
+def _not_as_seen(log: Log, made: Made) -> list[str]:
+    """Return in which way a request that was carried out differs from the preview that it was made for."""
+    done = [event for row, event in log if row.kind in _SHOWN_BY[made.verb] and event.reason == made.tag]
+    if not made.seen or not done:
+        return []
+    seen = made.seen[0]
+    if seen.refused and not (made.verb == "resume" and seen.confirm):
+        return [f"was carried out, although its preview said that it is refused: {seen.refused}"]
+    went_to = getattr(done[0], "to", None)
+    return [f"went back to {went_to}, and its preview said {seen.at}"] if went_to != seen.at else []
 
 
 def _check_replies(run_id: str, log: Log, made: Made, ledger: Ledger) -> list[str]:

@@ -75,6 +75,12 @@ class WantedTails(msgspec.Struct, frozen=True, kw_only=True):
     limit: Seq = EVENTS_MAX
 
 
+class WantedRequests(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs whose waiting requests to give."""
+
+    run_ids: tuple[str, ...] = ()
+
+
 class StoredTails(msgspec.Struct, frozen=True):
     """The ends of some logs, by run."""
 

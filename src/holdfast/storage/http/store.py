@@ -49,6 +49,7 @@ from holdfast.storage.http.row_format import (
     StoredTails,
     StoredUpkeep,
     WantedEvents,
+    WantedRequests,
     WantedTails,
 )
 from holdfast.storage.http.server_url import ServerUrl, token_from
@@ -164,7 +165,7 @@ class RemoteStore:
                 limit=min(query.limit - len(found), RUNS_MAX),
                 after=found[-1].position if found else query.after,
             )
-            page = self._page("/store/runs", wanted, StoredRuns)
+            page = _page(self._server, "/store/runs", wanted, StoredRuns)
             if page is None:
                 break
             found += page.runs
@@ -188,20 +189,12 @@ class RemoteStore:
             left = EVENTS_MAX if limit is None else min(limit - len(found), EVENTS_MAX)
             place = found[-1].seq if found else after
             wanted = WantedEvents(after=place, upto=upto, kinds=tuple(kinds), node=node, limit=left)
-            page = self._page(path, wanted, StoredEvents)
+            page = _page(self._server, path, wanted, StoredEvents)
             if page is None:
                 return []
             found += page.events
             if not page.more or (limit is not None and len(found) >= limit):
                 return found
-
-    def _page(self, path: str, wanted: msgspec.Struct, kind: type[T]) -> T | None:
-        """Get a page of rows; None if the conditions contain a text that no store can keep, so that no row meets them."""
-        try:
-            words = urlencode({"query": msgspec.json.encode(wanted).decode()})
-        except UnicodeEncodeError:
-            return None
-        return self._server.get(f"{path}?{words}", kind)
 
     def snapshot(self, run_id: str, within: Sequence[tuple[int, int]]) -> Snapshot | None:
         latest: Snapshot | None = None
@@ -271,6 +264,15 @@ def _post(server: _Server, run_id: str, request: Request) -> bool:
     }
     path = f"/runs/{quote(run_id, safe='')}/{quote(request.verb, safe='')}"
     return not server.post(path, body, _Asked, key=request.id).run.repeated
+
+
+def _page(server: _Server, path: str, wanted: msgspec.Struct, kind: type[T]) -> T | None:
+    """Get a page of rows; None if the conditions contain a text that no store can keep, so that no row meets them."""
+    try:
+        words = urlencode({"query": msgspec.json.encode(wanted).decode()})
+    except UnicodeEncodeError:
+        return None
+    return server.get(f"{path}?{words}", kind)
 
 
 class _Part:
@@ -348,6 +350,15 @@ class RemoteQueues(_Part):
 
     def holders(self) -> list[LiveHolder]:
         return self._server.get("/store/holders", StoredHolders).holders
+
+    def waiting(self, run_ids: Collection[str]) -> list[Request]:
+        wanted = [run_id for run_id in dict.fromkeys(run_ids) if RUN_ID.fullmatch(run_id)]
+        found: list[Request] = []
+        for begin in range(0, len(wanted), _IDS_MAX):
+            some = WantedRequests(run_ids=tuple(wanted[begin : begin + _IDS_MAX]))
+            words = urlencode({"query": msgspec.json.encode(some).decode()})
+            found += self._server.get(f"/store/waiting?{words}", StoredRequests).requests
+        return sorted(found, key=lambda one: one.at)
 
     def offered(self) -> tuple[OnOffer, ...]:
         return self._server.get("/store/offers", StoredOffers).offered

@@ -4,6 +4,7 @@ takes longer the more there are; the databases use indexes instead.
 
 from __future__ import annotations
 
+import copy
 import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -134,6 +135,12 @@ class MemoryQueues:
                     )
                 )
             return found
+
+    def waiting(self, run_ids: Collection[str]) -> list[Request]:
+        with self._use() as data:
+            asked = set(run_ids)
+            found = [request for request in data.waiting.values() if request.run_id in asked]
+            return [msgspec.structs.replace(request, body=copy.deepcopy(request.body)) for request in found]
 
     def offered(self) -> tuple[OnOffer, ...]:
         with self._use() as data:

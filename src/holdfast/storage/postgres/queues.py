@@ -41,6 +41,7 @@ from holdfast.storage.queues import (
     Wanted,
     minutes_until,
 )
+from holdfast.storage.sql_rows import request_of
 from holdfast.storage.verdicts import digest_request, is_new_request
 
 _encode = msgspec.json.Encoder().encode
@@ -238,6 +239,10 @@ class PostgresQueues:
 
     def holders(self) -> list[LiveHolder]:
         return self._fates().list_live(self._database.read("held_runs"))
+
+    def waiting(self, run_ids: Collection[str]) -> list[Request]:
+        asked = Texts(list(dict.fromkeys(run_ids)))
+        return [request_of(cells) for cells in self._database.read("inbox_of_many", asked)] if run_ids else []
 
     def offered(self) -> tuple[OnOffer, ...]:
         return list_offered(self._database.read("count_offers", Texts(self._fates().lost), self._given_now()))

@@ -32,7 +32,7 @@ from holdfast.storage.queues import (
     Wanted,
     minutes_until,
 )
-from holdfast.storage.sql_rows import holder_cells
+from holdfast.storage.sql_rows import holder_cells, request_of
 from holdfast.storage.sqlite.database import SqliteDatabase
 from holdfast.storage.verdicts import digest_request
 
@@ -123,6 +123,10 @@ class SqliteQueues:
 
     def holders(self) -> list[LiveHolder]:
         return self._fates(self._database.read).list_live(self._database.read("held_runs"))
+
+    def waiting(self, run_ids: Collection[str]) -> list[Request]:
+        asked = _json(list(dict.fromkeys(run_ids)))
+        return [request_of(cells) for cells in self._database.read("inbox_of_many", asked)] if run_ids else []
 
     def offered(self) -> tuple[OnOffer, ...]:
         read = self._database.read

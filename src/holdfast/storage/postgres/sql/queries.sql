@@ -433,6 +433,12 @@ from holdfast.inbox join holdfast.runs on runs.key = inbox.run
 where runs.run_id = $2 and inbox.taken = 0 and runs.holder = $1
 order by inbox.key
 
+-- inbox_of_many: requests that wait for one of these runs
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
+from holdfast.inbox join holdfast.runs on runs.key = inbox.run
+where runs.run_id = any($1::text[]) and inbox.taken = 0
+order by inbox.key
+
 -- inbox_of: all requests that a run ever got
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from holdfast.inbox join holdfast.runs on runs.key = inbox.run

@@ -354,6 +354,12 @@ from runs cross join holders on holders.key = runs.holder cross join inbox on in
 where runs.run_id = ?2 and holders.id = ?1 and inbox.taken = 0
 order by inbox.key
 
+-- inbox_of_many: requests that wait for one of these runs
+select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
+from json_each(?1) as asked cross join runs on runs.run_id = asked.value cross join inbox on inbox.run = runs.key
+where inbox.taken = 0
+order by inbox.key
+
 -- inbox_of: all requests that a run ever got
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from runs cross join inbox on inbox.run = runs.key
