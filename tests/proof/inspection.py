@@ -347,15 +347,15 @@ class Truth:
         return self.one("select 1 from holders where id = ?1", holder) is None
 
     def request(self, later: list[Verb], run_id: str, request: str) -> bool:
-        sql = "select 1 from inbox join runs on runs.key = inbox.run where run_id = ?1 and id = ?2"
+        sql = "select 1 from inbox join runs on runs.key = inbox.run where runs.run_id = ?1 and id = ?2"
         return self.one(sql, run_id, request) is not None
 
     def taken(self, later: list[Verb], run_id: str, request: str) -> bool:
-        sql = "select taken from inbox join runs on runs.key = inbox.run where run_id = ?1 and id = ?2"
+        sql = "select taken from inbox join runs on runs.key = inbox.run where runs.run_id = ?1 and id = ?2"
         return bool(self.one(sql, run_id, request))
 
     def unmet(self, later: list[Verb], run_id: str, request: str) -> bool:
-        sql = "select unmet from inbox join runs on runs.key = inbox.run where run_id = ?1 and id = ?2"
+        sql = "select unmet from inbox join runs on runs.key = inbox.run where runs.run_id = ?1 and id = ?2"
         return bool(self.one(sql, run_id, request))
 
     def version(self, later: list[Verb], version: int) -> bool:
