@@ -242,6 +242,28 @@ def test_a_status_that_changes_updates_its_row_and_keeps_the_focus(tab, changing
     row(page, "order-05").get_by_text("cancelled").first.wait_for()
 
 
+def test_of_many_rows_only_those_in_view_are_in_the_document(tab, changing):
+    many = 210
+    for number in range(many):
+        hf.start(changing.shop.order, {}, run_id=f"many-{number:03}", store=changing.store)
+    page = tab().open(changing.link)
+    page.locator(".run-link").first.wait_for()
+    page.goto(f"{changing.url}#/runs?find=many")
+    for loaded in range(50, many, 50):
+        page.get_by_text(f"{loaded} runs").wait_for()
+        page.get_by_role("button", name="Show 50 more").click()
+    page.get_by_text(f"{many} runs").wait_for()
+    assert page.locator(".run-link").count() < 150
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    row(page, "many-000").wait_for()
+    assert row(page, "many-209").count() == 0
+    row(page, "many-005").focus()
+    for _ in range(30):
+        page.keyboard.press("k")
+    assert page.evaluate("document.activeElement.dataset.key") == "many-035"
+    assert row(page, "many-035").is_visible()
+
+
 def test_a_server_that_stops_raises_the_banner_and_the_data_stays(tab, serve, tmp_path_factory):
     folder = tmp_path_factory.mktemp("stopping")
     shop = write_flows(folder)
@@ -262,6 +284,26 @@ def test_a_server_that_stops_raises_the_banner_and_the_data_stays(tab, serve, tm
     serving.restart("shop.py", "--no-work")
     row(page, "order-1").get_by_text("cancelled").first.wait_for(timeout=30_000)
     page.get_by_text("Not live since").wait_for(state="hidden")
+
+
+HIDE = """hidden => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_a_hidden_tab_is_closed_and_catches_up_when_it_is_seen_again(tab, changing):
+    page = tab().open(changing.link)
+    wait_for_rows(page, 50)
+    page.goto(f"{changing.url}#/runs?find=order-4")
+    wait_for_rows(page, 10)
+    is_live(page)
+    page.evaluate(HIDE, True)
+    page.locator(".live-word", has_text="Paused").wait_for()
+    hf.cancel("order-42", store=changing.store)
+    page.evaluate(HIDE, False)
+    row(page, "order-42").get_by_text("cancelled").first.wait_for()
+    is_live(page)
 
 
 def test_an_empty_store_shows_the_command_and_the_first_run_replaces_it(tab, serve, tmp_path_factory):

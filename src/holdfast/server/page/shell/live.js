@@ -50,7 +50,7 @@ export function followLive(api, path, listener, after = null) {
     } catch {
       // aborted by us, or cut by the network
     }
-    if (stopped || attempt !== own) return; // another attempt has taken over
+    if (stopped || attempt !== own || connection.state === "hidden") return; // another attempt has taken over, or will
     happen({ kind: "failed", at: now(), wait });
     timer = setTimeout(retry, Math.max(0, connection.retryAt - now()) * 1000);
   }
