@@ -329,6 +329,28 @@ def test_a_link_to_nothing_says_so(tab, served):
     wait_for_rows(page, 8)
 
 
+def test_a_newer_server_offers_to_reload_and_a_screen_is_scrolled_where_it_was_left(tab, changing):
+    page = tab().open(changing.link)
+    wait_for_rows(page, 50)
+    is_live(page)
+    page.evaluate("scrollTo(0, 600)")
+    page.get_by_role("link", name="Workers").first.click()
+    page.get_by_role("heading", name="Workers").wait_for()
+    page.go_back()
+    wait_for_rows(page, 50)
+    assert page.evaluate("scrollY") == 600
+
+    def say_newer(route):
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "version": "99.0"})
+
+    page.route("**/api/v1/meta", say_newer)
+    page.evaluate(HIDE, True)
+    page.evaluate(HIDE, False)
+    page.get_by_text("The server is now version 99.0").wait_for()
+    assert page.get_by_role("button", name="Reload").is_visible()
+
+
 def test_the_theme_is_the_system_s_until_the_reader_switches(tab, served):
     one = tab(color_scheme="dark")
     page = one.open(served.link)

@@ -26,9 +26,10 @@ const ALONE = { limit: ["1"] };
 /**
  * @param {import("./api.js").Api} api
  * @param {() => void} onChange  the board or the connection changed
+ * @param {() => void} onReturn  the connection was lost, and is there again
  * @returns {Feed}
  */
-export function createFeed(api, onChange) {
+export function createFeed(api, onChange, onReturn) {
   /** @type {Board | null} */
   let board = null;
   let connection = beginConnection(Date.now() / 1000);
@@ -69,7 +70,10 @@ export function createFeed(api, onChange) {
       path = wanted;
       stream?.stop();
       stream = followLive(api, path, {
-        onOpen: (again) => listener?.onOpen(again),
+        onOpen(again) {
+          if (again) onReturn();
+          listener?.onOpen(again);
+        },
         onChange(next) {
           connection = next;
           onChange();
