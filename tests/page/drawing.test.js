@@ -4,7 +4,7 @@ import { test } from "node:test";
 import { GLYPHS } from "../../src/holdfast/server/page/pure/glyphs.js";
 import { commandFor, mayAct, nameOfKey } from "../../src/holdfast/server/page/pure/keys.js";
 import { applyEvent } from "../../src/holdfast/server/page/pure/node_states.js";
-import { LOOKS, STATUS_ORDER, lookOfRun } from "../../src/holdfast/server/page/pure/statuses.js";
+import { LOOKS, STATUS_ORDER, lookOfNode, lookOfRun } from "../../src/holdfast/server/page/pure/statuses.js";
 import { createTimeScale, foldedGaps } from "../../src/holdfast/server/page/pure/time_scale.js";
 import { visibleRows } from "../../src/holdfast/server/page/pure/windows.js";
 
@@ -99,7 +99,7 @@ test("the innermost layer has a key first", () => {
 test("events after the picture change the states of nodes", () => {
   let states = {
     seq: 5,
-    nodes: { charge: { status: "running", iteration: 1, execution: 1, attempt: 1, since: 1 } },
+    nodes: { charge: { status: "running", iteration: 1, execution: 1, attempt: 1, tries: 3 } },
     stale: false,
   };
   const event = (seq, kind, more = {}) => ({
@@ -113,10 +113,20 @@ test("events after the picture change the states of nodes", () => {
     ...more,
   });
   assert.equal(applyEvent(states, event(5, "NodeFailed")), states);
-  states = applyEvent(states, event(6, "NodeFailed", { retry_at: 99 }));
-  assert.deepEqual([states.nodes.charge.status, states.stale], ["waiting", false]);
+  states = applyEvent(states, event(6, "NodeFailed", { body: { retry_at: 99 } }));
+  assert.deepEqual(
+    [states.nodes.charge.status, states.nodes.charge.waits_for, states.nodes.charge.until],
+    ["waiting", "retry", 99],
+  );
   states = applyEvent(states, event(7, "NodeStarted", { attempt: 2 }));
-  assert.deepEqual([states.nodes.charge.status, states.nodes.charge.attempt], ["running", 2]);
-  assert.ok(applyEvent(states, event(8, "RunRewound")).stale);
-  assert.ok(applyEvent(states, event(10, "NodeStarted")).stale, "an event is missing");
+  assert.deepEqual(
+    [states.nodes.charge.status, states.nodes.charge.attempt, states.nodes.charge.waits_for],
+    ["running", 2, null],
+  );
+  states = applyEvent(states, event(8, "QuestionAsked"));
+  assert.deepEqual([lookOfNode(states.nodes.charge).tone, lookOfNode(undefined).word], ["ask", "not reached"]);
+  states = applyEvent(states, event(9, "NodeStreamed"));
+  assert.equal(states.stale, false);
+  assert.ok(applyEvent(states, event(10, "RunRewound", { node: null })).stale);
+  assert.ok(applyEvent(states, event(12, "NodeStarted")).stale, "an event is missing");
 });

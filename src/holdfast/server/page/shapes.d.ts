@@ -207,3 +207,31 @@ export interface Preview {
   command: string | null;
   digest: string;
 }
+
+/** The state of a node in `GET runs/{id}/picture`. A node that is not listed was not reached. */
+export interface NodeMark {
+  status: string;
+  crashed?: boolean;
+  iteration: number;
+  execution: number;
+  attempt: number;
+  tries?: number;
+  seconds?: number;
+  started_at?: number | null;
+  ended_at?: number | null;
+  waits_for?: "question" | "signal" | "timer" | "retry" | null;
+  until?: number | null;
+  error?: string | null;
+}
+
+/** An event of a log: `GET runs/{id}/events`, and the event `event` of `GET live?run=ID`. */
+export interface RunEvent {
+  seq: number;
+  at: number;
+  kind: string;
+  node?: string | null;
+  iteration?: number;
+  execution?: number;
+  attempt?: number;
+  body?: Record<string, unknown>;
+}

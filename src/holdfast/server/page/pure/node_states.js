@@ -3,43 +3,27 @@
 // screen then asks the server again.
 
 /**
- * @typedef {object} NodeState
- * @property {string} status  a word of `LOOKS`
- * @property {number} iteration
- * @property {number} execution
- * @property {number} attempt
- * @property {number | null} since  when it got this status
- *
- * @typedef {{ seq: number, nodes: Record<string, NodeState>, stale: boolean }} NodeStates
- * @typedef {{ seq: number, at: number, kind: string, node?: string | null, iteration?: number, execution?: number,
- *   attempt?: number, retry_at?: number | null }} RunEvent
+ * @typedef {import("../shapes.js").NodeMark} NodeMark
+ * @typedef {import("../shapes.js").RunEvent} RunEvent
+ * @typedef {{ seq: number, nodes: Record<string, NodeMark>, stale: boolean }} NodeStates
  */
 
-/** Kind of event -> the status of its node after it. @type {Record<string, string>} */
+/** Kind of event -> what its node is after it. @type {Record<string, Partial<NodeMark>>} */
 const AFTER = {
-  NodeScheduled: "pending",
-  NodeStarted: "running",
-  NodeCompleted: "completed",
-  NodeFailed: "failed",
-  NodeInterrupted: "interrupted",
-  NodeSkipped: "skipped",
-  NodeWaiting: "waiting",
-  QuestionAsked: "asks",
-  QuestionAnswered: "pending",
+  NodeScheduled: { status: "pending" },
+  NodeStarted: { status: "running" },
+  NodeCompleted: { status: "completed" },
+  NodeFailed: { status: "failed" },
+  NodeInterrupted: { status: "interrupted" },
+  NodeSkipped: { status: "skipped" },
+  NodeWaiting: { status: "waiting" },
+  QuestionAsked: { status: "waiting", waits_for: "question" },
+  SignalAwaited: { status: "waiting", waits_for: "signal" },
+  TimerSet: { status: "waiting", waits_for: "timer" },
 };
 
-/** Kinds after which many nodes have another state, so that the picture is read anew. */
-const TURNS = new Set([
-  "RunForked",
-  "RunRewound",
-  "RunResumed",
-  "RunClaimed",
-  "FlowChanged",
-  "LayerCompleted",
-  "ItemsListed",
-  "ItemCompleted",
-  "ItemFailed",
-]);
+/** Kinds that change no node. Any other kind changes several, or counts that the picture shows: it is then read anew. */
+const QUIET = new Set(["NodeStreamed", "NodeCheckpointed", "StepCompleted", "CostIncurred", "RequestRefused", "StateEdited"]);
 
 /**
  * @param {NodeStates} states
@@ -50,17 +34,24 @@ export function applyEvent(states, event) {
   if (event.seq <= states.seq) return states; // it is in the picture already
   if (event.seq > states.seq + 1) return { ...states, seq: event.seq, stale: true }; // an event is missing
   const next = { ...states, seq: event.seq };
-  if (TURNS.has(event.kind)) return { ...next, stale: true };
-  const status = AFTER[event.kind];
-  if (!event.node || status === undefined) return next;
+  if (QUIET.has(event.kind)) return next;
+  const after = AFTER[event.kind];
+  if (!event.node || !after) return { ...next, stale: true };
   const was = states.nodes[event.node];
-  /** @type {NodeState} */
-  const node = {
-    status: event.kind === "NodeFailed" && event.retry_at ? "waiting" : status,
+  const retry = event.kind === "NodeFailed" ? event.body?.retry_at : null;
+  /** @type {NodeMark} */
+  const mark = {
+    ...was,
+    status: "pending",
+    crashed: false,
     iteration: event.iteration ?? was?.iteration ?? 1,
     execution: event.execution ?? was?.execution ?? 1,
     attempt: event.attempt ?? was?.attempt ?? 1,
-    since: event.at,
+    waits_for: null,
+    until: null,
+    ...after,
+    ...(typeof retry === "number" ? { status: "waiting", waits_for: "retry", until: retry } : {}),
+    ...(event.kind === "NodeStarted" ? { started_at: event.at, ended_at: null } : {}),
   };
-  return { ...next, nodes: { ...states.nodes, [event.node]: node } };
+  return { ...next, nodes: { ...states.nodes, [event.node]: mark } };
 }

@@ -47,3 +47,13 @@ export function lookOfRun(run) {
   // A status that a newer server has is shown as it is, rather than hidden.
   return LOOKS[run.status] ?? { word: run.status, glyph: "unreached", tone: "rest" };
 }
+
+/**
+ * How a node looks; `undefined` for one that the run has not reached.
+ * @param {import("../shapes.js").NodeMark | undefined} mark
+ * @returns {Look}
+ */
+export function lookOfNode(mark) {
+  if (!mark) return LOOKS.unreached;
+  return lookOfRun({ status: mark.status, crashed: mark.crashed, asks: mark.waits_for === "question" ? 1 : 0 });
+}
