@@ -11,6 +11,7 @@ import pytest
 
 import holdfast as hf
 from command_line import Cli, caller, furnish
+from holdfast.cli.execution import Errand, leave
 from holdfast.storage import failpoints
 from holdfast.upkeep import mass_requests
 
@@ -134,6 +135,17 @@ def test_a_completed_run_has_nothing_left_to_resume(cli: Cli, place: Path) -> No
     ended = cli("resume", "r1", "--no-execute")
     assert (ended.code, ended.out) == (0, "completed  r1: nothing is left to resume\n")
     assert cli("retry", "r1", "--no-execute").code == 4
+
+
+def test_a_run_that_a_worker_has_ended_meanwhile_was_asked(
+    cli: Cli, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail(1)
+    repair(place)
+    flow = runpy.run_path("order.py")["flow"]
+    errand = Errand(verb="resume", run_id="r1", flows=[flow], file=None, store=None, as_json=False)
+    leave(errand, lambda engine: engine.resume("r1"), {})
+    assert capsys.readouterr().out == "completed  r1: asked to resume, and has ended since\n"
 
 
 def test_an_option_for_a_process_that_executes_is_refused_without_one(cli: Cli) -> None:

@@ -159,6 +159,15 @@ def test_a_password_is_left_out_of_a_command_that_is_typed_again(cli: Cli) -> No
     assert program.spell("`holdfast runs`") == "`holdfast runs --store postgresql://me@host/db`"
 
 
+def test_a_command_for_the_machine_of_a_server_does_not_name_the_address_of_the_server() -> None:
+    from holdfast.cli import program
+
+    program.note_typed(["show", "r", "--store", "http://127.0.0.1:8765"])
+    assert program.spell("`holdfast runs`").endswith("holdfast runs --store http://127.0.0.1:8765`")
+    assert program.spell("`holdfast token create NAME`").endswith("holdfast token create NAME`")
+    assert program.spell("that `holdfast serve` runs there").endswith("holdfast serve` runs there")
+
+
 # --- the harness --------------------------------------------------------------------------------------
 
 

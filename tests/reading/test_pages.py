@@ -66,6 +66,10 @@ def test_a_row_says_what_the_log_says_after_every_event() -> None:
             assert compare_diagnoses(store, "r") == []
             assert verify(store, "r").problems == []
             seen[diagnose(case_of(store, store.run("r")), history.at).kind] += 1
+            if luck.random() < 0.3:
+                other = MemoryStore(clock=lambda: history.at)
+                history.write(other, holder=ME, one_by_one=True)
+                assert other.run("r").situation == store.run("r").situation
 
     holds()
     assert {"executing", "question", "signal", "waiting", "no worker", "failed", "completed"} <= set(seen)

@@ -39,7 +39,7 @@ def attempts(found: Timeline) -> list[tuple[str, int, str, float, float | None]]
             one.node,
             one.attempt,
             one.status,
-            one.began_at - STARTS_AT,
+            one.started_at - STARTS_AT,
             None if one.ended_at is None else one.ended_at - STARTS_AT,
         )
         for one in found.attempts
@@ -56,17 +56,17 @@ def test_a_process_that_died_is_shown_with_its_last_sign_of_life_and_the_time_wi
     found = drawn(history)
     first, second = found.holders
     assert (first.holder, first.end) == ("w1", "died")
-    assert (first.ended_at, first.noticed_at) == (found.attempts[1].began_at, second.began_at)
+    assert (first.ended_at, first.noticed_at) == (found.attempts[1].started_at, second.started_at)
     assert (second.holder, second.end, second.ended_at) == ("w2", "released", found.ended_at)
     (gap,) = found.waits
-    assert (gap.kind, gap.node, gap.began_at, gap.ended_at) == (
+    assert (gap.kind, gap.node, gap.started_at, gap.ended_at) == (
         "holder",
         None,
         first.ended_at,
-        second.began_at,
+        second.started_at,
     )
-    died, again = found.attempts[1:]
-    assert (died.status, died.attempt, died.noticed_at) == ("died", 1, second.began_at)
+    crashed, again = found.attempts[1:]
+    assert (crashed.status, crashed.attempt, crashed.noticed_at) == ("crashed", 1, second.started_at)
     assert (again.status, again.attempt) == ("completed", 2)
 
 
@@ -93,7 +93,7 @@ def test_a_holder_that_leaves_a_run_to_its_question_has_released_it() -> None:
         "Go on?",
         "answered",
     )
-    assert found.holders[0].ended_at == asked.began_at
+    assert found.holders[0].ended_at == asked.started_at
     answer = found.acts[1]
     assert (answer.verb, answer.by, answer.reason, answer.node) == ("answer", "ada", "looks fine", "b")
     assert (answer.answer, answer.at) == ("approve", asked.ended_at)
@@ -102,7 +102,7 @@ def test_a_holder_that_leaves_a_run_to_its_question_has_released_it() -> None:
 def test_the_last_holder_of_a_run_that_no_process_executes_has_died() -> None:
     found = drawn(History("r", FLOW).created().completed("a").started("b"))
     assert found.holders[0].end == "died"
-    assert attempts(found)[1:] == [("b", 1, "died", 3.0, 3.0)]
+    assert attempts(found)[1:] == [("b", 1, "crashed", 3.0, 3.0)]
     assert (found.waits[0].reason, found.waits[0].ended_at) == ("no holder", None)
 
 
@@ -136,7 +136,7 @@ def test_a_retry_waits_between_two_attempts() -> None:
     assert (failed.status, failed.error, failed.retry_at) == ("failed", "OSError: away", found.waits[0].until)
     (wait,) = found.waits
     assert (wait.kind, wait.node, wait.reason) == ("retry", "b", "retry in 5.00 s")
-    assert (wait.began_at, wait.ended_at) == (failed.ended_at, completed.began_at)
+    assert (wait.started_at, wait.ended_at) == (failed.ended_at, completed.started_at)
 
 
 def test_a_cancelled_run_waits_for_nothing() -> None:
@@ -291,7 +291,7 @@ def test_pages_and_windows_show_what_the_whole_timeline_shows(seed: int) -> None
             shown = [
                 one
                 for one in getattr(whole, part)
-                if one.began_at <= end and (one.ended_at is None or one.ended_at >= begin)
+                if one.started_at <= end and (one.ended_at is None or one.ended_at >= begin)
             ]
             assert getattr(window, part) == shown, part
 
@@ -315,7 +315,7 @@ def skipped(found: Timeline) -> set[tuple[str, int, int, int]]:
     return {
         (one.node, one.iteration, one.execution, one.attempt)
         for one in found.attempts
-        if one.status == "skipped" and one.began_at == one.ended_at
+        if one.status == "skipped" and one.started_at == one.ended_at
     } - {
         (one.node, one.iteration, one.execution, one.attempt)
         for one in found.attempts

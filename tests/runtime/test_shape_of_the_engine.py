@@ -10,15 +10,15 @@ from bench import house
 
 import holdfast
 from holdfast.runtime import runner
-from holdfast.runtime.commits import Commits
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.holdings import Asleep, HeldRun, Holdings
 from holdfast.runtime.runner import Phase, Runner
+from holdfast.runtime.services import Commits
 from holdfast.runtime.worker import Worker
 from holdfast.upkeep.retention import Keeper
 
 RUNTIME = Path(holdfast.__file__).parent / "runtime"
-ANSWER_MODULES_MAX = 45
+ANSWER_MODULES_MAX = 44
 OF_THE_CALLER = {"on_end", "on_report", "on_drain", "until"}
 
 

@@ -14,8 +14,9 @@ CERTIFICATE = Path(__file__).parent / "elsewhere.pem"
 
 
 def answer(body: bytes = b"{}", status: int = 200, **headers: str) -> bytes:
-    given = {"Content-Type": "application/json", "Content-Length": str(len(body)), **headers}
-    lines = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in given.items())
+    given = {"Content-Type": "application/json", "Content-Length": str(len(body))}
+    given |= {name.replace("_", "-"): value for name, value in headers.items()}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in given.items())
     return f"HTTP/1.1 {status} Told\r\n{lines}\r\n".encode() + body
 
 

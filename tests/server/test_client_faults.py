@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import msgspec
@@ -19,6 +21,7 @@ from served_flows import flow
 import holdfast as hf
 from holdfast.errors import SchemaTooNew, SettingError, StoreBusy, StoreUnusable
 from holdfast.server import http_session, problems
+from holdfast.storage.contract import Query
 from holdfast.storage.http import connections, problem_types, server_url
 from holdfast.storage.http.row_format import ROWS, StoreAbout
 from holdfast.storage.http.store import RemoteStore
@@ -55,7 +58,7 @@ def served(host):
 
 @both
 def test_a_wrong_token_is_refused_with_a_way_to_get_one(served, look):
-    with pytest.raises(SettingError, match=r"does not accept the token.*holdfast token create"):
+    with pytest.raises(SettingError, match=r"refuses the request: .* token .*holdfast token create"):
         look(served[0], "admin.wrongwrongwrongwrong")
 
 
@@ -122,6 +125,71 @@ def test_an_answer_that_is_too_large_is_not_read(look, monkeypatch):
     monkeypatch.setattr(connections.Connections.send, "__kwdefaults__", {"bytes_max": 1 << 20})
     with canned(answer(b" " * (3 << 20))) as other, pytest.raises(StoreUnusable, match="larger than 1 MB"):
         look(other.url)
+
+
+def follow(url: str) -> list[Any]:
+    async def main() -> list[Any]:
+        async with hf.Client(url, ADMIN) as client:
+            return [event async for event in client.follow("r")]
+
+    return asyncio.run(main())
+
+
+def stream(frames: bytes) -> bytes:
+    return answer(frames, Content_Type="text/event-stream")
+
+
+@pytest.mark.parametrize(
+    "frames",
+    [
+        b"event: event\ndata: " + b"x" * (1 << 20),
+        b"event: event\ndata: nonsense\n\n",
+        b"event: event\ndata: " + b"[" * 60_000 + b"\n\n",
+        b'event: reset\ndata: {"seq": "x"}\n\n',
+        b"event: chunk\ndata: {}\n\n",
+        b"event: problem\ndata: []\n\n",
+    ],
+)
+def test_a_stream_that_cannot_be_read_is_reported(frames, monkeypatch):
+    monkeypatch.setattr(http_session, "_FRAME_BYTES_MAX", 1 << 19)
+    with canned(stream(frames)) as other, pytest.raises(StoreUnusable, match=r"cannot be read|is larger"):
+        follow(other.url)
+
+
+def test_a_follower_tries_again_if_the_server_is_stopping():
+    stopping = problems.refuse("closed", "The server is stopping.").problem
+    busy = answer(msgspec.json.encode(stopping), 503, Content_Type=problems.MEDIA_TYPE)
+    over = stream(b'event: over\ndata: {"seq": 1, "status": "completed"}\n\n')
+    with canned(busy, over) as other:
+        assert follow(other.url) == []
+        assert len(other.requests) == 2
+    with canned(busy) as other, pytest.raises(StoreBusy, match="stopping"):
+        follow(other.url)
+
+
+def test_an_answer_that_drips_is_given_up(monkeypatch):
+    monkeypatch.setattr(http_session, "WHOLE_S", 0.05)
+    unfinished = answer(b"[" * 10)[:-1]
+    with canned(unfinished) as other, pytest.raises(StoreBusy, match="did not answer"):
+        use_client(other.url)
+
+
+@both
+def test_json_that_is_nested_too_deeply_is_refused(look):
+    deep = b"[" * 100_000
+    with canned(answer(deep)) as other, pytest.raises(StoreUnusable, match="cannot be read"):
+        look(other.url)
+    wrong = answer(b'{"about": ' + deep, 400, Content_Type=problems.MEDIA_TYPE)
+    with canned(wrong) as other, pytest.raises(StoreUnusable, match="status 400"):
+        look(other.url)
+
+
+def test_pages_without_end_are_not_read_for_ever():
+    about = answer(msgspec.json.encode(StoreAbout(rows=ROWS, version="9", url="x", generation="g", now=5.0)))
+    empty = answer(b'{"events": [], "runs": [], "more": true}')
+    with canned(about, empty) as other, closing(RemoteStore(other.url, token=ADMIN)) as store:
+        assert store.events("r") == []
+        assert store.runs(Query()) == []
 
 
 def test_a_server_that_does_not_answer_is_given_up(monkeypatch):
@@ -280,6 +348,26 @@ def test_requests_that_wait_are_listed(served):
     client.resume("failed", force=True, id="k2", by="eve")
     (asked,) = client.requests("failed")
     assert (asked.verb, asked.status, asked.by) == ("resume", "waiting", "admin-ada/eve")
+
+
+def test_the_questions_of_many_runs_are_read_in_pages_oldest_first(served, monkeypatch):
+    url, store = served
+    for name in ("q1", "q2", "q3"):
+        hf.run(flow, {"asks": True}, run_id=name, store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    monkeypatch.setattr("holdfast.server.client._RUNS_MAX", 1)
+    asked = [one.run_id for one in client.questions()]
+    assert [run_id for run_id in asked if run_id.startswith("q")] == ["q1", "q2", "q3"]
+    assert [(one.run_id, one.question.node) for one in client.questions("q2")] == [("q2", "ship")]
+
+
+def test_a_run_is_pruned_by_an_administrator(served):
+    url, store = served
+    hf.run(flow, {}, run_id="long", store=store)
+    client = hf.BlockingClient(url, ADMIN)
+    pruned = client.prune("long", 1, compact=True)
+    assert (pruned.run_id, pruned.kept) == ("long", 1)
+    assert len(client.checkpoints("long")) == 1
 
 
 def test_without_aiohttp_the_error_says_what_to_install():

@@ -9,7 +9,7 @@ import pytest
 from app_client import SECRET
 from raw_client import TOKEN, hosted, request, say, status_of
 
-from holdfast.server import connection, guard
+from holdfast.server import asgi, connection, guard
 from holdfast.server.calls import ApiRoute
 from holdfast.server.table import Table
 
@@ -26,6 +26,7 @@ ATTACKS = {
     "no host": (request(host=None), 400),
     "absolute target": (request("http://evil.com/api/v1/meta"), 400),
     "absolute target to us": (request("http://127.0.0.1:PORT/api/v1/meta"), 400),
+    "fragment": (request("/healthz#/../api/v1/meta", token=None), 400),
     "asterisk": (request("*", method="OPTIONS"), 400),
     "authority": (request("127.0.0.1:PORT", method="CONNECT"), 400),
     "other site": (request("/api/v1/meta", "Origin: http://evil.com"), 403),
@@ -40,6 +41,11 @@ ATTACKS = {
     "semicolon": (request("/api/v1/runs;healthz", token=None), 401),
     "smuggling": (
         request("/api/v1/runs", "Content-Length: 4", "Transfer-Encoding: chunked", method="POST", body=b"0\r\n\r\n"),
+        400,
+    ),
+    "two codings": (
+        request("/api/v1/runs", "Content-Type: application/json", "Transfer-Encoding: gzip, chunked", method="POST",
+                body=b"2\r\n{}\r\n0\r\n\r\n"),
         400,
     ),
     "two lengths": (request("/api/v1/runs", "Content-Length: 1", "Content-Length: 2", method="POST", body=b"ab"), 400),
@@ -214,6 +220,30 @@ def test_a_body_is_read_up_to_its_limits_of_time_and_size(monkeypatch, parts, ex
             end = b"0\r\n\r\n" if chunked and expected != 408 else b""
             answer = await say(port, head, *sent, end, rest_s=0.02)
             assert status_of(answer) == expected or (answer == b"" and expected == 413)
+
+    asyncio.run(main())
+
+
+def test_the_bodies_of_all_requests_have_a_limit_together(monkeypatch):
+    monkeypatch.setattr(asgi, "BODIES_BYTES_MAX", 3000)
+    route = ApiRoute(method="POST", path="/echo", role="admin", handler=echo, body=Echoed, output=Echoed)
+    body = b'{"a": 1' + b" " * 1990 + b"}"
+
+    async def main() -> None:
+        async with hosted(Table([route])) as port:
+            length = f"Content-Length: {len(body)}"
+            head = request(
+                "/echo", "Content-Type: application/json", length, method="POST", host=f"127.0.0.1:{port}"
+            )
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(head + body[:-1])
+            while status_of(refused := await say(port, head, body)) != 503:  # the first was not received yet
+                pass
+            assert b"too-many-bodies" in refused
+            writer.write(body[-1:])
+            assert status_of(await reader.read()) == 200
+            writer.close()
+            assert status_of(await say(port, head, body)) == 200
 
     asyncio.run(main())
 

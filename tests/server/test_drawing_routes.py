@@ -61,7 +61,7 @@ def test_a_timeline_comes_in_pages_and_windows():
         rest = await get(caller, f"runs/r/timeline?after={page['next']}")
         for part in ("holders", "attempts", "items", "waits", "acts"):
             assert page[part] + rest[part] == whole[part]
-        late = whole["attempts"][-1]["began_at"]
+        late = whole["attempts"][-1]["started_at"]
         window = await get(caller, f"runs/r/timeline?from={late}&to={late}")
         assert [one["node"] for one in window["attempts"]] == ["weigh", "charge"]
         for wrong in ("from=x", "from=-1", "limit=0", "limit=5001", "after=-1", "form=1"):

@@ -171,6 +171,19 @@ def test_without_tokens_the_login_name_is_recorded():
     served(test, anonymous=NOBODY)
 
 
+def test_without_tokens_a_request_for_another_may_wait():
+    async def test(engine, caller, clock):
+        await engine.start(flow, {}, run_id="r")
+        path, behalf = "/api/v1/runs/r?wait=20&after=999", {"holdfast-for": "eve"}
+        waiting = asyncio.ensure_future(caller.get(path, token=None, headers=behalf))
+        while not waiting.done():
+            clock.advance(0.2)
+            await asyncio.sleep(0.005)
+        assert (await waiting).status == 200
+
+    served(test, anonymous=NOBODY)
+
+
 @pytest.mark.parametrize("header", ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"])
 def test_without_tokens_no_proxy_lets_others_in(header):
     async def test(engine, caller, clock):

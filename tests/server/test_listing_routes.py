@@ -133,6 +133,30 @@ def test_a_row_says_whether_the_run_crashed_asks_or_is_retried_and_what_to_do(mo
     served(test)
 
 
+def test_a_run_says_what_its_row_says_whether_or_not_a_worker_takes_it():
+    async def test(engine, caller):
+        crashed = History("crashed", outline("START a END")).created().started("a")
+        crashed.write(engine.store)
+        first = await _both(caller, "crashed")
+        assert first[0] == first[1]
+        assert "no live worker takes flow" in first[0][0]
+        assert first[0][1]["verb"] == "work"
+        taken = engine.store.run("crashed").flow
+        engine.store.renew(Holder(id="w", ttl_s=600.0, host="here", flows=(taken,)))
+        then = await _both(caller, "crashed")
+        assert then[0] == then[1]
+        assert "no live worker" not in then[0][0]
+
+    served(test)
+
+
+async def _both(caller, run_id: str) -> list[tuple[str, dict]]:
+    """Reason and first remedy of a run, from the run itself and from the list of runs."""
+    run = (await caller.get(f"{API}/runs/{run_id}")).json
+    row = (await caller.get(f"{API}/runs?id={run_id}")).json["runs"][0]
+    return [(run["reason"], run["remedies"][0]), (row["reason"], row["remedy"])]
+
+
 def _refuse(*_, **__):
     raise AssertionError("a log was read")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -16,9 +17,12 @@ from live_client import PATIENCE_S, Cut, LiveClient
 from served_flows import flow, run_order
 
 import holdfast as hf
-from holdfast.server import connection, live, open_streams
+from holdfast.server import connection, live, open_streams, openapi
 from holdfast.server.asgi import Application, asgi
+from holdfast.server.backend import THREADS
+from holdfast.server.board import BoardView
 from holdfast.server.open_streams import HEARTBEAT_S, PIECE_BYTES, Ring
+from holdfast.server.table import ROUTES
 from holdfast.storage.leases import Holder
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.postgres.store import PostgresStore
@@ -277,6 +281,12 @@ WRONG = [
 ]
 
 
+def test_the_description_of_the_api_names_the_header_with_which_a_client_returns():
+    (route,) = [route for route in ROUTES if route.handler is live.get_live]
+    told = msgspec.json.decode(openapi.document((route,)))["paths"]["/api/v1/live"]["get"]["parameters"]
+    assert "Last-Event-ID" in {one["name"] for one in told if one["in"] == "header"}
+
+
 def test_what_cannot_be_followed_is_a_problem():
     async def main() -> None:
         async with hosted() as it:
@@ -473,6 +483,20 @@ def test_there_are_no_more_streams_than_allowed():
     asyncio.run(main())
 
 
+def test_clients_that_come_at_the_same_moment_do_not_get_more_streams_than_allowed():
+    async def main() -> None:
+        async with hosted(streams=3) as it:
+            it.create()
+            for query in ("?run=r", ""):
+                found = await asyncio.gather(*(it.follow(query) for _ in range(20)))
+                assert sorted(one.status for one in found) == [200] * 3 + [503] * 17
+                for one in found:
+                    one.close()
+                await until(lambda: len(it.app.backend.streams) == 0)
+
+    asyncio.run(main())
+
+
 def test_only_the_head_is_answered_to_a_head_request():
     async def main() -> None:
         async with hf.Engine(MemoryStore(), flows=[flow]) as engine:
@@ -518,6 +542,7 @@ def test_rows_are_sent_when_they_change_and_a_client_that_returns_gets_the_prese
                 board = await client.next()
                 assert (board.event, board.id, board.data["counts"]["running"]) == ("board", None, 2)
                 assert len(board.data["minutes"]) == 60
+                assert board.data.keys() == {*BoardView.__struct_fields__} - {"at"}
                 first = [await client.next("runs", "row") for _ in range(3)]
                 assert first[0].data == {"ids": ["r2", "r1"]}
                 assert [(found.data["id"], found.data["status"]) for found in first[1:]] == [
@@ -531,8 +556,12 @@ def test_rows_are_sent_when_they_change_and_a_client_that_returns_gets_the_prese
                 assert (row.event, row.data["id"], row.data["status"]) == ("row", "r1", "failed")
                 it.create("r3")
                 await look()
-                counts = (await client.next("board")).data["counts"]
-                assert (counts["running"], counts["failed"]) == (2, 1)
+                while (
+                    board.data["counts"]["failed"] == 0
+                ):  # one was sent when the examination of the store had ended
+                    board = await client.next("board")
+                counts = board.data["counts"]
+                assert (counts["running"], counts["failed"], board.data["attention"]) == (2, 1, 1)
                 assert (await client.next("runs")).data == {"ids": ["r3", "r2", "r1"]}
                 assert (await client.next("row")).data["id"] == "r3"
             async with await it.follow("?status=failed&limit=1") as client:
@@ -541,6 +570,55 @@ def test_rows_are_sent_when_they_change_and_a_client_that_returns_gets_the_prese
                 it.move(run_id="r1")
                 await look()
                 assert (await client.next("runs")).data == {"ids": []}
+
+    asyncio.run(main())
+
+
+class SlowLists(MemoryStore):
+    """A store whose lists of runs do not come until the test lets them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_list = threading.Event()
+        self.may_list.set()
+
+    def runs(self, query):
+        assert self.may_list.wait(PATIENCE_S)
+        return super().runs(query)
+
+
+def test_however_many_pages_are_followed_other_requests_are_answered():
+    async def main() -> None:
+        clock, store = ManualClock(), SlowLists()
+        async with hosted(store, clock=clock) as it:
+            it.create()
+            clients = [await it.follow(f"?since={number}") for number in range(2 * THREADS)]
+            for client in clients:
+                await client.next("runs")
+            store.may_list.clear()
+            try:
+                clock.advance(live.LOOK_S)
+                await until(it.app.backend.looks.locked)
+                async with asyncio.timeout(PATIENCE_S):
+                    address = {"host": f"127.0.0.1:{it.port}", "server": ("127.0.0.1", it.port)}
+                    assert (await Caller(it.app).get("/api/v1/runs/r/requests", **address)).status == 200
+            finally:
+                store.may_list.set()
+
+    asyncio.run(main())
+
+
+def test_there_are_no_more_pages_with_other_parameters_than_allowed(monkeypatch):
+    monkeypatch.setattr(live, "PAGES_MAX", 1)
+
+    async def main() -> None:
+        async with hosted() as it:
+            it.create()
+            first = await it.follow("?limit=1")
+            refused = await it.follow("?limit=2")
+            assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+            assert [(await it.follow(query)).status for query in ("?limit=1", "?run=r")] == [200, 200]
+            first.close()
 
     asyncio.run(main())
 

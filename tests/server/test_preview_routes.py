@@ -61,6 +61,7 @@ def test_a_verb_with_a_stale_preview_does_nothing_and_is_answered_with_the_new_o
         reply = await operator.post(f"runs/r1/{verb}", body, headers={"if-match": '"stale"'}, key="k1")
         assert (reply.status, reply.json["type"]) == (412, "urn:holdfast:problem:preview-stale"), reply.body
         assert reply.headers["etag"] == f'"{reply.json["preview"]["digest"]}"'
+        assert "Now it would" in reply.json["detail"]
         assert await engine.requests("r1") == []
         assert len(await engine.runs()) == before
         again = await operator.post(

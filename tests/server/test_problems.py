@@ -58,3 +58,9 @@ def test_every_problem_of_the_server_has_a_remedy(name):
     refused = problems.refuse(name, "what happened")
     assert refused.problem.remedy
     assert refused.problem.status == problems.KINDS[name].status
+
+
+def test_a_remedy_names_the_run():
+    refused = problems.problem_of(errors.ResumeRefused("order-17", "it is held"))
+    assert refused.remedy.startswith("GET /api/v1/runs/order-17 shows the run")
+    assert not any("{" in problems.problem_of(made(kind)).remedy for kind in CLASSES)

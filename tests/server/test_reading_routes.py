@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from hashlib import sha256
 from pathlib import Path
 
 import apsw
@@ -294,6 +295,24 @@ def test_states_and_their_differences_are_shown_at_any_event():
     served(test)
 
 
+def test_a_large_value_is_a_digest_in_a_difference_and_whole_in_its_field_of_the_state():
+    async def test(engine, caller):
+        await run_order(engine, "ok", item="x" * 5000)
+        seq = (await caller.get(f"{API}/runs/ok")).json["seq"]
+        told = (await caller.get(f"{API}/runs/ok/nodes/charge")).json["input"]["item"]
+        whole = (await caller.get(f"{API}/runs/ok/state?at={seq}&field=item&field=fails")).json["state"]
+        assert whole == {"item": "x" * 5000, "fails": False}
+        written = b'"%s"' % whole["item"].encode()
+        assert told == {"bytes": len(written), "sha256": sha256(written).hexdigest()}
+        wrong = await caller.get(f"{API}/runs/ok/state?field=itm")
+        assert (wrong.status, wrong.json["detail"]) == (
+            400,
+            "The state has no field 'itm' there; did you mean 'item'?",
+        )
+
+    served(test)
+
+
 def test_a_visit_shows_what_it_was_given_and_did():
     async def test(engine, caller):
         await run_order(engine, "ok", asks=True)
@@ -484,6 +503,8 @@ def test_metrics_count_answers_by_route_and_never_name_a_run():
         assert 'holdfast_http_requests_total{method="GET",path="/api/v1/runs/{id}",status="404"} 1' in told
         assert 'holdfast_http_requests_total{method="none",path="none",status="401"} 1' in told
         assert 'holdfast_queue_offered{queue="q"} 1' in told
+        assert 'holdfast_runs{status="pending"} 1' in told
+        assert "holdfast_open_questions 0" in told
         assert "secret" not in told
 
     served(test)

@@ -116,6 +116,16 @@ def test_it_executes_runs_and_answers_a_caller_that_waits(serve, tmp_path):
     assert server.end(signal.SIGINT) == (0, "")
 
 
+def test_a_suggested_command_names_the_file_and_the_run_base(serve, tmp_path):
+    (tmp_path / "other.py").write_text(FLOW.replace('"hello"', '"other"'))
+    server = serve("other.py", "flow.py", "--no-work", "--run-base", "files")
+    hf.start(_flow(), {}, run_id="r1", store=tmp_path / ".holdfast" / "runs.db", run_base=tmp_path / "files")
+    commands = [one["command"] for one in server.get("/api/v1/runs/r1")[1]["remedies"]]
+    assert commands
+    assert all("--run-base files" in command for command in commands)
+    assert not any("other.py" in command for command in commands)
+
+
 def test_without_work_it_executes_nothing_and_ends_at_once(serve, tmp_path):
     server = serve("flow.py", "--no-work")
     hf.start(_flow(), {}, run_id="r1", store=tmp_path / ".holdfast" / "runs.db")

@@ -44,6 +44,7 @@ def test_the_document_has_the_limits():
         f"over {guard.BODY_BYTES_MAX >> 20} MB",
         f"{access.FAILURES_MAX} wrong tokens per minute",
         f"At most {open_streams.STREAMS_MAX:,} clients",
+        f"at most {live.PAGES_MAX} pages",
         f"every {open_streams.HEARTBEAT_S:g} seconds",
         f"does not read for {open_streams.STUCK_S:g} seconds",
         f"larger than {live.FRAME_BYTES_MAX >> 10} KB",

@@ -556,6 +556,31 @@ def test_the_same_key_for_another_run_is_refused():
     operate(test)
 
 
+def test_one_key_that_comes_at_the_same_moment_for_several_runs_acts_on_one():
+    async def test(engine, operator):
+        for number in range(4):
+            await run_order(engine, f"r{number}", fails=True)
+        cancels = [operator.post(f"runs/r{number}/cancel", {}, key="k1") for number in range(4)]
+        starts = [
+            operator.post("runs", {"flow": "order", "run_id": f"s{number}"}, key="k2") for number in range(4)
+        ]
+        replies = [reply.status for reply in await asyncio.gather(*cancels, *starts)]
+        assert sorted(replies[:4]) == [202, 422, 422, 422]
+        assert sorted(replies[4:]) == [201, 422, 422, 422]
+
+    operate(test)
+
+
+def test_a_key_is_free_again_if_its_request_was_not_recorded():
+    async def test(engine, operator):
+        await run_order(engine, "r1", fails=True)
+        assert (await operator.post("runs/r1/answer", {"question": "q", "answer": 1}, key="k1")).status == 422
+        assert (await operator.post("runs/r9/cancel", {}, key="k1")).status == 404
+        assert (await operator.post("runs/r1/cancel", {}, key="k1")).status == 202
+
+    operate(test)
+
+
 def test_an_edit_is_left_for_a_worker_if_the_flow_is_not_known_here():
     async def main():
         store = MemoryStore()

@@ -18,8 +18,8 @@ from holdfast.core import events, readiness
 from holdfast.runtime import journal, outcomes, perform, resume, runner, worker
 from holdfast.runtime.calls import attempt, streams
 from holdfast.runtime.calls.context import _AnyContext
-from holdfast.runtime.commits import Commits
 from holdfast.runtime.holdings import Holdings, Renewal
+from holdfast.runtime.services import Commits
 from holdfast.storage import leases, verdicts
 from holdfast.storage.memory import queues as memory_queues
 from holdfast.storage.memory import store as memory

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.errors import StoreUnusable
 from holdfast.storage.contract import Holder
-from holdfast.storage.sqlite import database, readers
+from holdfast.storage.sqlite import database
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log
 
@@ -34,7 +34,7 @@ class LongReads:
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
-        self._threads = ThreadPoolExecutor(readers.READERS_MAX + 1)
+        self._threads = ThreadPoolExecutor(database.READERS_MAX + 1)
         self._go = threading.Event()
         self.reads: list[Future[object]] = []
 
@@ -112,13 +112,13 @@ def test_one_thread_reads_with_one_connection(store):
 
 
 def test_a_read_waits_only_if_all_connections_are_in_use(store, long_reads):
-    for _ in range(readers.READERS_MAX):
+    for _ in range(database.READERS_MAX):
         long_reads.begin()
     waiting = in_thread(store.run, "r1")
     assert not waiting.done()
     long_reads.end()
     assert waiting.result(SOON_S).run_id == "r1"
-    assert len(store._database._readers.idle) == readers.READERS_MAX
+    assert len(store._database._readers.idle) == database.READERS_MAX
 
 
 @pytest.mark.skipif(
@@ -126,13 +126,13 @@ def test_a_read_waits_only_if_all_connections_are_in_use(store, long_reads):
 )
 def test_the_number_of_open_files_is_bounded(store, long_reads):
     before = open_files(Path(store.path))
-    for _ in range(readers.READERS_MAX):
+    for _ in range(database.READERS_MAX):
         long_reads.begin()
     waiting = [in_thread(store.run, "r1") for _ in range(20)]
-    assert open_files(Path(store.path)) <= before + 2 * (readers.READERS_MAX - 1)
+    assert open_files(Path(store.path)) <= before + 2 * (database.READERS_MAX - 1)
     long_reads.end()
     assert {one.result(SOON_S).run_id for one in waiting} == {"r1"}
-    assert open_files(Path(store.path)) <= before + 2 * (readers.READERS_MAX - 1)
+    assert open_files(Path(store.path)) <= before + 2 * (database.READERS_MAX - 1)
     store.close()
     assert open_files(Path(store.path)) == 0
 
@@ -165,7 +165,7 @@ def test_closing_waits_for_a_read_and_leaves_one_file(store, long_reads):
 
 
 def test_a_read_that_waits_while_the_store_is_closed_is_refused(store, long_reads):
-    for _ in range(readers.READERS_MAX):
+    for _ in range(database.READERS_MAX):
         long_reads.begin()
 
     def read() -> object:

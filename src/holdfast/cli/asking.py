@@ -57,6 +57,10 @@ class RemoteEngine:
         async with Engine(self.store, flows=self._given.get("flows", ()), run_base="") as engine:
             return await engine.preview(*args, **options)
 
+    async def prune(self, *args: Any, **options: Any) -> None:
+        """Say where to prune: the command also archives, and removes what no run refers to."""
+        await self._impossible()
+
     async def _call(
         self,
         verb: str,

@@ -421,26 +421,30 @@ def leave(errand: Errand, ask: Callable[[Engine], Awaitable[Run[Any]]], elsewher
             f"{' and '.join(given)} cannot be combined with --no-execute, because a worker executes the run; leave it out"
         )
     with stores.reading(errand.store) as reader:
+        was_over = reader.store.run(errand.run_id).status in FINAL
         try:
             run = stores.execute(reader.store, ask, {"flows": errand.flows})
         except FlowNotFound as missing:
             raise SettingError(name_the_file(missing, errand.file, errand.store)) from missing
         row = reader.store.run(errand.run_id)
-        _say_left(reader, row, errand, repeated=run.repeated)
+        _say_left(reader, row, errand, repeated=run.repeated, was_over=was_over)
     return Exit.OK
 
 
-def _say_left(reader: Reader, row: RunRow, errand: Errand, *, repeated: bool) -> None:
+def _say_left(reader: Reader, row: RunRow, errand: Errand, *, repeated: bool, was_over: bool) -> None:
     is_over, holder = row.status in FINAL, held_by(row)
     if errand.as_json:
         executes = None if is_over else worker_line(reader, row.run_id, errand.store)
-        facts = {"id": row.run_id, "status": row.status, "requested": None if is_over else errand.verb}
+        facts = {"id": row.run_id, "status": row.status, "requested": None if was_over else errand.verb}
         screen.say_json(facts | {"repeated": repeated, "held_by": holder, "executes": executes})
         return
     if is_over:
-        screen.say(
-            (row.status, screen.STYLES[row.status]), f"  {row.run_id}: nothing is left to {errand.verb}"
+        told = (
+            f"nothing is left to {errand.verb}"
+            if was_over
+            else f"asked to {errand.verb}, and has ended since"
         )
+        screen.say((row.status, screen.STYLES[row.status]), f"  {row.run_id}: {told}")
         return
     who = f"{holder}, which executes the run," if holder is not None else "a worker"
     before = " (it was asked before)" if repeated else ""

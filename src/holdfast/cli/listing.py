@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 import holdfast
-from holdfast.cli import flow_files, options, program, screen, stores
+from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import CHECK, LOOK, command
 from holdfast.cli.faults import say_where
 from holdfast.cli.screen import Part
@@ -100,7 +100,7 @@ def runs(
     if as_json:
         screen.say_json([_row_as_json(one) for one in listed])
     elif not listed:
-        _say_none(filtered=attention or query != Query(limit=limit))
+        _say_none(store, filtered=attention or query != Query(limit=limit))
     else:
         headings = ["RUN", "FLOW", "STATUS", "UPDATED", "SEQ", "ABOUT"]
         screen.say_table(headings, [_cells(one, now) for one in listed], flexible=5)
@@ -109,11 +109,12 @@ def runs(
         _say_stopped(listed, now, store)
 
 
-def _say_none(*, filtered: bool) -> None:
+def _say_none(store: str | None, *, filtered: bool) -> None:
+    verb = "start" if stores.is_server(store) else "run"
     screen.say(
         "No run matches these options. Leave one out to see more runs."
         if filtered
-        else f"No runs yet. `{program.name()} run FILE.py` starts one."
+        else f"No runs yet. `{line(verb, 'FILE.py', store=store)}` starts one."
     )
 
 

@@ -19,6 +19,8 @@ from holdfast.cli.catalogue import BY_NAME
 
 _COMMANDS = "|".join(BY_NAME)
 _IN_BACKTICKS = re.compile(rf"`(holdfast (?:{_COMMANDS})\b(?![^`]*--store)[^`]*)`")
+_AT_THE_SERVER = ("holdfast serve", "holdfast token")
+"""Commands that are suggested for the machine of a server, and do not take its address as their store."""
 _SUGGESTED = re.compile(rf"(?<![\w./-])holdfast(?= (?:{_COMMANDS})\b)")
 
 
@@ -74,7 +76,15 @@ def spell(message: str) -> str:
     """
     store = _typed_store()
     if store is not None:
-        message = _IN_BACKTICKS.sub(lambda found: f"`{found[1]} --store {shlex.quote(store)}`", message)
+        from holdfast.storage import urls
+
+        kept = _AT_THE_SERVER if urls.is_server(store) else ()
+        message = _IN_BACKTICKS.sub(
+            lambda found: (
+                found[0] if found[1].startswith(kept) else f"`{found[1]} --store {shlex.quote(store)}`"
+            ),
+            message,
+        )
     return _SUGGESTED.sub(lambda _: name(), message)
 
 

@@ -115,7 +115,10 @@ def serve(
         token_text=text,
         works=bool(flows) and not no_work,
         streams=streams,
-        commands=command_line(file=files[0] if files else None, store=store),
+        # With several files, a command names the one that is recorded with the run.
+        commands=command_line(
+            file=files[0] if files and len(files) == 1 else None, store=store, run_base=run_base
+        ),
         as_json=as_json,
         rate=rate,
     )

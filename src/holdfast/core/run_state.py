@@ -28,6 +28,9 @@ NodeStatus: TypeAlias = Literal[
 
 WaitKind: TypeAlias = Literal["timer", "signal"]
 
+FEW = 5
+"""How many nodes, waits and retries the row of a run names; the others are counted."""
+
 # --- named sets of statuses ----------------------------------------------------------------------------
 
 GOING: frozenset[Status] = frozenset({"pending", "running", "waiting"})
@@ -309,6 +312,15 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     undoes."""
     since: Seq = 1
     """The first seq of the current range of the log (see `path`)."""
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the run only executes a few nodes, or is completed: then its status needs no other explanation."""
+        if self.questions or self.waits or self.failed or self.paused:
+            return False
+        if self.status == "running":
+            return 0 < self.running == len(self.open) <= FEW
+        return self.status == "completed"
 
     def visit(self, name: NodeName) -> NodeState:
         """Return the state of a node, which is created when the run first reaches the node."""

@@ -5,8 +5,8 @@ log. It is made from the state of the run and from what the last event said (`Sa
 
 - A situation for a row is bounded: it names the first few nodes, questions and waits, and counts the others. If that is not
   enough for a diagnosis, `cut` says so, and the log must be read.
-- A run that only executes nodes is *plain*: the nodes are the active ones of its row, and its situation does not change with a
-  step. So a step computes nothing (`is_plain`). While nodes run, the work for a row does not grow with the run either.
+- A run that only executes nodes is *plain* (`RunState.is_plain`): the nodes are the active ones of its row, and its situation
+  does not change with a step. So a step computes nothing. While nodes run, the work for a row does not grow with the run either.
 """
 
 from __future__ import annotations
@@ -19,13 +19,11 @@ import msgspec
 
 from holdfast.core.events import Event, Failure, NodeName
 from holdfast.core.kinds import FROM_OUTSIDE, MOVES
-from holdfast.core.run_state import GOING, LIVE, VISIT_STUCK, NodeState, Question, RunState, Status, Wait
+from holdfast.core.run_state import FEW, GOING, LIVE, VISIT_STUCK, NodeState, Question, RunState, Status, Wait
 from holdfast.errors import StoreCorrupt
 
 T = TypeVar("T")
 
-FEW = 5
-"""How many nodes, waits and retries a row names, as in `View.active`; the others are counted."""
 QUESTIONS_FEW = 3
 LINE_MAX = 400
 """At most so many characters of a failure's or a question's first line are shown."""
@@ -41,6 +39,8 @@ FLOW_FILE = "flow_file"
 """Name of the option, in the log of a run that the command line created, that has the path of the flow's file, for suggested
 commands.
 """
+OPTIONS = frozenset({FLOW_FILE, RUN_BASE_WANTED})
+"""The options of a run that its situation says. Without them, the situation of a plain run is empty."""
 LAST_WORDS: dict[Status, str] = {
     "cancelled": "RunCancelled",
     "paused": "RunPaused",
@@ -125,15 +125,6 @@ def stopping_kind(state: RunState) -> str | None:
     return "RunPaused" if state.paused and state.status in LIVE else LAST_WORDS.get(state.status)
 
 
-def is_plain(state: RunState) -> bool:
-    """Return whether a run only executes a few nodes, or is completed, so that its situation says nothing but its options."""
-    if state.questions or state.waits or state.failed or state.paused:
-        return False
-    if state.status == "running":
-        return 0 < state.running == len(state.open) <= FEW
-    return state.status == "completed"
-
-
 def plain_of(state: RunState) -> Situation:
     """Return the situation of a run that is plain."""
     options = state.options
@@ -188,7 +179,7 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
 
 def row_text(state: RunState, said: Said | None) -> str | None:
     """Return the situation of a run as its row has it."""
-    return dump(plain_of(state) if is_plain(state) else situate(state, said, for_row=True))
+    return dump(plain_of(state) if state.is_plain else situate(state, said, for_row=True))
 
 
 def left_to_log(state: RunState) -> str | None:

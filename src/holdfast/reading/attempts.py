@@ -21,18 +21,19 @@ ReasonKind: TypeAlias = Literal["resumed", "claimed", "rewound", "retried", "ans
 
 LINES_MAX = 200
 _LEFT_LINES = 5
-_NODE_ENDS: dict[str, AttemptStatus] = {
+NODE_ENDS: dict[str, AttemptStatus] = {
     "NodeCompleted": "completed",
     "NodeFailed": "failed",
     "NodeInterrupted": "interrupted",
     "NodeSkipped": "skipped",
     "NodeWaiting": "waiting",
 }
-_ITEM_ENDS: dict[str, AttemptStatus] = {
+ITEM_ENDS: dict[str, AttemptStatus] = {
     "ItemCompleted": "completed",
     "ItemFailed": "failed",
     "NodeWaiting": "waiting",
 }
+"""Kind of event -> how an attempt ended which that event ends: of a node, or of an item of a fan-out."""
 _REASONS: dict[str, ReasonKind] = {
     "RunResumed": "resumed",
     "RunClaimed": "claimed",
@@ -132,7 +133,7 @@ def attempts_of(
     """Return the attempts at a visit, or at an item of it. `visit` has the events of the visit, `reasons` events of the run that
     can be the reason for an attempt, and `chunks` what each attempt of the node or of an item streamed.
     """
-    ends = _NODE_ENDS if item is None else _ITEM_ENDS
+    ends = NODE_ENDS if item is None else ITEM_ENDS
     begins = "NodeStarted" if item is None else "ItemStarted"
     found: dict[int, dict[str, Any]] = {}
     starts: dict[int, int] = {}

@@ -17,8 +17,8 @@ import msgspec
 
 from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
-from holdfast.core.run_state import ENDED, FINAL, NodeState, Question, RunState, Wait
-from holdfast.core.situation import FEW, QUESTIONS_FEW, Said, Situation, situate
+from holdfast.core.run_state import ENDED, FEW, FINAL, NodeState, Question, RunState, Wait
+from holdfast.core.situation import QUESTIONS_FEW, Said, Situation, situate
 from holdfast.errors import StoreCorrupt, describe_failure
 from holdfast.reading import history, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy

@@ -112,6 +112,10 @@ class InOrder:
             self.recorded[streamer] = count
             self.seen[streamer] = max(self.seen.get(streamer, 0), count)
 
+    def can_number(self, event: EventView) -> bool:
+        """Return whether the numbers of the chunks in this event are known, if it has any: the start of its attempt was seen."""
+        return event.kind != STREAMED or _attempt(streamer_of(event)) in self.begun
+
     def take(self, chunks: Iterable[Chunk]) -> None:
         """Add the chunks that have not been seen to those that are pending."""
         for chunk in chunks:
@@ -183,8 +187,8 @@ class InOrder:
         return news
 
 
-def _attempt(chunk: Chunk) -> tuple[str, int, int, int]:
-    return chunk.node, chunk.iteration, chunk.execution, chunk.attempt if chunk.item is None else 0
+def _attempt(stream: Chunk | Streamer) -> tuple[str, int, int, int]:
+    return stream.node, stream.iteration, stream.execution, stream.attempt if stream.item is None else 0
 
 
 def _is_before(chunk: Chunk, event: EventView) -> bool:

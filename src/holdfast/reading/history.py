@@ -17,7 +17,7 @@ from holdfast.core.definition import Definition
 from holdfast.core.fold import fold
 from holdfast.core.graph import Flow, without_functions
 from holdfast.core.kinds import CHECKPOINTS, MOVES
-from holdfast.core.run_state import GOING, RunState, stretches
+from holdfast.core.run_state import FEW, GOING, RunState, stretches
 from holdfast.core.situation import FLOW_FILE, Said, said_by, stopping_kind, telling_kind
 from holdfast.errors import (
     BlobCorrupt,
@@ -335,7 +335,7 @@ def view_of(
         status=state.status if state.status != "new" else "pending",
         fingerprint=state.fingerprint,
         state_version=state.state_version,
-        active=tuple(islice(state.open, 5)),
+        active=tuple(islice(state.open, FEW)),
         error=describe_failure(failure.type, failure.message)[:500] if failure is not None else None,
         rewinds=rewinds,
         due_at=due_at,

@@ -12,10 +12,10 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.events import Stored
+from holdfast.reading.attempts import AttemptStatus
 
 HolderEnd: TypeAlias = Literal["released", "drained", "died", "replaced"]
 WaitedFor: TypeAlias = Literal["retry", "timer", "signal", "question", "holder"]
-AttemptEnd: TypeAlias = Literal["running", "completed", "failed", "interrupted", "skipped", "waiting", "died"]
 ActVerb: TypeAlias = Literal[
     "start",
     "fork",
@@ -43,7 +43,7 @@ class HolderSpan(msgspec.Struct, kw_only=True):
     seq: int
     holder: str | None
     """The process; None if the log does not name it, as for the process that created the run and executed it at once."""
-    began_at: float
+    started_at: float
     ended_at: float | None = None
     """When the process stopped or, if it died, recorded its last event; None if it holds the run now."""
     end: HolderEnd | None = None
@@ -62,13 +62,13 @@ class AttemptSpan(msgspec.Struct, kw_only=True, omit_defaults=True):
     execution: int
     attempt: int
     item: int | None = None
-    status: AttemptEnd
-    """How it ended: `waiting` if it was suspended and continues later, `died` if its process died."""
-    began_at: float
+    status: AttemptStatus
+    """How it ended: `waiting` if it was suspended and continues later, `crashed` if its process died."""
+    started_at: float
     ended_at: float | None = None
-    """None if it is running. For an attempt that died, the last sign of life of its process."""
+    """None if it is running. For an attempt that crashed, the last sign of life of its process."""
     noticed_at: float | None = None
-    """When another process noticed that the attempt had died."""
+    """When another process noticed that the attempt had crashed."""
     woken: bool = False
     """True if this continues an attempt that waited."""
     error: str | None = None
@@ -89,7 +89,7 @@ class WaitSpan(msgspec.Struct, kw_only=True, omit_defaults=True):
     iteration: int = 0
     execution: int = 0
     item: int | None = None
-    began_at: float
+    started_at: float
     ended_at: float | None = None
     """None if it still waits."""
     until: float | None = None
@@ -112,16 +112,16 @@ class ItemSpan(msgspec.Struct, kw_only=True):
     execution: int
     items: int
     """How many items the fan-out has."""
-    began_at: float
+    started_at: float
     ended_at: float | None
     """When the last of them ended; None if one is running."""
     attempts: int
     counts: dict[str, int]
     """How many items are in each status, by their latest attempt; items that have not begun are `pending`."""
     running: list[int]
-    """The time from `began_at` to `ended_at` (or to the last event of the log) in equal parts: how many attempts ran in each."""
+    """The time from `started_at` to `ended_at` (or to the end of the log) in equal parts: how many attempts ran in each."""
     failed: list[int]
-    """For the same parts: how many attempts failed or died."""
+    """For the same parts: how many attempts failed or crashed."""
     current: bool = True
 
 
@@ -218,14 +218,14 @@ def item_span(bars: Sequence[AttemptSpan], items: int, end_at: float) -> ItemSpa
         counts["pending"] = items - len(latest)
     over = all(bar.ended_at is not None for bar in bars)
     until = max((end_at if bar.ended_at is None else bar.ended_at) for bar in bars)
-    running, failed = _density(bars, first.began_at, until)
+    running, failed = _density(bars, first.started_at, until)
     return ItemSpan(
         seq=first.seq,
         node=first.node,
         iteration=first.iteration,
         execution=first.execution,
         items=items,
-        began_at=first.began_at,
+        started_at=first.started_at,
         ended_at=until if over else None,
         attempts=len({(bar.item, bar.attempt) for bar in bars}),
         counts=counts,
@@ -235,16 +235,16 @@ def item_span(bars: Sequence[AttemptSpan], items: int, end_at: float) -> ItemSpa
     )
 
 
-def _density(bars: Sequence[AttemptSpan], began_at: float, until: float) -> tuple[list[int], list[int]]:
-    """Return how many attempts ran, and how many failed or died, in each part of a time."""
-    parts = min(PARTS_MAX, len(bars)) if until > began_at else 1
-    width = (until - began_at) / parts or 1.0
+def _density(bars: Sequence[AttemptSpan], started_at: float, until: float) -> tuple[list[int], list[int]]:
+    """Return how many attempts ran, and how many failed or crashed, in each part of a time."""
+    parts = min(PARTS_MAX, len(bars)) if until > started_at else 1
+    width = (until - started_at) / parts or 1.0
     change, failed = [0] * (parts + 1), [0] * parts
     for bar in bars:
-        last = min(parts - 1, int(((until if bar.ended_at is None else bar.ended_at) - began_at) / width))
-        change[min(parts - 1, int((bar.began_at - began_at) / width))] += 1
+        last = min(parts - 1, int(((until if bar.ended_at is None else bar.ended_at) - started_at) / width))
+        change[min(parts - 1, int((bar.started_at - started_at) / width))] += 1
         change[last + 1] -= 1
-        failed[last] += bar.status in ("failed", "died")
+        failed[last] += bar.status in ("failed", "crashed")
     running, now = list[int](), 0
     for step in change[:-1]:
         now += step

@@ -1,8 +1,8 @@
 """The timeline of a run: who held it and when, the attempts of its nodes, what they waited for, and what people did.
 
 It is made by folding the log, so that it agrees with the state of the run. A log does not say when a process died: an attempt
-that died with its process ends with the last sign of life, the last event that the process recorded, and `noticed_at` says when
-another process noticed.
+that crashed with it ends with the last sign of life, the last event that the process recorded, and `noticed_at` says when another
+process noticed.
 
 Reading a part of a long log begins where the oldest attempt that is open at the start of that part began, and it ends when
 everything that began in the part has ended.
@@ -23,10 +23,10 @@ from holdfast.core.kinds import FROM_OUTSIDE, TAKES_OVER
 from holdfast.core.run_state import ACTIVE, ENDED, Question, RunState, Wait, stretches
 from holdfast.errors import IllegalEvent, RunNotFound, StoreError, describe_failure
 from holdfast.reading import history, text, words
+from holdfast.reading.attempts import ITEM_ENDS, NODE_ENDS, AttemptStatus
 from holdfast.reading.spans import (
     ITEMS_DRAWN,
     Act,
-    AttemptEnd,
     AttemptSpan,
     ForkMade,
     HolderEnd,
@@ -45,15 +45,7 @@ _ROWS_PER_READ = 1000
 _ERROR_WIDTH = 300
 _LATE_EVENTS = 100
 """Among how many events the last one is searched that a holder recorded itself."""
-_ENDS: dict[str, AttemptEnd] = {
-    "NodeCompleted": "completed",
-    "NodeFailed": "failed",
-    "NodeInterrupted": "interrupted",
-    "NodeSkipped": "skipped",
-    "NodeWaiting": "waiting",
-    "ItemCompleted": "completed",
-    "ItemFailed": "failed",
-}
+_ENDS = NODE_ENDS | ITEM_ENDS
 _BEGINS_HOLDING = frozenset({"NodeStarted", "NodeScheduled", "QuestionAsked"})
 """Kinds of events that the process which created a run records first, if it executes the run at once."""
 _BY_CALLERS = FROM_OUTSIDE | {"RunPaused", "RunCancelled", "StateEdited"}
@@ -83,7 +75,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     seq: int
     """The last event of the log."""
-    began_at: float
+    started_at: float
     """When the run was created."""
     ended_at: float
     """The time of the last event."""
@@ -125,7 +117,7 @@ def timeline(store: Store, row: RunRow, part: Part, forks: Iterable[RunRow] = ()
     return Timeline(
         run_id=row.run_id,
         seq=row.seq,
-        began_at=row.created_at,
+        started_at=row.created_at,
         ended_at=row.updated_at,
         beginning=history.beginning(store, row),
         holders=[piece for piece in shown if isinstance(piece, HolderSpan)],
@@ -139,8 +131,10 @@ def timeline(store: Store, row: RunRow, part: Part, forks: Iterable[RunRow] = ()
 
 
 def _overlaps(piece: Piece, part: Part) -> bool:
-    began_at, ended_at = (piece.at, piece.at) if isinstance(piece, Act) else (piece.began_at, piece.ended_at)
-    return (part.to_at is None or began_at <= part.to_at) and (
+    started_at, ended_at = (
+        (piece.at, piece.at) if isinstance(piece, Act) else (piece.started_at, piece.ended_at)
+    )
+    return (part.to_at is None or started_at <= part.to_at) and (
         part.from_at is None or ended_at is None or ended_at >= part.from_at
     )
 
@@ -263,7 +257,7 @@ class _Drawing:
         self._compare_waits(seq, state.at, "")
         for wait in self.waiting.values():
             if wait.node is not None and wait.kind in ("timer", "signal"):
-                wait.began_at = min(state.at, state.nodes[wait.node].started_at or state.at)
+                wait.started_at = min(state.at, state.nodes[wait.node].started_at or state.at)
         if state.status in ACTIVE:
             self._begin_holding(seq)
 
@@ -274,7 +268,7 @@ class _Drawing:
         rows = rows or self.store.events(run_id, 0, seq, kinds=_BEGINS_HOLDING, limit=1)
         for stored in history.opened(self.store, run_id, rows):
             holder = getattr(stored.event, "holder", None) or None
-            self.holders.append(HolderSpan(seq=stored.seq, holder=holder, began_at=stored.at))
+            self.holders.append(HolderSpan(seq=stored.seq, holder=holder, started_at=stored.at))
 
     def add(self, stored: Stored) -> None:
         """Add one event."""
@@ -319,7 +313,7 @@ class _Drawing:
             ended.noticed_at = stored.at if ended.end == "died" else None
         if ended is not None and ended.end in ("died", "drained", "replaced"):
             self._add_gap(ended, stored.at)
-        self._end_bars("interrupted" if outlived else "died", self.seen_at, noticed_at=stored.at)
+        self._end_bars("interrupted" if outlived else "crashed", self.seen_at, noticed_at=stored.at)
         if isinstance(stored.event, events.RunRewound):
             self._end_retries(stored.at)
 
@@ -331,7 +325,7 @@ class _Drawing:
                 WaitSpan(
                     seq=self.seen_seq,
                     kind="holder",
-                    began_at=ended.ended_at,
+                    started_at=ended.ended_at,
                     ended_at=until,
                     reason="no holder",
                 )
@@ -341,13 +335,13 @@ class _Drawing:
         event = stored.event
         if takes_over:
             holder = getattr(event, "holder", None) or None
-            self.holders.append(HolderSpan(seq=stored.seq, holder=holder, began_at=stored.at))
+            self.holders.append(HolderSpan(seq=stored.seq, holder=holder, started_at=stored.at))
         elif kind in FROM_OUTSIDE:
             return
         elif not self.holders or self.holders[-1].end is not None:
             if not (kind in _BEGINS_HOLDING and getattr(event, "why", "") != "retry"):
                 return
-            self.holders.append(HolderSpan(seq=stored.seq, holder=None, began_at=stored.at))
+            self.holders.append(HolderSpan(seq=stored.seq, holder=None, started_at=stored.at))
         now = self.holders[-1]
         if isinstance(event, events.NodeInterrupted) and event.lost:
             now.end, now.ended_at, now.noticed_at = "died", self.seen_at, stored.at
@@ -371,7 +365,7 @@ class _Drawing:
             self._end_attempt(stored, kind, item)
 
     def _begin_bar(self, seq: int, at: float, *, node: str, item: int | None, **place: Any) -> None:
-        bar = AttemptSpan(seq=seq, status="running", began_at=at, node=node, item=item, **place)
+        bar = AttemptSpan(seq=seq, status="running", started_at=at, node=node, item=item, **place)
         self.bars.append(bar)
         self.running[node, item] = bar
 
@@ -385,7 +379,7 @@ class _Drawing:
                 attempt=event.attempt, item=item,
             )  # fmt: skip
             bar = self.running.pop((event.node, item))
-        status: AttemptEnd = "died" if lost else _ENDS[kind]
+        status: AttemptStatus = "crashed" if lost else _ENDS[kind]
         ended_at = self.seen_at if lost else stored.at
         if bar is not None:
             self._end_bar(bar, status, ended_at, stored.at if lost else None)
@@ -397,28 +391,30 @@ class _Drawing:
             self._end_retry(event.node, None, stored.at)
             if kind != "NodeWaiting":
                 for node, one in [key for key in self.running if key[0] == event.node]:
-                    self._end_bar(self.running.pop((node, one)), "died" if lost else "interrupted", ended_at)
+                    self._end_bar(
+                        self.running.pop((node, one)), "crashed" if lost else "interrupted", ended_at
+                    )
         if getattr(event, "retry_at", None) is not None:
             self._begin_retry(
                 stored.seq, stored.at, event.retry_at, node=event.node, iteration=event.iteration,
                 execution=event.execution, item=item,
             )  # fmt: skip
 
-    def _end_bars(self, status: AttemptEnd, at: float, *, noticed_at: float | None = None) -> None:
+    def _end_bars(self, status: AttemptStatus, at: float, *, noticed_at: float | None = None) -> None:
         for bar in self.running.values():
-            self._end_bar(bar, status, at, noticed_at if status == "died" else None)
+            self._end_bar(bar, status, at, noticed_at if status == "crashed" else None)
         self.running.clear()
 
     def _end_bar(
-        self, bar: AttemptSpan, status: AttemptEnd, at: float, noticed_at: float | None = None
+        self, bar: AttemptSpan, status: AttemptStatus, at: float, noticed_at: float | None = None
     ) -> None:
-        bar.status, bar.ended_at, bar.noticed_at = status, max(at, bar.began_at), noticed_at
+        bar.status, bar.ended_at, bar.noticed_at = status, max(at, bar.started_at), noticed_at
 
     # --- waits ---
 
     def _begin_retry(self, seq: int, at: float, until: float, *, node: str, **place: Any) -> None:
         wait = WaitSpan(
-            seq=seq, kind="retry", node=node, began_at=at, until=until,
+            seq=seq, kind="retry", node=node, started_at=at, until=until,
             reason=f"retry in {text.duration(until - at)}", **place,
         )  # fmt: skip
         self.waits.append(wait)
@@ -449,7 +445,7 @@ class _Drawing:
     def _begin_wait(self, key: str, wait: Wait, seq: int, at: float) -> None:
         self.waiting[key] = began = WaitSpan(
             seq=seq, kind=wait.kind, node=wait.node, iteration=wait.iteration, execution=wait.execution,
-            item=wait.item, began_at=at, until=wait.until, reason=words.waited_for(wait.slot),
+            item=wait.item, started_at=at, until=wait.until, reason=words.waited_for(wait.slot),
         )  # fmt: skip
         self.waits.append(began)
 
@@ -457,7 +453,7 @@ class _Drawing:
         iteration, execution, _ = self.state.place(question.node)
         self.waiting[key] = began = WaitSpan(
             seq=seq, kind="question", node=question.node, iteration=iteration, execution=execution,
-            item=question.item, began_at=question.asked_at, until=question.until, key=key,
+            item=question.item, started_at=question.asked_at, until=question.until, key=key,
             reason=text.one_line(question.text, _ERROR_WIDTH),
         )  # fmt: skip
         self.waits.append(began)
@@ -521,6 +517,6 @@ class _Drawing:
             if not row.held:
                 last.end, last.ended_at = ("died" if died else "released"), self.seen_at
         if died:
-            self._end_bars("died", self.seen_at)
+            self._end_bars("crashed", self.seen_at)
         if last is not None and last.end in ("died", "drained") and row.status not in ENDED:
             self._add_gap(last, None)

@@ -81,7 +81,7 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     questions: tuple[Question, ...]
     seq: int
     checkpoint: str
-    """The id (`<run_id>@<seq>`) of the checkpoint from which a resume would continue."""
+    """The end of the log (`<run_id>@<seq>`), from which a resume would continue. It need not be a checkpoint to go back to."""
     labels: dict[str, str]
     parent: str | None
     created_at: float
@@ -120,7 +120,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Type and message of the run's failure in one text, at most 500 characters."""
     seq: int
     checkpoint: str
-    """The id (`<run_id>@<seq>`) of the checkpoint from which a resume would continue."""
+    """The end of the log (`<run_id>@<seq>`), from which a resume would continue. It need not be a checkpoint to go back to."""
     labels: dict[str, str]
     parent: str | None
     created_at: float

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from holdfast.core.graph import Flow
 from holdfast.errors import SettingError, did_you_mean
@@ -37,6 +37,7 @@ from holdfast.storage.contract import RunStatus, Store
 from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
 E = TypeVar("E")
+Opened_co = TypeVar("Opened_co", covariant=True)
 S = TypeVar("S")
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -170,12 +171,11 @@ def _run_here(
 # --- one object --------------------------------------------------------------------------------------
 
 
-class Blocking(Generic[E]):
-    """An object whose methods block: each is an async verb of an `E` (`blocking`), which `_use` opens for the call."""
+class Blocking(Protocol[Opened_co]):
+    """An object whose methods block: each is an async verb (`blocking`) of what `_use` opens for the call."""
 
-    def _use(self, use: Callable[[E], Awaitable[T]]) -> T:
+    def _use(self, use: Callable[[Opened_co], Awaitable[T]]) -> T:
         """Await a function of what is opened, and return its result."""
-        raise NotImplementedError
 
 
 def blocking(

@@ -52,10 +52,59 @@ UNKNOWN: Flow[Any] = without_functions(Definition(name="unknown", nodes={}))
 """Stands for a flow that the engine does not have, in a journal that only records events and calls no node."""
 
 
-def create_journal(
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """What the caller of `run` or `start` asks for."""
+
+    run_id: str | None
+    """The id of the new run; None for a random one."""
+    place: dict[str, Any]
+    """The options that say in which queue the run waits, with which priority, and when it begins; defaults are left out."""
+    timeout: float | None = None
+    labels: Mapping[str, str] | None = None
+    by: str | None = None
+    on_exists: OnExists = "refuse"
+    trace_parent: str | None = None
+
+
+def read_start(
+    services: Services,
+    run_id: str | None,
+    *,
+    queue: str | None,
+    priority: int,
+    begin_at: datetime | None = None,
+    on_exists: OnExists = "refuse",
+    trace_parent: str | None = None,
+    **options: Any,
+) -> Start:
+    """Return what is asked for, from the options of `Engine.run` or `Engine.start`. Raises `SettingError`."""
+    _check_on_exists(on_exists, run_id)
+    place = _make_queue_options(queue, priority) | _make_begin_option(services, begin_at, run_id)
+    trace_parent = _check_trace_parent(trace_parent)
+    return Start(run_id=run_id, place=place, on_exists=on_exists, trace_parent=trace_parent, **options)
+
+
+def start_journal(
+    services: Services, flow: Flow[Any], given: Any, asked: Start, options: dict[str, Any], *, held: bool
+) -> Journal | None:
+    """Create the journal of a new run with this input, with `RunCreated` recorded; None if it is known already that the same run
+    exists. If `held` is true, the first append of the run also claims its lease.
+    """
+    values, run_id = flow.state.dump({} if given is None else given), asked.run_id
+    if asked.timeout is not None:
+        options["timeout_s"] = _check_seconds(asked.timeout, "timeout")
+    if run_id is not None and _is_known(services, flow, run_id, values, asked.on_exists):
+        return None
+    run_id = check_id(run_id) if run_id is not None else new_id(services.luck, flow.name)
+    zero = _checkpoint_zero(flow, values, asked, options)
+    if held:
+        services.holdings.hold()
+    return _create_journal(services, flow, run_id, zero, held=held)
+
+
+def _create_journal(
     services: Services, flow: Flow[Any], run_id: str, created_as: events.RunCreated, *, held: bool
 ) -> Journal:
-    """Create the journal of a new run. If `held` is true, the first append of the run also claims its lease."""
     journal = Journal(services, flow, RunState(run_id), row=None, fence=1 if held else 0)
     at = journal.tick()
     digest = input_digest(flow, created_as.input)
@@ -73,14 +122,8 @@ def create_journal(
     return journal
 
 
-def checkpoint_zero(
-    flow: Flow[Any],
-    values: Values,
-    *,
-    options: Mapping[str, Any],
-    labels: Mapping[str, str] | None,
-    by: str | None,
-    trace_parent: str | None = None,
+def _checkpoint_zero(
+    flow: Flow[Any], values: Values, asked: Start, options: dict[str, Any]
 ) -> events.RunCreated:
     """Return the first event of a run, before any node runs. Raises `RouterError` if START has a router that cannot choose a
     node.
@@ -98,10 +141,10 @@ def checkpoint_zero(
         input=values,
         starts=starts,
         schedule=flow.definition.schedule,
-        options=dict(options),
-        labels=check_labels(labels),
-        by=by,
-        trace_parent=trace_parent,
+        options=options,
+        labels=check_labels(asked.labels),
+        by=asked.by,
+        trace_parent=asked.trace_parent,
     )
 
 
@@ -131,7 +174,7 @@ def require_same(
     refuse_another(run_id, known or store.run(run_id), create.flow, create.input_digest, on_exists)
 
 
-def is_known(services: Services, flow: Flow[Any], run_id: str, values: Values, on_exists: OnExists) -> bool:
+def _is_known(services: Services, flow: Flow[Any], run_id: str, values: Values, on_exists: OnExists) -> bool:
     """Return whether the same run exists already. This is looked up only if it must be known before the run is created: if the
     input does not matter, or a router of START would be called. Otherwise the first append finds it out. Raises `RunExists`.
     """
@@ -303,7 +346,7 @@ def check_id(run_id: str) -> str:
     return run_id
 
 
-def check_trace_parent(given: str | None) -> str | None:
+def _check_trace_parent(given: str | None) -> str | None:
     """Return the header `traceparent` if it is one (W3C Trace Context). Raises `SettingError` otherwise."""
     if given is not None and not (isinstance(given, str) and TRACE_PARENT.fullmatch(given)):
         raise SettingError(
@@ -313,7 +356,7 @@ def check_trace_parent(given: str | None) -> str | None:
     return given
 
 
-def check_on_exists(on_exists: Any, run_id: str | None) -> None:
+def _check_on_exists(on_exists: Any, run_id: str | None) -> None:
     """Raise `SettingError` for an unknown value of `on_exists`, or for `use` without a run id."""
     if on_exists not in get_args(OnExists):
         raise SettingError(f"on_exists={on_exists!r} is not valid: give 'refuse' or 'use'")
@@ -324,7 +367,7 @@ def check_on_exists(on_exists: Any, run_id: str | None) -> None:
         )
 
 
-def check_seconds(seconds: float, name: str) -> float:
+def _check_seconds(seconds: float, name: str) -> float:
     """Return the seconds as a float if they are a positive, finite number. Raises `SettingError` otherwise."""
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 < seconds < 1e10:
         raise SettingError(f"{name}={seconds!r} is not a valid time: give a positive number of seconds")
@@ -341,7 +384,7 @@ def check_queue(name: Any) -> str:
     return name
 
 
-def make_queue_options(queue: Any, priority: Any) -> dict[str, Any]:
+def _make_queue_options(queue: Any, priority: Any) -> dict[str, Any]:
     """Return the options of a run that name its queue and its priority there; defaults are left out."""
     if isinstance(priority, bool) or not isinstance(priority, int) or abs(priority) > PRIORITY_MAX:
         raise SettingError(
@@ -352,7 +395,7 @@ def make_queue_options(queue: Any, priority: Any) -> dict[str, Any]:
     return place | ({"priority": priority} if priority else {})
 
 
-def make_begin_option(services: Services, begin_at: Any, run_id: str | None) -> dict[str, Any]:
+def _make_begin_option(services: Services, begin_at: Any, run_id: str | None) -> dict[str, Any]:
     """Return the option of a run that says when it begins; nothing if it begins at once. Raises `SettingError` for a time without
     a time zone, for one in the past (unless the run exists already, because it was started before), and for one that is more
     than ten years away.

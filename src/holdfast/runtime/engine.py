@@ -52,7 +52,6 @@ from holdfast.runtime.calls.executors import (
 )
 from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.clock import Clock, SystemClock
-from holdfast.runtime.commits import Commits
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import Followers, Following
 from holdfast.runtime.holdings import Holdings, elapsed
@@ -61,7 +60,7 @@ from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests, refuse_id_here
 from holdfast.runtime.resume import read_take_up
 from holdfast.runtime.runner import SOON_S, Runner
-from holdfast.runtime.services import ReadingThread, Services, refuse_while_loading, waker
+from holdfast.runtime.services import Commits, ReadingThread, Services, refuse_while_loading, waker
 from holdfast.runtime.signals import Signals, Stopping
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import RunStatus, Store
@@ -297,11 +296,11 @@ class Engine:
         process that executes it disappears.
         """
         self.add(flow)
-        place = creation.make_queue_options(queue, priority)
+        asked = creation.read_start(
+            self._open(), run_id, queue=queue, priority=priority, timeout=timeout, labels=labels, by=by
+        )
         while True:
-            journal = self._new_run(
-                flow, input, run_id, place, held=True, timeout=timeout, labels=labels, by=by
-            )
+            journal = self._new_run(flow, input, asked, held=True)
             if journal is not None:
                 break
             assert run_id is not None
@@ -336,13 +335,13 @@ class Engine:
         zone. With `on_exists="use"`, an existing run of this id and flow is used, whatever its input; by default, another input
         raises `RunExists`. `trace_parent` is the header `traceparent` of the request for which the run is started (W3C).
         """
-        creation.check_on_exists(on_exists, run_id)
         self.add(flow)
-        place = creation.make_queue_options(queue, priority)
         services = self._open()
-        place |= creation.make_begin_option(services, begin_at, run_id)
-        said = {"labels": labels, "by": by, "trace_parent": creation.check_trace_parent(trace_parent)}
-        journal = self._new_run(flow, input, run_id, place, on_exists, held=False, timeout=timeout, **said)
+        asked = creation.read_start(
+            services, run_id, queue=queue, priority=priority, timeout=timeout, begin_at=begin_at, labels=labels, by=by,
+            on_exists=on_exists, trace_parent=trace_parent,
+        )  # fmt: skip
+        journal = self._new_run(flow, input, asked, held=False)
         if journal is None:
             assert run_id is not None
             return run_id
@@ -352,42 +351,25 @@ class Engine:
             creation.require_same(services.store, journal.state.run_id, journal.create, on_exists)
         return journal.state.run_id
 
-    def _new_run(
-        self,
-        flow: Flow[Any],
-        given: Any,
-        run_id: str | None,
-        place: dict[str, Any],
-        on_exists: creation.OnExists = "refuse",
-        *,
-        held: bool,
-        timeout: float | None,
-        **said: Any,
-    ) -> Journal | None:
+    def _new_run(self, flow: Flow[Any], given: Any, asked: creation.Start, *, held: bool) -> Journal | None:
         """Create a journal with `RunCreated` recorded; None if the same run exists, or if this engine is about to record it."""
         services = self._open()
-        values = flow.state.dump({} if given is None else given)
-        options: dict[str, Any] = {"durability": self.settings.durability, **place}
+        options: dict[str, Any] = {"durability": self.settings.durability, **asked.place}
         if self._scribe is not None:
             options[RUN_BASE_WANTED] = True
         if flow.name in self.flow_files:
             options[FLOW_FILE] = self.flow_files[flow.name]
-        if timeout is not None:
-            options["timeout_s"] = creation.check_seconds(timeout, "timeout")
-        if run_id is not None and creation.is_known(services, flow, run_id, values, on_exists):
-            return None
-        run_id = creation.check_id(run_id) if run_id is not None else creation.new_id(self._luck, flow.name)
-        zero = creation.checkpoint_zero(flow, values, options=options, **said)
-        if held:
-            self._holdings.hold()
-        journal = creation.create_journal(services, flow, run_id, zero, held=held)
+        journal = creation.start_journal(services, flow, given, asked, options, held=held)
+        if journal is None or not held:
+            return journal
         # The first append finds out whether the run exists. Before that, two calls that execute it can meet only in this engine.
-        runner = self._holdings.get(run_id) if held else None
-        if runner is not None:
-            known = runner.journal.create if isinstance(runner, Runner) else None
-            creation.require_same(services.store, run_id, journal.create, on_exists, known)
-            return None
-        return journal
+        run_id = journal.state.run_id
+        runner = self._holdings.get(run_id)
+        if runner is None:
+            return journal
+        known = runner.journal.create if isinstance(runner, Runner) else None
+        creation.require_same(services.store, run_id, journal.create, asked.on_exists, known)
+        return None
 
     async def _run_again(self, flow: Flow[S], run_id: str) -> Run[S]:
         """Do what `run` does for a run that exists: wait for it if it is executed, resume it if it is not, return it if it has

@@ -95,8 +95,11 @@ class Journal:
     writers: Writers
     at = 0.0
     _stamp = "0.0"
-    _plain: str | None = ""
-    """The situation of the run while it is plain; empty if it has not been computed."""
+    _situation: str | None = None
+    """The situation of the run, as the last append has written it into the run's row."""
+    _steady: tuple[int, int] | None = None
+    """How many nodes ran and were open when the situation was that of a plain run. It stays the same as long as nodes only start
+    and complete, and as many of them run; None if it must be computed."""
     _tail_bytes = 0
     """Bytes in the bodies of events since the last snapshot."""
     _since_checkpoint = 0
@@ -132,7 +135,7 @@ class Journal:
         of which the row tells."""
         self._last: str | None = ""
         """The kind of the last event that may have moved the run; empty if it says nothing, None if it is not known."""
-        if row is not None:
+        if row is not None and (row.situation is not None or row.asks is None):
             self._last = None
             with suppress(StoreCorrupt):  # then the row leaves it to the log
                 self._recall(situation.load(row.situation, ()), is_known=row.asks is not None)
@@ -219,8 +222,11 @@ class Journal:
         self.digest = row.digest
 
     def _check(self, event: Event, encoded: Encoded) -> None:
-        """Refuse an event that could not be decoded again, such as one with a name that is not text. Raises `SettingError`."""
+        """Look at an event that is not merely a step: refuse it if it could not be decoded again, such as one with a name that is
+        not text. Raises `SettingError`.
+        """
         self.urgent = self.urgent or isinstance(event, HEARD)
+        self._steady = None
         if encoded.kind in SAYS:
             self._said[encoded.kind] = said_by(event)
         try:
@@ -404,11 +410,13 @@ class Journal:
         blobs, self._blobs = self.base_blobs + self._blobs, ()
         self.urgent = False
         snapshots, taken = (self.bases, ()) if self.bases else self._snapshots()
+        if self._steady != (self.state.running, len(self.state.open)):
+            self._situation = self._situate(rows)
         return Append(
             run_id=self.state.run_id,
             expected_seq=rows[0].seq - 1,
             rows=rows,
-            view=view_of(self.state, self.rewinds, self.due_at, self._situation(rows)),
+            view=view_of(self.state, self.rewinds, self.due_at, self._situation),
             holder=self.services.holder.id if self.fence else None,
             fence=self.fence,
             create=self.create,
@@ -419,17 +427,18 @@ class Journal:
             blobs=blobs + taken,
         )
 
-    def _situation(self, rows: tuple[Row, ...]) -> str | None:
+    def _situate(self, rows: tuple[Row, ...]) -> str | None:
         """Return the situation of the run for its row, after these events."""
         state = self.state
         last: str | None = rows[-1].kind
         if last not in MOVES:
             last = next((row.kind for row in reversed(rows) if row.kind in MOVES), self._last)
         self._last = last
-        if situation.is_plain(state):
-            if self._plain == "":
-                self._plain = situation.row_text(state, None)
-            return self._plain
+        self._steady = None
+        if state.is_plain:
+            if state.running:
+                self._steady = (state.running, len(state.open))
+            return situation.row_text(state, None) if state.options.keys() & situation.OPTIONS else None
         kind = telling_kind(state, last)
         if kind is None and last is None:
             return situation.left_to_log(state)

@@ -150,9 +150,14 @@ def check_by_and_reason(by: Any, reason: Any) -> None:
 
 def record_unexecuted(journal: Journal, request: inbox.AnyRequest) -> None:
     """Record a request to a run that no engine executes, and remove the request from the inbox."""
+    before = journal.state.status
     journal.taken.append(request.id)
     if VERBS[request.verb].record(journal, request, False):
         cancel(journal, by=request.by, reason=request.reason)
+    if (
+        journal.state.status == "pending" != before
+    ):  # it continues now, and not at the end of what it waited for
+        journal.due_at = None
 
 
 REFUSALS = (ResumeRefused, AnswerRefused, SignalRefused, SettingError, StateError)

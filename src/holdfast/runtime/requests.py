@@ -341,7 +341,7 @@ class Requests:
         """Return the run and what is asked of it. Raises `SettingError`."""
         if verb not in _OPTIONS:
             near = did_you_mean(str(verb), _OPTIONS) or f"; those that have one are {', '.join(_OPTIONS)}"
-            raise SettingError(f"{verb!r} has no preview{near}")
+            raise SettingError(f"the verb {verb!r} has no preview{near}")
         for name in options:
             if name not in _OPTIONS[verb]:
                 near = did_you_mean(name, _OPTIONS[verb])

@@ -26,7 +26,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -35,9 +34,9 @@ from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED, visit_of
-from holdfast.errors import CodecError, ContextError, FenceLost, LogBudget, RunHeld
+from holdfast.errors import FenceLost, LogBudget, RunHeld
 from holdfast.reading import inbox
-from holdfast.reading.chunks import Chunk, make_spans
+from holdfast.reading.chunks import Chunk
 from holdfast.reading.inbox import AnyRequest
 from holdfast.runtime import failures, nesting, operator, outcomes
 from holdfast.runtime.calls import task_family
@@ -45,7 +44,7 @@ from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
 from holdfast.runtime.calls.context import BlockingContext, Context, run_generator, running_loop
 from holdfast.runtime.calls.executors import Call
-from holdfast.runtime.calls.streams import Segment
+from holdfast.runtime.calls.streams import Segment, drop_saved
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.holdings import Halt
 from holdfast.runtime.journal import Journal
@@ -365,12 +364,7 @@ class Runner:
             spills, self.journal.spills = self.journal.spills, []
             blobs, run_id = self.services.store.blobs, self.state.run_id
             self.services.aside(lambda: blobs.unspill(run_id, spills), lambda error: None)
-        streams, self._streams = self._streams, []
-        for seq, segment in streams:
-            if seq <= self.journal.saved_seq:
-                segment.drop()
-            else:
-                self._streams.append((seq, segment))
+        self._streams = drop_saved(self._streams, self.journal.saved_seq)
 
     def _go_on(self, calls: list[Body]) -> None:
         """Call the nodes whose starts are durable now, unless a halt has arrived meanwhile."""
@@ -468,22 +462,16 @@ class Runner:
         """Record the chunks that an attempt streamed, together with its end."""
         stream = body.work.stream
         if body.error is not None or body.timed_out:
-            with suppress(CodecError, ContextError):
-                stream.release()  # the node has no result
+            stream.end_without_result()
         self.record_stream(body)
         if isinstance(body.error, Parked):
             self.journal.streamed[stream.streamer] = stream.count
 
     def record_stream(self, body: Body) -> None:
         """Record the chunks that an attempt has streamed and that are not recorded yet."""
-        stream = body.work.stream
-        segment = stream.cut()
+        segment = body.work.stream.cut()
         if segment.chunks:
-            self.journal.record(
-                events.NodeStreamed(
-                    **stream.streamer._asdict(), chunks=segment.chunks, spans=make_spans(segment.steps)
-                )
-            )
+            self.journal.record(segment.as_event())
         self._streams.append((self.state.seq, segment))
 
     def unsaved_chunks(self) -> list[Chunk]:

@@ -1,5 +1,5 @@
 """The services that all runs of one engine share. Clock, random numbers and threads come from here, so that a test can drive
-everything from one thread.
+everything from one thread: also the thread in which the store is read (`ReadingThread`) or written (`Commits`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,20 @@ from holdfast.errors import ContextError, SettingError
 from holdfast.runtime.calls.executors import Executor, Threads, loading
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.commits import Commits
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.listeners import Listeners
-from holdfast.storage.contract import Holder, Store
+from holdfast.storage.contract import Append, Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
 from holdfast.storage.rows import SALT_BYTES
+from holdfast.storage.writer import Done, InlineWriter, Writer
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+APPENDS_FEW = 32
+"""At most this many appends share a commit on the event loop: about two milliseconds of work."""
+RUNS_MANY = 128
+"""If at least this many runs may append soon, the writer thread commits: it needs the interpreter only a few times per batch."""
 
 
 def refuse_while_loading() -> None:
@@ -92,6 +97,60 @@ class ReadingThread:
             self._thread = None
 
 
+class Commits:
+    """Commits the appends of an engine, and decides where: on the event loop, or by the writer thread together with others.
+    `done` is called on the event loop, possibly before `commit` returns.
+
+    As long as commits are quick, appends are committed on the event loop: a hop to a thread and back costs about as much as a
+    commit, and two threads that both want the interpreter cost more. While several runs move, the appends of one pass of the
+    event loop are gathered first, so that they share a commit; a few at a time, so that the loop is never held up for long. When
+    commits are slow, the writer thread makes them.
+    """
+
+    def __init__(self, writer: Writer | InlineWriter) -> None:
+        self._writer = writer
+        self._gathered: list[tuple[Append, Done]] = []
+        self._moving = 0
+
+    def commit(self, append: Append, done: Done, moving: int) -> None:
+        """Make an append durable, then call `done(None)`, or `done(error)` if that failed. `moving` is the number of runs of
+        this engine that may append soon.
+        """
+        self._moving = moving
+        if self._gathered:
+            self._gathered.append((append, done))
+        elif moving > 1:
+            self._gathered.append((append, done))
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        else:
+            self._commit_now(append, done)
+
+    def _hand_over(self) -> None:
+        """Commit the first few gathered appends; the rest follow in the next passes of the event loop."""
+        few, self._gathered = self._gathered[:APPENDS_FEW], self._gathered[APPENDS_FEW:]
+        many = self._moving >= RUNS_MANY
+        outcomes = None if many else self._writer.try_commit([append for append, _ in few])
+        if outcomes is None:
+            few, self._gathered = few + self._gathered, []
+            self._writer.submit_all(few)
+            return
+        if self._gathered:
+            asyncio.get_running_loop().call_soon(self._hand_over)
+        for (_, done), outcome in zip(few, outcomes, strict=True):
+            done(outcome)
+
+    def _commit_now(self, append: Append, done: Done) -> None:
+        outcomes = self._writer.try_commit((append,))
+        if outcomes is None:
+            self._writer.submit_all([(append, done)])
+        else:
+            done(outcomes[0])
+
+    def close(self) -> None:
+        """Commit the appends that the writer has, and end the writer."""
+        self._writer.close()
+
+
 @dataclass(kw_only=True, eq=False)
 class Services:
     """The services that all runs of one engine share. Threads and executors are made when they are first used: an engine that
@@ -143,17 +202,19 @@ class Services:
     blob_over: int = BLOB_OVER
     """Bytes of JSON above which a value is stored as a blob instead of in the log."""
 
-    stage: Stage = field(init=False)
-    """The queue that runs the coroutines of nodes which take no context."""
     elsewhere: frozenset[str] = field(init=False)
     """The names of the executors that call functions outside of this process."""
     _own_executors: dict[str, Executor] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
-        self.stage = Stage(0.0) if self.inline else Stage()
         given = {name: executor.traits for name, executor in self.given_executors.items()}
         known = {} if self.inline else BUILT_IN_EXECUTORS | given
         self.elsewhere = frozenset(name for name, traits in known.items() if not traits.here)
+
+    @cached_property
+    def stage(self) -> Stage:
+        """The queue that runs the coroutines of nodes which take no context."""
+        return Stage(0.0) if self.inline else Stage()
 
     @cached_property
     def threads(self) -> Threads | None:

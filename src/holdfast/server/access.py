@@ -113,7 +113,7 @@ class Access:
 
     async def is_valid(self, who: Identity) -> bool:
         """Return whether the token of an earlier request is still valid, for an answer that takes long."""
-        if who is self.anonymous:
+        if self.anonymous is not None and who.token_id == self.anonymous.token_id:
             return True
         token = await self._look_up(who.token_id)
         return token is not None and token.is_valid(self._clock.now())

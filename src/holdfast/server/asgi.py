@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
@@ -44,6 +44,8 @@ except ImportError:
 _encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 _BODY_METHODS = ("POST", "PUT", "PATCH", "DELETE")
 _PIECE = 256 * 1024
+BODIES_BYTES_MAX = 64 * 1024 * 1024
+"""How many bytes the bodies of all requests that are not answered yet may have together."""
 
 
 def asgi(
@@ -92,6 +94,7 @@ class Application:
         self.backend = backend
         self.table = table
         self._guard = checks
+        self._body_bytes = 0
         self._on_loop = {
             route.handler for route in table.routes if inspect.iscoroutinefunction(route.handler)
         }
@@ -118,7 +121,8 @@ class Application:
                 head = head_of(request.scope)
                 who = await self._guard.admit(head)
                 route, values = self.table.match(head.method, head.path)
-                answer = await self._answer(request, head, route, values, who)
+                with self._holding() as hold:
+                    answer = await self._answer(request, head, route, values, who, hold)
                 if answer.file is not None:
                     opened.callback(answer.file.close)
                 response = self._respond(answer, is_head=head.method == "HEAD")
@@ -140,6 +144,7 @@ class Application:
         route: ApiRoute,
         values: dict[str, str],
         who: Identity | None,
+        hold: Callable[[int], None],
     ) -> Answer:
         if route.role is not None:
             assert who is not None
@@ -153,7 +158,7 @@ class Application:
         query = read_query(request.scope["query_string"], route.query)
         body: Any = None
         if head.method in _BODY_METHODS:
-            data = await _read_body(request)
+            data = await _read_body(request, hold)
             if route.body is not None:
                 body = await self.backend.read(decode, data or b"{}", route.body)
             elif data:
@@ -172,6 +177,29 @@ class Application:
         else:
             found = await self.backend.read(_call, route.handler, call)
         return found if isinstance(found, Answer) else Answer(body=_encode(found))
+
+    @contextmanager
+    def _holding(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function that counts bytes of a body, for as long as the request is not answered. It raises `Refused` if the
+        bodies of all requests are too large together: clients that send theirs slowly would fill the memory.
+        """
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            if self._body_bytes + size > BODIES_BYTES_MAX:
+                raise refuse(
+                    "too-many-bodies",
+                    "Other requests with large bodies are being received.",
+                    headers={"Retry-After": "1"},
+                )
+            self._body_bytes += size
+            held += size
+
+        try:
+            yield hold
+        finally:
+            self._body_bytes -= held
 
     def _respond(self, answer: Answer, *, is_head: bool) -> Response:
         headers = {**guard.HEADERS, **answer.headers}
@@ -261,12 +289,13 @@ def _raw_path(scope: Scope) -> str:
     return "/" + "/".join(parts[depth:]) if unquote(below) == prefix else path
 
 
-async def _read_body(request: Request) -> bytes:
-    """Read the body of a request. Raises `Refused` if it is too large or too slow."""
+async def _read_body(request: Request, hold: Callable[[int], None]) -> bytes:
+    """Read the body of a request; `hold` is called with the size of each piece. Raises `Refused` if it is too large or slow."""
     data = bytearray()
     try:
         async with asyncio.timeout(guard.BODY_SECONDS_MAX):
             async for piece in request.stream():
+                hold(len(piece))
                 data += piece
                 if len(data) > guard.BODY_BYTES_MAX:
                     raise guard.too_large()

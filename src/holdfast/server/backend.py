@@ -29,6 +29,8 @@ T = TypeVar("T")
 
 THREADS = 8
 """How many reads may be made at the same time: a slow one does not hold up the others."""
+LOOKS = 2
+"""How many of these reads may be made for clients that follow pages of runs."""
 KEPT_BYTES = 32 * 1024 * 1024
 EXAMINED_S = 60.0
 """For how many seconds the result of an examination of the store is shown before it is examined again."""
@@ -91,6 +93,7 @@ class Backend:
         self.streams = OpenStreams(self.clock, self._is_valid)
         self.channels: dict[Hashable, Any] = {}
         """What the open streams follow -> the news that those with the same interest share."""
+        self.looks = asyncio.Semaphore(LOOKS)
         self._threads: ThreadPoolExecutor | None = None
         self._examined: tuple[float, list[Diagnosis]] | None = None
         self._examining: asyncio.Lock | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, assert_never
 
 import msgspec
@@ -10,11 +11,12 @@ from holdfast.reading import inbox
 from holdfast.server import verb_headers
 from holdfast.server.backend import encode_hook
 from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.keys import digest_of
 from holdfast.server.problems import Fault, refuse
 from holdfast.server.runs import Name, RunId
 from holdfast.server.verb_inputs import Labels, Text
 from holdfast.server.verbs import VerbQuery
-from holdfast.storage.contract import Query, RunStatus
+from holdfast.storage.contract import Query, RunStatus, Store
 from holdfast.upkeep import mass_requests
 from holdfast.upkeep.mass_requests import BatchVerb, Tally
 
@@ -80,17 +82,35 @@ def ask_runs(call: HttpCall[VerbQuery, BatchInput]) -> Answer:
         ),
         body.verb,
     )
-    found = mass_requests.find(store, query)
     if call.query.preview:
+        found = mass_requests.find(store, query)
         return _answer(200, "", body.verb, Tally(matched=len(found)), found)
-    key, asked = verb_headers.key_of(call), ("requests", body)
-    call.backend.used_keys.check(call.who.token_id, key, asked)
     request = _request(body, call.who.by)
+    return _answer_once(call, lambda id: _leave(store, query, request, body.verb, id))
+
+
+def _answer_once(call: HttpCall[VerbQuery, BatchInput], leave: Callable[[str | None], Answer]) -> Answer:
+    """Leave the requests. The same key again is answered as before, and does not reach runs that match only since then: the inbox
+    of a run knows only what that run was asked.
+    """
+    key, asked = verb_headers.key_of(call), ("requests", call.body)
+    if key is None:
+        return leave(None)
+    answers, name, version = call.backend.kept, ("requests", call.who.token_id, key), digest_of(asked)
+    with call.backend.used_keys.use(call.who.token_id, key, asked):
+        known = answers.get(name, version)
+        if known is not None:
+            return Answer(status=202, body=known)
+        made = leave(verb_headers.request_id(call))
+        answers.put(name, version, made.body or b"")
+    return made
+
+
+def _leave(store: Store, query: Query, request: inbox.AnyRequest, verb: BatchVerb, id: str | None) -> Answer:
+    found = mass_requests.find(store, query)
     tally = Tally(matched=len(found))
-    id = verb_headers.request_id(call) if key is not None else None
     mass_requests.leave_all(store, request, found, tally, id=id)
-    call.backend.used_keys.add(call.who.token_id, key, asked)
-    return _answer(202, id or "", body.verb, tally, found)
+    return _answer(202, id or "", verb, tally, found)
 
 
 def _request(body: BatchInput, by: str) -> inbox.AnyRequest:

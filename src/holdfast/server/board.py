@@ -68,7 +68,7 @@ async def get_board(call: HttpCall[NoQuery, None]) -> BoardView:
 
 
 def read_board(backend: Backend) -> BoardView:
-    """Read the board. The store is not examined for it: `problems` is what the last examination found."""
+    """Read the board, for its route and for live events. The store is not examined: `problems` is what was found last."""
     board = backend.store.queues.board()
     examined = backend.examined
     return BoardView(

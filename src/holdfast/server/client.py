@@ -20,11 +20,19 @@ import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import GOING, UNDER_WAY
-from holdfast.errors import RequestExists, RunNotFound, SettingError, StateError, StoreUnusable, did_you_mean
+from holdfast.errors import (
+    RequestExists,
+    RunNotFound,
+    SettingError,
+    StateError,
+    StoreBusy,
+    StoreUnusable,
+    did_you_mean,
+)
 from holdfast.reading.chunks import Chunk
-from holdfast.reading.following import Cursor
+from holdfast.reading.following import Cursor, InOrder
 from holdfast.reading.history import Checkpoint, split
-from holdfast.reading.previews import Preview
+from holdfast.reading.previews import VERBS, Preview
 from holdfast.reading.reader import in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
 from holdfast.runtime.blocking import Blocking, blocking, wait_for
@@ -34,6 +42,7 @@ from holdfast.server.http_session import AGAIN_S, HttpSession
 from holdfast.storage.contract import RunStatus
 from holdfast.storage.http.problem_types import ReportedProblem, error_of
 from holdfast.storage.http.server_url import ServerUrl, check_token, token_from
+from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -46,8 +55,6 @@ _CHECKPOINTS_MAX = 1000
 _AT_ONCE = 8
 """How many runs are read at the same time for their questions."""
 _RUNS_MAX = 200
-PREVIEWED = ("resume", "retry", "skip", "fork", "cancel")
-"""The verbs that have a preview."""
 
 
 class _Requested(msgspec.Struct):
@@ -197,8 +204,8 @@ class Client:
         reason: str | None = None,
         expects: str | None = None,
     ) -> str:
-        """Make a new run that shares the history of another up to a checkpoint (default: the latest), and return its id. It
-        begins when it is resumed. The options are those of `Engine.fork`.
+        """Make a new run that shares the history of another up to a checkpoint (default: the latest), and return its id. A worker
+        executes it, unless the run had stopped at that checkpoint: then resume it. The options are those of `Engine.fork`.
         """
         parent, seq = split(run, checkpoint)
         body = {
@@ -366,6 +373,13 @@ class Client:
         body = {"name": name, "payload": payload, "reason": reason}
         return await self._ask(run_id, "signal", body, id=id, by=by, wait=wait)
 
+    async def prune(self, run_id: str, keep_last: int = KEEP_LAST, *, compact: bool = False) -> Pruned:
+        """Retire all checkpoints of a run except the last `keep_last`, and with `compact` replace the events before them with one
+        stored state. The token needs the role `admin`.
+        """
+        body = {"keep_last": keep_last, "compact": compact}
+        return await self._open().send("POST", _path(run_id, "prune"), Pruned, body=body)
+
     async def _ask(
         self,
         run_id: str,
@@ -413,9 +427,9 @@ class Client:
         """Find out what `resume`, `retry`, `skip`, `fork` or `cancel` would do to a run, without doing it. `options` are those of
         the verb. Its digest is `expects` of the verb.
         """
-        if verb not in PREVIEWED:
+        if verb not in VERBS:
             raise SettingError(
-                f"{verb!r} has no preview; {', '.join(PREVIEWED)} have one{did_you_mean(verb, PREVIEWED)}"
+                f"the verb {verb!r} has no preview; {', '.join(VERBS)} have one{did_you_mean(verb, VERBS)}"
             )
         run_id, seq = split(run, options.pop("checkpoint", None))
         body = {name: _plain_option(value) for name, value in options.items() if value is not None}
@@ -510,7 +524,7 @@ class Client:
             words = {"after": after, "limit": _CHECKPOINTS_MAX}
             page = await self._open().get(_path(run_id, "checkpoints"), _Checkpoints, words)
             found += page.checkpoints
-            after = page.next
+            after = page.next if page.checkpoints else None
         return found
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
@@ -558,7 +572,8 @@ class Client:
     ) -> Following[Any]:
         """Yield the events of a run as they become durable, without gap or repeat, until the run has stopped; with `stay`, until
         it is over. If the connection is cut or the server restarts, the client continues where it was. With `chunks`, also yield
-        what the nodes stream, as it arrives. `after` is the seq of an event, or the `cursor` of an earlier follower.
+        what the nodes stream, as it arrives, or from the log if it is there already. `after` is the seq of an event, or the
+        `cursor` of an earlier follower.
         """
         cursor = Cursor.parse(after)
         return Following(self._follow(run_id, cursor, chunks=chunks, stay=stay), cursor)
@@ -566,16 +581,23 @@ class Client:
     async def _follow(
         self, run_id: str, cursor: Cursor, *, chunks: bool, stay: bool
     ) -> AsyncGenerator[EventView | Chunk, None]:
+        order = InOrder(run_id, cursor)
         async for name, data in self._frames(run_id, cursor, stay=stay):
             found = await self._news(run_id, name, data)
-            if isinstance(found, EventView):
+            if isinstance(found, EventView) and chunks and order.can_number(found):
+                for chunk in order.before(
+                    found
+                ):  # those that were not streamed to this client are in the event
+                    yield order.give(chunk)
+                yield order.give(found)
+            elif isinstance(found, EventView):
                 cursor.seq = found.seq
                 yield found
-            elif isinstance(found, Chunk) and chunks and found.number > cursor.chunks.get(found.streamer, 0):
-                cursor.chunks[found.streamer] = found.number
+            elif isinstance(found, Chunk) and chunks and found.number > order.seen.get(found.streamer, 0):
+                order.seen[found.streamer] = cursor.chunks[found.streamer] = found.number
                 yield found
             elif name == "reset":
-                cursor.seq = msgspec.json.decode(data, type=_Moved).seq
+                cursor.seq = self._open().decode(data, _Moved).seq
 
     async def _frames(
         self, run_id: str, cursor: Cursor, *, stay: bool
@@ -593,8 +615,8 @@ class Client:
                         if not stay and await self._has_no_more(run_id, cursor.seq):
                             return
                         continue
-                    if isinstance(frame, StoreUnusable) and failed < len(AGAIN_S):
-                        failed += 1  # the server may be starting again
+                    if isinstance(frame, (StoreUnusable, StoreBusy)) and failed < len(AGAIN_S):
+                        failed += 1  # the server may be stopping, or starting again
                         break
                     if isinstance(frame, Exception):
                         raise frame
@@ -608,7 +630,7 @@ class Client:
 
     async def _has_no_more(self, run_id: str, seq: int) -> bool:
         """Return whether a run has stopped, and this is its last event."""
-        with suppress(StoreUnusable):
+        with suppress(StoreUnusable, StoreBusy):
             run = await self._open().get(_path(run_id), Run[Any])
             return seq >= run.seq and _has_stopped(run)
         return False
@@ -617,14 +639,15 @@ class Client:
         """Return the event or chunk of a frame; None if it has neither. An event that is too large for a stream is read."""
         match name:
             case "event":
-                event = msgspec.json.decode(data, type=_LiveEvent)
-                if event.omitted:
-                    return (await self._events(run_id, event.seq - 1, limit=1)).events[0]
+                event = self._open().decode(data, _LiveEvent)
+                whole = (await self._events(run_id, event.seq - 1, limit=1)).events if event.omitted else []
+                if whole and whole[0].seq == event.seq:  # or the log was compacted meanwhile
+                    return whole[0]
                 return EventView(**{field: getattr(event, field) for field in EventView.__struct_fields__})
             case "chunk":
-                return msgspec.json.decode(data, type=Chunk)
+                return self._open().decode(data, Chunk)
             case "problem":
-                raise error_of(msgspec.json.decode(data, type=ReportedProblem), self.url)
+                raise error_of(self._open().decode(data, ReportedProblem), self.url)
             case _:
                 return None
 
@@ -705,6 +728,7 @@ class BlockingClient(Blocking[Client]):
     edit = blocking(Client.edit)
     answer = blocking(Client.answer)
     signal = blocking(Client.signal)
+    prune = blocking(Client.prune)
     preview = blocking(Client.preview)
     requests = blocking(Client.requests)
     get = blocking(Client.get)

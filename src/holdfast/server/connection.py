@@ -3,7 +3,7 @@
 A client that sends its head one byte at a time, or never reads its answer, would keep a connection for ever. `ClientConnection`
 closes it: a head must be complete within `HEAD_S` seconds and `HEAD_BYTES_MAX` bytes, however slowly it comes, and a client that
 does not take what is sent for `WRITE_S` seconds is dropped. It also refuses what the application cannot see: a target that is not
-a path (`GET http://other/ HTTP/1.1`), and headers that come after the body.
+a path (`GET http://other/ HTTP/1.1`, `GET /runs#part HTTP/1.1`), and headers that come after the body.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class ClientConnection(HttpToolsProtocol):
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > HEAD_BYTES_MAX or len(self.headers) > HEADERS_MAX:
             self._refuse(431, "The head is too large.")
-        elif not self.url.startswith(b"/"):
+        elif not self.url.startswith(b"/") or b"#" in self.url:
             self._refuse(400, "The target of the request must be a path.")
         else:
             super().on_headers_complete()

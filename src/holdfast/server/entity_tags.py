@@ -39,12 +39,18 @@ def tag_of_event(store: Store, row: RunRow, seq: int) -> str:
     return f'"{digest.hex()[:32]}"'
 
 
+def has_tag(call: HttpCall[Any, Any], tag: str) -> bool:
+    """Return whether the client has the answer with this tag (`If-None-Match`)."""
+    known = call.headers.get("if-none-match", "").split(",")
+    return tag in (one.strip().removeprefix("W/") for one in known)
+
+
 def answer_tagged(
     call: HttpCall[Any, Any], tag: str, make: Callable[[], Any], *, cache: str = REVALIDATE
 ) -> Answer:
     """Return 304 if the client has the answer with this tag, otherwise what `make` returns, encoded."""
     headers = {"ETag": tag, "Cache-Control": cache}
-    if tag in call.headers.get("if-none-match", "").replace("W/", "").split(", "):
+    if has_tag(call, tag):
         return Answer(status=304, headers=headers)
     name = (*call.values.values(), call.query)  # each route that has tags has a type of query of its own
     body = call.backend.kept.get(name, tag)

@@ -140,6 +140,10 @@ def _check_body(head: RequestHead) -> None:
     length, coded = head.one("content-length"), head.one("transfer-encoding")
     if length is not None and (coded is not None or not _LENGTH.fullmatch(length)):
         raise refuse("bad-request", "The header `Content-Length` is not valid here.")
+    if (
+        coded is not None and coded.lower() != "chunked"
+    ):  # a proxy before this server might read the body in another way
+        raise refuse("bad-request", "The header `Transfer-Encoding` must be `chunked`.")
     has_body = coded is not None or (length is not None and int(length) > 0)
     if has_body and head.method in SAFE_METHODS:
         raise refuse("bad-request", f"A {head.method} request has no body.")

@@ -9,7 +9,7 @@ from holdfast.errors import HoldfastError
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import Refused
-from holdfast.storage.contract import Query
+from holdfast.storage.contract import STATUSES, Query
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
@@ -50,6 +50,10 @@ def get_metrics(call: HttpCall[NoQuery, None]) -> Answer:
 
     build = {"version": VERSION, "python": platform.python_version()}
     metric("build_info", "gauge", "The version of the server.", [(build, 1)])
+    board = backend.store.queues.board()
+    by_status = [({"status": str(name)}, float(board.counts.get(name, 0))) for name in STATUSES]
+    metric("runs", "gauge", "Runs by status.", by_status)
+    metric("open_questions", "gauge", "Questions that wait for an answer.", [({}, board.asks)])
     queues = backend.store.queues.queues()
     metric(
         "queue_offered",

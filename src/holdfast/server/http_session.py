@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.core import VERSION
-from holdfast.errors import HoldfastError, SettingError
-from holdfast.storage.http.connections import ANSWER_S, API, CONNECT_S, JSON_BYTES_MAX
+from holdfast.errors import SettingError
+from holdfast.storage.http.connections import ANSWER_S, API, CONNECT_S, JSON_BYTES_MAX, WHOLE_S
 from holdfast.storage.http.problem_types import (
     refusal_of,
     too_large,
@@ -79,10 +79,13 @@ class HttpSession:
         headers: Mapping[str, str] | None = None,
     ) -> T:
         """Send a request, and return its JSON answer. A request with a body needs an `Idempotency-Key` among its headers."""
-        data = await self._send(method, path, words, body, headers or {})
+        return self.decode(await self._send(method, path, words, body, headers or {}), kind)
+
+    def decode(self, data: bytes, kind: type[T]) -> T:
+        """Decode JSON that the server has sent. Raises `StoreUnusable`."""
         try:
             return msgspec.json.decode(data, type=kind)
-        except msgspec.MsgspecError as fault:
+        except (msgspec.MsgspecError, RecursionError) as fault:
             raise unreadable(self.url.text, fault) from None
 
     async def _send(
@@ -171,31 +174,34 @@ class HttpSession:
             end = unreachable(self.url.text, fault.os_error)
         except _CUT:
             pass
-        except HoldfastError as fault:
+        except Exception as fault:  # noqa: BLE001 - the follower raises it; it would wait for ever otherwise
             end = fault
         await frames.put(end)
 
     async def _read_frames(self, answer: aiohttp.ClientResponse, frames: Frames) -> None:
-        name, data, size = "", b"", 0
-        async for line in answer.content:
-            size += len(line)
-            if size > _FRAME_BYTES_MAX:
+        name, data, size, rest = "", b"", 0, b""
+        async for piece in answer.content.iter_any():
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                size += len(line)
+                if line.startswith(b"event: "):
+                    name = line[7:].strip().decode("ascii", "replace")
+                elif line.startswith(b"data: "):
+                    data += line[6:].rstrip(b"\r")
+                elif not line.strip():
+                    if name:
+                        await frames.put((name, data))
+                    name, data, size = "", b"", 0
+            if size + len(rest) > _FRAME_BYTES_MAX:
                 raise too_large(self.url.text, _FRAME_BYTES_MAX)
-            if line.startswith(b"event: "):
-                name = line[7:].strip().decode("ascii", "replace")
-            elif line.startswith(b"data: "):
-                data += line[6:].rstrip(b"\r\n")
-            elif not line.strip():
-                if name:
-                    await frames.put((name, data))
-                name, data, size = "", b"", 0
 
     async def _read(self, answer: aiohttp.ClientResponse) -> bytes:
         data = bytearray()
-        async for piece in answer.content.iter_chunked(_PIECE):
-            data += piece
-            if len(data) > JSON_BYTES_MAX:
-                raise too_large(self.url.text, JSON_BYTES_MAX)
+        async with asyncio.timeout(WHOLE_S):
+            async for piece in answer.content.iter_chunked(_PIECE):
+                data += piece
+                if len(data) > JSON_BYTES_MAX:
+                    raise too_large(self.url.text, JSON_BYTES_MAX)
         return bytes(data)
 
 

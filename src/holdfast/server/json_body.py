@@ -40,7 +40,9 @@ def decode(data: bytes, kind: type[T]) -> T:
         path, why = (found[1], _AT.sub("", str(fault))) if found is not None else ("", str(fault))
         where = f"at `{path}`: " if path else ""
         raise refuse(
-            "bad-body", f"The body does not fit: {where}{why}.", faults=(Fault(path, why),)
+            "bad-body",
+            f"The body does not fit: {where}{why}.{_fields(kind, path)}",
+            faults=(Fault(path, why),),
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         raise refuse("bad-json", f"The body is not JSON: {fault}.") from None
@@ -56,6 +58,13 @@ def depth(data: bytes) -> int:
         else:
             level -= 1
     return deepest
+
+
+def _fields(kind: Any, path: str) -> str:
+    """Return a sentence that names the fields of a body, for a fault that is not inside one of them."""
+    if path or not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+        return ""
+    return f" Its fields are: {', '.join(field.encode_name for field in msgspec.structs.fields(kind))}."
 
 
 def _refuse_equal_keys(data: bytes) -> None:

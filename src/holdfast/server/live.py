@@ -26,8 +26,9 @@ from holdfast.runtime.clock import sleep
 from holdfast.server import board, problems, runs
 from holdfast.server.backend import Backend
 from holdfast.server.calls import EVENTS, Answer, HttpCall
-from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, OpenStream, Push, Ring, frame
+from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, RETRY_S, OpenStream, Push, Ring, frame
 from holdfast.server.problems import Refused, refuse
+from holdfast.server.verb_headers import LAST_EVENT
 from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.rows import open_row
 
@@ -37,6 +38,8 @@ FRAME_BYTES_MAX = 64 * 1024
 """The size of the JSON above which an event is sent without its body, and a chunk without its value."""
 LOOK_S = 1.0
 """How often the rows and the board are read, as long as there are clients for them."""
+PAGES_MAX = 200
+"""How many pages of runs that differ in their parameters may be followed at the same time."""
 _HELLO = b"retry: 2000\n\n"
 _HEADERS = {"X-Accel-Buffering": "no"}
 _SEQ = re.compile(r"[0-9]{1,15}")
@@ -75,7 +78,10 @@ async def get_live(call: HttpCall[LiveQuery, None]) -> Answer:
             raise refuse("bad-parameter", "The parameter 'after' needs 'run', the id of the run to follow.")
         listing: HttpCall[runs.RunsQuery, None] = replace(call, query=page)  # type: ignore[arg-type, assignment]
         read = partial(_read_page, listing)
+        backend.examine_soon()
         values = await backend.read(read)  # before the answer begins: it may be refused
+        backend.streams.require_room()  # others may have come meanwhile
+        _require_page(backend, page)
         return _answer(
             call, lambda: PagePlace(backend.channels.get(page) or PageChannel(backend, page, read, values))
         )
@@ -83,6 +89,7 @@ async def get_live(call: HttpCall[LiveQuery, None]) -> Answer:
         raise refuse("bad-parameter", "With 'run', which follows one run, only 'after' can be given.")
     row = await backend.read(backend.store.run, query.run)
     after = _place(call, row)
+    backend.streams.require_room()  # others may have come meanwhile
     return _answer(
         call, lambda: RunPlace(backend.channels.get(row.run_id) or RunChannel(backend, row), after)
     )
@@ -92,15 +99,27 @@ def _answer(call: HttpCall[Any, None], begin: Callable[[], ClientPlace]) -> Answ
     return Answer(stream=partial(_serve, call, begin), media_type=EVENTS, headers=_HEADERS)
 
 
+def _require_page(backend: Backend, page: runs.RunsQuery) -> None:
+    """Raise `Refused` if too many other pages are followed: each is read every second, and kept in memory."""
+    others = sum(isinstance(one, PageChannel) for one in backend.channels.values())
+    if page not in backend.channels and others >= PAGES_MAX:
+        raise refuse(
+            "too-many-streams",
+            f"Clients follow {PAGES_MAX} pages of runs with other parameters.",
+            remedy="Use the same parameters as other clients, follow one run (`run=ID`), or try again later.",
+            headers={"Retry-After": str(RETRY_S)},
+        )
+
+
 def _place(call: HttpCall[LiveQuery, None], row: RunRow) -> int:
     """Return the seq after which to send events. Raises `Refused` if the log does not have it."""
-    given = call.headers.get("last-event-id")
+    given = call.headers.get(LAST_EVENT.lower())
     if given is None:
         seq = call.query.after or 0
     elif _SEQ.fullmatch(given):
         seq = int(given)
     else:
-        raise refuse("bad-event-id", "The header `Last-Event-ID` is not the id of an event.")
+        raise refuse("bad-event-id", f"The header `{LAST_EVENT}` is not the id of an event.")
     if seq > row.seq:
         raise refuse("bad-event-id", f"Run {row.run_id!r} has no event {seq}: its log ends with {row.seq}.")
     return seq
@@ -329,7 +348,9 @@ class PageChannel(Channel):
         while True:
             await sleep(self.backend.clock, LOOK_S)
             before = self.count
-            self._take(await self.backend.read(self._read))
+            self.backend.examine_soon()
+            async with self.backend.looks:  # they leave threads for requests, however many pages are followed
+                self._take(await self.backend.read(self._read))
             if self.count != before:
                 self.wake()
 
@@ -358,13 +379,13 @@ class PagePlace(ClientPlace):
 def _read_page(call: HttpCall[runs.RunsQuery, None]) -> Values:
     found = runs.list_runs(call).runs
     values = {
-        "board": frame("board", _read_board(call.backend)),
+        "board": frame("board", _board_values(call.backend)),
         "runs": frame("runs", {"ids": [row.id for row in found]}),
     }
     return values | {f"row {row.id}": frame("row", row) for row in found}
 
 
-def _read_board(backend: Backend) -> dict[str, Any]:
+def _board_values(backend: Backend) -> dict[str, Any]:
     """Return the board without its time, so that it is sent only when something else has changed."""
     found = msgspec.structs.asdict(board.read_board(backend))
     return {name: value for name, value in found.items() if name != "at"}

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.events import KINDS
-from holdfast.errors import did_you_mean
+from holdfast.errors import did_you_mean, end_sentence
 from holdfast.reading import history
 from holdfast.reading.comparison import Comparison, compare_runs
 from holdfast.reading.history import Checkpoint
@@ -17,7 +17,7 @@ from holdfast.reading.views import EventView, event_view
 from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.entity_tags import answer_tagged, tag_of_event, tag_of_run
-from holdfast.server.problems import refuse
+from holdfast.server.problems import Fault, refuse
 from holdfast.server.runs import Limit, Name, RunId, Seq
 from holdfast.storage.contract import Row, RunRow, Store
 
@@ -86,6 +86,8 @@ class StateQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     at: Seq | UnsetType = UNSET
     """The seq of an event; default: the end of the log."""
+    field: tuple[Name, ...] = ()
+    """Only these fields of the state; repeatable. Other routes give the size and digest of a large value; its field is here."""
 
 
 class DiffQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,7 +113,8 @@ def list_events(call: HttpCall[EventsQuery, None]) -> Answer:
     store, run_id, query = call.backend.store, call.values["id"], call.query
     if query.kind is not UNSET and query.kind not in KINDS:
         raise refuse(
-            "bad-parameter", f"There is no kind of event {query.kind!r}{did_you_mean(query.kind, KINDS)}."
+            "bad-parameter",
+            end_sentence(f"There is no kind of event {query.kind!r}{did_you_mean(query.kind, KINDS)}"),
         )
     row = store.run(run_id)
     return answer_tagged(call, tag_of_run(row), lambda: _page(store, row, query))
@@ -172,9 +175,19 @@ def get_state(call: HttpCall[StateQuery, None]) -> Answer:
     seq = row.seq if at is UNSET else at
 
     def make() -> StateAt:
-        return StateAt(run_id=run_id, seq=seq, state=history.load(store, run_id, seq, row=row).values)
+        values = history.load(store, run_id, seq, row=row).values
+        return StateAt(run_id=run_id, seq=seq, state=_chosen(values, call.query.field))
 
     return answer_tagged(call, tag_of_event(store, row, seq), make)
+
+
+def _chosen(values: dict[str, Any], fields: tuple[str, ...]) -> dict[str, Any]:
+    """Return these fields of a state; all of them if none is named. Raises `Refused`."""
+    for name in fields:
+        if name not in values:
+            told = end_sentence(f"The state has no field {name!r} there{did_you_mean(name, values)}")
+            raise refuse("bad-parameter", told, faults=(Fault("field", f"{name!r} is not in the state"),))
+    return {name: values[name] for name in fields} if fields else values
 
 
 def get_diff(call: HttpCall[DiffQuery, None]) -> Answer:

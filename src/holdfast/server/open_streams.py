@@ -29,7 +29,7 @@ PIECE_BYTES = 64 * 1024
 _SWEEP_S = 1.0
 _CHECK_S = 2.0
 """How often the tokens of open streams are checked."""
-_RETRY_S = 5
+RETRY_S = 5
 
 HEARTBEAT = b":\n\n"
 _encode = msgspec.json.Encoder(enc_hook=str).encode
@@ -113,7 +113,7 @@ class OpenStreams:
 
     def require_room(self) -> None:
         """Raise `Refused` if there are too many streams, or the server stops."""
-        retry = {"Retry-After": str(_RETRY_S)}
+        retry = {"Retry-After": str(RETRY_S)}
         if self.is_stopping:
             raise refuse("closed", "The server is stopping.", headers=retry)
         if len(self._open) >= self.limit:

@@ -29,8 +29,9 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     store: str
     """The URL of the store, without its password."""
     flows: list[str]
-    """The flows that this server knows."""
+    """The flows that this server knows. It executes them if `features` has `work`."""
     features: list[str]
+    """What this server does beyond answering: `work` if it executes runs."""
     public_urls: tuple[str, ...]
     now: float
     """The time of the server."""

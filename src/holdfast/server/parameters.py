@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 import msgspec.inspect
 
-from holdfast.errors import did_you_mean
+from holdfast.errors import did_you_mean, end_sentence
 from holdfast.server.problems import Fault, refuse
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -42,11 +42,10 @@ def read_query(raw: bytes, kind: type[T]) -> T:
     for name, value in _pairs(raw):
         if name not in fields:
             known = (
-                f" The parameters are: {', '.join(fields)}." if fields else " This path takes no parameters."
+                f"The parameters are: {', '.join(fields)}." if fields else "This path takes no parameters."
             )
-            raise refuse(
-                "bad-parameter", f"There is no parameter {name!r}{did_you_mean(name, fields)}.{known}"
-            )
+            told = end_sentence(f"There is no parameter {name!r}{did_you_mean(name, fields)}")
+            raise refuse("bad-parameter", f"{told} {known}")
         if _CONTROL.search(value):
             raise _unfit(name, "it contains a control character")
         if fields[name]:

@@ -126,6 +126,9 @@ KINDS: dict[str, ProblemKind] = {
     "too-many-failures": ProblemKind(
         429, "Too many requests with a wrong token", "Wait as long as the header `Retry-After` says."
     ),
+    "too-many-bodies": ProblemKind(
+        503, "Too many large bodies at the same time", "Wait as long as the header `Retry-After` says."
+    ),
     "too-many-streams": ProblemKind(
         503,
         "Too many clients follow events",
@@ -247,7 +250,7 @@ def problem_of(error: Exception) -> Problem:
         title=kind.title,
         status=kind.status,
         detail=str(error),
-        remedy=kind.remedy,
+        remedy=kind.remedy.replace("{id}", str(getattr(error, "run_id", None) or "ID")),
         error=type(error).__name__ if type(error).__name__ in ERRORS else found.__name__,
         about=about(error),
         errors=_faults(error),

@@ -9,7 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.definition import Definition
 from holdfast.core.run_state import RunState
-from holdfast.errors import SettingError, did_you_mean
+from holdfast.errors import SettingError, did_you_mean, end_sentence
 from holdfast.reading import history, pages
 from holdfast.reading.pages import QuestionPage
 from holdfast.reading.questions import (
@@ -107,7 +107,7 @@ def list_questions_of_run(call: HttpCall[QuestionsOfRunQuery, None]) -> Question
         known = did_you_mean(query.key, [one.question.key for one in every])
         raise refuse(
             "not-found",
-            f"Run {run_id!r} has asked no such question{known}.",
+            end_sentence(f"Run {run_id!r} has asked no such question{known}"),
             remedy=f"GET /api/v1/runs/{run_id}/questions lists its questions.",
         )
     shown = found[: query.limit]

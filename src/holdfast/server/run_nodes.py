@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.documents import artifacts
-from holdfast.errors import did_you_mean
+from holdfast.errors import did_you_mean, end_sentence
 from holdfast.reading import history
 from holdfast.reading.node_visits import NodeVisit, VisitWanted, show_visit
 from holdfast.server.calls import HttpCall
@@ -60,7 +60,7 @@ def get_visit(call: HttpCall[VisitQuery, None]) -> NodeVisit:
         known = did_you_mean(node, definition.nodes)
         raise refuse(
             "not-found",
-            f"The flow of run {run_id!r} has no node {node!r}{known}.",
+            end_sentence(f"The flow of run {run_id!r} has no node {node!r}{known}"),
             remedy=f"GET /api/v1/runs/{run_id} lists the nodes that the run has reached.",
         )
     if wanted.item is not None and wanted.item >= visit.items_all:

@@ -21,9 +21,11 @@ from holdfast.reading.remedies import Remedy
 from holdfast.reading.views import Run, RunSummary, run_summary
 from holdfast.server.backend import Backend, encode_hook
 from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.entity_tags import REVALIDATE, has_tag
 from holdfast.server.problems import refuse
 from holdfast.server.waiting import WAIT_S_MAX, until
 from holdfast.storage.contract import Query, RunRow, RunStatus
+from holdfast.storage.queues import LiveHolder
 
 PAGE_MAX = 200
 
@@ -183,16 +185,17 @@ def _answer_run(call: HttpCall[RunQuery, None], row: RunRow | None = None) -> An
     backend = call.backend
     row = row or backend.store.run(call.values["id"])
     tag = etag(row)
-    headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
-    if tag in call.headers.get("if-none-match", "").replace("W/", "").split(", "):
+    headers = {"ETag": tag, "Cache-Control": REVALIDATE}
+    if has_tag(call, tag):
         return Answer(status=304, headers=headers)
     if waiting_requests(backend.store, row):  # the reason says for how long they have waited
         return Answer(body=_encode(show_run(backend, row)), headers=headers)
     is_due = row.due_at is not None and row.due_at <= backend.clock.now()
-    version = (row.seq, row.digest, row.held, is_due)
+    holders = _holders(backend, row)
+    version = (row.seq, row.digest, row.held, is_due, tuple(one.holder for one in holders or ()))
     body = backend.kept.get(row.run_id, version)
     if body is None:
-        body = _encode(show_run(backend, row))
+        body = _encode(show_run(backend, row, holders))
         backend.kept.put(row.run_id, version, body)
     return Answer(body=body, headers=headers)
 
@@ -217,9 +220,16 @@ async def _wait(call: HttpCall[RunQuery, None]) -> RunRow:
     return (await until(call, query.wait, look))[1]
 
 
-def show_run(backend: Backend, row: RunRow) -> ShownRun:
-    """Return a run with the reason for its status."""
-    case = compare(backend.store, case_of(backend.store, row), backend.engine.flows.get(row.flow))
+def _holders(backend: Backend, row: RunRow) -> list[LiveHolder] | None:
+    """Return the live engines, one of which may claim the run; None if none has to."""
+    return None if row.held or row.status in FINAL else backend.store.queues.holders()
+
+
+def show_run(backend: Backend, row: RunRow, holders: list[LiveHolder] | None = None) -> ShownRun:
+    """Return a run with the reason for its status and its remedies: those that a list of runs and `holdfast show` give, too."""
+    store = backend.store
+    case = case_of(store, row, holders=_holders(backend, row) if holders is None else holders)
+    case = compare(store, case, backend.engine.flows.get(row.flow))
     assert case.state is not None
     found = diagnose(case, backend.clock.now(), backend.commands)
     return ShownRun(

@@ -41,7 +41,6 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
     }
     run_id = body.run_id or verb_headers.new_run_id(call)
     key, asked = verb_headers.key_of(call), ("start", body)
-    backend.used_keys.check(call.who.token_id, key, asked)
     existed = False
 
     async def start(engine: Engine) -> str:
@@ -49,11 +48,11 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
         existed = run_id is not None and _exists(backend, run_id)
         return await engine.start(flow, body.input, run_id=run_id, **options)
 
-    try:
-        made = await backend.clerk.use_in_turn(run_id or "", start)
-    except RunExists as other:
-        raise (other if body.run_id is not None else key_reused(other)) from None
-    backend.used_keys.add(call.who.token_id, key, asked)
+    with backend.used_keys.use(call.who.token_id, key, asked):
+        try:
+            made = await backend.clerk.use_in_turn(run_id or "", start)
+        except RunExists as other:
+            raise (other if body.run_id is not None else key_reused(other)) from None
     return Answer(status=200 if existed else 201, body=await backend.read(_encoded, backend, made))
 
 
@@ -72,11 +71,7 @@ async def fork_run(call: HttpCall[VerbQuery, ForkInput]) -> Answer:
     }
     if call.query.preview:
         return verbs.show_preview(await verbs.look_ahead(call, "fork", options))
-    backend.used_keys.check(call.who.token_id, key, asked)
     expects = verb_headers.preview_of(call)
-    made_at = await backend.read(_place, backend, parent, run_id)
-    if expects is not None and made_at is None:
-        await verbs.require_preview(call, "fork", options, expects)
 
     async def fork(engine: Engine) -> str:
         said = {**options, "by": call.who.by, "reason": body.reason, "expects": expects}
@@ -85,13 +80,15 @@ async def fork_run(call: HttpCall[VerbQuery, ForkInput]) -> Answer:
             said |= {"checkpoint": made_at if body.checkpoint is None else body.checkpoint, "expects": None}
         return await engine.fork(parent, **said)
 
-    try:
-        made = await backend.clerk.use_in_turn(run_id or "", fork)
-    except PreviewStale as refused:
-        raise await verbs.renew_preview(call, "fork", options, refused) from refused
-    except RunExists as other:
-        raise (other if body.run_id is not None else key_reused(other)) from None
-    backend.used_keys.add(call.who.token_id, key, asked)
+    with backend.used_keys.use(call.who.token_id, key, asked):
+        if expects is not None and await backend.read(_place, backend, parent, run_id) is None:
+            await verbs.require_preview(call, "fork", options, expects)
+        try:
+            made = await backend.clerk.use_in_turn(run_id or "", fork)
+        except PreviewStale as refused:
+            raise await verbs.renew_preview(call, "fork", options, refused) from refused
+        except RunExists as other:
+            raise (other if body.run_id is not None else key_reused(other)) from None
     return Answer(status=201, body=await backend.read(_encoded, backend, made))
 
 

@@ -44,7 +44,7 @@ from holdfast.server import (
 from holdfast.server.calls import EVENTS, JSON, ApiRoute
 from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import refuse
-from holdfast.server.verb_headers import IF_MATCH, KEY, PREFER, TRACE
+from holdfast.server.verb_headers import IF_MATCH, KEY, LAST_EVENT, PREFER, TRACE
 from holdfast.storage.contract import RunRow
 from holdfast.storage.http import row_format
 from holdfast.storage.queues import Board, Queue
@@ -270,6 +270,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         path=f"{API}/live",
         role="read",
         handler=live.get_live,
+        headers=(LAST_EVENT,),
         query=live.LiveQuery,
         media_type=EVENTS,
     ),

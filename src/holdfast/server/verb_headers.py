@@ -16,12 +16,14 @@ KEY = "Idempotency-Key"
 PREFER = "Prefer"
 IF_MATCH = "If-Match"
 TRACE = "traceparent"
+LAST_EVENT = "Last-Event-ID"
 KEY_MAX = 255
 SCHEMAS: dict[str, dict[str, Any]] = {
     KEY: {"type": "string", "pattern": rf"^[\x21-\x7e]{{1,{KEY_MAX}}}$"},
     PREFER: {"type": "string", "pattern": "^wait=[0-9]{1,3}$"},
     IF_MATCH: {"type": "string", "pattern": r'^"[\x21\x23-\x7e]{1,200}"$'},
     TRACE: {"type": "string", "maxLength": 512},
+    LAST_EVENT: {"type": "string", "pattern": "^[0-9]{1,15}$"},
 }
 """Header -> the JSON Schema of its value, for the description of the API."""
 

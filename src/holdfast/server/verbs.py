@@ -17,7 +17,7 @@ from msgspec import UNSET
 from holdfast.core.run_state import GOING
 from holdfast.errors import HoldfastError, PreviewStale, RequestExists, RunNotFound, StoreError
 from holdfast.reading import inbox
-from holdfast.reading.previews import Preview
+from holdfast.reading.previews import Preview, refuse_stale
 from holdfast.reading.views import Run
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.operator import VERBS
@@ -138,23 +138,24 @@ async def _ask(call: HttpCall[Any, Any], verb: str, options: dict[str, Any], ask
         return show_preview(await look_ahead(call, verb, options))
     key, id, wait = verb_headers.key_of(call), verb_headers.request_id(call), verb_headers.wait_of(call)
     stored_id = inbox.stored_id(id, verb)
-    asked = (run_id, verb, call.body)
-    backend.used_keys.check(call.who.token_id, key, asked)
-    await backend.read(_refuse_other_verb, backend, run_id, id, verb)
-    said = {**options, "id": id, "by": call.who.by, "reason": call.body.reason}
-    if (expects := verb_headers.preview_of(call)) is not None:
-        said["expects"] = expects
-        if not await backend.read(_was_posted, backend, run_id, stored_id):
-            await require_preview(call, verb, options, expects)
-    try:
-        run = await backend.clerk.use(lambda engine: ask(engine, said))
-    except RequestExists as other:
-        raise key_reused(other) from other
-    except HoldfastError as refused:
-        if not await backend.read(_was_posted, backend, run_id, stored_id):
-            raise
+    refused: HoldfastError | None = None
+    with backend.used_keys.use(call.who.token_id, key, (run_id, verb, call.body)):
+        await backend.read(_refuse_other_verb, backend, run_id, id, verb)
+        said = {**options, "id": id, "by": call.who.by, "reason": call.body.reason}
+        if (expects := verb_headers.preview_of(call)) is not None:
+            said["expects"] = expects
+            if not await backend.read(_was_posted, backend, run_id, stored_id):
+                await require_preview(call, verb, options, expects)
+        try:
+            run = await backend.clerk.use(lambda engine: ask(engine, said))
+        except RequestExists as other:
+            raise key_reused(other) from other
+        except HoldfastError as fault:
+            if not await backend.read(_was_posted, backend, run_id, stored_id):
+                raise
+            refused = fault
+    if refused is not None:
         raise await _conflict(call, verb, options, refused) from refused
-    backend.used_keys.add(call.who.token_id, key, asked)
     if wait is None:
         shown = await backend.read(_show, backend, run_id)
         return _answer(202, id, shown, repeated=run.repeated, headers={})
@@ -193,12 +194,10 @@ def show_preview(preview: Preview) -> Answer:
 async def require_preview(call: HttpCall[Any, Any], verb: str, options: dict[str, Any], expects: str) -> None:
     """Raise `Refused` if a verb would do something else than the preview that the caller has seen."""
     now = await look_ahead(call, verb, options)
-    if now.digest != expects:
-        asked = "forked" if verb == "fork" else VERBS[verb].asked
-        raise _stale(
-            PreviewStale(_run_id(call), "it would now do something else than its preview said.", asked=asked),
-            now,
-        )
+    try:
+        refuse_stale(now, expects, "forked" if verb == "fork" else VERBS[verb].asked)
+    except PreviewStale as stale:
+        raise _stale(stale, now) from None
 
 
 async def renew_preview(

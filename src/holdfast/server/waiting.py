@@ -15,8 +15,10 @@ T = TypeVar("T")
 
 WAIT_S_MAX = 60.0
 POLL_S = 0.2
-CHECK_S = 5.0
-"""How often a request that waits checks that its token is still valid."""
+CHECK_S = 2.0
+"""How often a request that waits checks that its token is still valid. What was looked up counts for `access.FRESH_S` seconds;
+together this is less than the 10 seconds within which a revoked token must be refused.
+"""
 
 
 async def until(

@@ -30,12 +30,11 @@ from holdfast.core.slots import Slot
 from holdfast.core.writers import Writers
 from holdfast.reading import history
 from holdfast.runtime import failures, outcomes, perform, questions
-from holdfast.runtime.commits import Commits
 from holdfast.runtime.creation import input_digest
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listeners
-from holdfast.runtime.services import ReadingThread, Services
+from holdfast.runtime.services import Commits, ReadingThread, Services
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import SALT_BYTES, open_row, pack
@@ -282,9 +281,9 @@ class History:
         """Return the events of the log, decoded."""
         return [Stored(seq, at, events.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)]
 
-    def write(self, store: Store, *, holder: Holder | None = None) -> History:
+    def write(self, store: Store, *, holder: Holder | None = None, one_by_one: bool = False) -> History:
         """Write the log into a store. No engine holds the run there, unless `holder` is given: then that holder has the lease,
-        as after a crash.
+        as after a crash, and can also append the events `one_by_one`.
         """
         if holder is not None:
             store.renew(holder)
@@ -305,7 +304,10 @@ class History:
         for at, encoded in self.log:
             journal.tick(at)
             journal.record(events.decode(encoded))
-        journal.save(_raise)  # the inline writer has committed when this returns
+            if one_by_one:
+                journal.save(_raise)
+        if journal.unsaved:
+            journal.save(_raise)  # the inline writer has committed when this returns
         return self
 
     # --- inside ---------------------------------------------------------------------------------------

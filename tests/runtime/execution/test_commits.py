@@ -11,7 +11,7 @@ import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.errors import FenceLost
 from holdfast.reading import verification
-from holdfast.runtime.commits import FEW
+from holdfast.runtime.services import APPENDS_FEW
 from holdfast.storage import writer
 from holdfast.storage.memory.store import MemoryStore
 
@@ -55,7 +55,7 @@ def test_runs_that_move_together_share_commits_a_few_at_a_time(monkeypatch: pyte
     store = Counting()
     ended = asyncio.run(run_many(store, 100))
     assert {run.status for run in ended} == {"completed"}
-    assert max(store.batches) <= FEW
+    assert max(store.batches) <= APPENDS_FEW
     assert len(store.batches) < sum(store.batches) / 8
     assert all(verification.verify(store, f"r{number}").problems == [] for number in range(100))
 

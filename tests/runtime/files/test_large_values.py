@@ -182,7 +182,7 @@ def test_a_list_that_grows_beyond_the_limit_goes_into_the_snapshot_as_a_blob(pla
 def test_the_database_stays_small_and_the_files_are_their_owners(tmp_path):
     path = tmp_path / "runs.db"
     hf.run(flow(), {}, run_id="r1", store=path)
-    assert path.stat().st_size < 140_000
+    assert path.stat().st_size < 160_000  # most of it are empty indexes
     kept = [file for file in (tmp_path / "runs.db.blobs").rglob("*") if file.is_file()]
     assert len(kept) == 2
     assert sum(file.stat().st_size for file in kept) > 500_000

@@ -253,6 +253,35 @@ def test_a_signal_puts_a_waiting_run_on_offer(stage: Stage) -> None:
     assert [run.state for run in works(stage, flow)[0]] == [{"told": 7}]
 
 
+def test_an_answer_before_the_deadline_of_its_question_puts_the_run_on_offer_at_once(stage: Stage) -> None:
+    graph = Graph("late", dict)
+    graph.ask("tone", "which tone?", options=["warm", "dry"], into="tone", timeout=3600)
+    graph.ask("other", "which other?", options=["a", "b"], into="other", timeout=1800)
+    graph.node(name="after")(nothing)
+    graph.edge(START, "tone").edge("tone", "after").edge("after", END).edge(START, "other").edge("other", END)
+    flow = graph.compile()
+    starts(stage, flow, "r")
+    works(stage, flow)
+    stage.do(lambda engine: engine.answer("r", "tone", "dry"))
+    assert stage.store.run("r").due_at is None
+    (run,) = works(stage, flow)[0]
+    assert (run.status, run.state) == ("waiting", {"tone": "dry", "done": True})
+    assert stage.store.run("r").due_at == stage.clock.now() + 1800  # of the other question
+    stage.do(lambda engine: engine.answer("r", "other", "b"))
+    assert [run.status for run in works(stage, flow)[0]] == ["completed"]
+
+
+def test_a_signal_before_the_deadline_of_its_wait_puts_the_run_on_offer_at_once(stage: Stage) -> None:
+    async def waits(state: dict[str, Any], ctx: hf.Context) -> dict[str, Any]:
+        return {"told": await ctx.wait_for("go", timeout=3600)}
+
+    flow = flow_of(waits)
+    starts(stage, flow, "r")
+    works(stage, flow)
+    stage.do(lambda engine: engine.signal("r", "go", 7))
+    assert [run.state for run in works(stage, flow)[0]] == [{"told": 7}]
+
+
 def test_a_paused_run_stays_paused_also_where_a_request_was_left(stage: Stage) -> None:
     flow = flow_of(nothing, approve="go on?")
     starts(stage, flow, "r")

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.codec import Codec
+from holdfast.core.events import NodeStreamed
 from holdfast.errors import CodecError, ContextError, StoreError
 from holdfast.reading.chunks import (
     HELD,
@@ -22,6 +23,7 @@ from holdfast.reading.chunks import (
     Step,
     Streamer,
     make_chunks,
+    make_spans,
     spill_key,
     step_line,
 )
@@ -75,6 +77,10 @@ class Segment:
     def as_chunks(self) -> list[Chunk]:
         """Return the chunks of the segment, as followers see them."""
         return list(make_chunks(self._run_id, self._streamer, self._first, self.chunks, self.steps))
+
+    def as_event(self) -> NodeStreamed:
+        """Return the event with which the segment is recorded."""
+        return NodeStreamed(**self._streamer._asdict(), chunks=self.chunks, spans=make_spans(self.steps))
 
     def add(self, line: bytes, step: Step | None) -> None:
         """Add a chunk, and write it to the spill (the buffer beside the log) soon."""
@@ -156,6 +162,19 @@ class Segment:
             self._services.aside(lambda: blobs.unspill(run_id, [key]), lambda error: None)
 
 
+def drop_saved(recorded: list[tuple[int, Segment]], saved_seq: int) -> list[tuple[int, Segment]]:
+    """Delete the spills of the segments that are in the log up to this event, and return the others. Each segment is given with
+    the seq of its event.
+    """
+    left = []
+    for seq, segment in recorded:
+        if seq <= saved_seq:
+            segment.drop()
+        else:
+            left.append((seq, segment))
+    return left
+
+
 class Stream:
     """The chunks that one attempt streams. It is used only on the event loop. `count` is the number of the latest chunk."""
 
@@ -194,6 +213,11 @@ class Stream:
             (value, line), self._held = self._held, None
             self.segment.release(line or encode_chunk(value, self.streamer.node))
             self._notify(value, None)
+
+    def end_without_result(self) -> None:
+        """Stream the value that is held as the last chunk, because the attempt has failed. It is lost if it cannot be a chunk."""
+        with suppress(CodecError, ContextError):
+            self.release()
 
     def take_result(self) -> Any:
         """Return the value that is held, which is the result of the node; None if no value is held."""

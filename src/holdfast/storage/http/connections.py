@@ -91,7 +91,7 @@ class Connections:
     def _decode(self, body: bytes, kind: type[T]) -> T:
         try:
             return msgspec.json.decode(body, type=kind)
-        except msgspec.MsgspecError as fault:
+        except (msgspec.MsgspecError, RecursionError) as fault:
             raise unreadable(self.url.text, fault) from None
 
     def send(

@@ -56,6 +56,7 @@ OF_SERVER: dict[str, type[HoldfastError]] = {
     "too-slow": StoreBusy,
     "too-many-failures": StoreBusy,
     "too-many-requests": StoreBusy,
+    "too-many-bodies": StoreBusy,
     "too-many-streams": StoreBusy,
     "closed": StoreBusy,
     "key-reused": RequestExists,
@@ -93,7 +94,7 @@ def error_of(problem: ReportedProblem, server: str) -> HoldfastError:
     told = f"{server}: {end_sentence(problem.detail)} {problem.remedy}"
     if name == "unauthorized":
         told = (
-            f"{server} does not accept the token: {end_sentence(problem.detail)} Set HOLDFAST_TOKEN to a token of this server; "
+            f"{server} refuses the request: {end_sentence(problem.detail)} Set HOLDFAST_TOKEN to a token of this server; "
             "`holdfast token create NAME --role operate` makes one on the machine of the server."
         )
     elif name == "not-found":
@@ -124,7 +125,7 @@ def refusal_of(server: str, status: int, media_type: str, place: str, body: byte
     if media_type.partition(";")[0].strip().lower() == MEDIA_TYPE:
         try:
             return error_of(msgspec.json.decode(body, type=ReportedProblem), server)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             pass
     if 300 <= status < 400:
         return StoreUnusable(

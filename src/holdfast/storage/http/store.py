@@ -169,7 +169,7 @@ class RemoteStore:
             if page is None:
                 break
             found += page.runs
-            if not page.more:
+            if not page.more or not page.runs:
                 break
         return found
 
@@ -193,7 +193,8 @@ class RemoteStore:
             if page is None:
                 return []
             found += page.events
-            if not page.more or (limit is not None and len(found) >= limit):
+            is_full = limit is not None and len(found) >= limit
+            if is_full or not page.more or not page.events or page.events[-1].seq <= place:
                 return found
 
     def snapshot(self, run_id: str, within: Sequence[tuple[int, int]]) -> Snapshot | None:

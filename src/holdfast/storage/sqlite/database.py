@@ -1,6 +1,6 @@
 """The database file of a SQLite store: its connections, its transactions, and the errors that they raise.
 
-A `SqliteDatabase` owns one connection for writing, with a lock, and a few for reading (`readers`); so a reader never waits for a
+A `SqliteDatabase` owns one connection for writing, with a lock, and a few for reading (`Readers`); so a reader never waits for a
 sync, nor for another reader. The store, its appends, queues and upkeep use it; it knows none of their verbs. Invariants:
 
 - `application_id` marks the file as a Holdfast store, and `user_version` is its version (how many migrations were applied). All
@@ -41,7 +41,6 @@ from holdfast.errors import (
     StoreUnusable,
 )
 from holdfast.storage import failpoints, process, schema
-from holdfast.storage.sqlite.readers import Readers
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
@@ -64,6 +63,9 @@ _FOLD_S = 1.0
 """How often, in seconds, folding a log that is too large is tried at most, because it may wait for `_FOLD_WAIT_S`."""
 _FOLD_WAIT_S = 0.1
 """For how long readers that began earlier are waited for. A longer read, such as a backup, must not delay writing."""
+READERS_MAX = 10
+"""How many connections a store opens for reading: enough for the threads of a server, of an engine and of its worker. Each has
+two open files, and up to 2 MB of pages in memory."""
 _READS_END_S = 30.0
 """For how long, in seconds, a store that is closed waits for reads in other threads to end."""
 
@@ -92,6 +94,59 @@ class News:
         with self.changed:
             self.hushes += 1
             self.changed.notify_all()
+
+
+class Readers:
+    """Lends the connections with which the store reads, each to one thread at a time. `connect` opens another one; it raises a
+    `StoreError` if that is not possible.
+
+    Another connection is opened only when all others are in use, so that a long read delays no other. The one that was given back
+    last is borrowed first, so a program that reads in one thread uses one connection, whose prepared statements and pages stay
+    warm.
+    """
+
+    def __init__(self, first: apsw.Connection, connect: Callable[[], apsw.Connection]) -> None:
+        self.idle = [first]
+        self._connect = connect
+        self._count = 1
+        self._changed = threading.Condition(threading.Lock())
+
+    def borrow(self) -> apsw.Connection:
+        """Return a connection that no other thread uses. The caller must give it back."""
+        with self._changed:
+            while not self.idle:
+                if self._count < READERS_MAX:
+                    self._count += 1
+                    break
+                self._changed.wait()
+            else:
+                return self.idle.pop()
+        try:
+            return self._connect()
+        except BaseException as fault:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+                if not isinstance(fault, StoreError):
+                    raise
+                while not self.idle:  # such as when this process has too many open files
+                    if not self._count:
+                        raise
+                    self._changed.wait()
+                return self.idle.pop()
+
+    def give_back(self, reader: apsw.Connection) -> None:
+        with self._changed:
+            self.idle.append(reader)
+            self._changed.notify()
+
+    def take_all(self, wait_s: float) -> list[apsw.Connection]:
+        """Wait until all connections were given back, and return them. One that is not given back in time is left out."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self.idle) == self._count, wait_s)
+            taken, self.idle, self._count = self.idle, [], 0
+            self._changed.notify_all()
+            return taken
 
 
 class SqliteDatabase:
