@@ -165,6 +165,76 @@ export interface FailureView {
   traceback: string;
 }
 
+export interface Cost {
+  usd: number;
+  tokens: number;
+}
+
+/** `GET runs/{id}`, as far as the head of its screen reads it. */
+export interface ShownRun {
+  id: string;
+  flow: string;
+  status: RunStatus;
+  seq: number;
+  failed_node: string | null;
+  questions: Question[];
+  labels: Record<string, string>;
+  parent: string | null;
+  created_at: number;
+  updated_at: number;
+  active_s: number;
+  cost: Cost;
+  held_by: string | null;
+  queue: string;
+  crashed: boolean;
+  reason: string;
+  remedies: Remedy[];
+}
+
+/** An attempt at a visit: `GET runs/{id}/nodes/{node}`. */
+export interface AttemptView {
+  attempt: number;
+  status: string;
+  started_at: number | null;
+  ended_at: number | null;
+  failure: FailureView | null;
+  retry_at: number | null;
+  reason: string | null;
+  by: string | null;
+  because: {
+    kind: "answered" | "claimed" | "resumed" | "retried" | "retry" | "rewound";
+    seq: number;
+    by?: string | null;
+    reason?: string | null;
+    holder?: string | null;
+  } | null;
+  left: { steps: string[]; chunks: number; last_lines: string[]; files: string[] } | null;
+}
+
+/** A visit of a node: `GET runs/{id}/nodes/{node}`. */
+export interface NodeVisit {
+  node: string;
+  iteration: number;
+  execution: number;
+  item: number | null;
+  /** Iteration and execution of every visit. */
+  visits: [number, number][];
+  status: string;
+  options: { timeout_s?: number | null; idempotent?: boolean; retry?: Record<string, unknown> };
+  causes: { node: string; seq: number; iteration: number; why: string }[];
+  input: Record<string, Value> | null;
+  /** Operation -> field -> value. */
+  output: Record<string, Record<string, Value>> | null;
+  next: string[] | null;
+  attempts: AttemptView[];
+  steps: { name: string; key: string | null; item: number | null; attempt: number; seq: number; at: number; result: Value }[];
+  chunks: number;
+  artifacts: Record<string, unknown>;
+  cost: Cost;
+  items: { item: number; value: Value; status: string; attempt: number; failure: FailureView | null }[] | null;
+  items_all: number;
+}
+
 export interface Question {
   key: string;
   node: string;
@@ -233,5 +303,6 @@ export interface RunEvent {
   iteration?: number;
   execution?: number;
   attempt?: number;
+  by?: string | null;
   body?: Record<string, unknown>;
 }

@@ -1,0 +1,217 @@
+// A visit at a glance: the error with its lines, all attempts, what a crashed one left, why it ran, and the steps that are kept.
+
+import { formatFragment } from "../pure/fragments.js";
+import { placeOfVisit } from "../pure/run_choices.js";
+import { LOOKS, lookOfRun } from "../pure/statuses.js";
+import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../pure/visit_words.js";
+import { fullInstant, instant, markNames } from "../pure/words.js";
+import { element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
+import { valueText } from "./difference.js";
+import { createErrorFrames } from "./error_frames.js";
+import { createSlot } from "./slot.js";
+import { createStatus } from "./status.js";
+
+/**
+ * @typedef {import("../shapes.js").NodeVisit} NodeVisit
+ * @typedef {import("../shapes.js").AttemptView} AttemptView
+ * @typedef {import("../pure/visit_words.js").Line} Line
+ * @typedef {import("../pure/fragments.js").Place} Place
+ * @typedef {{ visit: NodeVisit, attempt: AttemptView | null, place: Place, now: number }} OverviewView
+ */
+
+const STEP_CHARS = 120;
+
+/** @returns {import("../shell/elements.js").Part<OverviewView>} */
+export function createOverview() {
+  const error = createSlot("", (/** @type {AttemptView["failure"]} */ failure) => (failure ? [createErrorFrames(failure)] : []));
+  const rows = element("ul", { class: "attempts" });
+  const attempts = element("section", {}, element("h3", {}, "Attempts"), rows);
+  const drawAttempts = keepChildren(
+    rows,
+    (/** @type {{ attempt: AttemptView }} */ row) => String(row.attempt.attempt),
+    createAttempt,
+  );
+  const left = createSlot("", createLeft);
+  const items = createItems();
+  const side = createVisitSide();
+  return {
+    element: element(
+      "div",
+      { class: "overview" },
+      element("div", { class: "overview-main" }, error.element, attempts, left.element, items.element),
+      side.element,
+    ),
+    update(view) {
+      const { visit, attempt, place } = view;
+      error.update(attempt?.failure ?? null);
+      attempts.hidden = !visit.attempts.length;
+      drawAttempts([...visit.attempts].reverse().map((one) => ({ ...view, attempt: one, isShown: one === attempt })));
+      left.update(visit.attempts.findLast((one) => one.left) ?? null);
+      items.update({ visit, place });
+      side.update(view);
+    },
+  };
+}
+
+/** Why it ran, the steps that are kept, and what else is known: beside every tab that has room for it. */
+export function createVisitSide() {
+  const why = createSlot("", (/** @type {Line[]} */ lines) =>
+    lines.length ? [element("h3", {}, "Why it ran"), ...lines.map(createLine)] : [],
+  );
+  const steps = createSlot("", createSteps);
+  const facts = createSlot("", (/** @type {[string, string][]} */ all) =>
+    all.length
+      ? [
+          element("h3", {}, "This visit"),
+          element(
+            "dl",
+            { class: "visit-facts" },
+            ...all.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
+          ),
+        ]
+      : [],
+  );
+  return {
+    element: element(
+      "aside",
+      { class: "overview-side", "aria-label": "About this visit" },
+      why.element,
+      steps.element,
+      facts.element,
+    ),
+    /** @param {OverviewView} view */
+    update({ visit, attempt }) {
+      why.update(whyItRan(visit, attempt));
+      steps.update(visit.steps);
+      facts.update(visitFacts(visit));
+    },
+  };
+}
+
+/** @param {Line} line */
+function createLine({ glyph: mark, tone, text, names, seq }) {
+  const words = element("span", { dir: "auto" });
+  setSentence(words, markNames(text, names));
+  return element(
+    "p",
+    { class: "line" },
+    element("span", { "data-tone": tone }, glyph(mark)),
+    element("span", {}, words, seq === null ? null : element("span", { class: "hint" }, ` @${seq}`)),
+  );
+}
+
+/** @returns {import("../shell/elements.js").Part<OverviewView & { attempt: AttemptView, isShown?: boolean }>} */
+function createAttempt() {
+  const status = createStatus();
+  const [began, words, note, time] = [
+    element("time", {}),
+    element("span", {}),
+    element("span", { class: "hint" }),
+    element("span", { class: "hint" }),
+  ];
+  const link = element(
+    "a",
+    { class: "attempt" },
+    status.element,
+    began,
+    element("span", { class: "cut", dir: "auto" }, words, " ", note),
+    time,
+  );
+  return {
+    element: element("li", {}, link),
+    update({ visit, attempt, place, now, isShown }) {
+      status.update({ ...lookOfAttempt(attempt), word: `attempt ${attempt.attempt}` });
+      setText(began, attempt.started_at === null ? "–" : instant(attempt.started_at, now));
+      setAttribute(began, "title", attempt.started_at !== null && fullInstant(attempt.started_at));
+      const said = attemptWords(attempt);
+      setText(words, said.text);
+      setText(note, said.note);
+      setText(time, attemptTime(attempt, now));
+      setAttribute(
+        link,
+        "href",
+        formatFragment(placeOfVisit(place, visit.node, [visit.iteration, visit.execution, attempt.attempt])),
+      );
+      setAttribute(link, "aria-current", isShown && "true");
+    },
+  };
+}
+
+/** @param {AttemptView} attempt */
+const lookOfAttempt = (attempt) => (attempt.status === "crashed" ? LOOKS.crashed : lookOfRun(attempt));
+
+/** @param {AttemptView | null} attempt */
+function createLeft(attempt) {
+  const found = attempt?.left ? leftWords(attempt.left) : [];
+  if (!attempt || !found.length) return [];
+  const lines = found.map((one) =>
+    element(
+      "p",
+      { class: "line" },
+      element("span", { class: "hint" }, glyph(one.glyph)),
+      element("span", { dir: "auto" }, one.text),
+    ),
+  );
+  return [
+    element(
+      "h3",
+      {},
+      `Left by attempt ${attempt.attempt}, which ${attempt.status === "crashed" ? "crashed" : `was ${attempt.status}`}`,
+    ),
+    ...lines,
+  ];
+}
+
+/** @param {NodeVisit["steps"]} steps */
+function createSteps(steps) {
+  if (!steps.length) return [];
+  const lines = steps
+    .slice(0, 20)
+    .map((step) =>
+      element(
+        "p",
+        { class: "line" },
+        element("span", { "data-tone": "done" }, glyph("kept")),
+        element("span", { class: "cut" }, element("code", {}, step.name), ` ${valueText(step.result).slice(0, STEP_CHARS)}`),
+        element("span", { class: "hint" }, `attempt ${step.attempt}`),
+      ),
+    );
+  return [element("h3", {}, "Steps kept"), ...lines];
+}
+
+/** The items of a fan-out, failures first. @returns {import("../shell/elements.js").Part<{ visit: NodeVisit, place: Place }>} */
+function createItems() {
+  const [title, list] = [element("h3", {}), element("ul", { class: "attempts" })];
+  const host = element("section", {}, title, list);
+  const draw = keepChildren(list, (/** @type {any} */ one) => String(one.item), createItem);
+  return {
+    element: host,
+    update({ visit, place }) {
+      host.hidden = !visit.items || visit.item !== null;
+      if (!visit.items) return;
+      setText(title, `Items, failures first: ${visit.items.length} of ${visit.items_all}`);
+      draw(visit.items.map((one) => ({ ...one, visit, place })));
+    },
+  };
+}
+
+function createItem() {
+  const status = createStatus();
+  const words = element("span", { class: "cut", dir: "auto" });
+  const link = element("a", { class: "attempt" }, status.element, words);
+  return {
+    element: element("li", {}, link),
+    /** @param {any} one */
+    update(one) {
+      status.update({ ...lookOfRun(one), word: `item ${one.item}` });
+      setText(
+        words,
+        one.failure
+          ? `${one.failure.type}: ${one.failure.message}`
+          : `${one.status} · ${valueText(one.value).slice(0, STEP_CHARS)}`,
+      );
+      const there = placeOfVisit(one.place, one.visit.node, [one.visit.iteration, one.visit.execution]);
+      setAttribute(link, "href", formatFragment({ ...there, query: { ...there.query, item: [String(one.item)] } }));
+    },
+  };
+}

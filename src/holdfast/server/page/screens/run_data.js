@@ -1,0 +1,255 @@
+// What the screen of a run knows, and how it stays up to date: it is read once, carried on by live events, and read again, at most
+// once in a while, where an event says more than the page can tell.
+
+import { beginConnection } from "../pure/connection.js";
+import { applyEvent } from "../pure/node_states.js";
+import { followLive } from "../shell/live.js";
+
+/**
+ * @typedef {import("../shapes.js").RunEvent} RunEvent
+ * @typedef {import("../shapes.js").Problem} Problem
+ * @typedef {import("../shell/app.js").App} App
+ * @typedef {import("../pure/fragments.js").Query} Query
+ *
+ * @typedef {object} Heard  what live events are for besides the drawings
+ * @property {() => void} changed
+ * @property {(event: RunEvent) => void} event
+ * @property {(chunk: any) => void} chunk
+ *
+ * @typedef {ReturnType<typeof createRunData>} RunData
+ */
+
+/** How long to wait between two readings of the same thing, in ms. The picture says most, and costs least. */
+const PAUSE_MS = 1000;
+const PICTURE_MS = 250;
+/** A timeline with more attempts than this is read less often. */
+const LARGE = 1000;
+const LARGE_MS = 5000;
+/** A crash leaves no event: the row says it when the lease has run out. */
+const ROW_S = 5;
+
+/**
+ * @param {App} app
+ * @param {string} run
+ * @param {Heard} heard
+ */
+export function createRunData(app, run, heard) {
+  const path = `runs/${run}`;
+  /** @type {{ row: import("../shapes.js").Row | null, run: import("../shapes.js").ShownRun | null, picture: any,
+   *   geometry: any, checkpoints: any[], timeline: any, requests: any[], problems: Record<string, Problem | null> }} */
+  const known = {
+    row: null,
+    run: null,
+    picture: null,
+    geometry: null,
+    checkpoints: [],
+    timeline: null,
+    requests: [],
+    problems: {},
+  };
+  /** @type {number | undefined} */
+  let at;
+  /** Boxes that were opened, as the geometry has them. @type {Query} */
+  let opened = {};
+  /** @type {import("../pure/node_states.js").NodeStates} */
+  let states = { seq: 0, nodes: {}, stale: false };
+  let connection = beginConnection(Date.now() / 1000);
+  /** @type {import("../shell/live.js").Stream | null} */
+  let stream = null;
+  let stopped = false;
+  let waits = false;
+
+  /** Draw once a frame, however many events come. */
+  function changed() {
+    if (waits || stopped) return;
+    waits = true;
+    requestAnimationFrame(() => {
+      waits = false;
+      if (!stopped) heard.changed();
+    });
+  }
+
+  /**
+   * @param {string} name
+   * @param {string} from
+   * @param {() => Query} query
+   * @param {(value: any) => void} take
+   */
+  const reader = (name, from, query, take, pause = () => PAUSE_MS) =>
+    createReader(pause, async () => {
+      const answer = await app.api.get(from, query());
+      if (stopped) return;
+      known.problems[name] = answer.ok ? null : answer.problem;
+      if (answer.ok) take(answer.value);
+      changed();
+    });
+
+  const readers = {
+    row: reader("row", "runs", () => ({ id: [run] }), takeRow),
+    run: reader(
+      "run",
+      path,
+      () => ({}),
+      (value) => (known.run = value),
+    ),
+    picture: reader(
+      "picture",
+      `${path}/picture`,
+      () => (at === undefined ? {} : { at: [String(at)] }),
+      takePicture,
+      () => PICTURE_MS,
+    ),
+    places: reader("places", `${path}/checkpoints`, afterLast, takePlaces),
+    timeline: reader(
+      "timeline",
+      `${path}/timeline`,
+      () => ({ limit: ["5000"] }),
+      (value) => (known.timeline = value),
+      () => ((known.timeline?.attempts.length ?? 0) > LARGE ? LARGE_MS : PAUSE_MS),
+    ),
+    requests: reader(
+      "requests",
+      `${path}/requests`,
+      () => ({}),
+      (value) => (known.requests = value.requests),
+    ),
+  };
+
+  /** @param {import("../shapes.js").RunPage} page */
+  function takeRow({ runs: [row] }) {
+    const was = known.row;
+    known.row = row ?? null;
+    if (!row || (was && was.reason === row.reason && was.status === row.status)) return;
+    if (was) app.announce(run, `${run} is ${row.status}`);
+    readers.run.ask();
+    readers.requests.ask();
+  }
+
+  const afterLast = () => ({ limit: ["1000"], after: [String(known.checkpoints.at(-1)?.seq ?? 0)] });
+
+  /** @param {{ checkpoints: any[], next: number | null }} page */
+  function takePlaces({ checkpoints, next }) {
+    known.checkpoints = [...known.checkpoints, ...checkpoints];
+    if (next !== null) readers.places.ask();
+  }
+
+  /** @param {any} picture */
+  async function takePicture(picture) {
+    if (at !== undefined && picture.seq !== at) return; // another place was chosen meanwhile
+    known.picture = picture;
+    if (at === undefined) {
+      // Events that came while it was read are in it, or are carried on from it.
+      states = { seq: picture.seq, nodes: picture.nodes, stale: picture.seq < states.seq };
+      if (states.stale) readers.picture.ask();
+    }
+    follow(picture.end);
+    await readGeometry(picture.fingerprint);
+  }
+
+  let asked = "";
+  /** @param {string} fingerprint */
+  async function readGeometry(fingerprint) {
+    const wanted = JSON.stringify([fingerprint, opened]);
+    if (wanted === asked) return;
+    asked = wanted;
+    const answer = await app.api.get(`pictures/${fingerprint}`, opened);
+    if (stopped || asked !== wanted) return;
+    known.problems.geometry = answer.ok ? null : answer.problem;
+    if (answer.ok) known.geometry = answer.value;
+    else asked = "";
+    changed();
+  }
+
+  /** @param {number} seq */
+  function follow(seq) {
+    if (stream || stopped) return;
+    const listener = {
+      onEvent: receive,
+      onChange(/** @type {typeof connection} */ next) {
+        connection = next;
+        changed();
+      },
+      onOpen: (/** @type {boolean} */ again) => again && readAll(),
+    };
+    stream = followLive(app.api, `live?run=${run}`, listener, String(seq));
+  }
+
+  /** @param {import("../pure/sse.js").ServerEvent} news */
+  function receive({ event, data }) {
+    const value = JSON.parse(data);
+    if (event === "chunk") heard.chunk(value);
+    else if (event === "reset") readAll();
+    else if (event === "over") stream?.stop();
+    else if (event === "problem") {
+      known.problems.run = value;
+      stream?.stop();
+    } else if (event === "event") receiveEvent(value);
+    changed();
+  }
+
+  /** @param {RunEvent} event */
+  function receiveEvent(event) {
+    states = applyEvent(states, event);
+    if (states.stale && at === undefined) readers.picture.ask();
+    readers.row.ask();
+    readers.places.ask();
+    readers.timeline.ask();
+    heard.event(event);
+  }
+
+  function readAll() {
+    for (const one of Object.values(readers)) one.ask();
+  }
+
+  const stopTicks = app.clock.onTick(() => {
+    if (connection.state === "live" && Math.round(app.clock.now()) % ROW_S === 0) readers.row.ask();
+  });
+  return {
+    known,
+    readAll,
+    connection: () => connection,
+    retry: () => stream?.retry(),
+    /** The nodes at the place that is shown. */
+    nodes: () => (at === undefined ? states.nodes : (known.picture?.nodes ?? {})),
+    /** @param {number | undefined} next */
+    setPlace(next) {
+      if (known.picture && next === at) return;
+      at = next;
+      readers.picture.ask();
+    },
+    /** @param {Query} next  parameters of the geometry */
+    setOpened(next) {
+      opened = next;
+      if (known.picture) void readGeometry(known.picture.fingerprint);
+    },
+    stop() {
+      stopped = true;
+      stopTicks();
+      stream?.stop();
+      for (const one of Object.values(readers)) one.stop();
+    },
+  };
+}
+
+/**
+ * Reads something when asked, at most once in a while; asked meanwhile, it reads once more afterwards.
+ * @param {() => number} pause  in ms
+ * @param {() => Promise<void>} read
+ */
+function createReader(pause, read) {
+  let [busy, again, readAt] = [false, false, -Infinity];
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+  async function go() {
+    timer = undefined;
+    [busy, again, readAt] = [true, false, performance.now()];
+    await read();
+    busy = false;
+    if (again) ask();
+  }
+  function ask() {
+    if (busy) again = true;
+    else timer ??= setTimeout(() => void go(), Math.max(0, readAt + pause() - performance.now()));
+  }
+  return { ask, stop: () => clearTimeout(timer) };
+}
