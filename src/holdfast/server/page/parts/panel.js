@@ -4,18 +4,13 @@
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { TABS, choiceIn, placeOfVisit, tabFor } from "../pure/run_choices.js";
 import { lookOfNode, lookOfRun } from "../pure/statuses.js";
-import { plural, timeOfDay } from "../pure/words.js";
+import { plural } from "../pure/words.js";
 import { element, keepChildren, setAttribute, setText } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
-import { createDifference, valueText } from "./difference.js";
-import { createFields } from "./fields.js";
 import { createMenu } from "./menu.js";
-import { createSlot } from "./slot.js";
 import { createStatus } from "./status.js";
-import { createStream } from "./stream.js";
 import { createTabs } from "./tabs.js";
-import { createTree } from "./tree.js";
-import { createOverview, createVisitSide } from "./visit_overview.js";
+import { createBodies } from "./visit_tabs.js";
 
 /**
  * @typedef {import("../shapes.js").NodeVisit} NodeVisit
@@ -202,178 +197,6 @@ function createChip({ name }) {
     update(next) {
       chip = next;
       menu.update({ label: next.chosen === null ? plural(next.all.length, name) : `${name} ${next.chosen}` });
-    },
-  };
-}
-
-/**
- * The tabs. Each takes the visit, and reads what else it needs when it is shown.
- * @param {import("../shell/app.js").App} app
- * @returns {Record<string, any>}
- */
-function createBodies(app) {
-  const [overview, stream, side] = [createOverview(), createStream(app), createVisitSide()];
-  return {
-    overview,
-    input: createInput(app),
-    output: createOutput(),
-    change: createChanges(app),
-    steps: createSlot("panel-pad", ({ visit }) => stepRows(visit)),
-    stream: {
-      ...stream,
-      element: element("div", { class: "overview" }, element("div", { class: "overview-main" }, stream.element), side.element),
-      /** @param {any} view */
-      update(view) {
-        const { node, iteration, execution, item } = view.visit;
-        const streamer = { node, iteration, execution, attempt: view.attempt?.attempt ?? 1, item };
-        stream.update({ run: view.place.run ?? "", streamer, isLive: view.attempt?.status === "running" });
-        side.update(view);
-      },
-    },
-    receipts: createReceipts(app),
-  };
-}
-
-/** @param {NodeVisit} visit */
-function stepRows(visit) {
-  if (!visit.steps.length) return [element("p", { class: "hint" }, "This visit has kept no step.")];
-  const rows = visit.steps.map((step) =>
-    element(
-      "tr",
-      {},
-      element("td", {}, element("code", {}, step.key ? `${step.name} ${step.key}` : step.name)),
-      element("td", {}, `attempt ${step.attempt}`),
-      element("td", { class: "hint" }, `@${step.seq} · ${timeOfDay(step.at)}`),
-      element("td", {}, element("code", { class: "wrap", dir: "auto" }, valueText(step.result))),
-    ),
-  );
-  return [
-    element("table", { class: "steps" }, element("caption", { class: "unseen" }, "Steps kept"), element("tbody", {}, ...rows)),
-  ];
-}
-
-/** @param {import("../shell/app.js").App} app */
-function createInput(app) {
-  const none = element("p", { class: "hint" }, "It has not begun, or its input was compacted.");
-  let run = "";
-  const fields = createFields(async (name) => {
-    const answer = await app.api.get(`runs/${run}/state`, { field: [name] });
-    return answer.ok ? answer.value.state[name] : answer.problem.detail;
-  });
-  return {
-    element: element("div", { class: "panel-pad" }, none, fields.element),
-    /** @param {any} view */
-    update({ visit, place }) {
-      run = place.run;
-      none.hidden = Boolean(visit.input);
-      fields.update(visit.input ?? {});
-    },
-  };
-}
-
-function createOutput() {
-  const [none, next, changes] = [element("p", { class: "hint" }), element("p", { class: "hint" }), createDifference()];
-  return {
-    element: element("div", { class: "panel-pad" }, none, changes.element, next),
-    /** @param {any} view */
-    update({ visit }) {
-      const all = Object.entries(visit.output ?? {}).flatMap(([operation, fields]) =>
-        Object.entries(/** @type {any} */ (fields)).map(([field, now]) => ({ operation, path: [field], now })),
-      );
-      setText(none, visit.output ? (all.length ? "" : "It completed and changed nothing.") : "It has not completed.");
-      changes.update(/** @type {any} */ (all));
-      setText(next, visit.next?.length ? `Led to ${visit.next.join(", ")}` : "");
-    },
-  };
-}
-
-/** What the visit changed in the state, or how the state differs from now. @param {import("../shell/app.js").App} app */
-function createChanges(app) {
-  const [compare, count, changes, problem] = [
-    createTabs("Compare with", "segments"),
-    element("span", { class: "hint" }),
-    createDifference(),
-    createBanner(),
-  ];
-  const head = element("div", { class: "compare-with" }, element("span", {}, "Compare with"), compare.element, count);
-  let asked = "";
-  /** @param {string} path @param {number} from @param {number} to */
-  async function read(path, from, to) {
-    const key = asked;
-    const answer = await app.api.get(path, { from: [String(from)], to: [String(to)] });
-    if (key !== asked) return;
-    problem.update(answer.ok ? null : problemBanner(answer.problem, () => void read(path, from, to)));
-    const found = answer.ok ? answer.value.changes : [];
-    changes.update(found);
-    setText(count, answer.ok ? (found.length ? `${plural(found.length, "field")} changed` : "nothing differs") : "");
-  }
-  return {
-    element: element("div", { class: "panel-pad" }, head, problem.element, changes.element),
-    /** @param {any} view */
-    update({ visit, place, checkpoints, end }) {
-      const own = checkpoints.findLast(
-        (/** @type {any} */ one) =>
-          (place.at === undefined || one.seq <= place.at) &&
-          one.node === visit.node &&
-          one.iteration === visit.iteration &&
-          one.execution === visit.execution,
-      );
-      const seq = own?.seq ?? place.at ?? end;
-      const before = checkpoints.findLast((/** @type {any} */ one) => one.seq < seq)?.seq ?? seq;
-      const withNow = place.query.with?.[0] === "now";
-      const at = (/** @type {string | undefined} */ other) =>
-        formatFragment(withQuery(place, { node: visit.node, tab: "change", with: other }));
-      compare.update([
-        { key: "before", words: `the checkpoint before, @${before}`, href: at(undefined), chosen: !withNow },
-        { key: "now", words: `now, @${end}`, href: at("now"), chosen: withNow },
-        {
-          key: "other",
-          words: "any other…",
-          href: formatFragment(withQuery(place, { view: "state", from: String(before) })),
-          chosen: false,
-        },
-      ]);
-      const [from, to] = withNow ? [seq, end] : [before, seq];
-      const key = `${place.run} ${from} ${to}`;
-      if (key === asked) return;
-      asked = key;
-      void read(`runs/${place.run}/diff`, from, to);
-    },
-  };
-}
-
-/** @param {import("../shell/app.js").App} app */
-function createReceipts(app) {
-  const [host, problem] = [element("div", { class: "panel-pad" }), createBanner()];
-  let asked = "";
-  /** @param {string} run @param {NodeVisit} visit */
-  async function read(run, visit) {
-    const key = asked;
-    const answer = await app.api.get(`runs/${run}/receipts`, { node: [visit.node] });
-    if (key !== asked) return;
-    problem.update(answer.ok ? null : problemBanner(answer.problem, () => void read(run, visit)));
-    const all = Object.entries(answer.ok ? answer.value.documents : {}).filter(
-      ([, one]) =>
-        /** @type {any} */ (one).iteration === visit.iteration && /** @type {any} */ (one).execution === visit.execution,
-    );
-    const parts = all.map(([path, document]) => {
-      const tree = createTree();
-      tree.update(document);
-      return element("section", {}, element("h3", {}, element("code", {}, path)), tree.element);
-    });
-    host.replaceChildren(
-      problem.element,
-      ...(parts.length ? parts : [element("p", { class: "hint" }, "This visit has no receipt yet.")]),
-    );
-  }
-  return {
-    element: host,
-    /** @param {any} view */
-    update({ visit, place, attempt }) {
-      const key = JSON.stringify([place.run, visit.node, visit.iteration, visit.execution, attempt?.status]);
-      if (key === asked) return;
-      asked = key;
-      void read(place.run, visit);
     },
   };
 }

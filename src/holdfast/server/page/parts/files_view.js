@@ -1,0 +1,75 @@
+// The files that the nodes of a run have written. The token is in a header, so a file is fetched and then saved, not linked.
+
+import { plural } from "../pure/words.js";
+import { button, element, glyph } from "../shell/elements.js";
+import { createBanner, problemBanner } from "./banner.js";
+import { createSlot } from "./slot.js";
+
+/**
+ * @param {import("../shell/app.js").App} app
+ * @returns {import("../shell/elements.js").Part<{ run: string, seq: number }>}
+ */
+export function createFilesView(app) {
+  const problem = createBanner();
+  let [run, asked] = ["", ""];
+  const list = createSlot("files", (/** @type {any} */ { kept, artifacts }) => {
+    const all = Object.entries(artifacts);
+    if (!kept) return [element("p", { class: "hint" }, "This server keeps no files: it was started without a folder for them.")];
+    if (!all.length) return [element("p", { class: "hint" }, "The nodes of this run have written no file.")];
+    return all.map(([node, names]) =>
+      element(
+        "section",
+        {},
+        element("h3", {}, element("code", {}, node), ` ${plural(names.length, "file")}`),
+        element(
+          "ul",
+          {},
+          ...names.map((/** @type {string} */ name) => element("li", {}, createDownload(name, `artifacts/${node}/${name}`))),
+        ),
+      ),
+    );
+  });
+
+  /** @param {string} name @param {string} path */
+  const createDownload = (name, path) =>
+    button("link file", () => void save(name, path), glyph("file"), element("span", { dir: "auto" }, name));
+
+  /** @param {string} name @param {string} path */
+  async function save(name, path) {
+    const encoded = path.split("/").map(encodeURIComponent).join("/");
+    const response = await app.api.stream(`runs/${run}/${encoded}`, {}, new AbortController().signal);
+    if (!(response instanceof Response)) return problem.update(problemBanner(response.problem, () => void save(name, path)));
+    problem.update(null);
+    const url = URL.createObjectURL(await response.blob());
+    element("a", { href: url, download: name.split("/").at(-1) }).click();
+    setTimeout(() => URL.revokeObjectURL(url), 60_000);
+  }
+
+  async function read() {
+    const key = asked;
+    const answer = await app.api.get(`runs/${run}/artifacts`);
+    if (key !== asked) return;
+    problem.update(answer.ok ? null : problemBanner(answer.problem, () => void read()));
+    if (answer.ok) list.update(answer.value);
+  }
+
+  return {
+    element: element(
+      "div",
+      { class: "view-pad" },
+      problem.element,
+      list.element,
+      element(
+        "p",
+        {},
+        button("button", () => void save(`${run}.holdfast`, "archive"), "Download the archive"),
+      ),
+    ),
+    update(next) {
+      const key = `${next.run} ${next.seq}`;
+      if (key === asked) return;
+      [run, asked] = [next.run, key];
+      void read();
+    },
+  };
+}
