@@ -292,6 +292,89 @@ export interface NodeMark {
   waits_for?: "question" | "signal" | "timer" | "retry" | null;
   until?: number | null;
   error?: string | null;
+  items?: ItemMarks | null;
+}
+
+export type ItemStatus = "pending" | "completed" | "waiting" | "running" | "failed";
+
+/** The items of a fan-out: counts, and at most 200 marks, each with the worst status of its share. */
+export interface ItemMarks {
+  all: number;
+  completed: number;
+  failed: number;
+  running: number;
+  waiting: number;
+  marks: ItemStatus[];
+}
+
+/** `GET runs/{id}/picture`: the states of the nodes after the event `seq`. */
+export interface PictureStates {
+  run_id: string;
+  seq: number;
+  end: number;
+  at: number;
+  status: string;
+  fingerprint: string;
+  nodes: Record<string, NodeMark>;
+  /** Edges that the run took, as source and target. */
+  taken: [string, string][];
+  /** Source of a branch -> the targets that its latest visit chose. */
+  chosen: Record<string, string[]>;
+}
+
+export type Point = [x: number, y: number];
+
+/** A box of a picture. `members`: the nodes of a stack; `stack`: the open stack in which the node is. */
+export interface Box {
+  name: string;
+  kind: "start" | "end" | "node" | "stack" | "fold";
+  x: number;
+  y: number;
+  w: number;
+  h: number;
+  diamond?: Point | null;
+  members?: string[];
+  stack?: string | null;
+}
+
+export interface EdgeLine {
+  source: string;
+  target: string;
+  kind: "forward" | "branch" | "loop";
+  points: Point[];
+  branch?: boolean;
+  badge?: Point | null;
+}
+
+export interface NodeFacts {
+  idempotent?: boolean;
+  each?: boolean;
+  asks?: boolean;
+  safe_to_fail?: boolean;
+}
+
+/** `GET pictures/{fingerprint}`: where the boxes and lines of a flow are, in pixels. */
+export interface FlowPicture {
+  fingerprint: string;
+  flow: string;
+  width: number;
+  height: number;
+  boxes: Box[];
+  lines: EdgeLine[];
+  nodes: Record<string, NodeFacts>;
+  max_iterations: number;
+}
+
+/** A place that a run can be resumed or forked from: `GET runs/{id}/checkpoints`. */
+export interface Checkpoint {
+  seq: number;
+  at: number;
+  kind: string;
+  node: string | null;
+  iteration: number;
+  execution: number;
+  /** False if the run went back to before it. */
+  current: boolean;
 }
 
 /** An event of a log: `GET runs/{id}/events`, and the event `event` of `GET live?run=ID`. */
