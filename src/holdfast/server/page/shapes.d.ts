@@ -389,3 +389,86 @@ export interface RunEvent {
   by?: string | null;
   body?: Record<string, unknown>;
 }
+
+/** A time in which one process held the run: `GET runs/{id}/timeline`. Every piece of a timeline has the event that began it. */
+export interface HolderSpan {
+  seq: number;
+  holder: string | null;
+  started_at: number;
+  ended_at: number | null;
+  end: "released" | "drained" | "died" | "replaced" | null;
+}
+
+/** An attempt of a node, or of an item of a fan-out with at most 8 items. */
+export interface AttemptSpan {
+  seq: number;
+  node: string;
+  iteration: number;
+  execution: number;
+  attempt: number;
+  item?: number | null;
+  status: string;
+  started_at: number;
+  ended_at?: number | null;
+  error?: string | null;
+  retry_at?: number | null;
+  /** False if a rewind has undone it. */
+  current?: boolean;
+}
+
+/** A time in which a visit, or without `node` the whole run, waited. */
+export interface WaitSpan {
+  seq: number;
+  kind: "retry" | "timer" | "signal" | "question" | "holder";
+  node?: string | null;
+  item?: number | null;
+  started_at: number;
+  ended_at?: number | null;
+  until?: number | null;
+  reason: string;
+  current?: boolean;
+}
+
+/** The items of one visit of a large fan-out; `running` and `failed` count attempts in equal parts of its time. */
+export interface ItemSpan {
+  seq: number;
+  node: string;
+  iteration: number;
+  execution: number;
+  items: number;
+  started_at: number;
+  ended_at: number | null;
+  attempts: number;
+  counts: Record<string, number>;
+  running: number[];
+  failed: number[];
+  current?: boolean;
+}
+
+/** What a person or a program did to the run. */
+export interface Act {
+  seq: number;
+  at: number;
+  verb: string;
+  by?: string | null;
+  reason?: string | null;
+  node?: string | null;
+  about?: string | null;
+  answer?: unknown;
+}
+
+/** `GET runs/{id}/timeline`: what happened when, in pages. */
+export interface Timeline {
+  run_id: string;
+  seq: number;
+  started_at: number;
+  ended_at: number;
+  beginning: string;
+  holders: HolderSpan[];
+  attempts: AttemptSpan[];
+  items: ItemSpan[];
+  waits: WaitSpan[];
+  acts: Act[];
+  forks: { run_id: string; to: number | null; at: number; by: string | null; reason: string | null }[];
+  next: number | null;
+}
