@@ -11,7 +11,14 @@ import {
   timeApart,
 } from "../../src/holdfast/server/page/pure/comparisons.js";
 
-const side = (seconds, more = {}) => ({ status: "completed", iteration: 1, tries: 1, seconds, cost: { usd: 0, tokens: 0 }, ...more });
+const side = (seconds, more = {}) => ({
+  status: "completed",
+  iteration: 1,
+  tries: 1,
+  seconds,
+  cost: { usd: 0, tokens: 0 },
+  ...more,
+});
 const FOUND = {
   a: { id: "order", status: "failed", seq: 34 },
   b: { id: "order-2", status: "completed", seq: 33 },
@@ -20,10 +27,19 @@ const FOUND = {
   edits: [{ seq: 14, body: { changes: { set: { card: 1 }, unset: ["fails"] } } }],
   nodes: [
     { node: "check", a: side(0.3), b: side(0.3), shared: true, differs: [] },
-    { node: "charge", a: side(4.4, { tries: 4, status: "failed", cost: { usd: 0.002, tokens: 9 } }), b: side(1.1), shared: false, differs: ["receipt"] },
+    {
+      node: "charge",
+      a: side(4.4, { tries: 4, status: "failed", cost: { usd: 0.002, tokens: 9 } }),
+      b: side(1.1),
+      shared: false,
+      differs: ["receipt"],
+    },
     { node: "ship", a: null, b: side(0.9), shared: false, differs: ["shipped"] },
   ],
-  changes: [{ operation: "set", path: ["card"] }, { operation: "set", path: ["receipt", "id"] }],
+  changes: [
+    { operation: "set", path: ["card"] },
+    { operation: "set", path: ["receipt", "id"] },
+  ],
   equal: 7,
 };
 const facts = (which) => factsOf(FOUND, which, null).map((fact) => `${fact.label} ${fact.value}`);

@@ -25,7 +25,12 @@ const ask = (run, more = {}) => ({
 const ids = (all) => all.map((one) => one.run_id);
 
 test("the soonest deadline comes first, then the oldest question", () => {
-  const all = [ask("young", { asked_at: 30 }), ask("later", { until: 90 }), ask("old", { asked_at: 5 }), ask("soon", { until: 60 })];
+  const all = [
+    ask("young", { asked_at: 30 }),
+    ask("later", { until: 90 }),
+    ask("old", { asked_at: 5 }),
+    ask("soon", { until: 60 }),
+  ];
   assert.deepEqual(ids(orderQuestions(all)), ["soon", "later", "old", "young"]);
 });
 
@@ -94,7 +99,16 @@ test("faults of the server are those of the fields of the form", () => {
 const RUN = { id: "r", flow: "order", held_by: null, updated_at: 100, remedies: [] };
 const WORK = { verb: "work", arguments: {}, words: "", command: "holdfast worker shop.py" };
 const SKIP = { verb: "skip", arguments: {}, words: "", command: "" };
-const request = (more) => ({ id: "1", verb: "resume", about: null, by: "ada", reason: null, status: "waiting", at: 100, ...more });
+const request = (more) => ({
+  id: "1",
+  verb: "resume",
+  about: null,
+  by: "ada",
+  reason: null,
+  status: "waiting",
+  at: 100,
+  ...more,
+});
 
 test("a request that waits says how long, and after ten seconds why", () => {
   const early = showRequests([request()], { ...RUN, remedies: [WORK] }, 106);
