@@ -5,6 +5,7 @@ import { createBanner } from "./parts/banner.js";
 import { createTopBar } from "./parts/top_bar.js";
 import { askForToken } from "./parts/sign_in.js";
 import { createDoctorScreen } from "./screens/doctor.js";
+import { createQuestionsScreen } from "./screens/questions.js";
 import { createRunsScreen } from "./screens/runs.js";
 import { createUnknownScreen } from "./screens/unknown.js";
 import { createWorkersScreen } from "./screens/workers.js";
@@ -30,6 +31,7 @@ import { openTokens } from "./shell/tokens.js";
  */
 const SCREENS = {
   runs: createRunsScreen,
+  questions: createQuestionsScreen,
   workers: createWorkersScreen,
   doctor: createDoctorScreen,
   unknown: createUnknownScreen,

@@ -246,6 +246,8 @@ export interface Question {
   item?: number | null;
   until?: number | null;
   on_timeout?: string;
+  /** What an attempt that was interrupted left behind. */
+  partial?: Record<string, unknown>;
 }
 
 /** Visits of one node in a preview. */
@@ -471,4 +473,93 @@ export interface Timeline {
   acts: Act[];
   forks: { run_id: string; to: number | null; at: number; by: string | null; reason: string | null }[];
   next: number | null;
+}
+
+/** An open question: `GET questions`. If `whole` is false, its text is only the first line. */
+export interface AskedQuestion {
+  run_id: string;
+  flow: string;
+  question: Question;
+  whole?: boolean;
+}
+
+/** What follows from an answer; `answer` is null for every answer that is not listed. */
+export interface AnswerOutcome {
+  answer: string | null;
+  effect: string;
+  nodes: string[];
+  once: string[];
+  words: string;
+}
+
+/** How a question was closed. */
+export interface Closing {
+  how: "answered" | "timed out" | "withdrawn";
+  at: number | null;
+  answer: unknown;
+  by: string | null;
+  reason: string | null;
+}
+
+/** A question with what follows from each answer: `GET runs/{id}/questions`. */
+export interface QuestionDetails extends AskedQuestion {
+  seq: number;
+  iteration: number;
+  execution: number;
+  outcomes: AnswerOutcome[];
+  /** What happens if no answer comes in time. */
+  then: string | null;
+  closing: Closing | null;
+  state: Record<string, Value> | null;
+}
+
+/** A request that no engine has carried out yet, or that was refused: `GET runs/{id}/requests`. */
+export interface RunRequest {
+  id: string;
+  verb: string;
+  about: string | null;
+  status: "waiting" | "refused";
+  by: string | null;
+  reason: string | null;
+  at: number;
+  refused: string | null;
+  refused_at: number | null;
+}
+
+/** A node in one of two runs that are compared. */
+export interface NodeSide {
+  status: string;
+  iteration: number;
+  tries: number;
+  seconds: number;
+  cost: Cost;
+}
+
+export interface ComparedNode {
+  node: string;
+  a: NodeSide | null;
+  b: NodeSide | null;
+  shared: boolean;
+  differs: string[];
+}
+
+export interface ComparedRun {
+  id: string;
+  flow: string;
+  status: RunStatus;
+  error: string | null;
+  seq: number;
+  parent: string | null;
+}
+
+/** `GET compare`. */
+export interface Comparison {
+  a: ComparedRun;
+  b: ComparedRun;
+  shared: { run_id: string; seq: number } | null;
+  forked: RunEvent | null;
+  edits: RunEvent[];
+  nodes: ComparedNode[];
+  changes: Change[];
+  equal: number;
 }

@@ -8,17 +8,26 @@ import { element, keepChildren, setText } from "../shell/elements.js";
  * @typedef {import("../shapes.js").Value} Value
  */
 
-/** @returns {import("../shell/elements.js").Part<Change[]>} */
-export function createDifference() {
+/** @typedef {[sign: string, words: string]} SideName */
+
+/**
+ * @param {{ was: SideName, now: SideName }} [names]  what the sides are called
+ * @returns {import("../shell/elements.js").Part<Change[]>}
+ */
+export function createDifference(names = { was: ["−", "Before"], now: ["+", "After"] }) {
   const host = element("div", { class: "difference" });
-  const update = keepChildren(host, (/** @type {Change} */ change) => change.path.join("\u0000"), createChange);
+  const update = keepChildren(
+    host,
+    (/** @type {Change} */ change) => change.path.join("\u0000"),
+    () => createChange(names),
+  );
   return { element: host, update };
 }
 
-/** @returns {import("../shell/elements.js").Part<Change>} */
-function createChange() {
+/** @param {{ was: SideName, now: SideName }} names @returns {import("../shell/elements.js").Part<Change>} */
+function createChange(names) {
   const [path, chip] = [element("code", { class: "change-path" }), element("span", { class: "tag" })];
-  const [was, now] = [createSide("was", "−", "Before"), createSide("now", "+", "After")];
+  const [was, now] = [createSide("was", ...names.was), createSide("now", ...names.now)];
   return {
     element: element("section", { class: "change" }, element("h3", {}, path, chip), was.element, now.element),
     update(change) {

@@ -12,6 +12,7 @@ import { button, element, glyph, setAttribute, setText } from "../shell/elements
  * @property {HTMLElement} element
  * @property {() => { value: unknown } | { faults: Fault[] }} read  the value; if it is wrong, the form shows where
  * @property {(faults: Fault[]) => void} showFaults  those that the server found
+ * @property {() => unknown} peek  the value as it is, which may be wrong; nothing is shown
  *
  * @typedef {object} Field
  * @property {HTMLElement} element
@@ -26,11 +27,13 @@ let count = 0;
 /**
  * @param {Record<string, any>} schema
  * @param {string} [label]  of a value that has no fields
+ * @param {Record<string, string>} [notes]  option -> what choosing it means, shown on its card
  * @returns {SchemaForm}
  */
-export function createSchemaForm(schema, label = "Answer") {
+export function createSchemaForm(schema, label = "Answer", notes = {}) {
   const control = controlFor(schema);
-  const field = createField({ ...control, label: control.label || label });
+  const named = { ...control, label: control.label || label };
+  const field = control.kind === "cards" ? createCards(named, notes) : createField(named);
   /** @param {Fault[]} faults */
   const showFaults = (faults) => {
     field.clear();
@@ -40,6 +43,7 @@ export function createSchemaForm(schema, label = "Answer") {
   return {
     element: element("div", { class: "schema-form" }, field.element),
     showFaults,
+    peek: field.value,
     read() {
       const value = field.value();
       const typed = field.typed([]);
@@ -139,16 +143,23 @@ function createControl(control, id) {
   }
 }
 
-/** Up to four options as cards, which one sees all at once. @param {Control} control @returns {Field} */
-function createCards(control) {
+/**
+ * Up to four options as cards, which one sees all at once.
+ * @param {Control} control
+ * @param {Record<string, string>} [notes]
+ * @returns {Field}
+ */
+function createCards(control, notes = {}) {
   const id = `field-${(count += 1)}`;
   const fault = createFault(id);
   const inputs = control.options.map((option) =>
     element("input", { type: "radio", name: id, checked: option === control.preset }),
   );
-  const cards = inputs.map((input, at) =>
-    element("label", { class: "card" }, input, element("span", {}, String(control.options[at]))),
-  );
+  const cards = inputs.map((input, at) => {
+    const option = String(control.options[at]);
+    const note = Object.hasOwn(notes, option) && element("span", { class: "hint" }, notes[option]);
+    return element("label", { class: "card" }, input, element("span", {}, option, note));
+  });
   const legend = element("legend", {}, control.label, control.required ? createStar() : null);
   const host = element(
     "fieldset",

@@ -166,6 +166,8 @@ export function readTyped(control, typed) {
   try {
     return { value: JSON.parse(text) };
   } catch (fault) {
+    // Where any value fits, words are an answer too, unless they begin as JSON does.
+    if (!control.schema.type && !control.schema.anyOf && !/^[{["]/.test(text)) return { value: text };
     return { message: `Not valid JSON: ${/** @type {Error} */ (fault).message}` };
   }
 }
