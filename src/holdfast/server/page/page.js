@@ -6,6 +6,7 @@ import { createTopBar } from "./parts/top_bar.js";
 import { askForToken } from "./parts/sign_in.js";
 import { createDoctorScreen } from "./screens/doctor.js";
 import { createQuestionsScreen } from "./screens/questions.js";
+import { createRunScreen } from "./screens/run.js";
 import { createRunsScreen } from "./screens/runs.js";
 import { createUnknownScreen } from "./screens/unknown.js";
 import { createWorkersScreen } from "./screens/workers.js";
@@ -31,6 +32,7 @@ import { openTokens } from "./shell/tokens.js";
  */
 const SCREENS = {
   runs: createRunsScreen,
+  run: createRunScreen,
   questions: createQuestionsScreen,
   workers: createWorkersScreen,
   doctor: createDoctorScreen,

@@ -26,7 +26,7 @@ import { createStatus } from "./status.js";
 
 /**
  * @param {(verb: string, node: string | null) => void} act
- * @returns {import("../shell/elements.js").Part<StandingView>}
+ * @returns {import("../shell/elements.js").Part<StandingView> & { acts: HTMLElement }}
  */
 export function createStanding(act) {
   const status = createStatus();
@@ -67,6 +67,7 @@ export function createStanding(act) {
   menu.update({ label: "" });
   const opener = /** @type {HTMLElement} */ (menu.element.firstElementChild);
   opener.setAttribute("aria-label", "More actions");
+  const acts = element("div", { class: "acts-bar" }, shown, menu.element);
   const drawActs = keepChildren(
     shown,
     (/** @type {RunAction} */ one) => `${one.verb} ${one.node}`,
@@ -79,6 +80,7 @@ export function createStanding(act) {
     (label) => ({ element: element("li", { class: "tag", dir: "auto" }, label), update() {} }),
   );
   return {
+    acts,
     element: element(
       "header",
       { class: "standing" },
@@ -90,7 +92,7 @@ export function createStanding(act) {
         createCopyButton(() => view.id, "Copy id"),
         ago,
       ),
-      element("div", { class: "acts-bar" }, shown, menu.element),
+      acts,
       element("p", { class: "standing-sentence" }, reason, " ", next),
       element("div", { class: "standing-facts" }, facts, labels),
       note,

@@ -25,6 +25,7 @@ function createTab() {
       setText(words, tab.words);
       setText(count, tab.count ? String(tab.count) : "");
       setAttribute(link, "href", tab.href);
+      setAttribute(link, "data-key", tab.key);
       setAttribute(link, "aria-current", tab.chosen && "true");
     },
   };

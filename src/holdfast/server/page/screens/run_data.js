@@ -36,7 +36,8 @@ const ROW_S = 5;
 export function createRunData(app, run, heard) {
   const path = `runs/${run}`;
   /** @type {{ row: import("../shapes.js").Row | null, run: import("../shapes.js").ShownRun | null, picture: any,
-   *   geometry: any, checkpoints: any[], timeline: any, requests: any[], problems: Record<string, Problem | null> }} */
+   *   geometry: any, checkpoints: any[], timeline: any, requests: any[], files: Record<string, string[]>,
+   *   again: string[], problems: Record<string, Problem | null> }} `again`: nodes that a resume from here would run again */
   const known = {
     row: null,
     run: null,
@@ -45,6 +46,8 @@ export function createRunData(app, run, heard) {
     checkpoints: [],
     timeline: null,
     requests: [],
+    files: {},
+    again: [],
     problems: {},
   };
   /** @type {number | undefined} */

@@ -1,0 +1,286 @@
+// Run: one run, as it is now or as it was at a checkpoint. Everything on the screen shows the same place in time.
+
+import { actionFor, mayOperate } from "../pure/actions.js";
+import { formatFragment, withQuery } from "../pure/fragments.js";
+import { actionsOf, askFor } from "../pure/run_actions.js";
+import { TABS, VIEWS, choiceIn, nextProblem, nodeOfInterest, placeAt, placeOfNode, placeOfVisit } from "../pure/run_choices.js";
+import { standingOf } from "../pure/run_facts.js";
+import { timeOfDay } from "../pure/words.js";
+import { connectionBanner, createBanner, problemBanner } from "../parts/banner.js";
+import { createCheckpointBar } from "../parts/checkpoint_bar.js";
+import { createFilesView } from "../parts/files_view.js";
+import { createLogView } from "../parts/log_view.js";
+import { createPanel } from "../parts/panel.js";
+import { openPreview } from "../parts/preview.js";
+import { createRequests } from "../parts/requests.js";
+import { createStanding } from "../parts/standing.js";
+import { createStateView } from "../parts/state_view.js";
+import { createTabs } from "../parts/tabs.js";
+import { element, setAttribute } from "../shell/elements.js";
+import { keyHints } from "../shell/keyboard.js";
+import { createRunData } from "./run_data.js";
+import { createRunDrawings } from "./run_drawings.js";
+
+/**
+ * @typedef {import("../pure/fragments.js").Place} Place
+ * @typedef {import("../shell/app.js").App} App
+ * @typedef {import("./run_data.js").RunData} RunData
+ */
+
+/**
+ * @param {App} app
+ * @returns {import("../shell/app.js").Screen}
+ */
+export function createRunScreen(app) {
+  /** @type {Place} */
+  let place = { screen: "run", run: "", query: {} };
+  /** @type {RunData | null} */
+  let data = null;
+  let stopTicks = () => {};
+  const view = createRunView(app, {
+    go: (next) => app.router.go(next),
+    act,
+    nodes: () => data?.nodes() ?? {},
+    place: () => place,
+    reshape: (shape) => data?.setOpened(shape),
+    retry: () => data?.retry(),
+    again: () => data?.readAll(),
+  });
+
+  /** @param {Place} next */
+  function show(next) {
+    stopTicks();
+    stopTicks = app.clock.onTick(draw);
+    if (next.run !== place.run || !data) {
+      data?.stop();
+      data = createRunData(app, next.run ?? "", { changed: draw, event: view.event, chunk: view.chunk });
+      data.readAll();
+    }
+    place = next;
+    data.setPlace(place.at);
+    draw();
+  }
+
+  function draw() {
+    if (!data) return;
+    view.update(place, data);
+    openAsked();
+  }
+
+  /** A link with `do=VERB` opens the dialog of the verb once, and is then a plain link to the run. */
+  function openAsked() {
+    const [verb] = place.query.do ?? [];
+    if (!verb || !data?.known.run) return;
+    const node = choiceIn(place).node;
+    app.router.replace(withQuery(place, { do: undefined }));
+    act(verb, node);
+  }
+
+  /**
+   * Ask for a verb: by a preview, or on the screen of questions.
+   * @param {string} verb
+   * @param {string | null} node
+   */
+  function act(verb, node) {
+    const known = data?.known;
+    if (!known?.run || !mayOperate(app.meta().role)) return;
+    const { run } = known;
+    if (verb === "answer") {
+      const remedy = run.remedies.find((one) => one.verb === verb);
+      const action = remedy && actionFor(run.id, remedy);
+      if (action) app.router.go(action.place);
+      return;
+    }
+    const asked = askFor({ ...run, asks: run.questions.length, failed: run.failed_node }, { verb, node, at: place.at });
+    openPreview(app, { run: run.id, verb, ...asked, done });
+  }
+
+  /** @param {any} answer */
+  function done(answer) {
+    const made = answer.id ?? answer.run?.id; // a fork is another run
+    if (typeof made === "string" && made !== place.run) return app.router.go({ screen: "run", run: made, query: {} });
+    data?.readAll();
+    if (place.at !== undefined) app.router.go(placeAt(place, null));
+  }
+
+  /** @param {string} verb */
+  const actOnNode = (verb) => act(verb, view.node());
+  return {
+    element: view.element,
+    title: () => place.run ?? "Run",
+    keys: [
+      { keys: ["left", "right"], words: "checkpoint", hint: true, act: (key) => view.step(key === "left" ? -1 : 1) },
+      { keys: ["esc"], words: "now", hint: true, act: () => place.at !== undefined && app.router.go(placeAt(place, null)) },
+      {
+        keys: ["n"],
+        words: "next problem",
+        hint: true,
+        act: () => {
+          const node = nextProblem(data?.nodes() ?? {}, view.node());
+          if (node) app.router.go(placeOfNode(place, node));
+        },
+      },
+      {
+        keys: ["1", "2", "3", "4", "5", "6", "7"],
+        words: "tab of the node",
+        act: (key) => app.router.go(withQuery(place, { node: view.node() ?? undefined, tab: TABS[Number(key) - 1] })),
+      },
+      { keys: ["r"], words: "resume", hint: true, act: () => actOnNode("resume") },
+      { keys: ["t"], words: "retry", hint: true, act: () => actOnNode("retry") },
+      { keys: ["s"], words: "skip", hint: true, act: () => actOnNode("skip") },
+      { keys: ["o"], words: "fork", hint: true, act: () => actOnNode("fork") },
+    ],
+    show,
+    hide() {
+      stopTicks();
+      data?.stop();
+      data = null;
+    },
+    changed: draw,
+  };
+}
+
+/**
+ * The elements of the screen, and how they show what is known of the run.
+ * @param {App} app
+ * @param {object} acts
+ * @param {(place: Place) => void} acts.go
+ * @param {(verb: string, node: string | null) => void} acts.act
+ * @param {() => Record<string, import("../shapes.js").NodeMark>} acts.nodes
+ * @param {() => Place} acts.place
+ * @param {(shape: import("../parts/graph.js").Shape) => void} acts.reshape
+ * @param {() => void} acts.retry
+ * @param {() => void} acts.again
+ */
+function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) {
+  const [banner, problem] = [createBanner(), createBanner()];
+  const [standing, requests, tabs] = [createStanding(act), createRequests(), createTabs("Views")];
+  standing.element.append(requests.element);
+  standing.acts.prepend(requests.asked);
+  const bar = createCheckpointBar({
+    go: (seq) => go(placeAt(placeOf(), seq)),
+    fork: () => act("fork", null),
+    resume: () => act("resume", null),
+  });
+  const drawings = createRunDrawings({
+    choose(node) {
+      const to = placeOfNode(placeOf(), node);
+      go(choiceIn(to).view === "log" ? to : withQuery(to, { view: undefined }));
+    },
+    chooseVisit: (node, visit, item) => go(withQuery(placeOfNode(placeOf(), node), { visit, item })),
+    chooseIteration: (node, iteration) => go(placeOfVisit(placeOf(), node, [iteration, 1])),
+    reshape,
+  });
+  const panel = createPanel(app);
+  /** @type {Record<string, import("../shell/elements.js").Part<any>>} */
+  const views = { state: createStateView(app), log: createLogView(app), files: createFilesView(app) };
+  const content = element("div", { class: "run-view" });
+  const body = element(
+    "div",
+    { class: "run-body" },
+    drawings.graph,
+    element(
+      "div",
+      { class: "run-main" },
+      element("div", { class: "view-head" }, tabs.element, drawings.tools),
+      content,
+      panel.element,
+    ),
+  );
+  const foot = element("footer", { class: "run-foot" });
+  const host = element(
+    "main",
+    { class: "screen run", tabindex: "-1" },
+    banner.element,
+    problem.element,
+    standing.element,
+    bar.element,
+    body,
+    foot,
+  );
+  /** @type {string | null} */
+  let chosen = null;
+
+  /** @param {Place} place @param {RunData} data */
+  function update(place, data) {
+    const { known } = data;
+    const [now, isPast] = [app.clock.now(), place.at !== undefined];
+    const connection = data.connection();
+    const since = timeOfDay(connection.heardAt);
+    banner.update(connectionBanner(connection, { now: Date.now() / 1000, since, retry }));
+    const failed = known.problems.run ?? known.problems.row ?? null;
+    problem.update(failed && problemBanner(failed, again));
+    const about =
+      known.run ?? (known.row && { ...known.row, remedies: known.row.remedy ? [known.row.remedy] : [], questions: [] });
+    // Without the run, its row still says what it is and why it cannot be read.
+    for (const part of [standing.element, bar.element, body]) part.hidden = !about;
+    if (!about) return;
+    const operates = mayOperate(app.meta().role);
+    const isLive = connection.state === "live";
+    const acts = { ...about, asks: about.questions.length, failed: known.run?.failed_node ?? null };
+    standing.update({
+      ...standingOf(known, { now, isLive, operates }),
+      actions: operates ? actionsOf(acts, isPast) : { shown: [], more: [] },
+    });
+    requests.update({ requests: known.requests, run: about, now });
+    const end = { seq: known.row?.seq ?? about.seq, at: known.row?.updated_at ?? about.updated_at };
+    bar.element.hidden = !known.checkpoints.length;
+    bar.update({ checkpoints: known.checkpoints, end, at: place.at ?? null, live: isLive, operates });
+    const nodes = data.nodes();
+    const choice = choiceIn(place);
+    const maker = isPast ? known.checkpoints.findLast((one) => one.seq <= Number(place.at))?.node : null;
+    chosen = choice.node ?? maker ?? nodeOfInterest(nodes);
+    drawings.update({ known, nodes, place, chosen, now, again: () => again() });
+    showView(place, choice, data, end.seq);
+    panel.update({
+      place,
+      node: chosen,
+      mark: chosen === null ? undefined : nodes[chosen],
+      checkpoints: known.checkpoints,
+      end: end.seq,
+    });
+  }
+
+  /**
+   * @param {Place} place
+   * @param {import("../pure/run_choices.js").Choice} choice
+   * @param {RunData} data
+   * @param {number} end
+   */
+  function showView(place, choice, { known }, end) {
+    const files = Object.values(known.files ?? {}).reduce((sum, names) => sum + names.length, 0);
+    const counts = /** @type {Record<string, number>} */ ({ log: end, files });
+    tabs.update(
+      ["graph", ...VIEWS].map((key) => ({
+        key,
+        words: key.replace(/^./, (first) => first.toUpperCase()),
+        count: counts[key],
+        href: formatFragment(withQuery(place, { view: key === VIEWS[0] ? undefined : key, from: undefined })),
+        chosen: key === choice.view,
+      })),
+    );
+    setAttribute(host, "data-view", choice.view);
+    const part = views[choice.view];
+    const shown = part?.element ?? drawings.timeline;
+    if (content.firstElementChild !== shown) content.replaceChildren(shown);
+    if (choice.view === "state") part.update({ place, end, go });
+    if (choice.view === "files") part.update({ run: place.run, seq: end });
+    const names = Object.keys(known.geometry?.nodes ?? {});
+    if (choice.view === "log") part.update({ run: place.run, at: place.at, nodes: names, node: choice.node ?? "" });
+    if (!foot.childElementCount) foot.append(keyHints([]));
+  }
+
+  return {
+    element: host,
+    update,
+    step: bar.step,
+    node: () => chosen,
+    /** @param {import("../shapes.js").RunEvent} event */
+    event(event) {
+      panel.event(event);
+      /** @type {any} */ (views.log).event(event);
+    },
+    /** @param {any} chunk */
+    chunk: (chunk) => panel.chunk(chunk),
+  };
+}
