@@ -80,15 +80,13 @@ export function createPanel(app) {
     content.hidden = !visit;
     if (!view.node) return;
     setText(name, view.node);
-    if (!visit) return status.update({ ...lookOfNode(view.mark), word: lookOfNode(view.mark).word });
+    if (!visit) return status.update(lookOfNode(view.mark));
     const choice = choiceIn(view.place);
     const attempt = visit.attempts.find((one) => one.attempt === choice.attempt) ?? visit.attempts.at(-1) ?? null;
     tab = choice.tab ?? tabFor(view.place.at !== undefined, visit);
-    status.update(
-      visit.attempts.length
-        ? lookOfRun({ ...visit, crashed: attempt?.status === "crashed" && visit.status === "running" })
-        : lookOfNode(view.mark),
-    );
+    const { mark } = view;
+    const isLatest = !visit.attempts.length || (mark?.iteration === visit.iteration && mark.execution === visit.execution);
+    status.update(isLatest && visit.item === null ? lookOfNode(mark) : lookOfRun(visit));
     chips.update({ visit, attempt: attempt?.attempt ?? null, place: view.place });
     const counts = /** @type {Record<string, number>} */ ({ steps: visit.steps.length });
     const base = withQuery(view.place, { node: view.node });

@@ -32,19 +32,21 @@ export function createOverview() {
     createAttempt,
   );
   const left = createSlot("", createLeft);
+  const none = element("p", { class: "hint" }, "The run has not reached this node.");
   const items = createItems();
   const side = createVisitSide();
   return {
     element: element(
       "div",
       { class: "overview" },
-      element("div", { class: "overview-main" }, error.element, attempts, left.element, items.element),
+      element("div", { class: "overview-main" }, none, error.element, attempts, left.element, items.element),
       side.element,
     ),
     update(view) {
       const { visit, attempt, place } = view;
       error.update(attempt?.failure ?? null);
       attempts.hidden = !visit.attempts.length;
+      none.hidden = Boolean(visit.attempts.length || visit.causes.length);
       drawAttempts([...visit.attempts].reverse().map((one) => ({ ...view, attempt: one, isShown: one === attempt })));
       left.update(visit.attempts.findLast((one) => one.left) ?? null);
       items.update({ visit, place });

@@ -104,19 +104,6 @@ export function nextProblem(nodes, chosen) {
 }
 
 /**
- * The checkpoint before or after the place that is shown; null: now; undefined: there is none.
- * @param {{ seq: number }[]} checkpoints  oldest first
- * @param {number | undefined} at
- * @param {number} by
- * @returns {number | null | undefined}
- */
-export function checkpointBeside(checkpoints, at, by) {
-  if (by < 0) return checkpoints.filter((one) => at === undefined || one.seq < at).at(-1)?.seq;
-  if (at === undefined) return undefined;
-  return checkpoints.find((one) => one.seq > at)?.seq ?? null;
-}
-
-/**
  * The tab that opens if none is chosen.
  * @param {boolean} isPast
  * @param {{ status: string, chunks: number } | null} visit

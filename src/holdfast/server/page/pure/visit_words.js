@@ -102,7 +102,7 @@ export function leftWords({ steps, chunks, last_lines, files }) {
  * @returns {[name: string, value: string][]}
  */
 export function visitFacts({ options, cost }) {
-  const tries = options.retry?.attempts ?? options.retry?.max_attempts;
+  const tries = options.retry?.attempts;
   return [
     .../** @type {[string, string][]} */ (cost.usd || cost.tokens ? [["Cost", costWords(cost)]] : []),
     .../** @type {[string, string][]} */ (options.timeout_s ? [["Time limit", duration(options.timeout_s)]] : []),

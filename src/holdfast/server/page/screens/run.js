@@ -13,11 +13,11 @@ import { createLogView } from "../parts/log_view.js";
 import { createPanel } from "../parts/panel.js";
 import { openPreview } from "../parts/preview.js";
 import { createRequests } from "../parts/requests.js";
+import { afterWait, createSkeleton } from "../parts/skeleton.js";
 import { createStanding } from "../parts/standing.js";
 import { createStateView } from "../parts/state_view.js";
 import { createTabs } from "../parts/tabs.js";
 import { element, setAttribute } from "../shell/elements.js";
-import { keyHints } from "../shell/keyboard.js";
 import { createRunData } from "./run_data.js";
 import { createRunDrawings } from "./run_drawings.js";
 
@@ -187,7 +187,8 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
       panel.element,
     ),
   );
-  const foot = element("footer", { class: "run-foot" });
+  const loading = createSkeleton(8, ["c-status", "c-reason"]);
+  loading.hidden = true;
   const host = element(
     "main",
     { class: "screen run", tabindex: "-1" },
@@ -196,10 +197,11 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     standing.element,
     bar.element,
     body,
-    foot,
+    loading,
   );
   /** @type {string | null} */
   let chosen = null;
+  let [shownRun, stopWaiting] = ["", () => {}];
 
   /** @param {Place} place @param {RunData} data */
   function update(place, data) {
@@ -209,12 +211,17 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     const since = timeOfDay(connection.heardAt);
     banner.update(connectionBanner(connection, { now: Date.now() / 1000, since, retry }));
     const failed = known.problems.run ?? known.problems.row ?? null;
-    problem.update(failed && problemBanner(failed, again));
+    problem.update(failed && runBanner(failed, again, go));
     const about =
       known.run ?? (known.row && { ...known.row, remedies: known.row.remedy ? [known.row.remedy] : [], questions: [] });
-    // Without the run, its row still says what it is and why it cannot be read.
+    // While the same run is read again, it stays as it was.
+    if (!about && !failed && shownRun === place.run) return;
     for (const part of [standing.element, bar.element, body]) part.hidden = !about;
+    stopWaiting();
+    if (!about) stopWaiting = failed ? () => {} : afterWait(() => (loading.hidden = false));
+    loading.hidden = true;
     if (!about) return;
+    shownRun = place.run ?? "";
     const operates = mayOperate(app.meta().role);
     const isLive = connection.state === "live";
     const acts = { ...about, asks: about.questions.length, failed: known.run?.failed_node ?? null };
@@ -250,10 +257,11 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
   function showView(place, choice, { known }, end) {
     const files = Object.values(known.files ?? {}).reduce((sum, names) => sum + names.length, 0);
     const counts = /** @type {Record<string, number>} */ ({ log: end, files });
+    const isPhone = matchMedia("(max-width: 640px)").matches;
     tabs.update(
       ["graph", ...VIEWS].map((key) => ({
         key,
-        words: key.replace(/^./, (first) => first.toUpperCase()),
+        words: isPhone && key === VIEWS[0] ? "Story" : key.replace(/^./, (first) => first.toUpperCase()),
         count: counts[key],
         href: formatFragment(withQuery(place, { view: key === VIEWS[0] ? undefined : key, from: undefined })),
         chosen: key === choice.view,
@@ -267,7 +275,6 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     if (choice.view === "files") part.update({ run: place.run, seq: end });
     const names = Object.keys(known.geometry?.nodes ?? {});
     if (choice.view === "log") part.update({ run: place.run, at: place.at, nodes: names, node: choice.node ?? "" });
-    if (!foot.childElementCount) foot.append(keyHints([]));
   }
 
   return {
@@ -283,4 +290,16 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     /** @param {any} chunk */
     chunk: (chunk) => panel.chunk(chunk),
   };
+}
+
+/**
+ * A run that is not there leads to all others; one that is damaged, or of a newer version, can be read again.
+ * @param {import("../shapes.js").Problem} failed
+ * @param {() => void} again
+ * @param {(place: Place) => void} go
+ */
+function runBanner(failed, again, go) {
+  const banner = problemBanner(failed, again);
+  if (failed.status !== 404) return banner;
+  return { ...banner, detail: failed.detail, action: { words: "All runs", act: () => go({ screen: "runs", query: {} }) } };
 }

@@ -1,6 +1,7 @@
 // What the screen of a run knows, and how it stays up to date: it is read once, carried on by live events, and read again, at most
 // once in a while, where an event says more than the page can tell.
 
+import { mayOperate } from "../pure/actions.js";
 import { beginConnection } from "../pure/connection.js";
 import { applyEvent } from "../pure/node_states.js";
 import { followLive } from "../shell/live.js";
@@ -25,8 +26,9 @@ const PICTURE_MS = 250;
 /** A timeline with more attempts than this is read less often. */
 const LARGE = 1000;
 const LARGE_MS = 5000;
-/** A crash leaves no event: the row says it when the lease has run out. */
+/** A crash leaves no event, nor does a request: they are asked for so often, in seconds. */
 const ROW_S = 5;
+const RECENT = 500;
 
 /**
  * @param {App} app
@@ -56,6 +58,8 @@ export function createRunData(app, run, heard) {
   let opened = {};
   /** @type {import("../pure/node_states.js").NodeStates} */
   let states = { seq: 0, nodes: {}, stale: false };
+  /** Events that the picture may not have. @type {RunEvent[]} */
+  let recent = [];
   let connection = beginConnection(Date.now() / 1000);
   /** @type {import("../shell/live.js").Stream | null} */
   let stream = null;
@@ -76,31 +80,25 @@ export function createRunData(app, run, heard) {
    * @param {string} name
    * @param {string} from
    * @param {() => Query} query
-   * @param {(value: any) => void} take
+   * @param {(value: any, query: Query) => void} take
    */
   const reader = (name, from, query, take, pause = () => PAUSE_MS) =>
     createReader(pause, async () => {
-      const answer = await app.api.get(from, query());
+      const asked = query();
+      const answer = await app.api.get(from, asked);
       if (stopped) return;
-      known.problems[name] = answer.ok ? null : answer.problem;
-      if (answer.ok) take(answer.value);
+      // While the server does not answer, the banner of the connection says so, and what is known stays.
+      if (answer.ok || answer.problem.status || !known.row) known.problems[name] = answer.ok ? null : answer.problem;
+      if (answer.ok) take(answer.value, asked);
       changed();
     });
 
+  const none = () => /** @type {Query} */ ({});
   const readers = {
     row: reader("row", "runs", () => ({ id: [run] }), takeRow),
-    run: reader(
-      "run",
-      path,
-      () => ({}),
-      (value) => (known.run = value),
-    ),
-    picture: reader(
-      "picture",
-      `${path}/picture`,
-      () => (at === undefined ? {} : { at: [String(at)] }),
-      takePicture,
-      () => PICTURE_MS,
+    run: reader("run", path, none, takeRun),
+    picture: reader("picture", `${path}/picture`, placed, takePicture, () =>
+      states.stale && !isLarge() ? PICTURE_MS : PAUSE_MS,
     ),
     places: reader("places", `${path}/checkpoints`, afterLast, takePlaces),
     timeline: reader(
@@ -108,15 +106,29 @@ export function createRunData(app, run, heard) {
       `${path}/timeline`,
       () => ({ limit: ["5000"] }),
       (value) => (known.timeline = value),
-      () => ((known.timeline?.attempts.length ?? 0) > LARGE ? LARGE_MS : PAUSE_MS),
+      () => (isLarge() ? LARGE_MS : PAUSE_MS),
     ),
-    requests: reader(
-      "requests",
-      `${path}/requests`,
-      () => ({}),
-      (value) => (known.requests = value.requests),
+    requests: reader("requests", `${path}/requests`, none, (value) => (known.requests = value.requests)),
+    files: reader(
+      "files",
+      `${path}/artifacts`,
+      none,
+      (value) => (known.files = value.artifacts),
+      () => LARGE_MS,
     ),
   };
+
+  const isLarge = () => (known.timeline?.attempts.length ?? 0) > LARGE;
+
+  /** @returns {Query} */
+  function placed() {
+    return at === undefined ? {} : { at: [String(at)] };
+  }
+
+  /** @returns {Query} */
+  function afterLast() {
+    return { limit: ["1000"], after: [String(known.checkpoints.at(-1)?.seq ?? 0)] };
+  }
 
   /** @param {import("../shapes.js").RunPage} page */
   function takeRow({ runs: [row] }) {
@@ -128,7 +140,11 @@ export function createRunData(app, run, heard) {
     readers.requests.ask();
   }
 
-  const afterLast = () => ({ limit: ["1000"], after: [String(known.checkpoints.at(-1)?.seq ?? 0)] });
+  /** @param {import("../shapes.js").ShownRun} value */
+  function takeRun(value) {
+    known.run = value;
+    follow(value.seq);
+  }
 
   /** @param {{ checkpoints: any[], next: number | null }} page */
   function takePlaces({ checkpoints, next }) {
@@ -136,17 +152,30 @@ export function createRunData(app, run, heard) {
     if (next !== null) readers.places.ask();
   }
 
-  /** @param {any} picture */
-  async function takePicture(picture) {
-    if (at !== undefined && picture.seq !== at) return; // another place was chosen meanwhile
+  /** @param {any} picture @param {Query} query */
+  function takePicture(picture, query) {
+    if (query.at?.[0] !== placed().at?.[0]) return; // another place was chosen meanwhile
     known.picture = picture;
     if (at === undefined) {
       // Events that came while it was read are in it, or are carried on from it.
-      states = { seq: picture.seq, nodes: picture.nodes, stale: picture.seq < states.seq };
+      recent = recent.filter((event) => event.seq > picture.seq);
+      states = recent.reduce(applyEvent, { seq: picture.seq, nodes: picture.nodes, stale: false });
       if (states.stale) readers.picture.ask();
     }
     follow(picture.end);
-    await readGeometry(picture.fingerprint);
+    void readGeometry(picture.fingerprint);
+  }
+
+  /** What a resume from the place that is shown would run again: the server's own preview of it. */
+  async function readAgain() {
+    known.again = [];
+    if (at === undefined || !mayOperate(app.meta().role)) return;
+    const options = { key: crypto.randomUUID(), query: { preview: ["1"] } };
+    const asked = at;
+    const answer = await app.api.post(`${path}/resume`, { checkpoint: at }, options);
+    if (stopped || asked !== at || !answer.ok) return;
+    known.again = answer.value.rerun.map((/** @type {{ node: string }} */ one) => one.node);
+    changed();
   }
 
   let asked = "";
@@ -192,11 +221,12 @@ export function createRunData(app, run, heard) {
 
   /** @param {RunEvent} event */
   function receiveEvent(event) {
+    recent = [...recent.slice(-RECENT), event];
     states = applyEvent(states, event);
-    if (states.stale && at === undefined) readers.picture.ask();
-    readers.row.ask();
-    readers.places.ask();
-    readers.timeline.ask();
+    if (at === undefined) readers.picture.ask();
+    for (const one of [readers.row, readers.places, readers.timeline]) one.ask();
+    if (known.requests.length || event.kind.endsWith("Refused")) readers.requests.ask();
+    if (event.kind === "NodeCompleted") readers.files.ask();
     heard.event(event);
   }
 
@@ -205,7 +235,9 @@ export function createRunData(app, run, heard) {
   }
 
   const stopTicks = app.clock.onTick(() => {
-    if (connection.state === "live" && Math.round(app.clock.now()) % ROW_S === 0) readers.row.ask();
+    if (connection.state !== "live" || Math.round(app.clock.now()) % ROW_S) return;
+    readers.row.ask();
+    readers.requests.ask();
   });
   return {
     known,
@@ -218,7 +250,8 @@ export function createRunData(app, run, heard) {
     setPlace(next) {
       if (known.picture && next === at) return;
       at = next;
-      readers.picture.ask();
+      readers.picture.ask(true);
+      void readAgain();
     },
     /** @param {Query} next  parameters of the geometry */
     setOpened(next) {
@@ -240,19 +273,24 @@ export function createRunData(app, run, heard) {
  * @param {() => Promise<void>} read
  */
 function createReader(pause, read) {
-  let [busy, again, readAt] = [false, false, -Infinity];
+  let [busy, again, atOnce, readAt] = [false, false, false, -Infinity];
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
   async function go() {
     timer = undefined;
-    [busy, again, readAt] = [true, false, performance.now()];
+    [busy, again, atOnce, readAt] = [true, false, false, performance.now()];
     await read();
     busy = false;
-    if (again) ask();
+    if (again) ask(atOnce);
   }
-  function ask() {
-    if (busy) again = true;
-    else timer ??= setTimeout(() => void go(), Math.max(0, readAt + pause() - performance.now()));
+  /** @param {boolean} [now]  without a pause, because the reader of the page waits */
+  function ask(now = false) {
+    atOnce ||= now;
+    again = busy;
+    if (busy) return;
+    if (now) clearTimeout(timer);
+    else if (timer !== undefined) return;
+    timer = setTimeout(() => void go(), now ? 0 : Math.max(0, readAt + pause() - performance.now()));
   }
   return { ask, stop: () => clearTimeout(timer) };
 }

@@ -1,13 +1,16 @@
 // The drawings of a run: its graph, or the same as a table, and its timeline, or on a phone its story. All show the same nodes at
 // the same place in time.
 
+import { formatFragment, withQuery } from "../pure/fragments.js";
 import { nodesInOrder } from "../pure/graph_views.js";
+import { placeAt } from "../pure/run_choices.js";
 import { plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createGraph } from "../parts/graph.js";
 import { createNodeTable } from "../parts/node_table.js";
+import { createTabs } from "../parts/tabs.js";
 import { createTimeline } from "../parts/timeline.js";
-import { button, element, setAttribute, setText } from "../shell/elements.js";
+import { element, setText } from "../shell/elements.js";
 
 /**
  * @typedef {object} DrawnRun
@@ -30,41 +33,31 @@ export function createRunDrawings({ choose, chooseVisit, chooseIteration, reshap
   const [graph, table] = [createGraph({ choose, chooseIteration, reshape }), createNodeTable({ choose })];
   const timeline = createTimeline({ choose: ({ node, visit, item }) => chooseVisit(node, visit, item) });
   const [graphFault, timelineFault] = [createBanner(), createBanner()];
-  const segments = element(
-    "div",
-    { class: "segments", role: "group", "aria-label": "How the nodes are shown" },
-    button("segment", () => show(false), "Graph"),
-    button("segment", () => show(true), "Table"),
-  );
+  const modes = createTabs("How the nodes are shown", "segments");
   const [note, body] = [element("span", { class: "hint" }), element("div", { class: "graph-body" })];
   const graphPane = element(
     "div",
     { class: "run-graph" },
-    element("div", { class: "graph-head" }, segments, note),
+    element("div", { class: "graph-head" }, modes.element, note),
     graphFault.element,
     body,
   );
   const timelinePane = element("div", { class: "run-timeline" }, timelineFault.element, timeline.element);
-  let asTable = false;
-  /** @type {DrawnRun | null} */
-  let drawn = null;
-
-  /** @param {boolean} next */
-  function show(next) {
-    asTable = next;
-    if (drawn) update(drawn);
-  }
+  let drawnTimes = "";
 
   /** @param {DrawnRun} value */
   function update(value) {
-    drawn = value;
     const { known, nodes, place, chosen, now, again } = value;
     const { picture, geometry, timeline: times, problems } = known;
-    [...segments.children].forEach((one, number) => setAttribute(one, "aria-pressed", String(asTable === (number === 1))));
+    const asTable = place.query.nodes?.[0] === "table";
+    modes.update([
+      { key: "graph", words: "Graph", href: formatFragment(withQuery(place, { nodes: undefined })), chosen: !asTable },
+      { key: "table", words: "Table", href: formatFragment(withQuery(place, { nodes: "table" })), chosen: asTable },
+    ]);
     const part = asTable ? table : graph;
     if (body.firstElementChild !== part.element) body.replaceChildren(part.element);
     const fault = problems.picture ?? problems.geometry ?? null;
-    graphFault.update(fault && problemBanner(fault, again));
+    graphFault.update(fault && faultBanner(fault, place, again));
     timelineFault.update(problems.timeline ? problemBanner(problems.timeline, again) : null);
     const isPast = place.at !== undefined;
     const count = Object.keys(geometry?.nodes ?? {}).length;
@@ -80,7 +73,10 @@ export function createRunDrawings({ choose, chooseVisit, chooseIteration, reshap
       node: chosen,
       again: isPast ? new Set(known.again) : undefined,
     });
-    if (!times) return;
+    // The axis moves on with the seconds, and not with every event.
+    const key = JSON.stringify([place.run, times?.seq, chosen, place.at, picture.seq, Math.floor(now)]);
+    if (!times || key === drawnTimes) return;
+    drawnTimes = key;
     timeline.update({
       timeline: times,
       nodes: nodesInOrder(geometry).map((name) => ({
@@ -95,4 +91,17 @@ export function createRunDrawings({ choose, chooseVisit, chooseIteration, reshap
   }
 
   return { graph: graphPane, timeline: timelinePane, tools: timeline.tools, update };
+}
+
+/**
+ * A checkpoint that is not there, or was retired, has one way out: now.
+ * @param {import("../shapes.js").Problem} fault
+ * @param {import("../pure/fragments.js").Place} place
+ * @param {() => void} again
+ */
+function faultBanner(fault, place, again) {
+  const banner = problemBanner(fault, again);
+  if (place.at === undefined || fault.status !== 404) return banner;
+  const action = { words: "Back to now", act: () => void (location.hash = formatFragment(placeAt(place, null))) };
+  return { ...banner, title: `There is no event @${place.at} to show`, action };
 }
