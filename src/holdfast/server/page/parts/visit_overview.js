@@ -38,8 +38,8 @@ export function createOverview() {
   return {
     element: element(
       "div",
-      { class: "overview" },
-      element("div", { class: "overview-main" }, none, error.element, attempts, left.element, items.element),
+      { class: "visit" },
+      element("div", { class: "visit-main" }, none, error.element, attempts, left.element, items.element),
       side.element,
     ),
     update(view) {
@@ -76,7 +76,7 @@ export function createVisitSide() {
   return {
     element: element(
       "aside",
-      { class: "overview-side", "aria-label": "About this visit" },
+      { class: "visit-side", "aria-label": "About this visit" },
       why.element,
       steps.element,
       facts.element,

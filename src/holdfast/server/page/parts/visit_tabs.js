@@ -29,7 +29,7 @@ export function createBodies(app) {
     steps: createSlot("panel-pad", ({ visit }) => stepRows(visit)),
     stream: {
       ...stream,
-      element: element("div", { class: "overview" }, element("div", { class: "overview-main" }, stream.element), side.element),
+      element: element("div", { class: "visit" }, element("div", { class: "visit-main" }, stream.element), side.element),
       /** @param {any} view */
       update(view) {
         const { node, iteration, execution, item } = view.visit;
