@@ -48,6 +48,8 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   let taken = new Set();
   /** @type {Map<EdgeLine, SVGElement>} */
   let drawnLines = new Map();
+  /** @type {Map<string, SVGElement>} */
+  let drawnSigns = new Map();
   /** @type {Shape} */
   let shape = { open: [], alone: [] };
   /** @type {Set<string>} */
@@ -90,7 +92,12 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     laidOutAt = value.at;
     taken = new Set();
     drawnLines = new Map(layout.lines.map((line) => [line, createLine(line)]));
-    lines.replaceChildren(...drawnLines.values(), ...layout.boxes.flatMap(createSigns));
+    drawnSigns = new Map();
+    for (const box of layout.boxes) {
+      const d = signPath(box);
+      if (d) drawnSigns.set(box.name, drawing("path", { class: "edge-sign", d }));
+    }
+    lines.replaceChildren(...drawnLines.values(), ...drawnSigns.values());
     setAttribute(lines, "width", layout.width);
     setAttribute(lines, "height", layout.height);
     overview.show(layout);
@@ -139,6 +146,13 @@ export function createGraph({ choose, chooseIteration, reshape }) {
       setAttribute(drawn, "class", next.has(line) ? "edge taken" : "edge");
       if (next.has(line)) lines.append(drawn); // it covers the others where lines meet
     }
+    const met = new Set(
+      [...next].flatMap((line) => [line.target === "END" ? "END" : "", line.branch ? line.source : "", "START"]),
+    );
+    for (const [name, sign] of drawnSigns) {
+      setAttribute(sign, "class", met.has(name) ? "edge-sign taken" : "edge-sign");
+      if (next.size !== taken.size) lines.append(sign); // and signs cover all lines
+    }
     taken = next;
   }
 
@@ -150,16 +164,18 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     reveal(name);
   }
 
-  /** Scroll a box into view, in the graph alone. @param {string} name */
+  /** Scroll a box that is out of view to the middle, in the graph alone. @param {string} name */
   function reveal(name) {
     const box = net.boxes.get(name);
     if (!box) return;
-    const [x, y, right, below] = [box.x, box.y, box.x + box.w, box.y + box.h].map((place) => place * scale);
-    const { scrollLeft: left, scrollTop: top, clientWidth, clientHeight } = scroller;
-    scroller.scrollTo({
-      left: x < left ? x - 16 : right > left + clientWidth ? right - clientWidth + 16 : left,
-      top: y < top ? y - 16 : below > top + clientHeight ? below - clientHeight + 16 : top,
-    });
+    const { scrollLeft, scrollTop, clientWidth, clientHeight } = scroller;
+    const into = (
+      /** @type {number} */ start,
+      /** @type {number} */ size,
+      /** @type {number} */ from,
+      /** @type {number} */ room,
+    ) => (start * scale >= from && (start + size) * scale <= from + room ? from : (start + size / 2) * scale - room / 2);
+    scroller.scrollTo({ left: into(box.x, box.w, scrollLeft, clientWidth), top: into(box.y, box.h, scrollTop, clientHeight) });
   }
 
   nodes.addEventListener("keydown", (event) => {
@@ -214,14 +230,12 @@ const createLine = (line) =>
   );
 
 /** START and END, and the diamond of a branch. @param {Box} box */
-function createSigns({ kind, x, y, w, diamond }) {
-  const signs = [];
-  const half = w / 2;
-  if (kind === "start" || kind === "end")
-    signs.push(drawing("circle", { class: "edge-end", cx: x + half, cy: y + half, r: half - 1 }));
-  if (kind === "end") signs.push(drawing("circle", { class: "edge-dot", cx: x + half, cy: y + half, r: 2 }));
-  if (diamond) signs.push(drawing("path", { class: "edge-end", d: `M${diamond[0]} ${diamond[1] - 6}l6 6-6 6-6-6z` }));
-  return signs;
+function signPath({ kind, x, y, w, diamond }) {
+  if (diamond) return `M${diamond[0]} ${diamond[1] - 6}l6 6-6 6-6-6z`;
+  const r = w / 2 - 1;
+  const circle = (/** @type {number} */ r) =>
+    `M${x + w / 2 - r} ${y + w / 2}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0-${2 * r} 0`;
+  return kind === "start" ? circle(r) : kind === "end" ? circle(r) + circle(1) : null;
 }
 
 /**

@@ -31,9 +31,8 @@ export function createNodeTable({ choose }) {
     keyOf: (row) => row.name,
     open: (row) => choose(row.name),
   });
-  table.element.classList.add("node-table");
   return {
-    element: table.element,
+    element: element("div", { class: "node-table" }, table.element),
     move: table.move,
     update(value) {
       const net = netOf(value.picture);

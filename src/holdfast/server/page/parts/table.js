@@ -125,7 +125,7 @@ export function createTable({ caption, columns, keyOf, open }) {
       drawWindow();
     });
   };
-  addEventListener("scroll", onScroll, { passive: true });
+  addEventListener("scroll", onScroll, { passive: true, capture: true }); // also of a pane that scrolls by itself
   addEventListener("resize", onScroll);
 
   return {

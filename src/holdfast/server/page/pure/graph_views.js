@@ -71,6 +71,7 @@ export function viewBox({ picture, states, now, again }, net, name) {
     now,
     again: again?.has(name),
     chosen: states.chosen[name],
+    loops: net.from.get(name)?.some((line) => line.kind === "loop"),
     missing: mark ? 0 : missingBefore(net, states, name),
   });
 }

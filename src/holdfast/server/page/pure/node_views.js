@@ -22,6 +22,7 @@ import { cutMiddle, duration, number, plural, span, timeOfDay } from "./words.js
  * @property {number} now
  * @property {boolean} [again]
  * @property {string[]} [chosen]  the targets that its branch chose
+ * @property {boolean} [loops]  its branch may lead back
  * @property {number} [missing]  how many nodes it still waits for, if others of those that lead to it are done
  */
 
@@ -64,7 +65,7 @@ function timeOf(mark, now) {
  * @param {Around} around
  * @returns {Note[]}
  */
-function notesOf(facts, mark, look, { now, again, chosen = [], missing = 0 }) {
+function notesOf(facts, mark, look, { now, again, chosen = [], loops, missing = 0 }) {
   /** @type {(words: string) => Note[]} */
   const quiet = (words) => [{ words, tone: "rest" }];
   if (again) return quiet("runs again");
@@ -74,7 +75,7 @@ function notesOf(facts, mark, look, { now, again, chosen = [], missing = 0 }) {
   const counts = countsOf(mark);
   if (DONE.has(mark.status)) {
     const [first] = chosen;
-    if (first) return quiet(`${mark.iteration > 1 ? `iteration ${mark.iteration} ` : ""}→ ${chosen.join(", ")}`);
+    if (first) return quiet(`${loops || mark.iteration > 1 ? `iteration ${mark.iteration} ` : ""}→ ${chosen.join(", ")}`);
     if (mark.status === "skipped") return quiet(["skipped", ...counts].join(" · "));
     return quiet(mark.iteration > 1 ? `${mark.iteration} iterations` : plural(Math.max(1, mark.tries ?? 1), "attempt"));
   }
