@@ -308,11 +308,13 @@ export function actShapes(acts, scale, width) {
  * Times along the axis, and how long each folded time is. A label that would touch another is left out.
  * @param {TimeScale} scale
  * @param {number} width
+ * @param {{ seq: number, at: number } | null} [checkpoint]  its name is on the axis too
  * @returns {Shape[]}
  */
-export function axisShapes(scale, width) {
+export function axisShapes(scale, width, checkpoint = null) {
+  const head = checkpoint && place(scale, checkpoint.at, checkpoint.at);
   /** @type {[number, number][]} */
-  const taken = [];
+  const taken = head ? [[head.x - 20, head.x + 20]] : [];
   /** @type {Shape[]} */
   const shapes = [];
   /** @param {string} look @param {number} x @param {string} words @param {"start" | "middle"} anchor */
