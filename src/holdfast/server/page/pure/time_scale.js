@@ -117,9 +117,15 @@ function ticksOf(stretch, perSecond) {
   for (let count = 1; stretch.from + count * step < stretch.to; count += 1) {
     const x = stretch.x + count * step * perSecond;
     const after = count * step;
-    ticks.push({ x, words: `+${after < 60 ? `${Number(after.toFixed(1))} s` : span(after)}` });
+    ticks.push({ x, words: `+${after < 60 ? `${Number(after.toFixed(1))} s` : tickWords(after)}` });
   }
   return ticks;
+}
+
+/** "1 min", "1 min 40 s", "1 h 30 min": a tick is exact. @param {number} seconds  a minute or more */
+function tickWords(seconds) {
+  const rest = seconds % 60;
+  return seconds < 3600 ? `${Math.floor(seconds / 60)} min${rest ? ` ${rest} s` : ""}` : span(seconds);
 }
 
 /** @param {Stretch[]} stretches @param {number} at */
