@@ -25,7 +25,7 @@ export function createStory({ choose }) {
   const draws = keepChildren(
     list,
     (/** @type {StoryEntry} */ entry) => entry.key,
-    () => createEntry(choose, () => view?.now ?? 0),
+    (entry) => createEntry(entry, choose, () => view?.now ?? 0),
   );
   /** @type {StoryView | null} */
   let view = null;
@@ -51,18 +51,24 @@ export function createStory({ choose }) {
 }
 
 /**
+ * An entry about a node is a button that chooses it.
+ * @param {StoryEntry} first
  * @param {(choice: { node: string }) => void} choose
  * @param {() => number} now
  * @returns {import("../shell/elements.js").Part<StoryEntry>}
  */
-function createEntry(choose, now) {
-  /** @type {string | undefined} */
-  let node;
+function createEntry(first, choose, now) {
+  let node = first.node;
   let drawn = "";
-  const [mark, title, detail] = [element("span", { class: "story-mark" }), element("p", {}), element("p", { class: "hint" })];
+  const [mark, title, detail] = [
+    element("span", { class: "story-mark" }),
+    element("span", {}),
+    element("span", { class: "hint" }),
+  ];
   const [time, gap] = [element("time", { class: "hint" }), element("span", { class: "tag" })];
-  // A tap on an entry chooses its node; with a keyboard, the graph and its table do.
-  const body = element("div", { class: "story-body", onclick: () => node && choose({ node }) }, title, detail);
+  const body = node
+    ? button("story-body", () => node && choose({ node }), title, detail)
+    : element("div", { class: "story-body" }, title, detail);
   const gapRow = element("div", { class: "story-gap" }, gap);
   const host = element("li", {}, mark, body, time, gapRow);
   return {

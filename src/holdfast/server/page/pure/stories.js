@@ -25,6 +25,7 @@ import { duration, number, span } from "./words.js";
 
 /** How many nodes one entry names. */
 const TOGETHER_MAX = 6;
+const SLACK_S = 0.001;
 
 /**
  * @param {Timeline} timeline
@@ -38,7 +39,8 @@ export function storyOf(timeline, now) {
     ...timeline.waits.flatMap(waitEntry),
     ...timeline.acts.map(actEntry),
   ].sort((a, b) => a.at - b.at);
-  return withGaps(together(told), timeline, now).reverse();
+  const { from, to } = wholeTime(timeline, now);
+  return together(told, foldedGaps(busyTimes(timeline, now), from, to)).reverse();
 }
 
 /** @param {string} text */
@@ -62,7 +64,8 @@ const ENDS = { running: "runs", waiting: "began to wait" };
  */
 function attemptEntry(bar, timeline) {
   const at = bar.ended_at ?? bar.started_at;
-  const which = bar.attempt > 1 || bar.status === "failed" || bar.status === "crashed" ? ` attempt ${bar.attempt}` : "";
+  const round = bar.iteration > 1 ? ` iteration ${bar.iteration}` : "";
+  const which = round + (bar.attempt > 1 || bar.status === "failed" || bar.status === "crashed" ? ` attempt ${bar.attempt}` : "");
   const end = (ENDS[bar.status] ?? bar.status) + (failsRun(bar) ? ", run failed" : "");
   const retry = bar.retry_at && bar.ended_at ? `, retried after ${span(bar.retry_at - bar.ended_at)}` : "";
   const spent = (bar.ended_at ?? null) === null ? "" : duration(at - bar.started_at);
@@ -79,7 +82,7 @@ function attemptEntry(bar, timeline) {
 
 /** Who died, and who continued: "w-2a9 was killed; w-7c1 took over". @param {AttemptSpan} bar @param {Timeline} timeline */
 function crashWords(bar, { holders }) {
-  const number = holders.findIndex((one) => one.end === "died" && (one.ended_at ?? 0) >= (bar.ended_at ?? 0) - 0.001);
+  const number = holders.findIndex((one) => one.end === "died" && (one.ended_at ?? 0) >= (bar.ended_at ?? 0) - SLACK_S);
   if (number < 0) return "its process died";
   const after = holders[number + 1];
   return `${holderName(holders[number])} was killed${after ? `; ${holderName(after)} took over` : ""}`;
@@ -120,37 +123,26 @@ const actEntry = (act) => ({
 });
 
 /**
- * Tell in one entry what completed in a row: "reserve, fraud_check".
- * @param {StoryEntry[]} entries
+ * Tell in one entry what completed in a row: "reserve, fraud_check". Idle time parts entries, and is named by the later one.
+ * @param {StoryEntry[]} entries  oldest first
+ * @param {import("./time_scale.js").Span[]} gaps
  * @returns {StoryEntry[]}
  */
-function together(entries) {
+function together(entries, gaps) {
   /** @type {StoryEntry[]} */
   const told = [];
   for (const entry of entries) {
     const last = told[told.length - 1];
-    const isPlain = entry.glyph === "completed" && entry.key.startsWith("attempt");
+    const gap = last && gaps.find((one) => last.at <= one.start + SLACK_S && entry.at >= one.end - SLACK_S);
     const names = last?.title.filter((part) => part.code).length ?? 0;
-    if (isPlain && last?.glyph === "completed" && last.key.startsWith("attempt") && names < TOGETHER_MAX) {
+    if (!gap && isPlain(entry) && last && isPlain(last) && names < TOGETHER_MAX) {
       last.title = [...last.title, plain(", "), ...entry.title];
       last.detail = `${last.detail}, ${entry.detail}`;
       [last.at, last.node] = [entry.at, entry.node];
-    } else told.push({ ...entry });
+    } else told.push(gap ? { ...entry, gap: span(gap.end - gap.start) } : { ...entry });
   }
   return told;
 }
 
-/**
- * Name the idle time before the first entry that follows it.
- * @param {StoryEntry[]} entries  oldest first
- * @param {Timeline} timeline
- * @param {number} now
- */
-function withGaps(entries, timeline, now) {
-  const { from, to } = wholeTime(timeline, now);
-  for (const gap of foldedGaps(busyTimes(timeline, now), from, to)) {
-    const next = entries.findIndex((entry) => entry.at >= gap.end - 0.001);
-    if (next > 0) entries[next].gap = span(gap.end - entries[next - 1].at > 0 ? gap.end - gap.start : 0);
-  }
-  return entries;
-}
+/** @param {StoryEntry} entry */
+const isPlain = (entry) => entry.glyph === "completed" && entry.key.startsWith("attempt");
