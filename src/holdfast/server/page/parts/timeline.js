@@ -97,7 +97,7 @@ export function createTimeline({ choose }) {
     const shown = shownRows(all, { hideCompleted: isLong && hide.isOn(), chosen });
     const acts = drawnActs(timeline);
     const isRunning = timeline.attempts.some((bar) => bar.status === "running");
-    axis.update(axisShapes(scale, width));
+    axis.update(axisShapes(scale, width, checkpoint));
     held.update(heldShapes(timeline.holders, holderGaps(timeline), scale, now));
     people.update(actShapes(acts, scale, width));
     peopleRow.hidden = !acts.length;

@@ -8,6 +8,8 @@ export const FOLD_MAX_PX = 62;
 /** A gap is folded if it is longer than this many median attempts, and than this share of the whole span. */
 const MEDIANS = 5;
 const SHARE = 0.1;
+/** How much of the time that is drawn to scale follows an attempt before a fold: room for words about its end. */
+const MARGIN = 0.08;
 const TICK_PX = 90;
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
 
@@ -76,9 +78,13 @@ export function foldedGaps(busy, from, to) {
  * @returns {Stretch[]}
  */
 function layStretches(gaps, from, to, width) {
-  const folds = gaps.map((gap) => foldWidth(span(gap.end - gap.start)));
+  const names = gaps.map((gap) => span(gap.end - gap.start));
+  const folds = names.map(foldWidth);
   const left = Math.max(1, width - folds.reduce((sum, one) => sum + one, 0));
-  const open = Math.max(0.001, to - from - gaps.reduce((sum, gap) => sum + gap.end - gap.start, 0));
+  const busy = to - from - gaps.reduce((sum, gap) => sum + gap.end - gap.start, 0);
+  /** @param {Span} gap */
+  const foldStart = (gap) => (gap.start > from ? gap.start + Math.min(MARGIN * busy, (gap.end - gap.start) / 2) : from);
+  const open = Math.max(0.001, to - from - gaps.reduce((sum, gap) => sum + gap.end - foldStart(gap), 0));
   /** @type {Stretch[]} */
   const laid = [];
   let x = 0;
@@ -89,8 +95,8 @@ function layStretches(gaps, from, to, width) {
     [x, at] = [x + wide, until];
   };
   gaps.forEach((gap, number) => {
-    add(gap.start, ((gap.start - at) / open) * left, "");
-    add(gap.end, folds[number], span(gap.end - gap.start));
+    add(foldStart(gap), ((foldStart(gap) - at) / open) * left, "");
+    add(gap.end, folds[number], names[number]);
   });
   add(to, ((to - at) / open) * left, "");
   return laid;
@@ -111,9 +117,15 @@ function ticksOf(stretch, perSecond) {
   for (let count = 1; stretch.from + count * step < stretch.to; count += 1) {
     const x = stretch.x + count * step * perSecond;
     const after = count * step;
-    ticks.push({ x, words: `+${after < 60 ? `${Number(after.toFixed(1))} s` : span(after)}` });
+    ticks.push({ x, words: `+${after < 60 ? `${Number(after.toFixed(1))} s` : tickWords(after)}` });
   }
   return ticks;
+}
+
+/** "1 min", "1 min 40 s", "1 h 30 min": a tick is exact. @param {number} seconds  a minute or more */
+function tickWords(seconds) {
+  const rest = seconds % 60;
+  return seconds < 3600 ? `${Math.floor(seconds / 60)} min${rest ? ` ${rest} s` : ""}` : span(seconds);
 }
 
 /** @param {Stretch[]} stretches @param {number} at */

@@ -24,6 +24,8 @@ export const AXIS_PX = 25;
 const MIDDLE = ROW_PX / 2;
 const BAR_PX = 16;
 const LANE_PX = 3;
+/** A narrower bar has no number. */
+const WORDS_PX = 18;
 const TEXT_Y = MIDDLE + 4;
 const HELD_Y = 20;
 
@@ -107,11 +109,15 @@ export function rowShapes(row, scale, now) {
 function visibleBars(bars, scale, now) {
   /** @type {[AttemptSpan, { x: number, width: number }][]} */
   const seen = [];
+  /** @type {Map<string, number>} */
+  const ends = new Map();
   for (const bar of bars) {
     const found = place(scale, bar.started_at, bar.ended_at ?? now);
-    const last = seen[seen.length - 1];
-    const hides = last && last[0].item === bar.item && toneOf(last[0].status) === toneOf(bar.status);
-    if (found && !(hides && found.x + found.width <= last[1].x + Math.max(1.5, last[1].width))) seen.push([bar, found]);
+    if (!found) continue;
+    const look = `${bar.item} ${toneOf(bar.status)}`;
+    if (found.x + found.width <= (ends.get(look) ?? -1)) continue;
+    seen.push([bar, found]);
+    ends.set(look, found.x + Math.max(1.5, found.width));
   }
   return seen;
 }
@@ -127,7 +133,7 @@ function wholeBar([bar, found], bars, now, next) {
   const width = Math.max(3, found.width);
   const tone = toneOf(bar.status);
   const y = MIDDLE - BAR_PX / 2;
-  const words = barWords(bar, bars).find((one) => wide(one) + 12 <= width);
+  const words = width < WORDS_PX ? undefined : barWords(bar, bars).find((one) => wide(one) + 12 <= width);
   const shapes = [barShape(bar, now, { x: found.x, width, y, height: BAR_PX, rx: 3 })];
   if (words) shapes.push(text(`bar ${bar.seq}`, `bar-words ink-${tone}`, found.x + 7, TEXT_Y, words));
   const end = found.x + width + 6;
@@ -175,7 +181,7 @@ function waitShapes(wait, scale, now, y, isThin = false) {
   const end = found.x + found.width;
   if (asks) {
     const line = path(key, look, `M${found.x + 7} ${y}H${Math.max(end, found.x + 9)}`, wait.reason);
-    return isThin ? [line] : [line, path(`mark ${key}`, `mark ask${undone}`, diamond(found.x, y), wait.reason)];
+    return isThin ? [line] : [line, path(`mark ${key}`, `gem ask${undone}`, diamond(found.x, y), wait.reason)];
   }
   const room = widestRoom(scale, found.x, end);
   const words = isThin ? undefined : waitWords(wait).find((one) => wide(one) + 20 <= room.width);
@@ -294,7 +300,7 @@ export function actShapes(acts, scale, width) {
   return seen.flatMap(({ act, x }, number) => {
     const whole = actWords(act) + (act.reason ? `: “${act.reason}”` : "");
     const until = seen[number + 1]?.x ?? width;
-    const mark = path(`act ${act.seq}`, "mark accent", diamond(x, MIDDLE), whole);
+    const mark = path(`act ${act.seq}`, "gem accent", diamond(x, MIDDLE), whole);
     const words = [whole, actWords(act)];
     const right = words.find((one) => x + 10 + wide(one) <= until - 8);
     const left = words.find((one) => x - 10 - wide(one) >= free);
@@ -308,11 +314,13 @@ export function actShapes(acts, scale, width) {
  * Times along the axis, and how long each folded time is. A label that would touch another is left out.
  * @param {TimeScale} scale
  * @param {number} width
+ * @param {{ seq: number, at: number } | null} [checkpoint]  its name is on the axis too
  * @returns {Shape[]}
  */
-export function axisShapes(scale, width) {
+export function axisShapes(scale, width, checkpoint = null) {
+  const head = checkpoint && place(scale, checkpoint.at, checkpoint.at);
   /** @type {[number, number][]} */
-  const taken = [];
+  const taken = head ? [[head.x - 20, head.x + 20]] : [];
   /** @type {Shape[]} */
   const shapes = [];
   /** @param {string} look @param {number} x @param {string} words @param {"start" | "middle"} anchor */

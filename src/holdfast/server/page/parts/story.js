@@ -1,0 +1,90 @@
+// The story of a run on a phone: what happened, newest first.
+
+import { storyOf } from "../pure/stories.js";
+import { age, fullInstant, instant } from "../pure/words.js";
+import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
+
+/**
+ * @typedef {import("../pure/stories.js").StoryEntry} StoryEntry
+ * @typedef {{ timeline: import("../shapes.js").Timeline, now: number }} StoryView
+ */
+
+/** How many entries are shown at first, and added each time. */
+const STEP = 50;
+
+/**
+ * @param {{ choose: (choice: { node: string }) => void }} options
+ * @returns {import("../shell/elements.js").Part<StoryView>}
+ */
+export function createStory({ choose }) {
+  const list = element("ol", { class: "story-list", "aria-label": "Story, newest first" });
+  const more = button("button", () => {
+    shown += STEP;
+    draw();
+  });
+  const draws = keepChildren(
+    list,
+    (/** @type {StoryEntry} */ entry) => entry.key,
+    (entry) => createEntry(entry, choose, () => view?.now ?? 0),
+  );
+  /** @type {StoryView | null} */
+  let view = null;
+  /** @type {StoryEntry[]} */
+  let entries = [];
+  let shown = STEP;
+
+  function draw() {
+    draws(entries.slice(0, shown));
+    more.hidden = entries.length <= shown;
+    setText(more, `Show ${Math.min(STEP, entries.length - shown)} older`);
+  }
+
+  return {
+    element: element("div", { class: "story" }, list, more),
+    update(next) {
+      if (view?.timeline.run_id !== next.timeline.run_id) shown = STEP;
+      if (view?.timeline !== next.timeline) entries = storyOf(next.timeline, next.now);
+      view = next;
+      draw();
+    },
+  };
+}
+
+/**
+ * An entry about a node is a button that chooses it.
+ * @param {StoryEntry} first
+ * @param {(choice: { node: string }) => void} choose
+ * @param {() => number} now
+ * @returns {import("../shell/elements.js").Part<StoryEntry>}
+ */
+function createEntry(first, choose, now) {
+  let node = first.node;
+  let drawn = "";
+  const [mark, title, detail] = [
+    element("span", { class: "story-mark" }),
+    element("span", {}),
+    element("span", { class: "hint" }),
+  ];
+  const [time, gap] = [element("time", { class: "hint" }), element("span", { class: "tag" })];
+  const body = node
+    ? button("story-body", () => node && choose({ node }), title, detail)
+    : element("div", { class: "story-body" }, title, detail);
+  const gapRow = element("div", { class: "story-gap" }, gap);
+  const host = element("li", {}, mark, body, time, gapRow);
+  return {
+    element: host,
+    update(entry) {
+      node = entry.node;
+      if (entry.glyph !== drawn) mark.replaceChildren(glyph(entry.glyph, entry.turns ? "turns" : ""));
+      drawn = entry.glyph;
+      setAttribute(mark, "data-tone", entry.tone);
+      setSentence(title, entry.title);
+      setText(detail, entry.detail);
+      detail.hidden = !entry.detail;
+      setText(time, entry.turns ? age(now() - entry.at) : instant(entry.at, now()).replace(/^(\d\d:\d\d):\d\d$/, "$1"));
+      setAttribute(time, "title", fullInstant(entry.at));
+      setText(gap, entry.gap ?? "");
+      gapRow.hidden = !entry.gap;
+    },
+  };
+}
