@@ -43,7 +43,8 @@ function drawLines(picture, found, width) {
   const x = (/** @type {number} */ part) => 6 + part * length;
   const from = x(lines.shared);
   const bend = Math.min(BEND_PX, Math.max(8, x(lines.b) - from));
-  const curve = `M${from} ${TOP}c${bend / 2} 0 ${bend / 2} ${BOTTOM - TOP} ${bend} ${BOTTOM - TOP}H${Math.max(from + bend, x(lines.b))}`;
+  const [half, fall] = [bend / 2, BOTTOM - TOP];
+  const curve = `M${from} ${TOP}c${half} 0 ${half} ${fall} ${bend} ${fall}H${Math.max(from + bend, x(lines.b))}`;
   const { shared } = found;
   picture.replaceChildren(
     drawing("path", { class: "line-b", d: shared ? curve : `M6 ${BOTTOM}H${x(lines.b)}` }),

@@ -6,6 +6,7 @@ import { formatFragment } from "../pure/fragments.js";
 import { EDITS, bodyOf, nodeWords, placeOptions, previewRows, whatChanged, whyOff } from "../pure/previews.js";
 import { faultsIn } from "../pure/questions.js";
 import { instant, markNames } from "../pure/words.js";
+import { isRefusal } from "../shell/api.js";
 import { button, element, glyph, setSentence, setText } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createCopyButton } from "./command.js";
@@ -37,7 +38,7 @@ const REPEATS = [
  * @param {Asked} asked
  */
 export function openPreview(app, asked) {
-  const key = crypto.randomUUID(); // made once: a second click sends the same request
+  let key = crypto.randomUUID(); // a second click sends the same request
   const { checkpoint } = asked.options;
   const hasPlace = typeof checkpoint === "number" && (asked.verb === "resume" || asked.verb === "fork");
   let { verb } = asked;
@@ -54,7 +55,8 @@ export function openPreview(app, asked) {
   const why = element("span", { class: "hint" });
   const act = button("button filled", () => void send(), asked.label);
   const copy = createCopyButton(() => preview?.command ?? "", "Copy command", "words");
-  const edit = button("quiet-button edit-state", () => void openEditor(), verb === "skip" ? "Give a result…" : "Edit state first…");
+  const editWords = verb === "skip" ? "Give a result…" : "Edit state first…";
+  const edit = button("quiet-button edit-state", () => void openEditor(), editWords);
   const close = button("icon-button", () => dialog.close(), glyph("close"), element("span", { class: "unseen" }, "Close"));
   const reason = element("input", {
     class: "field",
@@ -150,7 +152,11 @@ export function openPreview(app, asked) {
     // Ticks and choices keep their elements, and so the focus, while what follows from them is shown anew.
     if (nodes !== confirmed) {
       confirmed = nodes;
-      confirms.replaceChildren(...(next.confirm.length ? [createConfirm(app, next, decision, () => (decide(), void look()))] : []));
+      const decided = () => {
+        decide();
+        void look();
+      };
+      confirms.replaceChildren(...(next.confirm.length ? [createConfirm(app, next, decision, decided)] : []));
     }
     const rows = previewRows(next).map((row) =>
       createRow(
@@ -185,6 +191,7 @@ export function openPreview(app, asked) {
       return asked.done(answer.value, verb);
     }
     const { problem } = answer;
+    if (isRefusal(problem)) key = crypto.randomUUID(); // the next attempt is another request
     if (problem.status === 412 && problem.preview) {
       const changed = whatChanged(preview, problem.preview);
       banner.update({
@@ -272,8 +279,9 @@ function createChoice(node, decision, changed) {
 function createRefusal(preview, close) {
   const ways = preview.remedies.map((remedy) => {
     const action = remedy.verb === preview.verb ? null : actionFor(preview.run_id, remedy);
-    const act = action && element("a", { class: "button small", href: formatFragment(action.place), onclick: close }, `${action.label}…`);
-    return element("p", {}, `${remedy.words}: `, act ?? element("code", {}, remedy.command));
+    if (!action) return element("p", {}, `${remedy.words}: `, element("code", {}, remedy.command));
+    const link = { class: "button small", href: formatFragment(action.place), onclick: close };
+    return element("p", {}, `${remedy.words}: `, element("a", link, `${action.label}…`));
   });
   const row = createRow("failed", "fail", "Refused", 0, element("p", { dir: "auto" }, preview.refused ?? ""), ...ways);
   row.classList.add("refused");

@@ -112,7 +112,8 @@ export function editOf(before, text) {
     return { faults: [{ path: [], message: "Must be an object: field and value" }] };
   const given = /** @type {Record<string, unknown>} */ (after);
   const gone = Object.keys(before).filter((name) => !Object.hasOwn(given, name));
-  if (gone.length) return { faults: gone.map((name) => ({ path: [name], message: "A field cannot be taken away; set it to null" })) };
+  const message = "A field cannot be taken away; set it to null";
+  if (gone.length) return { faults: gone.map((name) => ({ path: [name], message })) };
   const changed = Object.entries(given).filter(([name, value]) => !Object.hasOwn(before, name) || !equal(before[name], value));
   return { edit: changed.length ? Object.fromEntries(changed) : null };
 }
