@@ -73,6 +73,7 @@ test("a node has its attempts in both runs, and how much longer one took", () =>
 
 test("a chosen node has the changes of its fields", () => {
   assert.equal(changesFor(FOUND, undefined).length, 2);
-  assert.deepEqual(changesFor(FOUND, "charge"), [FOUND.changes[1]]);
+  assert.deepEqual(changesFor(FOUND, "charge"), [{ operation: "set", path: ["receipt", "id"], note: "", was: {}, now: {} }]);
+  assert.equal(changesFor(FOUND, undefined)[0].note, "edited before B continued");
   assert.equal(changesFor(FOUND, "nowhere").length, 2);
 });

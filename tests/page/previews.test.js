@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { bodyOf, nodeWords, previewRows, whatChanged, whyOff } from "../../src/holdfast/server/page/pure/previews.js";
+import { bodyOf, editOf, nodeWords, previewRows, whatChanged, whyOff } from "../../src/holdfast/server/page/pure/previews.js";
 
 const node = (name, more = {}) => ({ node: name, first: 1, last: 1, status: "completed", at: 1, idempotent: true, ...more });
 const preview = (more = {}) => ({
@@ -51,6 +51,28 @@ test("what was decided is sent, and nothing else", () => {
   const ticked = { reason: "card updated", ticked: new Set(["ship"]), repeat: { ship: "run" } };
   assert.deepEqual(bodyOf(preview(), {}, ticked), { reason: "card updated", confirm: ["ship"] });
   assert.deepEqual(bodyOf(preview({ verb: "fork" }), {}, ticked), { reason: "card updated", repeat: { ship: "run" } });
+});
+
+test("an edited state is sent as the fields that changed, under the name that the verb has for it", () => {
+  const before = { card: "old", lines: [1, 2], note: null };
+  assert.deepEqual(editOf(before, JSON.stringify(before)), { edit: null });
+  const read = editOf(before, '{"note": null, "card": "new", "lines": [1, 2], "more": {"a": 1}}');
+  assert.deepEqual(read, { edit: { card: "new", more: { a: 1 } } });
+  const decision = { ...undecided, edit: read.edit };
+  assert.deepEqual(bodyOf({ verb: "fork" }, { checkpoint: 4 }, decision), { checkpoint: 4, edit: read.edit });
+  assert.deepEqual(bodyOf({ verb: "skip" }, { node: "pay" }, decision), { node: "pay", update: read.edit });
+  assert.deepEqual(bodyOf({ verb: "cancel" }, {}, decision), {});
+});
+
+test("a mistake in an edited state is named by its path, and turns the button off", () => {
+  assert.match(editOf({}, '{"a": }').faults[0].message, /^Not valid JSON/);
+  assert.deepEqual(editOf({}, "[1]").faults, [{ path: [], message: "Must be an object: field and value" }]);
+  assert.deepEqual(
+    editOf({ a: 1, b: 2 }, '{"b": 3}').faults.map((fault) => fault.path),
+    [["a"]],
+  );
+  assert.deepEqual(editOf({}, ""), { edit: null });
+  assert.equal(whyOff(preview(), { ...undecided, faulty: true }), "The state is not valid");
 });
 
 test("a stale preview names what changed", () => {

@@ -4,6 +4,7 @@ import { formatFragment, withQuery } from "./pure/fragments.js";
 import { createBanner } from "./parts/banner.js";
 import { createTopBar } from "./parts/top_bar.js";
 import { askForToken } from "./parts/sign_in.js";
+import { createCompareScreen } from "./screens/compare.js";
 import { createDoctorScreen } from "./screens/doctor.js";
 import { createQuestionsScreen } from "./screens/questions.js";
 import { createRunScreen } from "./screens/run.js";
@@ -34,6 +35,7 @@ const SCREENS = {
   runs: createRunsScreen,
   run: createRunScreen,
   questions: createQuestionsScreen,
+  compare: createCompareScreen,
   workers: createWorkersScreen,
   doctor: createDoctorScreen,
   unknown: createUnknownScreen,

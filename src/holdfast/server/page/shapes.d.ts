@@ -146,6 +146,8 @@ export interface Change {
   path: string[];
   now?: Value | null;
   was?: Value | null;
+  /** Of the page: what is said in place of the operation. */
+  note?: string;
 }
 
 /** A line of a traceback; `own`: of the reader's code, not of Python or a package. */

@@ -3,6 +3,7 @@
 
 import { answerBody, answerCommand, closingWords, faultsIn, isAboutCrash, schemaOf } from "../pure/questions.js";
 import { button, element, setText } from "../shell/elements.js";
+import { isRefusal } from "../shell/api.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createCopyButton } from "./command.js";
 import { createSchemaForm } from "./schema_form.js";
@@ -23,13 +24,13 @@ import { createSchemaForm } from "./schema_form.js";
  * @param {QuestionDetails} details
  * @param {object} options
  * @param {string} options.program  how the server calls the command
- * @param {() => void} options.answered  the answer was accepted
- * @param {() => void} options.refused  it was not: the question may be closed
+ * @param {() => void} options.sent  the answer was sent: accepted, or refused because the question is closed, say
  * @returns {QuestionForm}
  */
-export function createQuestionForm(app, details, { program, answered, refused }) {
+export function createQuestionForm(app, details, { program, sent }) {
   const { run_id, question, outcomes } = details;
-  const key = crypto.randomUUID();
+  let key = crypto.randomUUID();
+  const id = `why-${key}`;
   const crash = isAboutCrash(question);
   const notes = crash ? Object.fromEntries(outcomes.map((one) => [one.answer ?? "", one.words])) : {};
   const form = createSchemaForm(schemaOf(question), crash ? "What to do" : "Answer", notes);
@@ -37,7 +38,7 @@ export function createQuestionForm(app, details, { program, answered, refused })
     { type: "object", default: {}, description: updateHelp(question.node) },
     `Result of ${question.node}`,
   );
-  const reason = element("input", { class: "field", id: `why-${key}`, placeholder: "Optional, recorded with your answer" });
+  const reason = element("input", { class: "field", id, placeholder: "Optional, recorded with your answer" });
   const banner = createBanner();
   const answer = button("button filled", () => void send(), "Answer");
   const copy = createCopyButton(() => command(), "Copy command", "words");
@@ -46,7 +47,7 @@ export function createQuestionForm(app, details, { program, answered, refused })
     { class: "answer-fields" },
     form.element,
     update.element,
-    element("div", { class: "form-field answer-reason" }, element("label", { for: `why-${key}` }, "Reason"), reason),
+    element("div", { class: "form-field answer-reason" }, element("label", { for: id }, "Reason"), reason),
   );
   const acts = element("footer", {}, answer, element("span", { class: "hint" }, `as ${app.meta().name}`), copy);
   const host = element("form", { class: "question-form", onsubmit: submit, oninput: draw }, banner.element, fields, acts);
@@ -77,16 +78,21 @@ export function createQuestionForm(app, details, { program, answered, refused })
     const body = answerBody(question, { answer: read.value, update: result.value, reason: reason.value.trim() });
     sending = true;
     draw();
-    const sent = await app.api.post(`runs/${run_id}/answer`, body, { key });
+    const reply = await app.api.post(`runs/${run_id}/answer`, body, { key });
     sending = false;
     draw();
-    if (sent.ok) return answered();
-    const faults = faultsIn(sent.problem, "answer");
-    const inUpdate = faultsIn(sent.problem, "update");
-    if (inUpdate.length) update.showFaults(inUpdate);
-    if (faults.length) form.showFaults(faults);
-    if (!faults.length && !inUpdate.length) banner.update(problemBanner(sent.problem, () => void send()));
-    return refused();
+    banner.update(null);
+    if (!reply.ok) showProblem(reply.problem);
+    sent();
+  }
+
+  /** @param {import("../shapes.js").Problem} problem */
+  function showProblem(problem) {
+    if (isRefusal(problem)) key = crypto.randomUUID(); // the next attempt is another request
+    const [wrong, wrongUpdate] = [faultsIn(problem, "answer"), faultsIn(problem, "update")];
+    if (wrongUpdate.length) update.showFaults(wrongUpdate);
+    if (wrong.length) form.showFaults(wrong);
+    if (!wrong.length && !wrongUpdate.length) banner.update(problemBanner(problem, () => void send()));
   }
 
   draw();
@@ -97,6 +103,10 @@ export function createQuestionForm(app, details, { program, answered, refused })
       const cards = /** @type {NodeListOf<HTMLInputElement>} */ (form.element.querySelectorAll("input[type=radio]"));
       cards[at - 1]?.click();
       cards[at - 1]?.focus();
+      const select = form.element.querySelector("select");
+      if (cards.length || !select || at >= select.options.length) return;
+      select.selectedIndex = at; // after the empty one
+      draw();
     },
     close(closing) {
       closed = closing !== null;

@@ -63,5 +63,6 @@ function createChip() {
 /** @param {string} run @param {import("../shapes.js").Remedy} remedy */
 function createWay(run, remedy) {
   const action = actionFor(run, remedy);
-  return action && element("a", { class: "button", href: formatFragment(action.place), title: remedy.words }, `${action.label}…`);
+  if (!action) return null;
+  return element("a", { class: "button", href: formatFragment(action.place), title: remedy.words }, `${action.label}…`);
 }

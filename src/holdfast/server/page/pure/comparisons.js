@@ -95,11 +95,20 @@ export function timeApart({ a, b, shared }) {
 }
 
 /**
- * The changes of the fields to which a node's results differ; all of them without a node.
+ * The changes of the fields to which a node's results differ; all of them without a node. A side that has no value says so, and a
+ * field that was edited before `b` continued is marked.
  * @param {Comparison} found
  * @param {string | undefined} node
+ * @returns {import("../shapes.js").Change[]}
  */
-export function changesFor({ changes, nodes }, node) {
-  const fields = nodes.find((one) => one.node === node)?.differs;
-  return fields ? changes.filter((change) => fields.includes(change.path[0])) : changes;
+export function changesFor(found, node) {
+  const fields = found.nodes.find((one) => one.node === node)?.differs;
+  const edited = editedFields(found);
+  return found.changes
+    .filter((change) => !fields || fields.includes(change.path[0]))
+    .map((change) => {
+      const isWhole = change.operation === "set" || change.operation === "unset";
+      const note = edited.includes(change.path[0]) ? "edited before B continued" : isWhole ? "" : change.operation;
+      return { ...change, note, ...(isWhole ? { was: change.was ?? {}, now: change.now ?? {} } : {}) };
+    });
 }

@@ -27,8 +27,8 @@ export function differencesOf(before, after, path = []) {
  * @param {import("../shapes.js").Change} change
  * @returns {ShownChange}
  */
-export function showChange({ operation, path, was = null, now = null }) {
-  const shown = { path: path.join("."), chip: operation, was, now };
+export function showChange({ operation, path, was = null, now = null, note }) {
+  const shown = { path: path.join("."), chip: note ?? operation, was, now };
   const [before, by] = [was?.value, now?.value];
   if (operation !== "add" || typeof before !== "number" || typeof by !== "number") return shown;
   const after = Number((before + by).toPrecision(12)); // 41.0 - 3.1 is not 37.9 in binary

@@ -1,5 +1,7 @@
 // Previews: what a verb would do, as rows for a reader; what has to be decided before it may be done; and what is sent then.
 
+import { equal } from "./differences.js";
+
 /**
  * @typedef {import("../shapes.js").Preview} Preview
  * @typedef {import("../shapes.js").PreviewNode} PreviewNode
@@ -17,7 +19,13 @@
  * @property {string} reason
  * @property {Set<string>} ticked  nodes that may run again although they are not idempotent
  * @property {Record<string, string>} repeat  of a fork: node -> "ask", "run" or "skip"
+ * @property {Record<string, unknown> | null} [edit]  fields that are changed before the run continues, or the result of a node
+ *   that is skipped
+ * @property {boolean} [faulty]  what was typed as such fields is not valid
  */
+
+/** Verb -> the field of its body that changes the state. @type {Record<string, "edit" | "update">} */
+export const EDITS = { resume: "edit", fork: "edit", skip: "update" };
 
 /**
  * The rows of a preview; empty ones are left out. The nodes that have to be confirmed come apart from these, first.
@@ -55,7 +63,8 @@ export function previewRows(preview) {
  * @param {Preview} preview
  * @param {Decision} decision
  */
-export function whyOff(preview, { ticked }) {
+export function whyOff(preview, { ticked, faulty }) {
+  if (faulty) return "The state is not valid";
   const open = preview.verb === "fork" ? [] : preview.confirm.filter((one) => !ticked.has(one.node));
   if (open.length) return open.length === 1 ? "Needs the tick above" : `Needs ${open.length} ticks above`;
   // A resume is refused until its nodes are confirmed; with the ticks, that reason is gone.
@@ -65,17 +74,48 @@ export function whyOff(preview, { ticked }) {
 
 /**
  * The body of the request that does what the preview shows.
- * @param {Preview} preview
- * @param {Record<string, unknown>} options  those with which the preview was made
+ * @param {{ verb: string }} preview
+ * @param {Record<string, unknown>} options  those with which the dialog was opened
  * @param {Decision} decision
  */
-export function bodyOf(preview, options, { reason, ticked, repeat }) {
+export function bodyOf(preview, options, { reason, ticked, repeat, edit }) {
   return {
     ...options,
+    ...(edit && preview.verb in EDITS ? { [EDITS[preview.verb]]: edit } : {}),
     ...(reason ? { reason } : {}),
     ...(preview.verb === "resume" && ticked.size ? { confirm: [...ticked] } : {}),
     ...(preview.verb === "fork" && Object.keys(repeat).length ? { repeat } : {}),
   };
+}
+
+/**
+ * The options for another verb at the same place: a run can be resumed or forked there.
+ * @param {Record<string, unknown>} options
+ */
+export const placeOptions = ({ checkpoint }) => ({ checkpoint });
+
+/**
+ * The fields that a reader has changed in a state that was shown as JSON, or what is wrong, by path.
+ * @param {Record<string, unknown>} before  the state as it was shown
+ * @param {string} text
+ * @returns {{ edit: Record<string, unknown> | null } | { faults: import("./schemas.js").Fault[] }}
+ */
+export function editOf(before, text) {
+  /** @type {unknown} */
+  let after;
+  try {
+    after = JSON.parse(text.trim() || "{}");
+  } catch (fault) {
+    return { faults: [{ path: [], message: `Not valid JSON: ${/** @type {Error} */ (fault).message}` }] };
+  }
+  if (typeof after !== "object" || after === null || Array.isArray(after))
+    return { faults: [{ path: [], message: "Must be an object: field and value" }] };
+  const given = /** @type {Record<string, unknown>} */ (after);
+  const gone = Object.keys(before).filter((name) => !Object.hasOwn(given, name));
+  const message = "A field cannot be taken away; set it to null";
+  if (gone.length) return { faults: gone.map((name) => ({ path: [name], message })) };
+  const changed = Object.entries(given).filter(([name, value]) => !Object.hasOwn(before, name) || !equal(before[name], value));
+  return { edit: changed.length ? Object.fromEntries(changed) : null };
 }
 
 /**

@@ -9,6 +9,7 @@ import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCommand } from "../parts/command.js";
 import { createQuestionForm } from "../parts/question_form.js";
 import { createQuestionSide } from "../parts/question_side.js";
+import { createRequests } from "../parts/requests.js";
 import { afterWait, createSkeleton } from "../parts/skeleton.js";
 import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
 import { keyHints } from "../shell/keyboard.js";
@@ -24,7 +25,14 @@ import { keyHints } from "../shell/keyboard.js";
  * @property {QuestionDetails} details
  * @property {HTMLElement} element
  * @property {import("../parts/question_form.js").QuestionForm | null} form  null if the token may not answer
- * @property {(details: QuestionDetails) => void} update
+ * @property {boolean} waits  an answer was given that no process has carried out yet
+ * @property {(details: QuestionDetails, facts: Facts) => void} update
+ *
+ * @typedef {object} Facts  what is known about its run
+ * @property {Record<string, import("../shapes.js").NodeMark>} marks
+ * @property {any} visit  of a node that crashed
+ * @property {import("../shapes.js").RunRequest[]} requests
+ * @property {import("../shapes.js").Row | null} row
  */
 
 const REFRESH_S = 5;
@@ -97,19 +105,25 @@ export function createQuestionsScreen(app) {
     stopWaiting();
     if ("problem" in answer) return problem.update(problemBanner(answer.problem, () => void load()));
     problem.update(null);
+    const waited = list?.fresh.length ?? 0;
     list = receiveQuestions(list, answer.open);
+    if (list.fresh.length > waited) app.announce("questions", plural(list.fresh.length, "new question"));
     return choosePlace();
   }
 
-  /** Open what the address names; without that, the first question. */
+  /** Open what the address names; without that, the first question, which then stays. */
   function choosePlace() {
     const [run] = place.query.run ?? [];
     const [key] = place.query.key ?? [];
-    const first = list?.shown.find((one) => !run || (one.run_id === run && (!key || one.question.key === key)));
+    const shown = list?.shown ?? [];
+    const first = run
+      ? shown.find((one) => one.run_id === run && (!key || one.question.key === key))
+      : (shown.find((one) => keyOfAsked(one) === current) ?? shown[0]);
     const next = first ? keyOfAsked(first) : run && key ? `${run} ${key}` : "";
-    const isClosed = list?.closed.has(next) && !opened.get(next)?.details.closing;
+    const known = opened.get(next);
+    const isNews = Boolean(known && (known.waits || (list?.closed.has(next) && !known.details.closing)));
     setAttribute(host, "data-chosen", Boolean(run));
-    if (next && (next !== current || isClosed || !opened.has(next))) void open(next);
+    if (next && (next !== current || isNews || !known)) void open(next);
     else if (!next) showNothing(run);
     draw();
   }
@@ -120,10 +134,11 @@ export function createQuestionsScreen(app) {
     const [run, question] = [key.slice(0, key.indexOf(" ")), key.slice(key.indexOf(" ") + 1)];
     const known = opened.get(key);
     if (known) detail.replaceChildren(known.element);
-    const [asked, picture, listed] = await Promise.all([
+    const [asked, picture, listed, requested] = await Promise.all([
       app.api.get(`runs/${run}/questions`, { key: [question] }),
       app.api.get(`runs/${run}/picture`),
       app.api.get("runs", { id: [run] }),
+      app.api.get(`runs/${run}/requests`),
     ]);
     if (current !== key) return;
     if (!asked.ok) return showProblem(problemBanner(asked.problem, () => void open(key)));
@@ -131,17 +146,18 @@ export function createQuestionsScreen(app) {
     const details = asked.value.questions[0];
     const { node } = details.question;
     const visit = isAboutCrash(details.question) ? await app.api.get(`runs/${run}/nodes/${node}`) : null;
-    const remedy = listed.ok ? listed.value.runs[0]?.remedy : null;
+    /** @type {import("../shapes.js").Row | null} */
+    const row = listed.ok ? (listed.value.runs[0] ?? null) : null;
+    const [program, rest] = row?.remedy?.command.split(" answer ") ?? [];
     const made =
-      known ??
-      createOpened(app, details, {
-        program: remedy?.command.includes(" answer ") ? remedy.command.split(" answer ")[0] : "holdfast",
-        answered: () => void again(key),
-        refused: () => void again(key),
-        facts: () => ({ marks: picture.ok ? picture.value.nodes : {}, visit: visit?.ok ? visit.value : null }),
-      });
+      opened.get(key) ?? createOpened(app, details, { program: rest ? program : "holdfast", sent: () => void again(key) });
     opened.set(key, made);
-    made.update(details);
+    made.update(details, {
+      marks: picture.ok ? picture.value.nodes : {},
+      visit: visit?.ok ? visit.value : null,
+      requests: requested.ok ? requested.value.requests : [],
+      row,
+    });
     if (current === key && detail.firstElementChild !== made.element) detail.replaceChildren(made.element);
     return draw();
   }
@@ -278,13 +294,12 @@ function createRow(app, state) {
  * @param {QuestionDetails} first
  * @param {object} options
  * @param {string} options.program
- * @param {() => void} options.answered
- * @param {() => void} options.refused
- * @param {() => { marks: Record<string, import("../shapes.js").NodeMark>, visit: any }} options.facts
+ * @param {() => void} options.sent
  * @returns {Opened}
  */
-function createOpened(app, first, { program, answered, refused, facts }) {
-  const form = mayOperate(app.meta().role) ? createQuestionForm(app, first, { program, answered, refused }) : null;
+function createOpened(app, first, { program, sent }) {
+  const form = mayOperate(app.meta().role) ? createQuestionForm(app, first, { program, sent }) : null;
+  const requests = createRequests();
   const side = createQuestionSide();
   const title = element("h2", { dir: "auto" });
   const { question, run_id, flow } = first;
@@ -297,27 +312,38 @@ function createOpened(app, first, { program, answered, refused, facts }) {
     back,
     about,
     title,
-    element("div", { class: "question-columns" }, form?.element ?? createReadOnly(app), side.element),
+    element(
+      "div",
+      { class: "question-columns" },
+      element("div", { class: "question-answer" }, requests.asked, requests.element, form?.element ?? createReadOnly(app)),
+      side.element,
+    ),
   );
   /** @type {Opened} */
   const made = {
     details: first,
     element: host,
     form,
-    update(details) {
+    waits: false,
+    update(details, { marks, visit, requests: asked, row }) {
       made.details = details;
       const now = app.clock.now();
       const due = question.until ? [" · ", element("span", { "data-tone": "ask" }, whenWords(question, now))] : [];
-      const asked = whenWords({ ...question, until: null }, now).replace("asked ", "");
+      const ago = whenWords({ ...question, until: null }, now).replace("asked ", "");
       about.replaceChildren(
         element("code", {}, run_id),
         ` · flow ${flow} · asked by `,
         element("code", {}, question.node),
-        asked === "now" ? " now" : ` ${asked}`,
+        ` ${ago}`,
         ...due,
       );
-      side.update({ details, ...facts(), now });
+      side.update({ details, marks, visit, now });
       form?.close(details.closing);
+      // Other requests to the run are shown on its own screen.
+      const answers = asked.filter((one) => one.verb === "answer");
+      made.waits = answers.some((one) => one.status === "waiting");
+      const run = { id: run_id, flow, held_by: null, updated_at: 0, ...row, remedies: row?.remedy ? [row.remedy] : [] };
+      requests.update({ requests: answers, run, now });
     },
   };
   return made;

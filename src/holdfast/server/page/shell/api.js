@@ -112,6 +112,13 @@ async function readProblem(response) {
   };
 }
 
+/**
+ * Whether the server has decided not to do what was asked. Otherwise it may have done it: only the same request, with the same
+ * key, may then be sent again.
+ * @param {Problem} problem
+ */
+export const isRefusal = ({ status }) => status >= 400 && status < 500;
+
 /** @returns {Refused} */
 function unreachable() {
   const problem = {

@@ -1,0 +1,303 @@
+// Compare: two runs side by side, most often a fork and the run that it was forked from.
+
+import { changesFor, dollars, factsOf, forkWords, sideWords, timeApart } from "../pure/comparisons.js";
+import { formatFragment, withQuery } from "../pure/fragments.js";
+import { lookOfRun } from "../pure/statuses.js";
+import { duration, markNames, nodesIn, plural } from "../pure/words.js";
+import { createBanner, problemBanner } from "../parts/banner.js";
+import { createDifference } from "../parts/difference.js";
+import { createMenu } from "../parts/menu.js";
+import { createPartingLines } from "../parts/parting_lines.js";
+import { afterWait, createSkeleton } from "../parts/skeleton.js";
+import { createStatus } from "../parts/status.js";
+import { createTable } from "../parts/table.js";
+import { createTabs } from "../parts/tabs.js";
+import { element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
+
+/**
+ * @typedef {import("../shapes.js").Comparison} Comparison
+ * @typedef {import("../shapes.js").ComparedNode} ComparedNode
+ * @typedef {import("../shapes.js").Row} Row
+ * @typedef {import("../pure/fragments.js").Place} Place
+ * @typedef {import("../shell/app.js").App} App
+ */
+
+const REFRESH_S = 3;
+const OVER = new Set(["completed", "cancelled"]);
+
+/**
+ * @param {App} app
+ * @returns {import("../shell/app.js").Screen}
+ */
+export function createCompareScreen(app) {
+  /** @type {Place} */
+  let place = { screen: "compare", query: {} };
+  /** @type {{ found: Comparison, rows: Map<string, Row> } | null} */
+  let shown = null;
+  let asked = "";
+  let readAt = 0;
+  let stopTicks = () => {};
+
+  const problem = createBanner();
+  const swap = element("a", { class: "button" }, glyph("swap"), "Swap");
+  const other = createMenu({ fill: (panel, close) => fillChooser(app, () => place, panel, close) });
+  const [a, b] = [createSide("A"), createSide("B")];
+  const lines = createPartingLines();
+  const nodes = createTable({
+    caption: "Nodes of both runs",
+    columns: nodeColumns(() => place),
+    keyOf: (node) => node.node,
+    open: (node) => app.router.replace(withQuery(place, { node: node.node })),
+  });
+  const state = createState(() => place);
+  const content = element("div", {});
+  const head = element("div", { class: "screen-head" }, element("h1", {}, "Compare"), swap, other.element);
+  const host = element("main", { class: "screen compare", tabindex: "-1" }, head, problem.element, content);
+  const body = [
+    element("div", { class: "compare-sides" }, a.element, b.element),
+    lines.element,
+    element("div", { class: "compare-panes" }, nodes.element, state.element),
+  ];
+
+  /** @returns {[string, string]} */
+  const pair = () => [place.query.a?.[0] ?? "", place.query.b?.[0] ?? ""];
+
+  async function load() {
+    const [one, two] = pair();
+    const wanted = `${one} ${two}`;
+    readAt = app.clock.now();
+    const stopWaiting = afterWait(() => wanted !== asked && content.replaceChildren(createSkeleton(8, ["c-status", "c-reason"])));
+    const [answer, listed] = await Promise.all([
+      app.api.get("compare", { a: [one], b: [two] }),
+      app.api.get("runs", { id: [...new Set([one, two])] }),
+    ]);
+    stopWaiting();
+    if (pair().join(" ") !== wanted) return; // meanwhile others are compared
+    if (!answer.ok) {
+      if (wanted !== asked) content.replaceChildren();
+      return problem.update(problemBanner(answer.problem, () => void load()));
+    }
+    problem.update(null);
+    if (wanted !== asked || !body[0].isConnected) content.replaceChildren(...body);
+    asked = wanted;
+    const rows = /** @type {Row[]} */ (listed.ok ? listed.value.runs : []);
+    shown = { found: answer.value, rows: new Map(rows.map((row) => [row.id, row])) };
+    return draw();
+  }
+
+  function draw() {
+    if (!shown) return;
+    const { found, rows } = shown;
+    a.update({ found, side: "a", row: rows.get(found.a.id) });
+    b.update({ found, side: "b", row: rows.get(found.b.id) });
+    lines.update(found);
+    nodes.update(found.nodes);
+    state.update(found);
+  }
+
+  function tick() {
+    const moves = shown && !(OVER.has(shown.found.a.status) && OVER.has(shown.found.b.status));
+    if (moves && app.feed.connection().state === "live" && app.clock.now() - readAt >= REFRESH_S) void load();
+  }
+
+  return {
+    element: host,
+    title: () => "Compare",
+    keys: [],
+    show(next) {
+      place = next;
+      const [one, two] = pair();
+      stopTicks();
+      stopTicks = app.clock.onTick(tick);
+      swap.hidden = !(one && two);
+      setAttribute(swap, "href", formatFragment(withQuery(place, { a: two, b: one })));
+      other.update({ label: one ? "Choose another run…" : "Choose a run…" });
+      if (one && two && `${one} ${two}` !== asked) void load();
+      else if (one && two) draw();
+      else showChoice(one);
+    },
+    hide: () => stopTicks(),
+    changed() {},
+  };
+
+  /** @param {string} one  the run that is already chosen */
+  function showChoice(one) {
+    asked = "";
+    shown = null;
+    const words = one ? `Choose a run to compare ${one} with.` : "Choose a run, then the one to compare it with.";
+    content.replaceChildren(
+      element("section", { class: "no-match panel" }, element("h2", {}, "Two runs side by side"), element("p", {}, words)),
+    );
+  }
+}
+
+/**
+ * The menu that chooses the second run, or the first if there is none yet: by its id, or a fork.
+ * @param {App} app
+ * @param {() => Place} place
+ * @param {HTMLElement} panel
+ * @param {() => void} close
+ */
+async function fillChooser(app, place, panel, close) {
+  const [first] = place().query.a ?? [];
+  const goTo = (/** @type {string} */ id) => withQuery(place(), first ? { b: id, node: undefined } : { a: id });
+  const field = element("input", { class: "field", "aria-label": "Id of a run", placeholder: "Id of a run" });
+  const form = element("form", { class: "menu-form" }, field);
+  form.addEventListener("submit", (event) => {
+    event.preventDefault();
+    const id = field.value.trim();
+    if (!id) return;
+    close();
+    app.router.go(goTo(id));
+  });
+  const list = element("div", { class: "menu-list" });
+  panel.append(form, list);
+  const answer = await app.api.get("runs", first ? { parent: [first], limit: ["10"] } : { limit: ["10"] });
+  if (!answer.ok) return;
+  const links = answer.value.runs.map((/** @type {Row} */ row) =>
+    element("a", { href: formatFragment(goTo(row.id)), onclick: close }, row.id),
+  );
+  list.append(
+    element("p", { class: "menu-note hint" }, first ? (links.length ? "Its forks" : "It has no fork") : "Newest"),
+    ...links,
+  );
+}
+
+/**
+ * One of the runs: its status, why, and its facts.
+ * @param {string} letter
+ * @returns {import("../shell/elements.js").Part<{ found: Comparison, side: "a" | "b", row: Row | undefined }>}
+ */
+function createSide(letter) {
+  const status = createStatus();
+  const run = element("a", { class: "run-link" });
+  const sentence = element("p", { class: "sentence whole", dir: "auto" });
+  const facts = element("p", { class: "compare-facts" });
+  const drawFacts = keepChildren(facts, (/** @type {import("../pure/comparisons.js").Fact} */ fact) => fact.label, createFact);
+  return {
+    element: element(
+      "section",
+      { class: "compare-side panel" },
+      element("h2", {}, element("span", { class: "compare-letter" }, letter), status.element, run),
+      sentence,
+      facts,
+    ),
+    update({ found, side, row }) {
+      const { id, status: word } = found[side];
+      status.update(lookOfRun(row ?? { status: word }));
+      setText(run, id);
+      setAttribute(run, "href", formatFragment({ screen: "run", run: id, query: {} }));
+      const why = (side === "b" && forkWords(found)) || row?.reason || found[side].error || "";
+      setSentence(sentence, markNames(why, nodesIn(why)));
+      drawFacts(factsOf(found, side, row?.active_s ?? null));
+    },
+  };
+}
+
+/** @returns {import("../shell/elements.js").Part<import("../pure/comparisons.js").Fact>} */
+function createFact() {
+  const [label, value] = [element("span", {}), element("b", {})];
+  return {
+    element: element("span", {}, label, " ", value),
+    update(fact) {
+      setText(label, fact.label);
+      setText(value, fact.value);
+    },
+  };
+}
+
+/**
+ * @param {() => Place} place
+ * @returns {import("../parts/table.js").Column<ComparedNode>[]}
+ */
+function nodeColumns(place) {
+  /** @param {"a" | "b"} side @returns {(node: ComparedNode) => string} */
+  const time = (side) => (node) => {
+    const one = side === "b" && node.shared ? null : node[side];
+    return one ? duration(one.seconds) : "";
+  };
+  return [
+    { name: "n-node", label: "Node", make: () => createNodeName(place) },
+    { name: "n-side", label: "A", make: () => createNodeSide("a") },
+    { name: "n-time", label: "Time", make: () => createText(time("a")) },
+    { name: "n-side", label: "B", make: () => createNodeSide("b") },
+    { name: "n-time", label: "Time", make: () => createText(time("b")) },
+    { name: "n-time", label: "B − A", make: () => createText(timeApart) },
+    { name: "n-differs", label: "State differs in", make: () => createText((node) => node.differs.join(", ") || "equal") },
+  ];
+}
+
+/** @param {() => Place} place @returns {import("../shell/elements.js").Part<ComparedNode>} */
+function createNodeName(place) {
+  const link = element("a", { class: "run-link" });
+  return {
+    element: link,
+    update({ node }) {
+      setText(link, node);
+      setAttribute(link, "href", formatFragment(withQuery(place(), { node })));
+      const row = link.closest("tr");
+      if (row) setAttribute(row, "data-chosen", place().query.node?.[0] === node);
+    },
+  };
+}
+
+/** @param {"a" | "b"} side @returns {import("../shell/elements.js").Part<ComparedNode>} */
+function createNodeSide(side) {
+  const status = createStatus();
+  const plain = element("span", { class: "hint" });
+  return {
+    element: element("span", { class: "cut" }, status.element, plain),
+    update(node) {
+      const isShared = side === "b" && node.shared;
+      const one = node[side];
+      const { look, words } = sideWords(one);
+      status.element.hidden = isShared || !one;
+      status.update({ ...look, word: one?.cost.usd ? `${words} · ${dollars(one.cost.usd)}` : words });
+      setAttribute(status.element, "title", look.word);
+      setText(plain, isShared ? "shared with A" : one ? "" : words);
+    },
+  };
+}
+
+/** @param {(node: ComparedNode) => string} words @returns {import("../shell/elements.js").Part<ComparedNode>} */
+function createText(words) {
+  const host = element("span", { class: "cut" });
+  return { element: host, update: (node) => setText(host, words(node)) };
+}
+
+/**
+ * The fields of the state that differ: all, or those that a chosen node has set differently.
+ * @param {() => Place} place
+ * @returns {import("../shell/elements.js").Part<Comparison>}
+ */
+function createState(place) {
+  const [title, equal] = [element("h2", {}), element("p", { class: "compare-equal" })];
+  const tabs = createTabs("Which fields", "segments");
+  const difference = createDifference({ was: ["A", "in A"], now: ["B", "in B"] });
+  return {
+    element: element(
+      "section",
+      { class: "compare-state panel", "aria-label": "State" },
+      element("header", {}, title, tabs.element),
+      difference.element,
+      equal,
+    ),
+    update(found) {
+      const node = found.nodes.find((one) => one.node === place().query.node?.[0])?.node;
+      const changes = changesFor(found, node);
+      setSentence(title, markNames(node ? `State, as ${node} set it` : "State", node ? [node] : []));
+      const all = {
+        key: "all",
+        words: "All",
+        count: found.changes.length,
+        href: formatFragment(withQuery(place(), { node: undefined })),
+        chosen: !node,
+      };
+      const own = { key: "node", words: "Of the node", count: changes.length, href: formatFragment(place()), chosen: true };
+      tabs.update(node ? [own, all] : [all]);
+      difference.update(changes);
+      const none = changes.length ? "" : "Nothing differs. ";
+      setText(equal, `${none}${plural(found.equal, "field is equal", "fields are equal")}`);
+    },
+  };
+}
