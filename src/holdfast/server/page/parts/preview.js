@@ -3,7 +3,7 @@
 
 import { actionFor } from "../pure/actions.js";
 import { formatFragment } from "../pure/fragments.js";
-import { EDITS, bodyOf, nodeWords, placeOptions, previewRows, whatChanged, whyOff } from "../pure/previews.js";
+import { EDITS, bodyOf, nodeWords, placeOptions, plainPreview, previewRows, whatChanged, whyOff } from "../pure/previews.js";
 import { faultsIn } from "../pure/questions.js";
 import { instant, markNames } from "../pure/words.js";
 import { isRefusal } from "../shell/api.js";
@@ -100,6 +100,7 @@ export function openPreview(app, asked) {
   async function look() {
     const own = (looks += 1);
     if (decision.faulty) return decide();
+    if (verb === "pause") return show(plainPreview(asked.run, verb));
     const answer = await app.api.post(path(), bodyOf({ verb }, options(), decision), { key, query: { preview: ["1"] } });
     if (own !== looks || sending) return; // decided otherwise meanwhile
     if (answer.ok) {
@@ -184,7 +185,10 @@ export function openPreview(app, asked) {
     if (!preview || sending) return;
     sending = true;
     decide();
-    const answer = await app.api.post(path(), bodyOf(preview, options(), decision), { key, match: `"${preview.digest}"` });
+    const answer = await app.api.post(path(), bodyOf(preview, options(), decision), {
+      key,
+      match: preview.digest && `"${preview.digest}"`,
+    });
     sending = false;
     if (answer.ok) {
       dialog.close();

@@ -28,6 +28,17 @@ import { equal } from "./differences.js";
 export const EDITS = { resume: "edit", fork: "edit", skip: "update" };
 
 /**
+ * What the page says about a verb that the server has no preview of, because it repeats and skips nothing.
+ * @param {string} run
+ * @param {string} verb
+ * @returns {Preview}
+ */
+export const plainPreview = (run, verb) => ({
+  ...{ run_id: run, verb, at: null, refused: null, error: null, command: `holdfast ${verb} ${run}`, digest: "" },
+  ...{ kept: [], rerun: [], confirm: [], asks: [], skips: [], stops: [], closes: [], remedies: [], unknown: [] },
+});
+
+/**
  * The rows of a preview; empty ones are left out. The nodes that have to be confirmed come apart from these, first.
  * @param {Preview} preview
  * @returns {PreviewRow[]}
@@ -55,6 +66,12 @@ export function previewRows(preview) {
     },
     { ...row("unknown", "warning", "ask", "Not known here", []), count: preview.unknown.length, sentences: preview.unknown },
   ];
+  if (preview.verb === "pause")
+    rows.push({
+      ...row("pause", "pause", "rest", "Pause", []),
+      count: 1,
+      sentences: ["No node starts until the run is resumed."],
+    });
   return rows.filter((one) => one.count > 0);
 }
 

@@ -8,6 +8,7 @@ import { plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createGraph } from "../parts/graph.js";
 import { createNodeTable } from "../parts/node_table.js";
+import { createStory } from "../parts/story.js";
 import { createTabs } from "../parts/tabs.js";
 import { createTimeline } from "../parts/timeline.js";
 import { element, setText } from "../shell/elements.js";
@@ -32,6 +33,7 @@ import { element, setText } from "../shell/elements.js";
 export function createRunDrawings({ choose, chooseVisit, chooseIteration, reshape }) {
   const [graph, table] = [createGraph({ choose, chooseIteration, reshape }), createNodeTable({ choose })];
   const timeline = createTimeline({ choose: ({ node, visit, item }) => chooseVisit(node, visit, item) });
+  const story = createStory({ choose: ({ node }) => choose(node) });
   const [graphFault, timelineFault] = [createBanner(), createBanner()];
   const modes = createTabs("How the nodes are shown", "segments");
   const [note, body] = [element("span", { class: "hint" }), element("div", { class: "graph-body" })];
@@ -42,7 +44,7 @@ export function createRunDrawings({ choose, chooseVisit, chooseIteration, reshap
     graphFault.element,
     body,
   );
-  const timelinePane = element("div", { class: "run-timeline" }, timelineFault.element, timeline.element);
+  const timelinePane = element("div", { class: "run-timeline" }, timelineFault.element, timeline.element, story.element);
   let drawnTimes = "";
 
   /** @param {DrawnRun} value */
@@ -77,6 +79,7 @@ export function createRunDrawings({ choose, chooseVisit, chooseIteration, reshap
     const key = JSON.stringify([place.run, times?.seq, chosen, place.at, picture.seq, Math.floor(now)]);
     if (!times || key === drawnTimes) return;
     drawnTimes = key;
+    story.update({ timeline: times, now });
     timeline.update({
       timeline: times,
       nodes: nodesInOrder(geometry).map((name) => ({
