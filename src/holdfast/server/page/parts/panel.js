@@ -131,14 +131,16 @@ export function createPanel(app) {
 
 /** @returns {import("../shell/elements.js").Part<{ visit: NodeVisit, attempt: number | null, place: Place }>} */
 function createChips() {
-  const host = element("div", { class: "visit-chips" });
+  const [host, only] = [element("div", { class: "visit-chips" }), element("span", { class: "tag" })];
   const draw = keepChildren(host, (/** @type {any} */ chip) => chip.name, createChip);
   return {
-    element: host,
+    element: element("div", { class: "visit-chips" }, only, host),
     update({ visit, attempt, place }) {
       const { node, iteration, execution, visits, attempts, items } = visit;
       const at = (/** @type {[number, number, number?]} */ chosen) => formatFragment(placeOfVisit(place, node, chosen));
       const iterations = [...new Set(visits.map(([one]) => one))];
+      only.hidden = visits.length !== 1;
+      setText(only, `visit ${iteration}.${execution}`);
       const executions = visits.filter(([one]) => one === iteration).map(([, one]) => one);
       draw(
         [

@@ -12,6 +12,8 @@ import { button, element, setText } from "../shell/elements.js";
 /** At most so many pages of the log are read for one text. */
 const PAGES = 50;
 const AT_END_PX = 24;
+/** At least so many chunks that came live are kept. */
+const HEARD = 5000;
 
 /**
  * @param {import("../shell/app.js").App} app
@@ -28,8 +30,11 @@ export function createStream(app) {
   let following = true;
   let [shown, reached] = ["", 0];
   let all = beginText();
-  /** What came while the log was read. @type {(() => void)[] | null} */
-  let held = null;
+  let reading = false;
+  /** Chunks that came live, of all attempts. @type {any[]} */
+  const heard = [];
+  /** Events that came while the log was read. @type {import("../shapes.js").RunEvent[]} */
+  const late = [];
   /** @type {StreamView} */
   let view = { run: "", streamer: {}, isLive: false };
 
@@ -57,9 +62,20 @@ export function createStream(app) {
     follow(following);
   }
 
+  let waits = false;
+  /** Draw once a frame, however many chunks come. */
+  function drawSoon() {
+    if (waits) return;
+    waits = true;
+    requestAnimationFrame(() => {
+      waits = false;
+      draw();
+    });
+  }
+
   async function read() {
     const key = shown;
-    [all, held, following, reached] = [beginText(), [], true, 0];
+    [all, reading, following, reached] = [beginText(), true, true, 0];
     let after = "0";
     for (let page = 0; page < PAGES; page += 1) {
       const query = { node: [view.streamer.node ?? ""], kind: ["NodeStreamed"], limit: ["200"], after: [after] };
@@ -70,9 +86,9 @@ export function createStream(app) {
       if (answer.value.newer === null) break;
       after = String(answer.value.newer);
     }
-    const late = held ?? [];
-    held = null;
-    for (const take of late) take();
+    reading = false;
+    for (const event of late.splice(0)) record(event);
+    for (const chunk of heard) if (isSame(chunk, view.streamer)) all = addChunk(all, chunk);
     draw();
   }
 
@@ -85,15 +101,6 @@ export function createStream(app) {
       all = addRecorded(all, chunks);
   }
 
-  /** @param {() => void} take */
-  function hold(take) {
-    if (held) held.push(take);
-    else {
-      take();
-      draw();
-    }
-  }
-
   return {
     element: element("section", { class: "stream" }, element("h3", {}, "Stream ", badge), cut, text, down),
     update(next) {
@@ -103,13 +110,21 @@ export function createStream(app) {
         shown = key;
         void read();
       }
-      draw();
+      drawSoon();
     },
     chunk(chunk) {
-      if (isSame(chunk, view.streamer)) hold(() => (all = addChunk(all, chunk)));
+      // It may come before the page knows its attempt, or while another tab is open.
+      heard.push(chunk);
+      if (heard.length > 2 * HEARD) heard.splice(0, HEARD);
+      if (reading || !isSame(chunk, view.streamer)) return;
+      all = addChunk(all, chunk);
+      drawSoon();
     },
     event(event) {
-      if (event.kind === "NodeStreamed" && event.node === view.streamer.node) hold(() => record(event));
+      if (event.kind !== "NodeStreamed" || event.node !== view.streamer.node) return;
+      if (reading) late.push(event);
+      else record(event);
+      drawSoon();
     },
   };
 }

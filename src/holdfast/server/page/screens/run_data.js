@@ -136,8 +136,7 @@ export function createRunData(app, run, heard) {
     known.row = row ?? null;
     if (!row || (was && was.reason === row.reason && was.status === row.status)) return;
     if (was) app.announce(run, `${run} is ${row.status}`);
-    readers.run.ask();
-    readers.requests.ask();
+    for (const one of [readers.run, readers.requests, readers.timeline, readers.picture]) one.ask();
   }
 
   /** @param {import("../shapes.js").ShownRun} value */
