@@ -7,11 +7,11 @@ import { createSlot } from "./slot.js";
 
 /**
  * @param {import("../shell/app.js").App} app
- * @returns {import("../shell/elements.js").Part<{ run: string, seq: number }>}
+ * @returns {import("../shell/elements.js").Part<{ run: string, files: { kept: boolean, artifacts: Record<string, string[]> } | null }>}
  */
 export function createFilesView(app) {
   const problem = createBanner();
-  let [run, asked] = ["", ""];
+  let run = "";
   const list = createSlot("files", (/** @type {any} */ { kept, artifacts }) => {
     const all = Object.entries(artifacts);
     if (!kept) return [element("p", { class: "hint" }, "This server keeps no files: it was started without a folder for them.")];
@@ -45,14 +45,6 @@ export function createFilesView(app) {
     setTimeout(() => URL.revokeObjectURL(url), 60_000);
   }
 
-  async function read() {
-    const key = asked;
-    const answer = await app.api.get(`runs/${run}/artifacts`);
-    if (key !== asked) return;
-    problem.update(answer.ok ? null : problemBanner(answer.problem, () => void read()));
-    if (answer.ok) list.update(answer.value);
-  }
-
   return {
     element: element(
       "div",
@@ -66,10 +58,8 @@ export function createFilesView(app) {
       ),
     ),
     update(next) {
-      const key = `${next.run} ${next.seq}`;
-      if (key === asked) return;
-      [run, asked] = [next.run, key];
-      void read();
+      run = next.run;
+      if (next.files) list.update(next.files);
     },
   };
 }

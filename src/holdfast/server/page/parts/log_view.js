@@ -9,7 +9,7 @@ import { createTree } from "./tree.js";
 
 /**
  * @typedef {import("../shapes.js").RunEvent} RunEvent
- * @typedef {{ run: string, at: number | undefined, nodes: string[], node: string }} LogView  `node`: the one that is chosen
+ * @typedef {{ run: string, at: number | undefined, nodes: string[], node: string, end: number }} LogView  `node`: the one that is chosen
  */
 
 const PAGE = 100;
@@ -29,7 +29,7 @@ export function createLogView(app) {
     () => createRow(app, () => view.run),
   );
   /** @type {LogView} */
-  let view = { run: "", at: undefined, nodes: [], node: "" };
+  let view = { run: "", at: undefined, nodes: [], node: "", end: 0 };
   /** @type {RunEvent[]} */
   let events = [];
   /** @type {number | null} */
@@ -61,11 +61,15 @@ export function createLogView(app) {
     show();
   }
 
+  function showFresh() {
+    fresh.hidden = count < 1;
+    setText(fresh, plural(count, "new event"));
+  }
+
   function show() {
     kind.update([...new Set(events.map((event) => event.kind))].sort().map((one) => [one, kindWords(one)]));
     draw(events);
-    fresh.hidden = !count;
-    setText(fresh, plural(count, "new event"));
+    showFresh();
     more.hidden = older === null;
     setText(more, `Show ${PAGE} older`);
   }
@@ -83,17 +87,21 @@ export function createLogView(app) {
       const meets = (!node.value() || event.node === node.value()) && (!kind.value() || event.kind === kind.value());
       if (!meets || view.at !== undefined || !asked) return;
       count += 1;
-      fresh.hidden = false;
-      setText(fresh, plural(count, "new event"));
+      showFresh();
     },
     update(next) {
       view = next;
       node.update(next.nodes.map((one) => [one, one]));
       const key = `${next.run} ${next.at} ${next.node}`;
-      if (key === asked) return;
-      asked = key;
-      node.set(next.node);
-      reload();
+      if (key !== asked) {
+        asked = key;
+        node.set(next.node);
+        return reload();
+      }
+      // What came while another view was shown.
+      if (next.at !== undefined || node.value() || kind.value() || !events.length) return;
+      count = next.end - events[0].seq;
+      showFresh();
     },
   };
 }

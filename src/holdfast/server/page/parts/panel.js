@@ -6,6 +6,7 @@ import { TABS, choiceIn, placeOfVisit, tabFor } from "../pure/run_choices.js";
 import { lookOfNode, lookOfRun } from "../pure/statuses.js";
 import { plural } from "../pure/words.js";
 import { element, keepChildren, setAttribute, setText } from "../shell/elements.js";
+import { createReader } from "../shell/reader.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createMenu } from "./menu.js";
 import { createStatus } from "./status.js";
@@ -26,6 +27,7 @@ import { createBodies } from "./visit_tabs.js";
  */
 
 const READ_MS = 500;
+const LISTED = 200;
 
 /**
  * @param {import("../shell/app.js").App} app
@@ -48,9 +50,8 @@ export function createPanel(app) {
   let view;
   /** @type {NodeVisit | null} */
   let visit = null;
-  let [asked, readAt, tab] = ["", 0, "overview"];
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let timer;
+  let [asked, tab] = ["", "overview"];
+  const reader = createReader(() => READ_MS, read);
 
   /** The request for the visit that is chosen. */
   function wanted() {
@@ -63,14 +64,12 @@ export function createPanel(app) {
   }
 
   async function read() {
-    clearTimeout(timer);
-    timer = undefined;
-    readAt = performance.now();
+    if (!view.node) return;
     const { path, query } = wanted();
     const key = asked;
     const answer = await app.api.get(path, query);
     if (key !== asked) return; // another one was chosen meanwhile
-    problem.update(answer.ok ? null : problemBanner(answer.problem, () => void read()));
+    problem.update(answer.ok ? null : problemBanner(answer.problem, () => reader.ask(true)));
     visit = answer.ok ? answer.value : null;
     draw();
   }
@@ -112,17 +111,17 @@ export function createPanel(app) {
       bodies.stream.event(event);
       // A visit that is shown as it was stays as it is.
       if (event.node !== view?.node || view.place.at !== undefined) return;
-      timer ??= setTimeout(() => void read(), Math.max(0, readAt + READ_MS - performance.now()));
+      reader.ask();
     },
     update(next) {
       view = next;
       setAttribute(host, "data-chosen", Boolean(next.place.query.node));
-      const key = next.node ? JSON.stringify([wanted(), next.mark?.status]) : "";
+      const key = next.node ? JSON.stringify([wanted(), next.mark?.status, next.mark?.tries]) : "";
       if (key !== asked) {
         const before = asked;
         asked = key;
         if (JSON.parse(before || "[{}]")[0].path !== JSON.parse(key || "[{}]")[0].path) visit = null;
-        if (next.node) void read();
+        reader.ask(true);
       }
       draw();
     },
@@ -147,7 +146,9 @@ function createChips() {
           {
             name: "iteration",
             chosen: iteration,
-            all: iterations.map((one) => ({ one, href: at([one, visits.findLast(([other]) => other === one)?.[1] ?? 1]) })),
+            all: iterations
+              .slice(-LISTED)
+              .map((one) => ({ one, href: at([one, visits.findLast(([other]) => other === one)?.[1] ?? 1]) })),
           },
           { name: "execution", chosen: execution, all: executions.map((one) => ({ one, href: at([iteration, one]) })) },
           {

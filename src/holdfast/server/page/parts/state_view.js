@@ -3,6 +3,7 @@
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { plural } from "../pure/words.js";
 import { element, setText } from "../shell/elements.js";
+import { createReader } from "../shell/reader.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createDifference } from "./difference.js";
 import { createFields } from "./fields.js";
@@ -30,9 +31,8 @@ export function createStateView(app) {
   const places = element("div", { class: "seq-fields" }, "from @", from, "to @", to);
   /** @type {StateView} */
   let view;
-  let [asked, readAt] = ["", 0];
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let timer;
+  let [asked, shown] = ["", ""];
+  const reader = createReader(() => READ_MS, read);
 
   /** Another place to compare: in the fragment, like every choice. */
   function move() {
@@ -42,16 +42,14 @@ export function createStateView(app) {
   }
 
   async function read() {
-    timer = undefined;
-    readAt = performance.now();
-    const key = asked;
+    const where = shown;
     const [since, at] = [view.place.query.from?.[0], view.place.at];
     const base = `runs/${view.place.run}`;
     const answer = since
       ? await app.api.get(`${base}/diff`, { from: [since], ...(at === undefined ? {} : { to: [String(at)] }) })
       : await app.api.get(`${base}/state`, at === undefined ? {} : { at: [String(at)] });
-    if (key !== asked) return;
-    problem.update(answer.ok ? null : problemBanner(answer.problem, () => void read()));
+    if (where !== shown) return;
+    problem.update(answer.ok ? null : problemBanner(answer.problem, () => reader.ask(true)));
     if (!answer.ok) return;
     [fields.element.hidden, changes.element.hidden] = [Boolean(since), !since];
     if (since) changes.update(answer.value.changes);
@@ -86,11 +84,10 @@ export function createStateView(app) {
       places.hidden = !since;
       if (document.activeElement !== from) from.value = since ?? "1";
       if (document.activeElement !== to) to.value = String(at);
-      const key = JSON.stringify([place.run, at, since]);
+      const [key, where] = [JSON.stringify([place.run, at, since]), JSON.stringify([place.run, place.at, since])];
       if (key === asked) return;
-      asked = key;
-      clearTimeout(timer);
-      timer = setTimeout(() => void read(), Math.max(0, readAt + READ_MS - performance.now()));
+      reader.ask(where !== shown);
+      [asked, shown] = [key, where];
     },
   };
 }

@@ -5,7 +5,7 @@ import { placeOfVisit } from "../pure/run_choices.js";
 import { LOOKS, lookOfRun } from "../pure/statuses.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../pure/visit_words.js";
 import { fullInstant, instant, markNames } from "../pure/words.js";
-import { element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
+import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
 import { valueText } from "./difference.js";
 import { createErrorFrames } from "./error_frames.js";
 import { createSlot } from "./slot.js";
@@ -21,8 +21,11 @@ import { createStatus } from "./status.js";
 
 const STEP_CHARS = 120;
 
-/** @returns {import("../shell/elements.js").Part<OverviewView>} */
-export function createOverview() {
+/**
+ * @param {import("../shell/app.js").App} app
+ * @returns {import("../shell/elements.js").Part<OverviewView>}
+ */
+export function createOverview(app) {
   const error = createSlot("", (/** @type {AttemptView["failure"]} */ failure) => (failure ? [createErrorFrames(failure)] : []));
   const rows = element("ul", { class: "attempts" });
   const attempts = element("section", {}, element("h3", {}, "Attempts"), rows);
@@ -33,7 +36,7 @@ export function createOverview() {
   );
   const left = createSlot("", createLeft);
   const none = element("p", { class: "hint" }, "The run has not reached this node.");
-  const items = createItems();
+  const items = createItems(app);
   const side = createVisitSide();
   return {
     element: element(
@@ -181,18 +184,52 @@ function createSteps(steps) {
   return [element("h3", {}, "Steps kept"), ...lines];
 }
 
-/** The items of a fan-out, failures first. @returns {import("../shell/elements.js").Part<{ visit: NodeVisit, place: Place }>} */
-function createItems() {
+/**
+ * The items of a fan-out, failures first, and more of them when asked for.
+ * @param {import("../shell/app.js").App} app
+ * @returns {import("../shell/elements.js").Part<{ visit: NodeVisit, place: Place }>}
+ */
+function createItems(app) {
   const [title, list] = [element("h3", {}), element("ul", { class: "attempts" })];
-  const host = element("section", {}, title, list);
+  const more = button("link", () => void read());
+  const host = element("section", {}, title, list, more);
   const draw = keepChildren(list, (/** @type {any} */ one) => String(one.item), createItem);
+  /** Those after the ones that the visit has. @type {any[]} */
+  let rest = [];
+  let shown = "";
+  /** @type {{ visit: NodeVisit, place: Place }} */
+  let view;
+
+  async function read() {
+    const { node, iteration, execution, items } = view.visit;
+    const from = (items?.length ?? 0) + rest.length;
+    const query = { iteration: [String(iteration)], execution: [String(execution)], items_from: [String(from)] };
+    const key = shown;
+    const answer = await app.api.get(`runs/${view.place.run}/nodes/${node}`, query);
+    if (!answer.ok || key !== shown) return;
+    rest = [...rest, ...answer.value.items];
+    show();
+  }
+
+  function show() {
+    const { visit, place } = view;
+    const all = [...(visit.items ?? []), ...rest];
+    setText(title, `Items, failures first: ${new Set(all.map((one) => one.item)).size} of ${visit.items_all}`);
+    draw(all.map((one) => ({ ...one, visit, place })));
+    const left = visit.items_all - all.length;
+    more.hidden = left <= 0;
+    setText(more, `${left} more`);
+  }
+
   return {
     element: host,
-    update({ visit, place }) {
+    update(next) {
+      const { visit, place } = next;
+      const key = JSON.stringify([place.run, place.at, visit.node, visit.iteration, visit.execution]);
+      if (key !== shown) rest = [];
+      [view, shown] = [next, key];
       host.hidden = !visit.items || visit.item !== null;
-      if (!visit.items) return;
-      setText(title, `Items, failures first: ${visit.items.length} of ${visit.items_all}`);
-      draw(visit.items.map((one) => ({ ...one, visit, place })));
+      if (!host.hidden) show();
     },
   };
 }

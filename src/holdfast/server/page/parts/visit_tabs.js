@@ -3,6 +3,7 @@
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { plural, timeOfDay } from "../pure/words.js";
 import { element, setText } from "../shell/elements.js";
+import { createReader } from "../shell/reader.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createDifference, valueText } from "./difference.js";
 import { createFields } from "./fields.js";
@@ -14,13 +15,15 @@ import { createOverview, createVisitSide } from "./visit_overview.js";
 
 /** @typedef {import("../shapes.js").NodeVisit} NodeVisit */
 
+const READ_MS = 1000;
+
 /**
  * The tabs. Each takes the visit, and reads what else it needs when it is shown.
  * @param {import("../shell/app.js").App} app
  * @returns {Record<string, any>}
  */
 export function createBodies(app) {
-  const [overview, stream, side] = [createOverview(), createStream(app), createVisitSide()];
+  const [overview, stream, side] = [createOverview(app), createStream(app), createVisitSide()];
   return {
     overview,
     input: createInput(app),
@@ -97,20 +100,16 @@ function createOutput() {
 
 /** What the visit changed in the state, or how the state differs from now. @param {import("../shell/app.js").App} app */
 function createChanges(app) {
-  const [compare, count, changes, problem] = [
-    createTabs("Compare with", "segments"),
-    element("span", { class: "hint" }),
-    createDifference(),
-    createBanner(),
-  ];
+  const [compare, count] = [createTabs("Compare with", "segments"), element("span", { class: "hint" })];
+  const [changes, problem] = [createDifference(), createBanner()];
   const head = element("div", { class: "compare-with" }, element("span", {}, "Compare with"), compare.element, count);
-  let asked = "";
-  /** @param {string} path @param {number} from @param {number} to */
-  async function read(path, from, to) {
-    const key = asked;
-    const answer = await app.api.get(path, { from: [String(from)], to: [String(to)] });
-    if (key !== asked) return;
-    problem.update(answer.ok ? null : problemBanner(answer.problem, () => void read(path, from, to)));
+  let [run, from, to] = ["", 0, 0];
+  const reader = createReader(() => READ_MS, read);
+  async function read() {
+    const wanted = `${run} ${from}`;
+    const answer = await app.api.get(`runs/${run}/diff`, { from: [String(from)], to: [String(to)] });
+    if (wanted !== `${run} ${from}`) return;
+    problem.update(answer.ok ? null : problemBanner(answer.problem, () => reader.ask(true)));
     const found = answer.ok ? answer.value.changes : [];
     changes.update(found);
     setText(count, answer.ok ? (found.length ? `${plural(found.length, "field")} changed` : "nothing differs") : "");
@@ -119,33 +118,28 @@ function createChanges(app) {
     element: element("div", { class: "panel-pad" }, head, problem.element, changes.element),
     /** @param {any} view */
     update({ visit, place, checkpoints, end }) {
-      const own = checkpoints.findLast(
-        (/** @type {any} */ one) =>
-          (place.at === undefined || one.seq <= place.at) &&
-          one.node === visit.node &&
-          one.iteration === visit.iteration &&
-          one.execution === visit.execution,
-      );
-      const seq = own?.seq ?? place.at ?? end;
+      const last = place.at ?? end;
+      const isOwn = (/** @type {any} */ one) =>
+        one.node === visit.node && one.iteration === visit.iteration && one.execution === visit.execution;
+      const seq = checkpoints.findLast((/** @type {any} */ one) => one.seq <= last && isOwn(one))?.seq ?? last;
       const before = checkpoints.findLast((/** @type {any} */ one) => one.seq < seq)?.seq ?? seq;
       const withNow = place.query.with?.[0] === "now";
-      const at = (/** @type {string | undefined} */ other) =>
-        formatFragment(withQuery(place, { node: visit.node, tab: "change", with: other }));
+      const base = withQuery(place, { node: visit.node, tab: "change", with: undefined });
       compare.update([
-        { key: "before", words: `the checkpoint before, @${before}`, href: at(undefined), chosen: !withNow },
-        { key: "now", words: `now, @${end}`, href: at("now"), chosen: withNow },
+        { key: "before", words: `the checkpoint before, @${before}`, href: formatFragment(base), chosen: !withNow },
+        { key: "now", words: `now, @${end}`, href: formatFragment(withQuery(base, { with: "now" })), chosen: withNow },
         {
           key: "other",
           words: "any other…",
-          href: formatFragment(withQuery(place, { view: "state", from: String(before) })),
+          href: formatFragment(withQuery(base, { view: "state", from: String(before) })),
           chosen: false,
         },
       ]);
-      const [from, to] = withNow ? [seq, end] : [before, seq];
-      const key = `${place.run} ${from} ${to}`;
-      if (key === asked) return;
-      asked = key;
-      void read(`runs/${place.run}/diff`, from, to);
+      const wanted = withNow ? [seq, end] : [before, seq];
+      if (run === place.run && from === wanted[0] && to === wanted[1]) return;
+      const isOther = run !== place.run || from !== wanted[0];
+      [run, from, to] = [place.run, wanted[0], wanted[1]];
+      reader.ask(isOther);
     },
   };
 }

@@ -117,13 +117,14 @@ export function createRunScreen(app) {
         hint: true,
         act: () => {
           const node = nextProblem(data?.nodes() ?? {}, view.node());
-          if (node) app.router.go(placeOfNode(place, node));
+          if (node) app.router.go(withQuery(placeOfNode(place, node), { view: undefined }));
         },
       },
       {
         keys: ["1", "2", "3", "4", "5", "6", "7"],
         words: "tab of the node",
-        act: (key) => app.router.go(withQuery(place, { node: view.node() ?? undefined, tab: TABS[Number(key) - 1] })),
+        act: (key) =>
+          app.router.go(withQuery(place, { node: view.node() ?? undefined, tab: TABS[Number(key) - 1], view: undefined })),
       },
       { keys: ["r"], words: "resume", hint: true, act: () => actOnNode("resume") },
       { keys: ["t"], words: "retry", hint: true, act: () => actOnNode("retry") },
@@ -255,7 +256,7 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
    * @param {number} end
    */
   function showView(place, choice, { known }, end) {
-    const files = Object.values(known.files ?? {}).reduce((sum, names) => sum + names.length, 0);
+    const files = Object.values(known.files?.artifacts ?? {}).flat().length;
     const counts = /** @type {Record<string, number>} */ ({ log: end, files });
     const isPhone = matchMedia("(max-width: 640px)").matches;
     tabs.update(
@@ -272,9 +273,9 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     const shown = part?.element ?? drawings.timeline;
     if (content.firstElementChild !== shown) content.replaceChildren(shown);
     if (choice.view === "state") part.update({ place, end, go });
-    if (choice.view === "files") part.update({ run: place.run, seq: end });
+    if (choice.view === "files") part.update({ run: place.run, files: known.files });
     const names = Object.keys(known.geometry?.nodes ?? {});
-    if (choice.view === "log") part.update({ run: place.run, at: place.at, nodes: names, node: choice.node ?? "" });
+    if (choice.view === "log") part.update({ run: place.run, at: place.at, nodes: names, node: choice.node ?? "", end });
   }
 
   return {

@@ -5,6 +5,7 @@ import { mayOperate } from "../pure/actions.js";
 import { beginConnection } from "../pure/connection.js";
 import { applyEvent } from "../pure/node_states.js";
 import { followLive } from "../shell/live.js";
+import { createReader } from "../shell/reader.js";
 
 /**
  * @typedef {import("../shapes.js").RunEvent} RunEvent
@@ -38,7 +39,7 @@ const RECENT = 500;
 export function createRunData(app, run, heard) {
   const path = `runs/${run}`;
   /** @type {{ row: import("../shapes.js").Row | null, run: import("../shapes.js").ShownRun | null, picture: any,
-   *   geometry: any, checkpoints: any[], timeline: any, requests: any[], files: Record<string, string[]>,
+   *   geometry: any, checkpoints: any[], timeline: any, requests: any[], files: any,
    *   again: string[], problems: Record<string, Problem | null> }} `again`: nodes that a resume from here would run again */
   const known = {
     row: null,
@@ -48,7 +49,7 @@ export function createRunData(app, run, heard) {
     checkpoints: [],
     timeline: null,
     requests: [],
-    files: {},
+    files: null,
     again: [],
     problems: {},
   };
@@ -113,7 +114,7 @@ export function createRunData(app, run, heard) {
       "files",
       `${path}/artifacts`,
       none,
-      (value) => (known.files = value.artifacts),
+      (value) => (known.files = value),
       () => LARGE_MS,
     ),
   };
@@ -230,7 +231,7 @@ export function createRunData(app, run, heard) {
   }
 
   function readAll() {
-    for (const one of Object.values(readers)) one.ask();
+    for (const one of Object.values(readers)) one.ask(true);
   }
 
   const stopTicks = app.clock.onTick(() => {
@@ -264,32 +265,4 @@ export function createRunData(app, run, heard) {
       for (const one of Object.values(readers)) one.stop();
     },
   };
-}
-
-/**
- * Reads something when asked, at most once in a while; asked meanwhile, it reads once more afterwards.
- * @param {() => number} pause  in ms
- * @param {() => Promise<void>} read
- */
-function createReader(pause, read) {
-  let [busy, again, atOnce, readAt] = [false, false, false, -Infinity];
-  /** @type {ReturnType<typeof setTimeout> | undefined} */
-  let timer;
-  async function go() {
-    timer = undefined;
-    [busy, again, atOnce, readAt] = [true, false, false, performance.now()];
-    await read();
-    busy = false;
-    if (again) ask(atOnce);
-  }
-  /** @param {boolean} [now]  without a pause, because the reader of the page waits */
-  function ask(now = false) {
-    atOnce ||= now;
-    again = busy;
-    if (busy) return;
-    if (now) clearTimeout(timer);
-    else if (timer !== undefined) return;
-    timer = setTimeout(() => void go(), now ? 0 : Math.max(0, readAt + pause() - performance.now()));
-  }
-  return { ask, stop: () => clearTimeout(timer) };
 }
