@@ -1,5 +1,5 @@
-// The graph of a run: boxes and lines of its flow, with what the run has done. Boxes are buttons above one drawing of all lines. A
-// live change touches the box that it concerns, and nothing else moves.
+// The graph of a run: boxes and lines of its flow, with what the run has done. Boxes are buttons above one drawing of all lines.
+// A live change touches the box that it concerns, and nothing else moves.
 
 import { fitScale, foldCompleted, headPath, linePath, netOf, signPath } from "../pure/graph_shapes.js";
 import { aloneNodes, stepFrom, takenLines, viewBox, viewGroup } from "../pure/graph_views.js";
@@ -233,7 +233,8 @@ function createBadge(first, choose) {
         };
         return button("menu-item", go, `Iteration ${badge.rounds - at}`);
       });
-      panel.append(count ? element("div", { class: "menu-list" }, ...items) : element("p", { class: "menu-note" }, "No iteration yet"));
+      const none = element("p", { class: "menu-note" }, "No iteration yet");
+      panel.append(count ? element("div", { class: "menu-list" }, ...items) : none);
     },
   });
   return {

@@ -8,8 +8,8 @@ import { drawing, element, glyph, setAttribute, setText } from "../shell/element
  * @typedef {import("../shapes.js").Box} Box
  * @typedef {import("../pure/node_views.js").NodeView} NodeView
  * @typedef {import("../pure/graph_views.js").GroupView} GroupView
- * @typedef {{ box: Box, chosen: boolean, current: boolean, node?: NodeView, group?: GroupView }} BoxView  `current`: it is the one
- *   box in the order of the Tab key
+ * @typedef {{ box: Box, chosen: boolean, current: boolean, node?: NodeView, group?: GroupView }} BoxView  `current`: it is the
+ *   one box in the order of the Tab key
  */
 
 /**
