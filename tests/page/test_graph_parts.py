@@ -35,7 +35,7 @@ def serving(serve, tmp_path_factory):
 @pytest.fixture
 def page(tab, serving):
     opened = tab().open(serving.link)
-    opened.get_by_role("heading", level=1).first.wait_for()
+    opened.locator(".top-nav").wait_for()
     opened.goto(f"{serving.url}#/nothing")  # a screen that leaves its element alone
     opened.get_by_role("heading", name="There is nothing at this address").wait_for()
     return opened
@@ -83,7 +83,7 @@ def brief() -> dict[str, Any]:
         "write": mark("running", iteration=2, started_at=100),
         "check": mark("completed"),
     }
-    states = {"nodes": nodes, "taken": [("check", "write")], "chosen": {"check": ["write"]}}
+    states = {"nodes": nodes, "taken": [("write", "check"), ("check", "write")], "chosen": {"check": ["write"]}}
     return {"picture": drawn(graph), "states": states, "now": 106.2, "at": None, "node": "write"}
 
 
