@@ -5,15 +5,22 @@ import { stopAt, stopByKey, stopsInView, stopsOf, tellStop } from "../../src/hol
 import { timeOfDay } from "../../src/holdfast/server/page/pure/words.js";
 
 const checkpoint = (seq, kind = "NodeCompleted", node = "plan", current = true) => ({
-  seq, at: 1000 + seq, kind, node, iteration: 1, execution: 1, current,
-}); // prettier-ignore
-const STOPS = stopsOf([checkpoint(1, "RunCreated", null), checkpoint(5), checkpoint(9, "QuestionAnswered", "ship")], { seq: 12, at: 1012 });
+  seq,
+  at: 1000 + seq,
+  kind,
+  node,
+  iteration: 1,
+  execution: 1,
+  current,
+});
+const PLACES = [checkpoint(1, "RunCreated", null), checkpoint(5), checkpoint(9, "QuestionAnswered", "ship")];
+const STOPS = stopsOf(PLACES, { seq: 12, at: 1012 });
 
 test("checkpoints are places, acts of people are diamonds, and the last place is now", () => {
   assert.deepEqual(
-    STOPS.map((stop) => [stop.seq, stop.kind]),
-    [[1, "dot"], [5, "dot"], [9, "person"], [12, "now"]],
-  ); // prettier-ignore
+    STOPS.map((stop) => `${stop.seq} ${stop.kind}`),
+    ["1 dot", "5 dot", "9 person", "12 now"],
+  );
   assert.equal(stopsOf([checkpoint(5)], { seq: 5, at: 1005 }).length, 1, "a checkpoint at the end is now");
   assert.ok(stopsOf([checkpoint(5, "NodeCompleted", "plan", false)], { seq: 9, at: 0 })[0].left);
 });

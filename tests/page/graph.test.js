@@ -1,7 +1,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { fitScale, foldCompleted, headPath, linePath, markPaths, netOf } from "../../src/holdfast/server/page/pure/graph_shapes.js";
+import {
+  fitScale,
+  foldCompleted,
+  headPath,
+  linePath,
+  markPaths,
+  netOf,
+} from "../../src/holdfast/server/page/pure/graph_shapes.js";
 import {
   aloneNodes,
   graphSummary,
@@ -18,6 +25,7 @@ const box = (name, x, y, more = {}) => ({ name, kind: "node", x, y, w: 164, h: 4
 const line = (source, target, points, more = {}) => ({ source, target, kind: "forward", points, ...more });
 
 // plan -> write -> check, which leads back to write or on to publish; photos leads to write too.
+// prettier-ignore
 const BRIEF = {
   fingerprint: "f",
   flow: "brief",
@@ -42,22 +50,30 @@ const BRIEF = {
     line("write", "check", [[98, 260], [98, 284]]),
     line("check", "publish", [[98, 332], [98, 376]], { kind: "branch", branch: true }),
     line("publish", "END", [[98, 424], [98, 448]]),
-    line("check", "write", [[98, 332], [98, 350], [222, 350], [222, 236], [180, 236]], { kind: "loop", branch: true, badge: [222, 293] }),
+    line("check", "write", [[98, 332], [98, 350], [222, 350], [222, 236], [180, 236]],
+         { kind: "loop", branch: true, badge: [222, 293] }),
   ],
-}; // prettier-ignore
+};
+// prettier-ignore
 const LIVE = {
-  nodes: { plan: mark("completed"), photos: mark("completed"), write: mark("running", { iteration: 2, started_at: 100 }), check: mark("completed") },
+  nodes: {
+    plan: mark("completed"), photos: mark("completed"), write: mark("running", { iteration: 2, started_at: 100 }), check: mark("completed"),
+  },
   taken: [["check", "write"]],
   chosen: { check: ["write"] },
-}; // prettier-ignore
+};
 const value = (states, more = {}) => ({ picture: BRIEF, states, now: 106.2, at: null, node: null, ...more });
 const words = (view) => view.notes.map((note) => note.words).join(" · ");
 
 test("a line has round corners, and its arrow points where it leads", () => {
-  assert.equal(linePath([[0, 0], [0, 40], [40, 40]]), "M0 0L0 32Q0 40 8 40L40 40"); // prettier-ignore
-  assert.equal(linePath([[0, 0], [0, 6], [40, 6]]), "M0 0L0 3Q0 6 3 6L40 6"); // prettier-ignore
-  assert.equal(headPath([[5, 0], [5, 20]]), "M9 16L5 20L1 16"); // prettier-ignore
-  assert.equal(headPath([[50, 9], [20, 9]]), "M24 13L20 9L24 5"); // prettier-ignore
+  // prettier-ignore
+  assert.equal(linePath([[0, 0], [0, 40], [40, 40]]), "M0 0L0 32Q0 40 8 40L40 40");
+  // prettier-ignore
+  assert.equal(linePath([[0, 0], [0, 6], [40, 6]]), "M0 0L0 3Q0 6 3 6L40 6");
+  // prettier-ignore
+  assert.equal(headPath([[5, 0], [5, 20]]), "M9 16L5 20L1 16");
+  // prettier-ignore
+  assert.equal(headPath([[50, 9], [20, 9]]), "M24 13L20 9L24 5");
 });
 
 test("up to 8 items have a cell each, and more share at most 4 rows of 50 marks", () => {
@@ -186,15 +202,17 @@ test("a stretch that the reader opened, a small flow and a branch are not folded
 });
 
 const MEMBERS = Array.from({ length: 24 }, (_, at) => `load_${at}`);
+// prettier-ignore
 const STACKED = {
   ...BRIEF,
   nodes: Object.fromEntries(MEMBERS.map((name) => [name, {}])),
   boxes: [{ name: "stack:load_0", kind: "stack", x: 0, y: 0, w: 284, h: 52, members: MEMBERS }, box("merge", 60, 100)],
   lines: [line("stack:load_0", "merge", [[142, 52], [142, 100]])],
-}; // prettier-ignore
+};
 
 test("a stack counts its members by status, and its line is taken once a member is done", () => {
-  const nodes = Object.fromEntries(MEMBERS.map((name, at) => [name, mark(at < 21 ? "completed" : at < 23 ? "running" : "failed")]));
+  const status = (at) => (at < 21 ? "completed" : at < 23 ? "running" : "failed");
+  const nodes = Object.fromEntries(MEMBERS.map((name, at) => [name, mark(status(at))]));
   const view = viewGroup(STACKED.boxes[0], { nodes }, false);
   assert.deepEqual([view.title, words(view), view.act], ["load_0 … load_23", "21 completed · 2 running · 1 failed", "open 24"]);
   assert.equal(viewGroup(STACKED.boxes[0], { nodes }, true).act, "close");

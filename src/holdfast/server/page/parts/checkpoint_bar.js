@@ -1,4 +1,4 @@
-// The checkpoint bar: a slider over the places in the history of a run. In the past it is tinted, and holds the ways out of there.
+// The checkpoint bar: a slider over the places in the history of a run. In the past it is tinted, and has the ways out of there.
 
 import { STOPS_MAX, stopAt, stopByKey, stopsInView, stopsOf, tellStop } from "../pure/checkpoints.js";
 import { markNames } from "../pure/words.js";

@@ -7,8 +7,9 @@ import { drawing, element, glyph, setAttribute, setText } from "../shell/element
 /**
  * @typedef {import("../shapes.js").Box} Box
  * @typedef {import("../pure/node_views.js").NodeView} NodeView
- * @typedef {{ box: Box, chosen: boolean, current: boolean, node: NodeView | null, group: import("../pure/graph_views.js").GroupView | null }} BoxView
- *   `current`: it is the one box in the order of the Tab key
+ * @typedef {import("../pure/graph_views.js").GroupView} GroupView
+ * @typedef {{ box: Box, chosen: boolean, current: boolean, node?: NodeView, group?: GroupView }} BoxView  `current`: it is the
+ *   one box in the order of the Tab key
  */
 
 /**
@@ -38,7 +39,6 @@ export function createGraphNode(first, act) {
     setText(time, view.time);
     setNotes(notes, view.notes);
     setAttribute(host, "data-tone", view.look.tone);
-    setAttribute(host, "data-status", view.look.word);
     setAttribute(host, "aria-label", tellNode(view));
     setAttribute(host, "title", [view.name, ...view.notes.map((note) => note.words)].join(" · "));
     const next = view.marks.join();
@@ -49,7 +49,7 @@ export function createGraphNode(first, act) {
     else marks.remove();
   }
 
-  /** @param {import("../pure/graph_views.js").GroupView} view */
+  /** @param {GroupView} view */
   function showGroup(view) {
     setText(name, view.title);
     setText(time, view.act);

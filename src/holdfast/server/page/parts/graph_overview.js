@@ -61,7 +61,7 @@ export function createOverview(scroller) {
       const paths = new Map();
       for (const { name, kind, members, x, y, w, h } of layout.boxes) {
         if (kind === "start" || kind === "end") continue;
-        const tone = kind === "stack" ? "stack" : lookOfNode(nodes[members?.[0] ?? name]).tone;
+        const tone = kind === "stack" ? "rest" : lookOfNode(nodes[members?.[0] ?? name]).tone;
         const size = `h${(w * small).toFixed(1)}v${Math.max(1, h * small).toFixed(1)}h-${(w * small).toFixed(1)}z`;
         paths.set(tone, `${paths.get(tone) ?? ""}M${(x * small).toFixed(1)} ${(y * small).toFixed(1)}${size}`);
       }

@@ -18,7 +18,7 @@ import { createTable } from "./table.js";
  * @returns {import("../shell/elements.js").Part<import("../pure/graph_views.js").GraphValue> & { move: (by: number) => void }}
  */
 export function createNodeTable({ choose }) {
-  /** Rows keep their identity while they show the same, so that only a row that changed is tinted. @type {Map<string, NodeRow>} */
+  /** A row that shows the same stays the same object, so that only rows that changed are tinted. @type {Map<string, NodeRow>} */
   let rows = new Map();
   const table = createTable({
     caption: "Nodes",

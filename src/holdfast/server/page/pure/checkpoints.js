@@ -73,10 +73,10 @@ export function stopAt(stops, at) {
  */
 export function stopsInView(count, place, before) {
   if (count <= STOPS_MAX) return { from: 0, to: count };
-  const isInside = before && before.to <= count && before.to - before.from === STOPS_MAX;
-  const reaches = (/** @type {Range} */ { from, to }) =>
-    (place > from || !from) && (place < to - 1 || to === count) && place >= from && place < to;
-  if (isInside && reaches(before)) return before;
+  const isWhole = before && before.to - before.from === STOPS_MAX && before.to <= count;
+  // One dot more on each side, so that there is always one to go on to.
+  const isInside = isWhole && before.from <= Math.max(0, place - 1) && Math.min(count - 1, place + 1) < before.to;
+  if (isInside) return before;
   const from = Math.min(Math.max(0, place - STOPS_MAX / 2), count - STOPS_MAX);
   return { from, to: from + STOPS_MAX };
 }

@@ -61,6 +61,17 @@ export function headPath(points) {
   return `M${left}L${x} ${y}L${x - 4 * (across + down)} ${y - 4 * (down - across)}`;
 }
 
+/**
+ * START and END as circles, and the diamond of a branch; null for any other box.
+ * @param {Box} box
+ */
+export function signPath({ kind, x, y, w, diamond }) {
+  if (diamond) return `M${diamond[0]} ${diamond[1] - 6}l6 6-6 6-6-6z`;
+  /** @param {number} r */
+  const circle = (r) => `M${x + w / 2 - r} ${y + w / 2}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0-${2 * r} 0`;
+  return kind === "start" ? circle(w / 2 - 1) : kind === "end" ? circle(w / 2 - 1) + circle(1) : null;
+}
+
 /** @param {Point} a @param {Point} b */
 const length = (a, b) => Math.abs(a[0] - b[0]) + Math.abs(a[1] - b[1]);
 
@@ -98,25 +109,23 @@ export function markPaths(marks) {
  */
 export const fitScale = (width, room) => Math.min(1, Math.max(0.6, room / Math.max(1, width)));
 
-// --- stretches of completed nodes --------------------------------------------------------------------------------------------------
+// --- stretches of completed nodes --------------------------------------------------------------------------------------
 
-/** A picture with fewer nodes shows them all. */
+/** A picture with fewer boxes shows them all. */
 const FOLDED_FROM = 60;
 const [STRETCH_LEAST, FOLD_H, AIR] = [3, 48, 12];
 
 /**
  * The picture with a box in the place of each stretch of completed nodes that lead straight on, without a branch. The rows that
  * become empty are taken out; boxes beside a stretch keep theirs.
- * @param {import("../shapes.js").FlowPicture} picture
+ * @param {Layout} picture
  * @param {(node: string) => boolean} isDone
  * @param {Set<string>} open  names of stretches that the reader opened
  * @returns {Layout}
  */
 export function foldCompleted(picture, isDone, open) {
-  const stretches =
-    Object.keys(picture.nodes).length < FOLDED_FROM
-      ? []
-      : findStretches(picture, isDone).filter((stretch) => !open.has(foldName(stretch)));
+  if (picture.boxes.length < FOLDED_FROM) return picture;
+  const stretches = findStretches(picture, isDone).filter((stretch) => !open.has(foldName(stretch)));
   if (!stretches.length) return picture;
   /** Node of a stretch -> its box. @type {Map<string, Box>} */
   const foldOf = new Map();
@@ -175,77 +184,38 @@ function findStretches(picture, isDone) {
 }
 
 /**
- * Take out the parts of `hidden` in which nothing else is drawn, and move up what is below them.
+ * Take out the rows of `hidden` in which nothing else is drawn, and move up what is below them.
  * @param {Layout} picture
  * @param {Box[]} boxes
  * @param {EdgeLine[]} lines
  * @param {[number, number][]} hidden
  * @returns {Layout}
  */
-function moveUp(picture, boxes, lines, hidden) {
-  /** @type {[number, number][]} */
-  const solid = boxes.map((box) => [box.y - AIR, box.y + box.h + AIR]);
-  for (const box of boxes) if (box.diamond) solid.push([box.diamond[1] - AIR, box.diamond[1] + AIR]);
-  for (const { points, badge } of lines) {
-    if (badge) solid.push([badge[1] - AIR, badge[1] + AIR]);
-    for (let at = 1; at < points.length; at += 1) {
-      if (points[at][1] === points[at - 1][1]) solid.push([points[at][1] - AIR, points[at][1] + AIR]);
-    }
+function moveUp({ width, height }, boxes, lines, hidden) {
+  /** For each row of pixels, 1 if it is taken out. */
+  const out = new Uint8Array(height + 1);
+  for (const [start, end] of hidden) out.fill(1, start, end);
+  /** @param {number} y @param {number} [below] */
+  const keep = (y, below = y) => out.fill(0, Math.max(0, y - AIR), below + AIR);
+  for (const { y, h, diamond } of boxes) {
+    keep(y, y + h);
+    if (diamond) keep(diamond[1]);
   }
-  const cuts = subtract(merge(hidden), merge(solid));
-  /** @param {number} y */
-  const up = (y) => {
-    let moved = y;
-    for (const [start, end] of cuts) {
-      if (start >= y) break;
-      moved -= Math.min(end, y) - start;
-    }
-    return moved;
-  };
+  for (const { points, badge } of lines) {
+    if (badge) keep(badge[1]);
+    points.forEach(([, y], at) => y === points[at - 1]?.[1] && keep(y)); // a horizontal piece
+  }
+  let gone = 0;
+  const up = Array.from(out, (one, y) => {
+    gone += one;
+    return y + one - gone;
+  });
   /** @type {(point: Point) => Point} */
-  const lift = ([x, y]) => [x, up(y)];
+  const lift = ([x, y]) => [x, up[y]];
   return {
-    width: picture.width,
-    height: up(picture.height),
-    boxes: boxes.map((box) => ({
-      ...box,
-      y: up(box.y),
-      h: up(box.y + box.h) - up(box.y),
-      diamond: box.diamond && lift(box.diamond),
-    })),
+    width,
+    height: up[height],
+    boxes: boxes.map((box) => ({ ...box, y: up[box.y], diamond: box.diamond && lift(box.diamond) })),
     lines: lines.map((line) => ({ ...line, points: line.points.map(lift), badge: line.badge && lift(line.badge) })),
   };
-}
-
-/** @param {[number, number][]} ranges @returns {[number, number][]} */
-function merge(ranges) {
-  /** @type {[number, number][]} */
-  const merged = [];
-  for (const [start, end] of ranges.toSorted((a, b) => a[0] - b[0])) {
-    const last = merged[merged.length - 1];
-    if (last && start <= last[1]) last[1] = Math.max(last[1], end);
-    else merged.push([start, end]);
-  }
-  return merged;
-}
-
-/**
- * @param {[number, number][]} ranges
- * @param {[number, number][]} without  both in order
- * @returns {[number, number][]}
- */
-function subtract(ranges, without) {
-  return ranges.flatMap(([start, end]) => {
-    /** @type {[number, number][]} */
-    const left = [];
-    let from = start;
-    for (const [low, high] of without) {
-      if (high <= from) continue;
-      if (low >= end) break;
-      if (low > from) left.push([from, low]);
-      from = Math.max(from, high);
-    }
-    if (from < end) left.push([from, end]);
-    return left;
-  });
 }

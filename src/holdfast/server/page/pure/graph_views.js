@@ -1,4 +1,4 @@
-// What the graph shows of a run: which lines it took, what each box says, which stacks are asked to be drawn otherwise, and where an
+// What the graph shows of a run: which lines it took, what each box says, which nodes are drawn beside their stack, and where an
 // arrow key leads.
 
 import { DONE, countNotes, viewNode } from "./node_views.js";
@@ -33,8 +33,8 @@ export function holdersOf(boxes) {
 }
 
 /**
- * The lines that the run took. A live event tells which node it concerns, not which edge was taken; so a line is also taken if its
- * node is done and leads on without a branch, or if it is the only one to a node that was reached.
+ * The lines that the run took. A live event tells which node it concerns, not which edge was taken; so a line is also taken if
+ * its node is done and leads on without a branch, or if it is the only one to a node that was reached.
  * @param {Layout} layout
  * @param {Net} net
  * @param {States} states
@@ -120,8 +120,8 @@ const endsOf = (members, max) => `${cutMiddle(members[0], max)} … ${cutMiddle(
 const ALONE_MAX = 8;
 
 /**
- * Which members of stacks are drawn beside their stack: those that run, wait or failed, failures first. One that is drawn alone stays
- * so: nothing moves because a node completes.
+ * Which members of stacks are drawn beside their stack: those that run, wait or failed, failures first. One that is drawn alone
+ * stays so: nothing moves because a node completes.
  * @param {FlowPicture} picture
  * @param {States["nodes"]} nodes
  * @param {string[]} before  those that are drawn alone already
