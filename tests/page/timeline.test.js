@@ -166,7 +166,7 @@ test("a holder that left in order is drained, and the time without one is dotted
 test("labels of holders never run into each other", () => {
   const holders = Array.from({ length: 30 }, (_, at) => ({
     seq: at,
-    holder: `worker-with-a-long-name-${at}`,
+    holder: at % 3 ? `w-${at}` : `worker-with-a-long-name-${at}`,
     started_at: at,
     ended_at: at + 0.5,
     end: at % 2 ? "died" : "released",
@@ -343,6 +343,17 @@ test("the story is told newest first: who died, what was retried, what a person 
     ["validate, reserve, fraud_check", "0.3 s, 1.2 s, 2.1 s", "completed", undefined],
     ["ada started the run", "", "person", undefined],
   ]);
+});
+
+test("what completed before and after a long idle time is told apart", () => {
+  const apart = timeline({ ended_at: 102, attempts: [bar(1, "a", 0, 1), bar(2, "b", 1, 2), bar(3, "c", 100, 102)] });
+  assert.deepEqual(
+    storyOf(apart, NOW).map((entry) => [entry.title.map((part) => part.text).join(""), entry.gap]),
+    [
+      ["c", "98 s"],
+      ["a, b", undefined],
+    ],
+  );
 });
 
 test("the story says what is open: what runs, what asks, that nobody holds the run", () => {

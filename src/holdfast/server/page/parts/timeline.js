@@ -93,6 +93,8 @@ export function createTimeline({ choose }) {
   let marked = null;
   /** @type {TimeScale | null} */
   let scale = null;
+  /** The chosen row that was brought into view last. @type {string | null} */
+  let revealed = null;
 
   function draw() {
     if (!view || !host.clientWidth) return; // it is drawn when it gets a width
@@ -127,13 +129,17 @@ export function createTimeline({ choose }) {
     if (!view) return;
     const { now, chosen } = view;
     const count = shown.length;
+    room.style.height = `${count * ROW_PX}px`;
+    const top = shown.findIndex((row) => row.name === chosen) * ROW_PX;
+    const isOut = top < rows.scrollTop || top + ROW_PX > rows.scrollTop + rows.clientHeight;
+    if (chosen !== revealed && isOut && top >= 0) rows.scrollTop = top - rows.clientHeight / 2;
+    revealed = chosen;
     const seen = visibleRows({
       count,
       rowHeight: ROW_PX,
       scrolled: rows.scrollTop,
       height: count > WINDOWED_FROM ? rows.clientHeight : count * ROW_PX,
     });
-    room.style.height = `${count * ROW_PX}px`;
     list.style.transform = `translateY(${seen.above}px)`;
     const drawn = shown.slice(seen.from, seen.to);
     const first = drawn.some((row) => row.name === chosen) ? chosen : drawn[0]?.name;

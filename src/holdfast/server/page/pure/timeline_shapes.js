@@ -256,13 +256,14 @@ export function heldShapes(holders, gaps, scale, now) {
     const cut = cutMiddle(name, Math.max(1, Math.floor((right - x) / 6.3) - 1));
     const words = [name + more, cut].find((one) => x >= free && x + wide(one) + 4 <= right && one.length > 3);
     if (words) shapes.push(text(holder.seq, "words", x, labelY, words));
-    free = x + wide(words ?? "");
+    if (words) free = x + wide(words);
     if (!died) return;
     const cross = x + width;
     shapes.push(path(holder.seq, "cross", `M${cross - 4} ${HELD_Y - 4}l8 8m0-8l-8 8`, tip));
     const from = isInside ? cross - 10 : Math.max(cross, free) + 6;
+    if (from > cross + 40) return; // too far away to be read with its cross, which says it to the pointer
     shapes.push(text(`end ${holder.seq}`, "words ask", from, labelY, end, isInside ? "end" : "start"));
-    free = isInside ? from : from + wide(end);
+    free = isInside ? cross : from + wide(end);
   });
   return shapes;
 }
