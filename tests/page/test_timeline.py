@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from page_flows import write_flows
 
 MOUNT = """async ([file, name, view]) => {
     const made = (await import(new URL(`page/parts/${file}.js`, document.baseURI)))[name];
@@ -55,8 +56,10 @@ FAILED = view(
 
 
 @pytest.fixture(scope="module")
-def serving(serve):
-    return serve("--no-work")
+def serving(serve, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("timeline")
+    write_flows(folder)
+    return serve("shop.py", "--no-work", folder=folder)
 
 
 @pytest.fixture
