@@ -1,5 +1,5 @@
-// Where the pieces of a timeline are drawn. Everything here becomes a list of shapes, in pixels from the left end of the lanes and
-// the top of their row; the part only keeps elements in step with them.
+// Where the pieces of a timeline are drawn. Everything here becomes a list of shapes, in pixels from the left end of the lanes
+// and the top of their row; the part only keeps elements in step with them.
 
 import { actWords, barWords, countWords, failsRun, holderName, isItem, visitOf } from "./timelines.js";
 import { cutMiddle, duration, span } from "./words.js";
