@@ -1,6 +1,7 @@
 // The story of a run on a phone: what happened, newest first.
 
 import { storyOf } from "../pure/stories.js";
+import { LOOKS } from "../pure/statuses.js";
 import { age, fullInstant, instant } from "../pure/words.js";
 import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
 
@@ -61,7 +62,7 @@ function createEntry(first, choose, now) {
   let node = first.node;
   let drawn = "";
   const [mark, title, detail] = [
-    element("span", { class: "story-mark" }),
+    element("span", { class: "story-mark", role: "img" }),
     element("span", {}),
     element("span", { class: "hint" }),
   ];
@@ -78,6 +79,7 @@ function createEntry(first, choose, now) {
       if (entry.glyph !== drawn) mark.replaceChildren(glyph(entry.glyph, entry.turns ? "turns" : ""));
       drawn = entry.glyph;
       setAttribute(mark, "data-tone", entry.tone);
+      setAttribute(mark, "aria-label", LOOKS[entry.glyph]?.word ?? entry.glyph);
       setSentence(title, entry.title);
       setText(detail, entry.detail);
       detail.hidden = !entry.detail;

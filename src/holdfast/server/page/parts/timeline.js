@@ -1,11 +1,13 @@
 // The timeline: who held the run, every attempt as a bar, waits dotted, acts of people as diamonds. Dragging zooms time, a double
 // click shows all of it again. A table with the same facts is beside it for those who do not see the drawing.
 
+import { storyOf } from "../pure/stories.js";
+import { LOOKS } from "../pure/statuses.js";
 import { createTimeScale } from "../pure/time_scale.js";
 import { ROW_PX, actShapes, axisShapes, gridShapes, heldShapes, overShapes, rowShapes } from "../pure/timeline_shapes.js";
-import { busyTimes, drawnActs, holderGaps, shownRows, timelineLines, timelineRows, wholeTime } from "../pure/timelines.js";
+import { busyTimes, holderGaps, timelineRows, wholeTime } from "../pure/timelines.js";
 import { visibleRows } from "../pure/windows.js";
-import { cutMiddle, plural } from "../pure/words.js";
+import { cutMiddle, instant } from "../pure/words.js";
 import { button, drawing, element, glyph, keepChildren, setAttribute, setText } from "../shell/elements.js";
 
 /**
@@ -28,7 +30,6 @@ const LABEL_PX = 204;
 const WINDOWED_FROM = 40;
 const DRAG_PX = 4;
 const LINES_MAX = 200;
-const COLUMNS = ["What", "From", "Length", "How it ended"];
 
 /**
  * @param {{ choose: (choice: Choice) => void }} options
@@ -55,7 +56,7 @@ export function createTimeline({ choose }) {
     people.element,
   );
   const beginning = element("p", { class: "hint timeline-beginning" });
-  const table = createLines();
+  const lines = element("tbody", {});
   const host = element(
     "div",
     { class: "timeline", role: "group", "aria-label": "Timeline" },
@@ -67,7 +68,17 @@ export function createTimeline({ choose }) {
     peopleRow,
     over.element,
     beginning,
-    table.element,
+    element(
+      "table",
+      { class: "unseen" },
+      element("caption", {}, "What happened, newest first"),
+      element(
+        "thead",
+        {},
+        element("tr", {}, ...["When", "What", "Status", "Details"].map((word) => element("th", { scope: "col" }, word))),
+      ),
+      lines,
+    ),
   );
   const fold = createSwitch("Fold idle time", true, () => draw());
   const hide = createSwitch("Hide completed", false, () => draw());
@@ -82,6 +93,8 @@ export function createTimeline({ choose }) {
   let marked = null;
   /** @type {TimeScale | null} */
   let scale = null;
+  /** The chosen row that was brought into view last. @type {string | null} */
+  let revealed = null;
 
   function draw() {
     if (!view || !host.clientWidth) return; // it is drawn when it gets a width
@@ -94,10 +107,12 @@ export function createTimeline({ choose }) {
     const isLong = all.length > WINDOWED_FROM;
     hide.element.hidden = !isLong;
     reset.hidden = !zoomed;
-    const shown = shownRows(all, { hideCompleted: isLong && hide.isOn(), chosen });
-    const acts = drawnActs(timeline);
+    const hides = isLong && hide.isOn();
+    const shown = all.filter((row) => !hides || row.name === chosen || !["completed", "skipped"].includes(row.look.word));
+    // That somebody started the run is where the axis begins.
+    const acts = timeline.acts.filter((act) => act.verb !== "start" && act.verb !== "fork");
     const isRunning = timeline.attempts.some((bar) => bar.status === "running");
-    axis.update(axisShapes(scale, width, checkpoint));
+    axis.update(axisShapes(scale, width, checkpoint?.at));
     held.update(heldShapes(timeline.holders, holderGaps(timeline), scale, now));
     people.update(actShapes(acts, scale, width));
     peopleRow.hidden = !acts.length;
@@ -114,13 +129,17 @@ export function createTimeline({ choose }) {
     if (!view) return;
     const { now, chosen } = view;
     const count = shown.length;
+    room.style.height = `${count * ROW_PX}px`;
+    const top = shown.findIndex((row) => row.name === chosen) * ROW_PX;
+    const isOut = top < rows.scrollTop || top + ROW_PX > rows.scrollTop + rows.clientHeight;
+    if (chosen !== revealed && isOut && top >= 0) rows.scrollTop = top - rows.clientHeight / 2;
+    revealed = chosen;
     const seen = visibleRows({
       count,
       rowHeight: ROW_PX,
       scrolled: rows.scrollTop,
       height: count > WINDOWED_FROM ? rows.clientHeight : count * ROW_PX,
     });
-    room.style.height = `${count * ROW_PX}px`;
     list.style.transform = `translateY(${seen.above}px)`;
     const drawn = shown.slice(seen.from, seen.to);
     const first = drawn.some((row) => row.name === chosen) ? chosen : drawn[0]?.name;
@@ -164,7 +183,7 @@ export function createTimeline({ choose }) {
     element: host,
     tools,
     update(next) {
-      if (view?.timeline !== next.timeline) table.update(timelineLines(next.timeline, next.now));
+      if (view?.timeline !== next.timeline) drawLines(lines, next);
       if (view && view.timeline.run_id !== next.timeline.run_id) zoomed = null;
       view = next;
       draw();
@@ -182,15 +201,14 @@ function createLayer(look) {
  * @param {Shape} shape
  * @returns {import("../shell/elements.js").Part<Shape>}
  */
-function createShape(shape) {
-  const tip = shape.tip === undefined ? null : drawing("title");
-  const made = drawing(shape.name, {}, tip);
+function createShape({ name, words }) {
+  const made = drawing(name);
+  const said = name === "text" || words === undefined ? made : made.appendChild(drawing("title"));
   return {
     element: /** @type {HTMLElement} */ (/** @type {unknown} */ (made)),
     update(next) {
-      for (const [name, value] of Object.entries(next.attributes)) setAttribute(made, name, value);
-      if (next.words !== undefined) setText(made, next.words);
-      if (tip) setText(tip, next.tip ?? "");
+      for (const [attribute, value] of Object.entries(next.attributes)) setAttribute(made, attribute, value);
+      if (next.words !== undefined) setText(said, next.words);
     },
   };
 }
@@ -256,26 +274,17 @@ function createSwitch(words, isOn, changed) {
   return { element: element("label", { class: "check" }, words, box), isOn: () => box.checked };
 }
 
-/** The table beside the drawing: the latest lines. */
-function createLines() {
-  const [caption, body] = [element("caption", {}), element("tbody", {})];
-  const head = element("tr", {}, ...COLUMNS.map((word) => element("th", { scope: "col" }, word)));
-  return {
-    element: element("table", { class: "unseen" }, caption, element("thead", {}, head), body),
-    /** @param {import("../pure/timelines.js").Line[]} lines */
-    update(lines) {
-      const latest = lines.slice(-LINES_MAX);
-      setText(
-        caption,
-        `Timeline: ${lines.length > LINES_MAX ? `the latest ${LINES_MAX} of ` : ""}${plural(lines.length, "piece")}`,
-      );
-      body.replaceChildren(
-        ...latest.map((line) =>
-          element("tr", {}, ...[line.what, line.from, line.length, line.how].map((words) => element("td", {}, words))),
-        ),
-      );
-    },
-  };
+/** @param {HTMLElement} body @param {TimelineView} view */
+function drawLines(body, { timeline, now }) {
+  const cells = storyOf(timeline, now)
+    .slice(0, LINES_MAX)
+    .map(({ at, title, glyph, detail }) => [
+      instant(at, now),
+      title.map((part) => part.text).join(""),
+      LOOKS[glyph]?.word ?? "",
+      detail,
+    ]);
+  body.replaceChildren(...cells.map((words) => element("tr", {}, ...words.map((word) => element("td", {}, word)))));
 }
 
 /** @param {HTMLElement} list */

@@ -3,7 +3,7 @@
 
 import { LOOKS } from "./statuses.js";
 import { foldedGaps } from "./time_scale.js";
-import { actWords, busyTimes, countWords, failsRun, holderName, wholeTime } from "./timelines.js";
+import { SLACK_S, actWords, busyTimes, countWords, failsRun, holderName, isItem, isOpenPiece, wholeTime } from "./timelines.js";
 import { duration, number, span } from "./words.js";
 
 /**
@@ -25,7 +25,6 @@ import { duration, number, span } from "./words.js";
 
 /** How many nodes one entry names. */
 const TOGETHER_MAX = 6;
-const SLACK_S = 0.001;
 
 /**
  * @param {Timeline} timeline
@@ -34,7 +33,7 @@ const SLACK_S = 0.001;
  */
 export function storyOf(timeline, now) {
   const told = [
-    ...timeline.attempts.filter((bar) => (bar.item ?? null) === null).map((bar) => attemptEntry(bar, timeline)),
+    ...timeline.attempts.filter((bar) => !isItem(bar)).map((bar) => attemptEntry(bar, timeline)),
     ...timeline.items.map(bandEntry),
     ...timeline.waits.flatMap(waitEntry),
     ...timeline.acts.map(actEntry),
@@ -68,7 +67,7 @@ function attemptEntry(bar, timeline) {
   const which = round + (bar.attempt > 1 || bar.status === "failed" || bar.status === "crashed" ? ` attempt ${bar.attempt}` : "");
   const end = (ENDS[bar.status] ?? bar.status) + (failsRun(bar) ? ", run failed" : "");
   const retry = bar.retry_at && bar.ended_at ? `, retried after ${span(bar.retry_at - bar.ended_at)}` : "";
-  const spent = (bar.ended_at ?? null) === null ? "" : duration(at - bar.started_at);
+  const spent = isOpenPiece(bar) ? "" : duration(at - bar.started_at);
   return {
     key: `attempt ${bar.seq}`,
     at,
@@ -101,7 +100,7 @@ const bandEntry = (band) => ({
 /** @param {WaitSpan} wait @returns {StoryEntry[]} */
 function waitEntry(wait) {
   if (wait.kind === "retry") return []; // the attempt that failed says so
-  const isOpen = (wait.ended_at ?? null) === null;
+  const isOpen = isOpenPiece(wait);
   if (wait.kind === "holder" && !isOpen) return []; // the attempt that crashed says so
   const entry = { key: `wait ${wait.seq} ${wait.kind}`, at: wait.started_at, node: wait.node ?? undefined };
   if (wait.kind === "holder") return [{ ...entry, ...lookOf("crashed"), title: [plain("No process holds the run")], detail: "" }];

@@ -1,7 +1,7 @@
-// Where the pieces of a timeline are drawn. Everything here becomes a list of shapes, in pixels from the left end of the lanes and
-// the top of their row; the part only keeps elements in step with them.
+// Where the pieces of a timeline are drawn. Everything here becomes a list of shapes, in pixels from the left end of the lanes
+// and the top of their row; the part only keeps elements in step with them.
 
-import { HOLDER_ENDS, actWords, barWords, countWords, failsRun, holderName, visitOf } from "./timelines.js";
+import { actWords, barWords, countWords, failsRun, holderName, isItem, visitOf } from "./timelines.js";
 import { cutMiddle, duration, span } from "./words.js";
 
 /**
@@ -9,14 +9,12 @@ import { cutMiddle, duration, span } from "./words.js";
  * @typedef {import("./timelines.js").TimelineRow} TimelineRow
  * @typedef {import("../shapes.js").AttemptSpan} AttemptSpan
  * @typedef {import("../shapes.js").WaitSpan} WaitSpan
- * @typedef {import("../shapes.js").ItemSpan} ItemSpan
  *
  * @typedef {object} Shape
  * @property {string} key  unique among its siblings
  * @property {"rect" | "path" | "line" | "text"} name
  * @property {Record<string, string | number | null>} attributes
- * @property {string} [words]  the text of a text
- * @property {string} [tip]  what the pointer finds
+ * @property {string} [words]  of a text; of another shape: what the pointer finds
  */
 
 export const ROW_PX = 30;
@@ -26,29 +24,30 @@ const BAR_PX = 16;
 const LANE_PX = 3;
 /** A narrower bar has no number. */
 const WORDS_PX = 18;
-const TEXT_Y = MIDDLE + 4;
 const HELD_Y = 20;
 
 /** About how wide a label is. @param {string} words */
 const wide = (words) => 6.3 * words.length;
 
-/** @type {(key: string, look: string, x: number, y: number, words: string, anchor?: string) => Shape} */
-const text = (key, look, x, y, words, anchor = "start") => ({
-  key: `text ${key}`,
-  name: "text",
-  attributes: { class: look, x, y, "text-anchor": anchor },
+/** @type {(key: string | number, name: Shape["name"], look: string, attributes: Shape["attributes"], words?: string) => Shape} */
+const shape = (key, name, look, attributes, words) => ({
+  key: `${name} ${key}`,
+  name,
+  attributes: { class: look, ...attributes },
   words,
 });
 
-/** @type {(key: string, look: string, d: string, tip?: string) => Shape} */
-const path = (key, look, d, tip) => ({ key: `path ${key}`, name: "path", attributes: { class: look, d }, tip });
+/** @type {(key: string | number, look: string, x: number, y: number, words: string, anchor?: string) => Shape} */
+const text = (key, look, x, y, words, anchor = "start") => shape(key, "text", look, { x, y, "text-anchor": anchor }, words);
 
-/** @type {(key: string, look: string, x: number) => Shape} */
-const upright = (key, look, x) => ({
-  key: `line ${key}`,
-  name: "line",
-  attributes: { class: look, x1: x, x2: x, y1: AXIS_PX, y2: "100%" },
-});
+/** @type {(key: string | number, look: string, d: string, words?: string) => Shape} */
+const path = (key, look, d, words) => shape(key, "path", look, { d }, words);
+
+/** @type {(key: string | number, look: string, x: number) => Shape} */
+const upright = (key, look, x) => shape(key, "line", look, { x1: x, x2: x, y1: AXIS_PX, y2: "100%" });
+
+/** @param {number} x @param {number} y */
+const diamond = (x, y) => `M${x} ${y - 5}l5 5-5 5-5-5z`;
 
 /** @param {number} x  to a quarter of a pixel, so that equal drawings are equal texts */
 const at = (x) => Math.round(x * 4) / 4;
@@ -57,20 +56,22 @@ const at = (x) => Math.round(x * 4) / 4;
  * Where a time is drawn; null if it is outside of the axis.
  * @param {TimeScale} scale
  * @param {number} start
- * @param {number} end
+ * @param {number} [end]
  */
-function place(scale, start, end) {
-  const { stretches } = scale;
+function place({ stretches, xOf }, start, end = start) {
   if (end < stretches[0].from || start > stretches[stretches.length - 1].to) return null;
-  const x = at(scale.xOf(start));
-  return { x, width: at(scale.xOf(end)) - x };
+  const x = at(xOf(start));
+  return { x, width: at(xOf(end)) - x };
 }
 
 /** @type {Record<string, string>} */
 const TONES = { failed: "fail", crashed: "ask", running: "live" };
 
-/** @param {string} status */
-const toneOf = (status) => TONES[status] ?? "done";
+/** @param {{ status: string }} bar */
+const toneOf = (bar) => TONES[bar.status] ?? "done";
+
+/** @param {{ current?: boolean }} piece */
+const undone = (piece) => (piece.current === false ? " undone" : "");
 
 /**
  * @param {TimelineRow} row
@@ -80,65 +81,60 @@ const toneOf = (status) => TONES[status] ?? "done";
  */
 export function rowShapes(row, scale, now) {
   const items = [...new Set(row.lanes.map((bar) => bar.item))].sort((a, b) => Number(a) - Number(b));
-  const pitch = Math.min(4.5, (ROW_PX - 2) / Math.max(1, items.length));
+  const pitch = Math.min(4.5, (ROW_PX - 2) / items.length);
   /** @param {number | null | undefined} item */
-  const laneOf = (item) => MIDDLE - (items.length * pitch) / 2 + items.indexOf(item) * pitch;
+  const laneOf = (item) => MIDDLE + (items.indexOf(item) - items.length / 2) * pitch;
+  const bars = visibleBars(row.bars, scale, now);
   return [
     ...row.waits.flatMap((wait) => {
       const inLane = items.includes(wait.item);
       return waitShapes(wait, scale, now, inLane ? laneOf(wait.item) + LANE_PX / 2 : MIDDLE, inLane);
     }),
     ...row.bands.flatMap((band) => bandShapes(band, scale, now)),
-    ...visibleBars(row.lanes, scale, now).map(([bar, { x, width }]) =>
+    ...visibleBars(row.lanes, scale, now).map(({ bar, x, width }) =>
       barShape(bar, now, { x, width: Math.max(2, width), y: laneOf(bar.item), height: LANE_PX, rx: 1 }),
     ),
-    ...visibleBars(row.bars, scale, now).flatMap((drawn, number, all) =>
-      wholeBar(drawn, row.bars, now, all[number + 1]?.[1].x ?? Infinity),
-    ),
+    ...bars.flatMap((drawn, number) => wholeBar(drawn, row.bars, now, bars[number + 1]?.x ?? Infinity)),
   ];
 }
 
+/** @typedef {{ bar: AttemptSpan, x: number, width: number }} DrawnBar */
+
 /**
- * Bars that are in view, without those that are hidden behind the one before: a loop of a thousand rounds has no more bars than
- * there are pixels.
+ * Bars that are in view, without those that are hidden behind another: a loop of a thousand rounds has no more bars than there
+ * are pixels.
  * @param {AttemptSpan[]} bars
  * @param {TimeScale} scale
  * @param {number} now
- * @returns {[AttemptSpan, { x: number, width: number }][]}
+ * @returns {DrawnBar[]}
  */
 function visibleBars(bars, scale, now) {
-  /** @type {[AttemptSpan, { x: number, width: number }][]} */
-  const seen = [];
   /** @type {Map<string, number>} */
   const ends = new Map();
-  for (const bar of bars) {
+  return bars.flatMap((bar) => {
     const found = place(scale, bar.started_at, bar.ended_at ?? now);
-    if (!found) continue;
-    const look = `${bar.item} ${toneOf(bar.status)}`;
-    if (found.x + found.width <= (ends.get(look) ?? -1)) continue;
-    seen.push([bar, found]);
+    const look = `${bar.item} ${toneOf(bar)}`;
+    if (!found || found.x + found.width <= (ends.get(look) ?? -1)) return [];
     ends.set(look, found.x + Math.max(1.5, found.width));
-  }
-  return seen;
+    return [{ bar, ...found }];
+  });
 }
 
 /**
- * @param {[AttemptSpan, { x: number, width: number }]} drawn
+ * @param {DrawnBar} drawn
  * @param {AttemptSpan[]} bars
  * @param {number} now
  * @param {number} next  where the next bar begins
  * @returns {Shape[]}
  */
-function wholeBar([bar, found], bars, now, next) {
-  const width = Math.max(3, found.width);
-  const tone = toneOf(bar.status);
-  const y = MIDDLE - BAR_PX / 2;
+function wholeBar({ bar, x, width: exact }, bars, now, next) {
+  const width = Math.max(3, exact);
   const words = width < WORDS_PX ? undefined : barWords(bar, bars).find((one) => wide(one) + 12 <= width);
-  const shapes = [barShape(bar, now, { x: found.x, width, y, height: BAR_PX, rx: 3 })];
-  if (words) shapes.push(text(`bar ${bar.seq}`, `bar-words ink-${tone}`, found.x + 7, TEXT_Y, words));
-  const end = found.x + width + 6;
+  const shapes = [barShape(bar, now, { x, width, y: MIDDLE - BAR_PX / 2, height: BAR_PX, rx: 3 })];
+  if (words) shapes.push(text(bar.seq, `bar-words ink-${toneOf(bar)}`, x + 7, MIDDLE + 4, words));
+  const end = x + width + 6;
   if (failsRun(bar) && end + wide("run failed") <= next)
-    shapes.push(text(`end ${bar.seq}`, "words fail", end, TEXT_Y, "run failed"));
+    shapes.push(text(`end ${bar.seq}`, "words fail", end, MIDDLE + 4, "run failed"));
   return shapes;
 }
 
@@ -146,21 +142,15 @@ function wholeBar([bar, found], bars, now, next) {
  * @param {AttemptSpan} bar
  * @param {number} now
  * @param {{ x: number, y: number, width: number, height: number, rx: number }} box
- * @returns {Shape}
  */
 function barShape(bar, now, box) {
   const spent = duration((bar.ended_at ?? now) - bar.started_at);
-  const item = (bar.item ?? null) === null ? "" : `item ${bar.item}, `;
-  const tip = `${item}attempt ${bar.attempt}: ${bar.status}, ${spent}${bar.error ? `\n${bar.error}` : ""}`;
-  const look = `bar ${toneOf(bar.status)}${bar.current === false ? " undone" : ""}`;
-  const about = { class: look, "data-visit": visitOf(bar), "data-item": bar.item ?? null };
-  const key = `${bar.seq} ${bar.item ?? ""}`;
-  if (bar.status !== "crashed" || box.height < BAR_PX || box.width < 8) {
-    return { key: `rect ${key}`, name: "rect", attributes: { ...about, ...box }, tip };
-  }
-  // Where its process died, the end is torn.
-  const d = `M${box.x + 3} ${box.y}h${box.width - 3}l-4 4 4 4-4 4 4 4H${box.x + 3}q-3 0-3-3v-10q0-3 3-3z`;
-  return { key: `path ${key}`, name: "path", attributes: { ...about, d }, tip };
+  const tip = `${isItem(bar) ? `item ${bar.item}, ` : ""}attempt ${bar.attempt}: ${bar.status}, ${spent}\n${bar.error ?? ""}`;
+  const isTorn = bar.status === "crashed" && box.height === BAR_PX && box.width >= 8; // where its process died
+  const left = box.x + 3;
+  const d = `M${left} ${box.y}h${box.width - 3}l-4 4 4 4-4 4 4 4H${left}q-3 0-3-3v-10q0-3 3-3z`;
+  const about = { "data-visit": visitOf(bar), "data-item": bar.item ?? null, ...(isTorn ? { d } : box) };
+  return shape(`${bar.seq} ${bar.item}`, isTorn ? "path" : "rect", `bar ${toneOf(bar)}${undone(bar)}`, about, tip.trim());
 }
 
 /**
@@ -168,32 +158,29 @@ function barShape(bar, now, box) {
  * @param {TimeScale} scale
  * @param {number} now
  * @param {number} y
- * @param {boolean} [isThin]  it has no room for words
+ * @param {boolean} isThin  it has no room for words
  * @returns {Shape[]}
  */
-function waitShapes(wait, scale, now, y, isThin = false) {
+function waitShapes(wait, scale, now, y, isThin) {
   const found = place(scale, wait.started_at, wait.ended_at ?? now);
   if (!found) return [];
-  const key = `wait ${wait.seq} ${wait.item ?? ""} ${wait.kind}`;
-  const asks = wait.kind === "question";
-  const undone = wait.current === false ? " undone" : "";
-  const look = `wait${asks ? " ask" : ""}${undone}`;
-  const end = found.x + found.width;
-  if (asks) {
-    const line = path(key, look, `M${found.x + 7} ${y}H${Math.max(end, found.x + 9)}`, wait.reason);
-    return isThin ? [line] : [line, path(`mark ${key}`, `gem ask${undone}`, diamond(found.x, y), wait.reason)];
+  const { seq, kind, item, reason } = wait;
+  const key = `${kind} ${seq} ${item}`;
+  const { x } = found;
+  const end = x + found.width;
+  const look = `wait ${kind}${undone(wait)}`;
+  if (kind === "question") {
+    return [path(key, look, `M${x} ${y}H${end}`, reason), path(`at ${key}`, `gem ask${undone(wait)}`, diamond(x, y), reason)];
   }
-  const room = widestRoom(scale, found.x, end);
-  const words = isThin ? undefined : waitWords(wait).find((one) => wide(one) + 20 <= room.width);
-  if (!words) return [path(key, look, `M${found.x} ${y}H${end}`, wait.reason)];
+  const room = widestRoom(scale, x, end);
+  // At least the seconds of a retry are written.
+  const words = [reason, reason.replace("retry in ", "")].find((one) => !isThin && wide(one) + 20 <= room.width);
+  if (!words) return [path(key, look, `M${x} ${y}H${end}`, reason)];
   const middle = at(room.x + room.width / 2);
-  const half = wide(words) / 2 + 5;
-  const d = `M${found.x} ${y}H${at(middle - half)}M${at(middle + half)} ${y}H${end}`;
-  return [path(key, look, d, wait.reason), text(key, "words", middle, y + 4, words, "middle")];
+  const half = at(wide(words) / 2 + 5);
+  const line = `M${x} ${y}H${middle - half}M${middle + half} ${y}H${end}`;
+  return [path(key, look, line, reason), text(key, "words", middle, y + 4, words, "middle")];
 }
-
-/** What to write on a wait, longest first: "retry in 5 s", or at least its seconds. @param {WaitSpan} wait */
-const waitWords = (wait) => (wait.kind === "retry" ? [wait.reason, wait.reason.replace(/^retry in /, "")] : [wait.reason]);
 
 /**
  * The widest part of a line that crosses no folded time.
@@ -204,18 +191,16 @@ const waitWords = (wait) => (wait.kind === "retry" ? [wait.reason, wait.reason.r
 function widestRoom(scale, from, to) {
   let room = { x: from, width: 0 };
   for (const stretch of scale.stretches) {
-    const [x, end] = [Math.max(from, stretch.x), Math.min(to, stretch.x + stretch.width)];
-    if (!stretch.folded && end - x > room.width) room = { x, width: end - x };
+    const x = Math.max(from, stretch.x);
+    const width = Math.min(to, stretch.x + stretch.width) - x;
+    if (!stretch.folded && width > room.width) room = { x, width };
   }
   return room;
 }
 
-/** @param {number} x @param {number} y */
-const diamond = (x, y) => `M${x} ${y - 5}l5 5-5 5-5-5z`;
-
 /**
  * How many items of a large fan-out ran at a time, and in red how many failed.
- * @param {ItemSpan} band
+ * @param {import("../shapes.js").ItemSpan} band
  * @param {TimeScale} scale
  * @param {number} now
  * @returns {Shape[]}
@@ -224,25 +209,20 @@ function bandShapes(band, scale, now) {
   const end = band.ended_at ?? now;
   if (!place(scale, band.started_at, end)) return [];
   const most = Math.max(1, ...band.running, ...band.failed);
-  const part = (end - band.started_at) / Math.max(1, band.running.length);
-  const bottom = ROW_PX - 5;
-  /** @param {number[]} counts */
-  const columns = (counts) =>
-    counts
-      .map((count, number) => {
-        if (!count) return "";
-        const x = at(scale.xOf(band.started_at + number * part));
-        const next = at(scale.xOf(band.started_at + (number + 1) * part));
-        return `M${x} ${bottom}v${at(-Math.max(2, (count / most) * 20))}H${Math.max(next, x + 1)}V${bottom}z`;
-      })
-      .join("");
-  const undone = band.current === false ? " undone" : "";
-  const tip = `${countWords(band)}; ${band.attempts} attempts`;
-  return [
-    path(`band ${band.seq}`, `bar ${band.ended_at === null ? "live" : "done"}${undone}`, columns(band.running), tip),
-    path(`failed ${band.seq}`, `bar fail${undone}`, columns(band.failed), tip),
-  ];
+  const part = (end - band.started_at) / band.running.length;
+  /** @param {number} number */
+  const edge = (number) => at(scale.xOf(band.started_at + number * part));
+  /** @param {number} count @param {number} number */
+  const column = (count, number) =>
+    count && `M${edge(number)} 25v${at(-Math.max(2, (count / most) * 20))}H${Math.max(edge(number + 1), edge(number) + 1)}V25z`;
+  /** @type {(look: string, counts: number[]) => Shape} */
+  const draw = (look, counts) =>
+    path(`${look} ${band.seq}`, `bar ${look}${undone(band)}`, counts.map(column).filter(Boolean).join(""), countWords(band));
+  return [draw(band.ended_at === null ? "live" : "done", band.running), draw("fail", band.failed)];
 }
+
+/** @type {Record<string, string>} */
+const HOLDER_ENDS = { died: "killed", drained: "drained", replaced: "replaced" };
 
 /**
  * Who held the run: a bar for each holder, a cross where it died.
@@ -254,32 +234,36 @@ function bandShapes(band, scale, now) {
  */
 export function heldShapes(holders, gaps, scale, now) {
   const shapes = gaps.flatMap((gap) => waitShapes(gap, scale, now, HELD_Y, true));
-  let free = -Infinity; // where the label before ends
+  const labelY = HELD_Y - 8;
+  let free = -1; // where the label before ends
   holders.forEach((holder, number) => {
     const found = place(scale, holder.started_at, holder.ended_at ?? now);
     if (!found) return;
     const { x } = found;
     const width = Math.max(3, found.width);
-    const [name, end] = [holderName(holder), holder.end ? (HOLDER_ENDS[holder.end] ?? "") : ""];
-    const tip = `${name}${end && `, ${end}`}, ${span((holder.ended_at ?? now) - holder.started_at)}`;
-    const attributes = { class: "held", x, y: HELD_Y - 3, width, height: 6, rx: 2 };
-    shapes.push({ key: `rect ${holder.seq}`, name: "rect", attributes, tip });
-    const after = holders[number + 1];
+    const name = holderName(holder);
+    const end = HOLDER_ENDS[holder.end ?? ""] ?? "";
+    const tip = `${name}, ${end}${end && ", "}${span((holder.ended_at ?? now) - holder.started_at)}`;
+    shapes.push(shape(holder.seq, "rect", "held", { x, y: HELD_Y - 3, width, height: 6, rx: 2 }, tip));
     const died = holder.end === "died";
-    const inside = died && width >= wide(name) + wide(end) + 28;
-    const room = Math.min(after ? scale.xOf(after.started_at) : Infinity, inside ? x + width - 14 - wide(end) : Infinity) - x - 4;
-    const took = holders[number - 1]?.end === "died" ? `${name} took over` : name;
-    const [long, plain] = end && !died ? [`${name}, ${end}`, name] : [took, name];
-    const words = [long, plain, cutMiddle(name, Math.floor(room / 6.3))].find((one) => wide(one) <= room && one.length > 3);
-    const clear = words && x >= free;
-    if (clear) shapes.push(text(`held ${holder.seq}`, "words", x, HELD_Y - 8, words));
-    if (clear) free = x + wide(words) + 4;
+    const isInside = died && width >= wide(name + end) + 28;
+    const right = isInside
+      ? x + width - 14 - wide(end)
+      : number + 1 < holders.length
+        ? scale.xOf(holders[number + 1].started_at)
+        : 1e6;
+    const more = died || !end ? (holders[number - 1]?.end === "died" ? " took over" : "") : `, ${end}`;
+    const cut = cutMiddle(name, Math.max(1, Math.floor((right - x) / 6.3) - 1));
+    const words = [name + more, cut].find((one) => x >= free && x + wide(one) + 4 <= right && one.length > 3);
+    if (words) shapes.push(text(holder.seq, "words", x, labelY, words));
+    if (words) free = x + wide(words);
     if (!died) return;
-    const cross = x + width + (inside ? -2 : 2);
-    shapes.push(path(`died ${holder.seq}`, "cross", `M${cross - 4} ${HELD_Y - 4}l8 8m0-8l-8 8`, tip));
-    const from = inside ? cross - 10 : Math.max(cross + 6, free);
-    shapes.push(text(`killed ${holder.seq}`, "words ask", from, HELD_Y - 8, end, inside ? "end" : "start"));
-    free = Math.max(free, inside ? from + 4 : from + wide(end) + 4);
+    const cross = x + width;
+    shapes.push(path(holder.seq, "cross", `M${cross - 4} ${HELD_Y - 4}l8 8m0-8l-8 8`, tip));
+    const from = isInside ? cross - 10 : Math.max(cross, free) + 6;
+    if (from > cross + 40) return; // too far away to be read with its cross, which says it to the pointer
+    shapes.push(text(`end ${holder.seq}`, "words ask", from, labelY, end, isInside ? "end" : "start"));
+    free = isInside ? cross : from + wide(end);
   });
   return shapes;
 }
@@ -292,21 +276,23 @@ export function heldShapes(holders, gaps, scale, now) {
  * @returns {Shape[]}
  */
 export function actShapes(acts, scale, width) {
-  const seen = acts.flatMap((act) => {
-    const found = place(scale, act.at, act.at);
-    return found ? [{ act, x: found.x }] : [];
-  });
+  const places = acts.map((act) => place(scale, act.at)?.x ?? -1);
   let free = 0;
-  return seen.flatMap(({ act, x }, number) => {
+  return acts.flatMap((act, number) => {
+    const x = places[number];
+    if (x < 0) return [];
     const whole = actWords(act) + (act.reason ? `: “${act.reason}”` : "");
-    const until = seen[number + 1]?.x ?? width;
-    const mark = path(`act ${act.seq}`, "gem accent", diamond(x, MIDDLE), whole);
-    const words = [whole, actWords(act)];
-    const right = words.find((one) => x + 10 + wide(one) <= until - 8);
-    const left = words.find((one) => x - 10 - wide(one) >= free);
-    free = right ? x + 10 + wide(right) : x + 8;
-    if (right) return [mark, text(`act ${act.seq}`, "words accent", x + 10, TEXT_Y, right)];
-    return left ? [mark, text(`act ${act.seq}`, "words accent", x - 10, TEXT_Y, left, "end")] : [mark];
+    const next = places[number + 1] ?? -1;
+    const fits = [whole, actWords(act)];
+    const right = fits.find((one) => x + 18 + wide(one) <= (next < 0 ? width : next));
+    const left = fits.find((one) => x - 10 - wide(one) >= free);
+    free = x + 10 + wide(right ?? "");
+    const words = right
+      ? [text(act.seq, "words accent", x + 10, MIDDLE + 4, right)]
+      : left
+        ? [text(act.seq, "words accent", x - 10, MIDDLE + 4, left, "end")]
+        : [];
+    return [path(act.seq, "gem accent", diamond(x, MIDDLE), whole), ...words];
   });
 }
 
@@ -314,34 +300,27 @@ export function actShapes(acts, scale, width) {
  * Times along the axis, and how long each folded time is. A label that would touch another is left out.
  * @param {TimeScale} scale
  * @param {number} width
- * @param {{ seq: number, at: number } | null} [checkpoint]  its name is on the axis too
+ * @param {number} [head]  when the chosen checkpoint was made: its name is on the axis too
  * @returns {Shape[]}
  */
-export function axisShapes(scale, width, checkpoint = null) {
-  const head = checkpoint && place(scale, checkpoint.at, checkpoint.at);
-  /** @type {[number, number][]} */
-  const taken = head ? [[head.x - 20, head.x + 20]] : [];
-  /** @type {Shape[]} */
-  const shapes = [];
-  /** @param {string} look @param {number} x @param {string} words @param {"start" | "middle"} anchor */
-  const add = (look, x, words, anchor) => {
-    const from = anchor === "start" ? x : x - wide(words) / 2;
-    const to = from + wide(words);
-    if (to > width + 8 || taken.some(([start, end]) => from < end + 6 && to > start - 6)) return;
-    taken.push([from, to]);
-    shapes.push(text(`${look} ${at(x)}`, look, at(x), 16, words, anchor));
-  };
-  const folds = scale.stretches.filter((one) => one.folded);
-  for (const fold of folds) add("fold-words", fold.x + fold.width / 2, fold.words, "middle");
-  const opens = new Set(scale.stretches.map((one) => one.x));
-  const [first, others] = [scale.ticks.filter((tick) => opens.has(tick.x)), scale.ticks.filter((tick) => !opens.has(tick.x))];
-  for (const tick of first) add("tick", tick.x ? tick.x + 8 : 0, tick.words, tick.x ? "start" : "middle");
-  for (const tick of others) add("tick", tick.x, tick.words, "middle");
-  return shapes;
+export function axisShapes({ stretches, ticks, xOf }, width, head) {
+  const taken = head === undefined ? [] : [{ x: xOf(head), half: 20 }];
+  const starts = new Set(stretches.map((one) => one.x));
+  const folds = stretches.map((one) => ({ x: one.x + one.width / 2, words: one.words }));
+  // What comes first has its place first: folded times, then times of day, then what counts from them.
+  const labels = [...folds, ...ticks.filter((one) => starts.has(one.x)), ...ticks.filter((one) => !starts.has(one.x))];
+  return labels.flatMap(({ x, words }, number) => {
+    const half = wide(words) / 2;
+    const middle = at(number >= folds.length && x && starts.has(x) ? x + 8 + half : x); // beside the name of a fold
+    const isTaken = taken.some((one) => Math.abs(one.x - middle) < one.half + half + 6);
+    if (!words || isTaken || middle + half > width + 8) return [];
+    taken.push({ x: middle, half });
+    return [text(number, number < folds.length ? "fold-words" : "tick", middle, 16, words, "middle")];
+  });
 }
 
-/** The lines below the times. @param {TimeScale} scale @returns {Shape[]} */
-export const gridShapes = (scale) => scale.ticks.map((tick, number) => upright(`grid ${number}`, "grid", at(tick.x)));
+/** The lines below the times. @param {TimeScale} scale */
+export const gridShapes = (scale) => scale.ticks.map((tick, number) => upright(number, "grid", at(tick.x)));
 
 /**
  * What lies over all rows: the acts of people as hairlines, the present, what a reader marks with the pointer, and the chosen
@@ -355,31 +334,19 @@ export const gridShapes = (scale) => scale.ticks.map((tick, number) => upright(`
  * @returns {Shape[]}
  */
 export function overShapes({ acts, checkpoint, now, marked }, scale) {
-  /** @param {number} time */
-  const x = (time) => place(scale, time, time)?.x ?? null;
-  /** @type {(key: string, look: string, x: number, width: number | string, y?: number, height?: number | string) => Shape} */
-  const box = (key, look, x, width, y = AXIS_PX, height = "100%") => ({
-    key,
-    name: "rect",
-    attributes: { class: look, x, width, y, height },
-  });
-  const shapes = acts.flatMap((act) => {
-    const found = x(act.at);
-    return found === null ? [] : [upright(`act ${act.seq}`, "hairline", found)];
-  });
-  const present = now === null ? null : x(now);
-  if (present !== null && !checkpoint) shapes.push(upright("now", "playhead", present));
-  const head = checkpoint && x(checkpoint.at);
-  if (checkpoint && head !== null) {
-    const words = `@${checkpoint.seq}`;
-    const half = wide(words) / 2 + 7;
-    shapes.push(
-      box("veil", "veil", head, "100%"),
-      upright("head", "playhead", head),
-      box("place", "place", head - half, 2 * half, 3, 19),
-      text("place", "place-words", head, 17, words, "middle"),
-    );
-  }
-  if (marked) shapes.push(box("marked", "marked", Math.min(...marked), Math.abs(marked[1] - marked[0])));
-  return shapes;
+  /** @type {(key: string, look: string, time: number) => Shape[]} */
+  const line = (key, look, time) => {
+    const found = place(scale, time);
+    return found ? [upright(key, look, found.x)] : [];
+  };
+  /** @type {(look: string, x: number, width: number | string, y?: number, height?: number | string) => Shape} */
+  const box = (look, x, width, y = AXIS_PX, height = "100%") => shape(look, "rect", look, { x, width, y, height });
+  const shapes = acts.flatMap((act) => line(`act ${act.seq}`, "hairline", act.at));
+  if (marked) shapes.push(box("marked", Math.min(...marked), Math.abs(marked[1] - marked[0])));
+  if (!checkpoint) return now === null ? shapes : [...shapes, ...line("now", "playhead", now)];
+  const x = at(scale.xOf(checkpoint.at));
+  const words = `@${checkpoint.seq}`;
+  const half = wide(words) / 2 + 7;
+  shapes.push(box("veil", x, "100%"), ...line("head", "playhead", checkpoint.at), box("place", x - half, 2 * half, 3, 19));
+  return [...shapes, text("place", "place-words", x, 17, words, "middle")];
 }
