@@ -139,6 +139,7 @@ export function openPreview(app, asked) {
     editor = createStateEditor(state, `${words} as JSON`, (read) => {
       decision.faulty = read !== null && "faults" in read;
       decision.edit = read && "edit" in read ? read.edit : null;
+      looks += 1;
       preview = null; // the one that is shown is of another state
       decide();
       if (read) void look();
