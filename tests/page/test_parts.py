@@ -160,3 +160,74 @@ def test_a_preview_that_is_refused_says_why_and_stays_open(page, serving):
     page.get_by_role("heading", name="Refused").wait_for()
     assert page.locator(".preview footer .filled").is_disabled()
     assert page.get_by_text("It would be refused").is_visible()
+
+
+def test_a_resume_from_a_checkpoint_can_become_a_fork_with_an_edited_state(page, serving):
+    asked = {
+        "run": "broken",
+        "verb": "resume",
+        "label": "Resume from @1",
+        "title": "Continue from broken@1",
+        "options": {"checkpoint": 1},
+    }
+    page.evaluate(PREVIEW, [serving.token, asked])
+    page.get_by_text("Goes back to @1; nothing is deleted.").wait_for()
+    page.get_by_label("Fork a new run").check()
+    act = page.locator(".preview footer .filled")
+    page.get_by_role("button", name="Edit state first…").click()
+    area = page.get_by_label("State as JSON")
+    area.fill('{"fails": ')
+    page.get_by_text("Not valid JSON").wait_for()
+    page.get_by_text("The state is not valid").wait_for()
+    assert act.is_disabled()
+    area.fill("{}")
+    page.get_by_text("A field cannot be taken away").wait_for()
+    area.fill('{"fails": null}')
+    page.wait_for_function("() => !document.querySelector('.preview footer .filled').disabled")
+    assert act.inner_text() == "Fork from @1"
+    act.click()
+    page.wait_for_function("() => window.done")
+    assert page.evaluate("done.state") == {"fails": None}
+    assert page.evaluate("done.parent") == "broken"
+
+
+REQUEST = {
+    "id": "1",
+    "verb": "resume",
+    "about": None,
+    "status": "waiting",
+    "by": "ada",
+    "reason": None,
+    "at": 100,
+    "refused": None,
+    "refused_at": None,
+}
+WORK = {"verb": "work", "arguments": {}, "words": "start a worker", "command": "holdfast worker shop.py"}
+SKIP = {
+    "verb": "skip",
+    "arguments": {"node": "charge"},
+    "words": "continue",
+    "command": "holdfast skip r charge",
+}
+REQUESTED = {"id": "r", "flow": "order", "held_by": None, "updated_at": 100, "remedies": [WORK, SKIP]}
+
+
+def test_a_request_that_waits_says_how_long_and_then_what_is_missing(page):
+    value = {"requests": [REQUEST], "run": REQUESTED, "now": 106}
+    page.evaluate(MOUNT, ["requests", "createRequests", [], value])
+    page.evaluate("part.element.before(part.asked)")
+    assert page.get_by_text("Resume asked 6 s ago").is_visible()
+    assert page.locator(".requests .command").is_hidden()
+    page.evaluate("value => part.update({...value, now: 111})", value)
+    assert page.get_by_text("No worker that knows flow order has claimed it yet").is_visible()
+    assert page.locator(".requests .command code").inner_text() == "holdfast worker shop.py"
+
+
+def test_a_refused_request_has_its_reason_in_words_and_other_ways(page):
+    refused = {**REQUEST, "status": "refused", "refused": "node <b>x</b> is new", "refused_at": 100}
+    page.evaluate(
+        MOUNT, ["requests", "createRequests", [], {"requests": [refused], "run": REQUESTED, "now": 101}]
+    )
+    assert page.get_by_text("The resume was refused.").is_visible()
+    assert page.get_by_text("node <b>x</b> is new").is_visible()
+    assert page.get_by_role("link", name="Skip…").get_attribute("href") == "#/runs/r?do=skip&node=charge"

@@ -138,9 +138,12 @@ export function openPreview(app, asked) {
     }
     const words = verb === "skip" ? "Result" : "State";
     editor = createStateEditor(state, `${words} as JSON`, (read) => {
-      decision.faulty = "faults" in read;
-      decision.edit = "edit" in read ? read.edit : null;
-      void look();
+      decision.faulty = read !== null && "faults" in read;
+      decision.edit = read && "edit" in read ? read.edit : null;
+      looks += 1;
+      preview = null; // the one that is shown is of another state
+      decide();
+      if (read) void look();
     });
     edits.replaceChildren(createRow("file", "accent", words, 0, editor.element));
     editor.element.querySelector("textarea")?.focus();
@@ -176,7 +179,7 @@ export function openPreview(app, asked) {
   }
 
   function decide() {
-    const words = preview ? whyOff(preview, decision) : "";
+    const words = whyOff(preview, decision);
     setText(why, words);
     act.disabled = !preview || sending || words !== "";
   }

@@ -109,6 +109,10 @@ export function createQuestionForm(app, details, { program, sent }) {
       draw();
     },
     close(closing) {
+      if (closed && !closing) {
+        key = crypto.randomUUID(); // it is asked again
+        banner.update(null);
+      }
       closed = closing !== null;
       draw();
       setText(answer, closed ? (closing?.how === "answered" ? "Answered" : "Closed") : "Answer");

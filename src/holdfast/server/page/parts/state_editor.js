@@ -18,7 +18,7 @@ const PAUSE_MS = 400;
 /**
  * @param {Record<string, unknown>} state
  * @param {string} label
- * @param {(read: ReturnType<typeof editOf>) => void} changed  after a pause in typing
+ * @param {(read: ReturnType<typeof editOf> | null) => void} changed  null at once, what was typed after a pause
  * @returns {StateEditor}
  */
 export function createStateEditor(state, label, changed) {
@@ -31,6 +31,7 @@ export function createStateEditor(state, label, changed) {
   let timer;
   area.addEventListener("input", () => {
     clearTimeout(timer);
+    changed(null);
     timer = setTimeout(read, PAUSE_MS);
   });
 

@@ -77,11 +77,12 @@ export function previewRows(preview) {
 
 /**
  * Why the button is off, in words; "" if it is on.
- * @param {Preview} preview
+ * @param {Preview | null} preview  null while it is not known
  * @param {Decision} decision
  */
 export function whyOff(preview, { ticked, faulty }) {
   if (faulty) return "The state is not valid";
+  if (!preview) return "";
   const open = preview.verb === "fork" ? [] : preview.confirm.filter((one) => !ticked.has(one.node));
   if (open.length) return open.length === 1 ? "Needs the tick above" : `Needs ${open.length} ticks above`;
   // A resume is refused until its nodes are confirmed; with the ticks, that reason is gone.

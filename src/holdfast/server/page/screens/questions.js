@@ -25,6 +25,7 @@ import { keyHints } from "../shell/keyboard.js";
  * @property {QuestionDetails} details
  * @property {HTMLElement} element
  * @property {import("../parts/question_form.js").QuestionForm | null} form  null if the token may not answer
+ * @property {() => void} tick  a second has passed
  * @property {boolean} waits  an answer was given that no process has carried out yet
  * @property {(details: QuestionDetails, facts: Facts) => void} update
  *
@@ -121,7 +122,8 @@ export function createQuestionsScreen(app) {
       : (shown.find((one) => keyOfAsked(one) === current) ?? shown[0]);
     const next = first ? keyOfAsked(first) : run && key ? `${run} ${key}` : "";
     const known = opened.get(next);
-    const isNews = Boolean(known && (known.waits || (list?.closed.has(next) && !known.details.closing)));
+    const isClosed = Boolean(list?.closed.has(next));
+    const isNews = known && (known.waits || (first && isClosed !== (known.details.closing !== null)));
     setAttribute(host, "data-chosen", Boolean(run));
     if (next && (next !== current || isNews || !known)) void open(next);
     else if (!next) showNothing(run);
@@ -133,7 +135,7 @@ export function createQuestionsScreen(app) {
     current = key;
     const [run, question] = [key.slice(0, key.indexOf(" ")), key.slice(key.indexOf(" ") + 1)];
     const known = opened.get(key);
-    if (known) detail.replaceChildren(known.element);
+    if (known) showIn(detail, known.element);
     const [asked, picture, listed, requested] = await Promise.all([
       app.api.get(`runs/${run}/questions`, { key: [question] }),
       app.api.get(`runs/${run}/picture`),
@@ -141,7 +143,10 @@ export function createQuestionsScreen(app) {
       app.api.get(`runs/${run}/requests`),
     ]);
     if (current !== key) return;
-    if (!asked.ok) return showProblem(problemBanner(asked.problem, () => void open(key)));
+    if (!asked.ok) {
+      const text = problemBanner(asked.problem, () => void open(key));
+      return known ? problem.update(text) : showProblem(text); // a form with an answer in it stays
+    }
     /** @type {QuestionDetails} */
     const details = asked.value.questions[0];
     const { node } = details.question;
@@ -158,7 +163,7 @@ export function createQuestionsScreen(app) {
       requests: requested.ok ? requested.value.requests : [],
       row,
     });
-    if (current === key && detail.firstElementChild !== made.element) detail.replaceChildren(made.element);
+    if (current === key) showIn(detail, made.element);
     return draw();
   }
 
@@ -191,6 +196,7 @@ export function createQuestionsScreen(app) {
   function draw() {
     if (!list) return;
     drawRows(list.shown);
+    opened.get(current)?.tick();
     const open = list.shown.length - list.closed.size + list.fresh.length;
     setText(count, String(open));
     count.hidden = !open;
@@ -250,6 +256,11 @@ async function readOpen(app) {
   return { open };
 }
 
+/** Show an element, and leave it alone, with its focus, if it is shown already. @param {Element} where @param {Element} what */
+function showIn(where, what) {
+  if (where.firstElementChild !== what) where.replaceChildren(what);
+}
+
 /** @param {Asked} asked @returns {Place} */
 const placeOf = ({ run_id, question }) => ({ screen: "questions", query: { run: [run_id], key: [question.key] } });
 
@@ -304,7 +315,19 @@ function createOpened(app, first, { program, sent }) {
   const title = element("h2", { dir: "auto" });
   const { question, run_id, flow } = first;
   setSentence(title, markNames(question.text.replace(`'${question.node}'`, question.node), [question.node]));
-  const about = element("p", { class: "question-head" });
+  const [ago, due] = [element("span", {}), element("span", { class: "due", "data-tone": "ask" })];
+  const about = element(
+    "p",
+    { class: "question-head" },
+    element("code", {}, run_id),
+    ` · flow ${flow} · asked by `,
+    element("code", {}, question.node),
+    " ",
+    ago,
+    due,
+  );
+  /** @type {import("../parts/requests.js").Requested} */
+  let requested;
   const back = element("a", { class: "phone-only", href: "#/questions" }, "All questions");
   const host = element(
     "article",
@@ -325,25 +348,24 @@ function createOpened(app, first, { program, sent }) {
     element: host,
     form,
     waits: false,
+    tick() {
+      const now = app.clock.now();
+      setText(ago, whenWords({ ...question, until: null }, now).replace("asked ", ""));
+      setText(due, question.until ? whenWords(question, now) : "");
+      if (made.waits) requests.update({ ...requested, now });
+    },
     update(details, { marks, visit, requests: asked, row }) {
       made.details = details;
       const now = app.clock.now();
-      const due = question.until ? [" · ", element("span", { "data-tone": "ask" }, whenWords(question, now))] : [];
-      const ago = whenWords({ ...question, until: null }, now).replace("asked ", "");
-      about.replaceChildren(
-        element("code", {}, run_id),
-        ` · flow ${flow} · asked by `,
-        element("code", {}, question.node),
-        ` ${ago}`,
-        ...due,
-      );
       side.update({ details, marks, visit, now });
       form?.close(details.closing);
       // Other requests to the run are shown on its own screen.
       const answers = asked.filter((one) => one.verb === "answer");
       made.waits = answers.some((one) => one.status === "waiting");
       const run = { id: run_id, flow, held_by: null, updated_at: 0, ...row, remedies: row?.remedy ? [row.remedy] : [] };
-      requests.update({ requests: answers, run, now });
+      requested = { requests: answers, run, now };
+      requests.update(requested);
+      made.tick();
     },
   };
   return made;
