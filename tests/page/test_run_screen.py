@@ -222,7 +222,7 @@ def start_run(serving, run_id: str) -> Path:
     until = serving.folder / f"{run_id}.end"
     subprocess.run(
         [sys.executable, "-m", "holdfast.cli", "start", "writer.py", "--input", json.dumps({"until": str(until)}),
-         "--id", run_id, "--store", str(serving.store)],
+         "--run-id", run_id, "--store", str(serving.store)],
         check=True, cwd=serving.folder, capture_output=True, text=True,
     )  # fmt: skip
     return until

@@ -25,7 +25,7 @@ export function createStream(app) {
     element("span", { class: "stream-badge" }),
     element("p", { class: "hint" }, "The beginning is in the log."),
   ];
-  const text = element("pre", { class: "stream-text", dir: "auto", tabindex: "0", "aria-label": "Stream" });
+  const text = element("pre", { class: "stream-text", role: "region", dir: "auto", tabindex: "0", "aria-label": "Stream" });
   const down = button("new-pill", () => follow(true), "Follow");
   let following = true;
   let [shown, reached] = ["", 0];

@@ -78,7 +78,7 @@ export function createVisitSide() {
   );
   return {
     element: element(
-      "aside",
+      "section",
       { class: "visit-side", "aria-label": "About this visit" },
       why.element,
       steps.element,

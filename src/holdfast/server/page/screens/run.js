@@ -141,6 +141,8 @@ export function createRunScreen(app) {
   };
 }
 
+const isPhone = () => matchMedia("(max-width: 640px)").matches;
+
 /**
  * The elements of the screen, and how they show what is known of the run.
  * @param {App} app
@@ -203,6 +205,8 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
   /** @type {string | null} */
   let chosen = null;
   let [shownRun, stopWaiting] = ["", () => {}];
+  /** @type {string | null} */
+  let scrolledTo = null;
 
   /** @param {Place} place @param {RunData} data */
   function update(place, data) {
@@ -238,6 +242,9 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     const choice = choiceIn(place);
     const maker = isPast ? known.checkpoints.findLast((one) => one.seq <= Number(place.at))?.node : null;
     chosen = choice.node ?? maker ?? nodeOfInterest(nodes);
+    // A phone has no room for both: what was chosen comes into view.
+    if (choice.node && choice.node !== scrolledTo && isPhone()) requestAnimationFrame(() => panel.element.scrollIntoView());
+    scrolledTo = choice.node;
     drawings.update({ known, nodes, place, chosen, now, again: () => again() });
     showView(place, choice, data, end.seq);
     panel.update({
@@ -258,11 +265,10 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
   function showView(place, choice, { known }, end) {
     const files = Object.values(known.files?.artifacts ?? {}).flat().length;
     const counts = /** @type {Record<string, number>} */ ({ log: end, files });
-    const isPhone = matchMedia("(max-width: 640px)").matches;
     tabs.update(
       ["graph", ...VIEWS].map((key) => ({
         key,
-        words: isPhone && key === VIEWS[0] ? "Story" : key.replace(/^./, (first) => first.toUpperCase()),
+        words: isPhone() && key === VIEWS[0] ? "Story" : key.replace(/^./, (first) => first.toUpperCase()),
         count: counts[key],
         href: formatFragment(withQuery(place, { view: key === VIEWS[0] ? undefined : key, from: undefined })),
         chosen: key === choice.view,

@@ -3,6 +3,7 @@
 
 import { mayOperate } from "../pure/actions.js";
 import { beginConnection } from "../pure/connection.js";
+import { joinTimelines } from "../pure/run_facts.js";
 import { applyEvent } from "../pure/node_states.js";
 import { followLive } from "../shell/live.js";
 import { createReader } from "../shell/reader.js";
@@ -30,6 +31,8 @@ const LARGE_MS = 5000;
 /** A crash leaves no event, nor does a request: they are asked for so often, in seconds. */
 const ROW_S = 5;
 const RECENT = 500;
+/** More pages of a timeline than this are not drawn. */
+const PAGES = 10;
 
 /**
  * @param {App} app
@@ -78,6 +81,15 @@ export function createRunData(app, run, heard) {
   }
 
   /**
+   * While the server does not answer, the banner of the connection says so, and what is known stays.
+   * @param {string} name
+   * @param {import("../shell/api.js").Answer} answer
+   */
+  function note(name, answer) {
+    if (answer.ok || answer.problem.status || !known.row) known.problems[name] = answer.ok ? null : answer.problem;
+  }
+
+  /**
    * @param {string} name
    * @param {string} from
    * @param {() => Query} query
@@ -88,8 +100,7 @@ export function createRunData(app, run, heard) {
       const asked = query();
       const answer = await app.api.get(from, asked);
       if (stopped) return;
-      // While the server does not answer, the banner of the connection says so, and what is known stays.
-      if (answer.ok || answer.problem.status || !known.row) known.problems[name] = answer.ok ? null : answer.problem;
+      note(name, answer);
       if (answer.ok) take(answer.value, asked);
       changed();
     });
@@ -102,13 +113,7 @@ export function createRunData(app, run, heard) {
       states.stale && !isLarge() ? PICTURE_MS : PAUSE_MS,
     ),
     places: reader("places", `${path}/checkpoints`, afterLast, takePlaces),
-    timeline: reader(
-      "timeline",
-      `${path}/timeline`,
-      () => ({ limit: ["5000"] }),
-      (value) => (known.timeline = value),
-      () => (isLarge() ? LARGE_MS : PAUSE_MS),
-    ),
+    timeline: createReader(() => (isLarge() ? LARGE_MS : PAUSE_MS), readTimeline),
     requests: reader("requests", `${path}/requests`, none, (value) => (known.requests = value.requests)),
     files: reader(
       "files",
@@ -120,6 +125,22 @@ export function createRunData(app, run, heard) {
   };
 
   const isLarge = () => (known.timeline?.attempts.length ?? 0) > LARGE;
+
+  /** The whole timeline: its pages together. */
+  async function readTimeline() {
+    /** @type {import("../shapes.js").Timeline | null} */
+    let whole = null;
+    for (let [page, after] = [0, /** @type {number | null} */ (0)]; after !== null && page < PAGES; page += 1) {
+      const answer = await app.api.get(`${path}/timeline`, { limit: ["5000"], after: [String(after)] });
+      if (stopped) return;
+      note("timeline", answer);
+      if (!answer.ok) return changed();
+      whole = whole ? joinTimelines(whole, answer.value) : /** @type {import("../shapes.js").Timeline} */ (answer.value);
+      after = answer.value.next;
+    }
+    known.timeline = whole;
+    changed();
+  }
 
   /** @returns {Query} */
   function placed() {
@@ -149,7 +170,7 @@ export function createRunData(app, run, heard) {
   /** @param {{ checkpoints: any[], next: number | null }} page */
   function takePlaces({ checkpoints, next }) {
     known.checkpoints = [...known.checkpoints, ...checkpoints];
-    if (next !== null) readers.places.ask();
+    if (next !== null) readers.places.ask(true);
   }
 
   /** @param {any} picture @param {Query} query */
