@@ -128,6 +128,7 @@ export function openPreview(app, asked) {
     /** @type {Record<string, unknown>} */
     let state = {};
     if (verb !== "skip") {
+      /** @type {import("../pure/fragments.js").Query} */
       const at = typeof checkpoint === "number" ? { at: [String(checkpoint)] } : {};
       const answer = await app.api.get(`runs/${asked.run}/state`, at);
       if (!answer.ok) {

@@ -21,7 +21,7 @@ export function standingOf(known, context) {
   const { row, run } = known;
   const facts = /** @type {Row | ShownRun} */ (row ?? run);
   const remedies = run?.remedies ?? (row?.remedy ? [row.remedy] : []);
-  const look = lookOfRun({ ...facts, asks: run?.questions.length ?? row?.asks, remedy: remedies[0] ?? null });
+  const look = lookOfRun({ ...facts, asks: row?.asks ?? run?.questions.length, remedy: remedies[0] ?? null });
   const names = [...nodesIn(facts.reason), facts.held_by ?? ""].filter(Boolean);
   const first = remedies[0]?.words ?? "";
   return {
@@ -56,6 +56,7 @@ function factsOf({ run, picture, timeline }, facts, context) {
   const tries = marks.reduce((sum, mark) => sum + (mark.tries ?? 0), 0);
   const cost = run ? costWords(run.cost) : "";
   const { parent } = facts;
+  const fork = timeline?.forks.at(-1)?.run_id;
   return [
     { name: "Flow", value: facts.flow },
     {
@@ -81,12 +82,18 @@ function factsOf({ run, picture, timeline }, facts, context) {
           {
             name: "Compare",
             value: "with its origin",
-            place: { screen: /** @type {const} */ ("compare"), query: { a: [runOf(parent)], b: [facts.id] } },
+            place: compared(runOf(parent), facts.id),
           },
         ]
       : []),
+    ...(fork
+      ? [{ name: timeline?.forks.length === 1 ? "Fork" : "Last fork", value: fork, place: compared(facts.id, fork) }]
+      : []),
   ];
 }
+
+/** @param {string} a @param {string} b @returns {import("./fragments.js").Place} */
+const compared = (a, b) => ({ screen: "compare", query: { a: [a], b: [b] } });
 
 /** A parent may name the checkpoint: "order-17@12". @param {string} parent */
 const runOf = (parent) => parent.split("@", 1)[0];

@@ -232,7 +232,8 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     const acts = { ...about, asks: about.questions.length, failed: known.run?.failed_node ?? null };
     standing.update({
       ...standingOf(known, { now, isLive, operates }),
-      actions: operates ? actionsOf(acts, isPast) : { shown: [], more: [] },
+      // Of a run that cannot be read, nothing is known that could be done.
+      actions: operates && known.run ? actionsOf(acts, isPast) : { shown: [], more: [] },
     });
     requests.update({ requests: known.requests, run: about, now });
     const end = { seq: known.row?.seq ?? about.seq, at: known.row?.updated_at ?? about.updated_at };

@@ -108,10 +108,10 @@ export function createRunData(app, run, heard) {
   const none = () => /** @type {Query} */ ({});
   const readers = {
     row: reader("row", "runs", () => ({ id: [run] }), takeRow),
-    run: reader("run", path, none, takeRun),
     picture: reader("picture", `${path}/picture`, placed, takePicture, () =>
       states.stale && !isLarge() ? PICTURE_MS : PAUSE_MS,
     ),
+    run: reader("run", path, none, takeRun),
     places: reader("places", `${path}/checkpoints`, afterLast, takePlaces),
     timeline: createReader(() => (isLarge() ? LARGE_MS : PAUSE_MS), readTimeline),
     requests: reader("requests", `${path}/requests`, none, (value) => (known.requests = value.requests)),
