@@ -3,7 +3,17 @@
 
 import { actionFor } from "../pure/actions.js";
 import { formatFragment } from "../pure/fragments.js";
-import { EDITS, bodyOf, nodeWords, placeOptions, plainPreview, previewRows, whatChanged, whyOff } from "../pure/previews.js";
+import {
+  EDITS,
+  PLAIN,
+  bodyOf,
+  nodeWords,
+  placeOptions,
+  plainPreview,
+  previewRows,
+  whatChanged,
+  whyOff,
+} from "../pure/previews.js";
 import { faultsIn } from "../pure/questions.js";
 import { instant, markNames } from "../pure/words.js";
 import { isRefusal } from "../shell/api.js";
@@ -32,6 +42,9 @@ const REPEATS = [
   ["skip", "Skip"],
 ];
 
+/** Verb -> what is given with it, in place of a change of the state. @type {Record<string, string>} */
+const GIVES = { skip: "result", signal: "payload" };
+
 /**
  * Open the dialog. The focus returns to where it was when the dialog closes.
  * @param {App} app
@@ -55,7 +68,8 @@ export function openPreview(app, asked) {
   const why = element("span", { class: "hint" });
   const act = button("button filled", () => void send(), asked.label);
   const copy = createCopyButton(() => preview?.command ?? "", "Copy command", "words");
-  const editWords = verb === "skip" ? "Give a result…" : "Edit state first…";
+  const gives = GIVES[verb];
+  const editWords = gives ? `Give a ${gives}…` : "Edit state first…";
   const edit = button("quiet-button edit-state", () => void openEditor(), editWords);
   const close = button("icon-button", () => dialog.close(), glyph("close"), element("span", { class: "unseen" }, "Close"));
   const reason = element("input", {
@@ -100,7 +114,7 @@ export function openPreview(app, asked) {
   async function look() {
     const own = (looks += 1);
     if (decision.faulty) return decide();
-    if (verb === "pause") return show(plainPreview(asked.run, verb));
+    if (verb in PLAIN) return show(plainPreview(asked.run, verb));
     const answer = await app.api.post(path(), bodyOf({ verb }, options(), decision), { key, query: { preview: ["1"] } });
     if (own !== looks || sending) return; // decided otherwise meanwhile
     if (answer.ok) {
@@ -127,7 +141,7 @@ export function openPreview(app, asked) {
     edit.hidden = true;
     /** @type {Record<string, unknown>} */
     let state = {};
-    if (verb !== "skip") {
+    if (!gives) {
       /** @type {import("../pure/fragments.js").Query} */
       const at = typeof checkpoint === "number" ? { at: [String(checkpoint)] } : {};
       const answer = await app.api.get(`runs/${asked.run}/state`, at);
@@ -137,7 +151,7 @@ export function openPreview(app, asked) {
       }
       state = answer.value.state;
     }
-    const words = verb === "skip" ? "Result" : "State";
+    const words = gives ? gives.replace(/^./, (first) => first.toUpperCase()) : "State";
     editor = createStateEditor(state, `${words} as JSON`, (read) => {
       decision.faulty = read !== null && "faults" in read;
       decision.edit = read && "edit" in read ? read.edit : null;

@@ -24,17 +24,31 @@ import { equal } from "./differences.js";
  * @property {boolean} [faulty]  what was typed as such fields is not valid
  */
 
-/** Verb -> the field of its body that changes the state. @type {Record<string, "edit" | "update">} */
-export const EDITS = { resume: "edit", fork: "edit", skip: "update" };
+/** Verb -> the field of its body that a reader may write as JSON. @type {Record<string, "edit" | "update" | "payload">} */
+export const EDITS = { resume: "edit", fork: "edit", skip: "update", signal: "payload" };
+
+/** Verbs of which the server has no preview, because they repeat and skip nothing -> what they do. @type {Record<string, string>} */
+export const PLAIN = {
+  pause: "No node starts until the run is resumed.",
+  signal: "The run is given the signal, and continues if it waits for it.",
+};
 
 /**
- * What the page says about a verb that the server has no preview of, because it repeats and skips nothing.
+ * The preview of a verb that the server has none of.
  * @param {string} run
  * @param {string} verb
  * @returns {Preview}
  */
 export const plainPreview = (run, verb) => ({
-  ...{ run_id: run, verb, at: null, refused: null, error: null, command: `holdfast ${verb} ${run}`, digest: "" },
+  ...{
+    run_id: run,
+    verb,
+    at: null,
+    refused: null,
+    error: null,
+    command: verb === "pause" ? `holdfast pause ${run}` : null,
+    digest: "",
+  },
   ...{ kept: [], rerun: [], confirm: [], asks: [], skips: [], stops: [], closes: [], remedies: [], unknown: [] },
 });
 
@@ -66,12 +80,8 @@ export function previewRows(preview) {
     },
     { ...row("unknown", "warning", "ask", "Not known here", []), count: preview.unknown.length, sentences: preview.unknown },
   ];
-  if (preview.verb === "pause")
-    rows.push({
-      ...row("pause", "pause", "rest", "Pause", []),
-      count: 1,
-      sentences: ["No node starts until the run is resumed."],
-    });
+  const plain = PLAIN[preview.verb];
+  if (plain) rows.push({ ...row("plain", "play", "accent", "Effect", []), count: 1, sentences: [plain] });
   return rows.filter((one) => one.count > 0);
 }
 

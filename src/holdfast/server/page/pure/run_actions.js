@@ -42,7 +42,7 @@ export function actionsOf(run, isPast) {
   const all = [];
   /** @param {string} verb @param {string | null} node */
   const add = (verb, node) => {
-    if (!(verb in VERBS) || verb === "signal" || all.some((one) => one.verb === verb)) return;
+    if (!(verb in VERBS) || all.some((one) => one.verb === verb)) return;
     const own = OF_NODE.has(verb) ? node : null;
     if (OF_NODE.has(verb) && !own) return;
     all.push({ verb, node: own, label: own ? `${VERBS[verb]} ${own}` : VERBS[verb], filled: false, glyph: GLYPH[verb] });

@@ -32,7 +32,7 @@ export function standingOf(known, context) {
     ago: ago(facts.updated_at, context),
     facts: factsOf(known, facts, context),
     labels: facts.labels,
-    commands: remedies.filter((one) => !(one.verb in VERBS) || one.verb === "signal"),
+    commands: remedies.filter((one) => !(one.verb in VERBS)),
     note: context.operates ? "" : "Your token may read runs and not operate them, so nothing can be done here.",
   };
 }

@@ -1,6 +1,6 @@
 // Run: one run, as it is now or as it was at a checkpoint. Everything on the screen shows the same place in time.
 
-import { actionFor, mayOperate } from "../pure/actions.js";
+import { VERBS, actionFor, mayOperate } from "../pure/actions.js";
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { actionsOf, askFor } from "../pure/run_actions.js";
 import { TABS, VIEWS, choiceIn, nextProblem, nodeOfInterest, placeAt, placeOfNode, placeOfVisit } from "../pure/run_choices.js";
@@ -40,7 +40,6 @@ export function createRunScreen(app) {
   const view = createRunView(app, {
     go: (next) => app.router.go(next),
     act,
-    nodes: () => data?.nodes() ?? {},
     place: () => place,
     reshape: (shape) => data?.setOpened(shape),
     retry: () => data?.retry(),
@@ -83,15 +82,17 @@ export function createRunScreen(app) {
    */
   function act(verb, node) {
     const known = data?.known;
-    if (!known?.run || !mayOperate(app.meta().role)) return;
+    if (!known?.run || !mayOperate(app.meta().role) || !(verb in VERBS)) return;
     const { run } = known;
+    // A run is resumed and forked from a checkpoint; the place that is shown may be any event after it.
+    const at = place.at && (known.checkpoints.findLast((one) => one.seq <= Number(place.at))?.seq ?? place.at);
     if (verb === "answer") {
       const remedy = run.remedies.find((one) => one.verb === verb);
       const action = remedy && actionFor(run.id, remedy);
       if (action) app.router.go(action.place);
       return;
     }
-    const asked = askFor({ ...run, asks: run.questions.length, failed: run.failed_node }, { verb, node, at: place.at });
+    const asked = askFor({ ...run, asks: run.questions.length, failed: run.failed_node }, { verb, node, at });
     openPreview(app, { run: run.id, verb, ...asked, done });
   }
 
@@ -149,7 +150,6 @@ const isPhone = () => matchMedia("(max-width: 640px)").matches;
  * @param {object} acts
  * @param {(place: Place) => void} acts.go
  * @param {(verb: string, node: string | null) => void} acts.act
- * @param {() => Record<string, import("../shapes.js").NodeMark>} acts.nodes
  * @param {() => Place} acts.place
  * @param {(shape: import("../parts/graph.js").Shape) => void} acts.reshape
  * @param {() => void} acts.retry
