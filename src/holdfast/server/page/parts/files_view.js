@@ -5,9 +5,11 @@ import { button, element, glyph } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createSlot } from "./slot.js";
 
+/** @typedef {{ run: string, files: { kept: boolean, artifacts: Record<string, string[]> } | null }} FilesView */
+
 /**
  * @param {import("../shell/app.js").App} app
- * @returns {import("../shell/elements.js").Part<{ run: string, files: { kept: boolean, artifacts: Record<string, string[]> } | null }>}
+ * @returns {import("../shell/elements.js").Part<FilesView>}
  */
 export function createFilesView(app) {
   const problem = createBanner();

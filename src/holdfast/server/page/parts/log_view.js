@@ -9,7 +9,13 @@ import { createTree } from "./tree.js";
 
 /**
  * @typedef {import("../shapes.js").RunEvent} RunEvent
- * @typedef {{ run: string, at: number | undefined, nodes: string[], node: string, end: number }} LogView  `node`: the one that is chosen
+ *
+ * @typedef {object} LogView
+ * @property {string} run
+ * @property {number | undefined} at
+ * @property {string[]} nodes  of the flow
+ * @property {string} node  the one that is chosen, or ""
+ * @property {number} end  the last event of the log
  */
 
 const PAGE = 100;

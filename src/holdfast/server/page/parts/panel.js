@@ -31,7 +31,7 @@ const LISTED = 200;
 
 /**
  * @param {import("../shell/app.js").App} app
- * @returns {import("../shell/elements.js").Part<PanelView> & { tab: () => string, event: (event: RunEvent) => void,
+ * @returns {import("../shell/elements.js").Part<PanelView> & { event: (event: RunEvent) => void,
  *   chunk: (chunk: any) => void }}
  */
 export function createPanel(app) {
@@ -50,7 +50,7 @@ export function createPanel(app) {
   let view;
   /** @type {NodeVisit | null} */
   let visit = null;
-  let [asked, tab] = ["", "overview"];
+  let [asked, tab, openedAt] = ["", "overview", ""];
   const reader = createReader(() => READ_MS, read);
 
   /** The request for the visit that is chosen. */
@@ -69,6 +69,7 @@ export function createPanel(app) {
     const key = asked;
     const answer = await app.api.get(path, query);
     if (key !== asked) return; // another one was chosen meanwhile
+    if (!answer.ok && !answer.problem.status && visit) return; // the server does not answer, and what is known stays
     problem.update(answer.ok ? null : problemBanner(answer.problem, () => reader.ask(true)));
     visit = answer.ok ? answer.value : null;
     draw();
@@ -82,7 +83,10 @@ export function createPanel(app) {
     if (!visit) return status.update(lookOfNode(view.mark));
     const choice = choiceIn(view.place);
     const attempt = visit.attempts.find((one) => one.attempt === choice.attempt) ?? visit.attempts.at(-1) ?? null;
-    tab = choice.tab ?? tabFor(view.place.at !== undefined, visit);
+    // A tab that opened by itself stays when the visit goes on.
+    const where = `${view.place.run} ${view.place.at} ${view.node}`;
+    if (choice.tab || where !== openedAt) tab = choice.tab ?? tabFor(view.place.at !== undefined, visit);
+    openedAt = where;
     const { mark } = view;
     const isLatest = !visit.attempts.length || (mark?.iteration === visit.iteration && mark.execution === visit.execution);
     status.update(isLatest && visit.item === null ? lookOfNode(mark) : lookOfRun(visit));
@@ -105,7 +109,6 @@ export function createPanel(app) {
 
   return {
     element: host,
-    tab: () => tab,
     chunk: (chunk) => bodies.stream.chunk(chunk),
     event(event) {
       bodies.stream.event(event);

@@ -27,7 +27,7 @@ import { equal } from "./differences.js";
 /** Verb -> the field of its body that a reader may write as JSON. @type {Record<string, "edit" | "update" | "payload">} */
 export const EDITS = { resume: "edit", fork: "edit", skip: "update", signal: "payload" };
 
-/** Verbs of which the server has no preview, because they repeat and skip nothing -> what they do. @type {Record<string, string>} */
+/** Verbs without a preview of the server, because they repeat and skip nothing -> what they do. @type {Record<string, string>} */
 export const PLAIN = {
   pause: "No node starts until the run is resumed.",
   signal: "The run is given the signal, and continues if it waits for it.",

@@ -242,7 +242,9 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     const nodes = data.nodes();
     const choice = choiceIn(place);
     const maker = isPast ? known.checkpoints.findLast((one) => one.seq <= Number(place.at))?.node : null;
-    chosen = choice.node ?? maker ?? nodeOfInterest(nodes);
+    // Without a choice, the panel follows the run, but not under the pointer.
+    const isLookedAt = chosen !== null && chosen in nodes && !isPast && panel.element.matches(":hover, :focus-within");
+    chosen = choice.node ?? maker ?? (isLookedAt ? chosen : nodeOfInterest(nodes));
     // A phone has no room for both: what was chosen comes into view.
     if (choice.node && choice.node !== scrolledTo && isPhone()) requestAnimationFrame(() => panel.element.scrollIntoView());
     scrolledTo = choice.node;

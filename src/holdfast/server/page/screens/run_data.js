@@ -1,5 +1,5 @@
-// What the screen of a run knows, and how it stays up to date: it is read once, carried on by live events, and read again, at most
-// once in a while, where an event says more than the page can tell.
+// What the screen of a run knows, and how it stays up to date: it is read once, carried on by live events, and read again, at
+// most once in a while, where an event says more than the page can tell.
 
 import { mayOperate } from "../pure/actions.js";
 import { beginConnection } from "../pure/connection.js";
