@@ -204,7 +204,7 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
   );
   /** @type {string | null} */
   let chosen = null;
-  let [shownRun, stopWaiting] = ["", () => {}];
+  let [shownRun, shownAt, stopWaiting] = ["", "", () => {}];
   /** @type {string | null} */
   let scrolledTo = null;
 
@@ -243,7 +243,9 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     const choice = choiceIn(place);
     const maker = isPast ? known.checkpoints.findLast((one) => one.seq <= Number(place.at))?.node : null;
     // Without a choice, the panel follows the run, but not under the pointer.
-    const isLookedAt = chosen !== null && chosen in nodes && !isPast && panel.element.matches(":hover, :focus-within");
+    const where = formatFragment({ ...place, query: {} });
+    const isLookedAt = where === shownAt && chosen !== null && panel.element.matches(":hover, :focus-within");
+    shownAt = where;
     chosen = choice.node ?? maker ?? (isLookedAt ? chosen : nodeOfInterest(nodes));
     // A phone has no room for both: what was chosen comes into view.
     if (choice.node && choice.node !== scrolledTo && isPhone()) requestAnimationFrame(() => panel.element.scrollIntoView());
