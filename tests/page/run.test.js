@@ -134,7 +134,7 @@ test("why an attempt began names who resumed, and the process that claimed the r
   assert.deepEqual(texts(whyItRan(visit({ attempts: [second] }), second)), ["Attempt 2: ada resumed the run, “card updated”"]);
   const claimed = attempt(2, "running", { because: { kind: "claimed", seq: 8, holder: "w-7c1" } });
   const all = visit({ attempts: [attempt(1, "crashed"), claimed] });
-  assert.deepEqual(texts(whyItRan(all, claimed)), ["Attempt 2: its process died, w-7c1 claimed the run"]);
+  assert.deepEqual(texts(whyItRan(all, claimed)), ["Attempt 2: the process of attempt 1 died, w-7c1 claimed the run"]);
 });
 
 test("an attempt says how it ended and how long it took", () => {

@@ -162,12 +162,14 @@ function createChips() {
           {
             name: "item",
             chosen: visit.item,
-            all: (items ?? []).map(({ item: one }) => ({
+            all: [null, ...(items ?? []).map(({ item: one }) => one)].map((one) => ({
               one,
-              href: formatFragment(withQuery(place, { node, item: String(one) })),
+              href: formatFragment(
+                withQuery(place, { node, item: one === null ? undefined : String(one), visit: `${iteration}.${execution}` }),
+              ),
             })),
           },
-        ].filter(({ name, all }) => all.length > 1 || (name === "item" && all.length)),
+        ].filter(({ all, chosen, name }) => all.length > 1 || (name === "item" && chosen !== null)),
       );
     },
   };
@@ -188,7 +190,11 @@ function createChip({ name }) {
             element(
               "li",
               {},
-              element("a", { href, "aria-current": one === chip.chosen && "true", onclick: close }, `${name} ${one}`),
+              element(
+                "a",
+                { href, "aria-current": one === chip.chosen && "true", onclick: close },
+                one === null ? "all items" : `${name} ${one}`,
+              ),
             ),
           ),
         ),

@@ -1,6 +1,6 @@
 // A visit at a glance: the error with its lines, all attempts, what a crashed one left, why it ran, and the steps that are kept.
 
-import { formatFragment } from "../pure/fragments.js";
+import { formatFragment, withQuery } from "../pure/fragments.js";
 import { placeOfVisit } from "../pure/run_choices.js";
 import { LOOKS, lookOfRun } from "../pure/statuses.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../pure/visit_words.js";
@@ -20,6 +20,7 @@ import { createStatus } from "./status.js";
  */
 
 const STEP_CHARS = 120;
+const EXCERPT_CHARS = 300;
 
 /**
  * @param {import("../shell/app.js").App} app
@@ -76,6 +77,14 @@ export function createVisitSide() {
         ]
       : [],
   );
+  const input = createSlot("", (/** @type {{ text: string, href: string } | null} */ given) =>
+    given
+      ? [
+          element("h3", {}, "Input ", element("a", { href: given.href }, "Open")),
+          element("p", { class: "excerpt" }, element("code", { dir: "auto" }, given.text)),
+        ]
+      : [],
+  );
   return {
     element: element(
       "section",
@@ -83,14 +92,24 @@ export function createVisitSide() {
       why.element,
       steps.element,
       facts.element,
+      input.element,
     ),
     /** @param {OverviewView} view */
-    update({ visit, attempt }) {
+    update({ visit, attempt, place }) {
+      const href = formatFragment(withQuery(place, { node: visit.node, tab: "input" }));
+      input.update(visit.input && { text: excerptOf(visit.input), href });
       why.update(whyItRan(visit, attempt));
       steps.update(visit.steps);
       facts.update(visitFacts(visit));
     },
   };
+}
+
+/** The beginning of an input. @param {Record<string, import("../shapes.js").Value>} input */
+function excerptOf(input) {
+  const text = Object.entries(input).map(([name, value]) => `"${name}": ${valueText(value).slice(0, STEP_CHARS)}`);
+  const line = `{ ${text.join(", ")} }`;
+  return line.length > EXCERPT_CHARS ? `${line.slice(0, EXCERPT_CHARS)}…` : line;
 }
 
 /** @param {Line} line */

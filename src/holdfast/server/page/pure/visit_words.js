@@ -48,7 +48,7 @@ function becauseOf({ attempt, because }, before) {
     resumed: `${who} resumed the run${said}`,
     rewound: `${who} went back to an earlier checkpoint${said}`,
     answered: `${who} answered${said}`,
-    claimed: `${before?.status === "crashed" ? "its process died, " : ""}${holder ?? "another process"} claimed the run`,
+    claimed: `${before?.status === "crashed" ? `the process of attempt ${before.attempt} died, ` : ""}${holder ?? "another process"} claimed the run`,
   };
   const glyph = kind === "claimed" ? "crashed" : kind === "retry" ? "retry" : "person";
   const tone = kind === "claimed" ? "ask" : kind === "retry" ? "rest" : "accent";
