@@ -118,7 +118,7 @@ function createLine({ glyph: mark, tone, text, names, seq }) {
   setSentence(words, markNames(text, names));
   return element(
     "p",
-    { class: "line" },
+    { class: "told" },
     element("span", { "data-tone": tone }, glyph(mark)),
     element("span", {}, words, seq === null ? null : element("span", { class: "hint" }, ` @${seq}`)),
   );
@@ -171,7 +171,7 @@ function createLeft(attempt) {
   const lines = found.map((one) =>
     element(
       "p",
-      { class: "line" },
+      { class: "told" },
       element("span", { class: "hint" }, glyph(one.glyph)),
       element("span", { dir: "auto" }, one.text),
     ),
@@ -194,7 +194,7 @@ function createSteps(steps) {
     .map((step) =>
       element(
         "p",
-        { class: "line" },
+        { class: "told" },
         element("span", { "data-tone": "done" }, glyph("kept")),
         element("span", { class: "cut" }, element("code", {}, step.name), ` ${valueText(step.result).slice(0, STEP_CHARS)}`),
         element("span", { class: "hint" }, `attempt ${step.attempt}`),

@@ -66,16 +66,17 @@ function stepRows(visit) {
 /** @param {import("../shell/app.js").App} app */
 function createInput(app) {
   const none = element("p", { class: "hint" }, "It has not begun, or its input was compacted.");
-  let run = "";
+  let [run, seq] = ["", 0];
   const fields = createFields(async (name) => {
-    const answer = await app.api.get(`runs/${run}/state`, { field: [name] });
+    // The visit was given the state as its last cause left it.
+    const answer = await app.api.get(`runs/${run}/state`, { field: [name], at: [String(seq)] });
     return answer.ok ? answer.value.state[name] : answer.problem.detail;
   });
   return {
     element: element("div", { class: "panel-pad" }, none, fields.element),
     /** @param {any} view */
     update({ visit, place }) {
-      run = place.run;
+      [run, seq] = [place.run, Math.max(1, ...visit.causes.map((/** @type {{ seq: number }} */ one) => one.seq))];
       none.hidden = Boolean(visit.input);
       fields.update(visit.input ?? {});
     },

@@ -5,6 +5,7 @@ import { mayOperate } from "../pure/actions.js";
 import { beginConnection } from "../pure/connection.js";
 import { joinTimelines } from "../pure/run_facts.js";
 import { applyEvent } from "../pure/node_states.js";
+import { lookOfRun } from "../pure/statuses.js";
 import { followLive } from "../shell/live.js";
 import { createReader } from "../shell/reader.js";
 
@@ -157,7 +158,8 @@ export function createRunData(app, run, heard) {
     const was = known.row;
     known.row = row ?? null;
     if (!row || (was && was.reason === row.reason && was.status === row.status)) return;
-    if (was) app.announce(run, `${run} is ${row.status}`);
+    if (was && row.asks > was.asks) app.announce(run, `${run} asks a question`);
+    else if (was) app.announce(run, `${run} is ${lookOfRun(row).word}`);
     for (const one of [readers.run, readers.requests, readers.timeline, readers.picture]) one.ask();
   }
 
@@ -230,9 +232,12 @@ export function createRunData(app, run, heard) {
   /** @param {import("../pure/sse.js").ServerEvent} news */
   function receive({ event, data }) {
     const value = JSON.parse(data);
-    if (event === "chunk") heard.chunk(value);
-    else if (event === "reset") readAll();
-    else if (event === "over") stream?.stop();
+    if (event === "chunk") return heard.chunk(value);
+    if (event === "reset") {
+      known.checkpoints = [];
+      readAll();
+    }
+    if (event === "over") stream?.stop();
     else if (event === "problem") {
       known.problems.run = value;
       stream?.stop();

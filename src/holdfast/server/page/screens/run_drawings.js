@@ -46,6 +46,8 @@ export function createRunDrawings({ choose, chooseVisit, chooseIteration, reshap
   );
   const timelinePane = element("div", { class: "run-timeline" }, timelineFault.element, timeline.element, story.element);
   let drawnTimes = "";
+  /** @type {unknown[]} */
+  let drawn = [];
 
   /** @param {DrawnRun} value */
   function update(value) {
@@ -67,14 +69,19 @@ export function createRunDrawings({ choose, chooseVisit, chooseIteration, reshap
     body.hidden = !geometry || !picture;
     if (!geometry || !picture) return;
     const then = isPast ? picture.at : now;
-    part.update({
-      picture: geometry,
-      states: { nodes, taken: picture.taken, chosen: picture.chosen },
-      now: then,
-      at: place.at ?? null,
-      node: chosen,
-      again: isPast ? new Set(known.again) : undefined,
-    });
+    // Events that change nothing here, and chunks, cost nothing; running times move on with the seconds.
+    const isSame = (/** @type {unknown} */ one, /** @type {number} */ number) => one === drawn[number];
+    const shown = [nodes, geometry, picture, chosen, place.at, known.again, part, Math.floor(now)];
+    if (!shown.every(isSame))
+      part.update({
+        picture: geometry,
+        states: { nodes, taken: picture.taken, chosen: picture.chosen },
+        now: then,
+        at: place.at ?? null,
+        node: chosen,
+        again: isPast ? new Set(known.again) : undefined,
+      });
+    drawn = shown;
     // The axis moves on with the seconds, and not with every event.
     const key = JSON.stringify([place.run, times?.seq, chosen, place.at, picture.seq, Math.floor(now)]);
     if (!times || key === drawnTimes) return;
