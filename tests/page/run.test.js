@@ -29,7 +29,7 @@ const verbs = (actions) => actions.map((one) => one.label);
 test("a choice is read from the fragment, and what is no choice is left out", () => {
   const choice = choiceIn(place({ node: ["write"], visit: ["2.1.3"], item: ["4"], tab: ["steps"], view: ["log"] }));
   assert.deepEqual(choice, { node: "write", iteration: 2, execution: 1, attempt: 3, item: 4, tab: "steps", view: "log" });
-  const odd = choiceIn(place({ visit: ["2.x"], item: ["-1"], tab: ["nothing"], view: ["nothing"] }));
+  const odd = choiceIn(place({ node: ["../meta"], visit: ["2.x"], item: ["-1"], tab: ["nothing"], view: ["nothing"] }));
   assert.deepEqual(odd, { node: null, iteration: 2, execution: null, attempt: null, item: null, tab: null, view: "timeline" });
 });
 

@@ -20,6 +20,9 @@ import { withQuery } from "./fragments.js";
 export const TABS = ["overview", "input", "output", "change", "steps", "stream", "receipts"];
 export const VIEWS = ["timeline", "state", "log", "files"];
 
+/** A name that a node can have: it is part of paths. */
+const NODE = /^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$/;
+
 /**
  * @param {Place} place
  * @returns {Choice}
@@ -28,7 +31,7 @@ export function choiceIn({ query }) {
   const [iteration = null, execution = null, attempt = null] = (query.visit?.[0] ?? "").split(".").map(count);
   const [tab, view] = [query.tab?.[0] ?? "", query.view?.[0] ?? ""];
   return {
-    node: query.node?.[0] ?? null,
+    node: NODE.test(query.node?.[0] ?? "") ? query.node[0] : null,
     iteration,
     execution,
     attempt,

@@ -166,6 +166,7 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     resume: () => act("resume", null),
   });
   const drawings = createRunDrawings({
+    go,
     choose(node) {
       const to = placeOfNode(placeOf(), node);
       go(choiceIn(to).view === "log" ? to : withQuery(to, { view: undefined }));

@@ -25,12 +25,13 @@ import { element, setText } from "../shell/elements.js";
 
 /**
  * @param {object} acts
+ * @param {(place: import("../pure/fragments.js").Place) => void} acts.go
  * @param {(node: string) => void} acts.choose
  * @param {(node: string, visit: string | undefined, item: string | undefined) => void} acts.chooseVisit
  * @param {(node: string, iteration: number) => void} acts.chooseIteration
  * @param {(shape: import("../parts/graph.js").Shape) => void} acts.reshape
  */
-export function createRunDrawings({ choose, chooseVisit, chooseIteration, reshape }) {
+export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, reshape }) {
   const [graph, table] = [createGraph({ choose, chooseIteration, reshape }), createNodeTable({ choose })];
   const timeline = createTimeline({ choose: ({ node, visit, item }) => chooseVisit(node, visit, item) });
   const story = createStory({ choose: ({ node }) => choose(node) });
@@ -61,7 +62,7 @@ export function createRunDrawings({ choose, chooseVisit, chooseIteration, reshap
     const part = asTable ? table : graph;
     if (body.firstElementChild !== part.element) body.replaceChildren(part.element);
     const fault = problems.picture ?? problems.geometry ?? null;
-    graphFault.update(fault && faultBanner(fault, place, again));
+    graphFault.update(fault && faultBanner(fault, place, again, go));
     timelineFault.update(problems.timeline ? problemBanner(problems.timeline, again) : null);
     const isPast = place.at !== undefined;
     const count = Object.keys(geometry?.nodes ?? {}).length;
@@ -108,10 +109,11 @@ export function createRunDrawings({ choose, chooseVisit, chooseIteration, reshap
  * @param {import("../shapes.js").Problem} fault
  * @param {import("../pure/fragments.js").Place} place
  * @param {() => void} again
+ * @param {(place: import("../pure/fragments.js").Place) => void} go
  */
-function faultBanner(fault, place, again) {
+function faultBanner(fault, place, again, go) {
   const banner = problemBanner(fault, again);
   if (place.at === undefined || fault.status !== 404) return banner;
-  const action = { words: "Back to now", act: () => void (location.hash = formatFragment(placeAt(place, null))) };
+  const action = { words: "Back to now", act: () => go(placeAt(place, null)) };
   return { ...banner, title: `There is no event @${place.at} to show`, action };
 }
