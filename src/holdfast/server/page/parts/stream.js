@@ -122,6 +122,7 @@ export function createStream(app) {
     },
     event(event) {
       if (event.kind !== "NodeStreamed" || event.node !== view.streamer.node) return;
+      if ("omitted" in event) return void read(); // too large for a stream: it is in the log
       if (reading) late.push(event);
       else record(event);
       drawSoon();
