@@ -75,6 +75,9 @@ class GraphError(HoldfastError):
 class StateError(HoldfastError):
     """A value does not fit the declared state."""
 
+    others: tuple[StateError, ...] = ()
+    """The errors of other fields that were given together with this one."""
+
     def __init__(self, message: str, *, node: str | None = None, field: str | None = None) -> None:
         self.node = node
         self.field = field

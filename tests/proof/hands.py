@@ -259,13 +259,22 @@ class ToldStore:
     def __init__(self, store: SqliteStore, tell: Teller) -> None:
         self._store = store
         self._tell = tell
-        self.queues = ToldQueues(store.queues, tell)
+        self.queues = ToldQueues(store, tell)
         store.blobs = ToldBlobs(store.blobs, tell)
+
+    def _is_posted(self, run_id: str, request: str) -> bool:
+        """Return whether the inbox has a request. One whose post failed may be carried out all the same."""
+        return any(one.id == request for one in self._store.inbox(run_id=run_id))
 
     def append(self, batch: Sequence[Append]) -> list[Any]:
         facts = [["row", one.run_id, row.seq, row.salt.hex()] for one in batch for row in one.rows]
         facts += [["snapshot", one.run_id, snapshot.seq] for one in batch for snapshot in one.snapshots]
-        facts += [["taken", one.run_id, request] for one in batch for request in one.taken]
+        facts += [
+            ["taken", one.run_id, request]
+            for one in batch
+            for request in one.taken
+            if self._is_posted(one.run_id, request)
+        ]
         facts += [
             ["unmet", one.run_id, request.id]
             for one in batch
@@ -318,8 +327,9 @@ class ToldQueues:
     afterwards.
     """
 
-    def __init__(self, queues: Any, tell: Teller) -> None:
-        self._queues = queues
+    def __init__(self, store: Any, tell: Teller) -> None:
+        self._store = store
+        self._queues = store.queues
         self._tell = tell
 
     def take(self, holder: Holder, wanted: Any) -> Any:
@@ -327,7 +337,10 @@ class ToldQueues:
             return self._queues.take(holder, wanted)
 
     def post_all(self, batch: Sequence[Request]) -> Any:
-        with self._tell.verb("post all", [["request", request.run_id, request.id] for request in batch]):
+        open_runs = [
+            one for one in batch if self._store.run(one.run_id).status not in run_state.FINAL
+        ]  # others refuse
+        with self._tell.verb("post all", [["request", one.run_id, one.id] for one in open_runs]):
             return self._queues.post_all(batch)
 
     def __getattr__(self, name: str) -> Any:

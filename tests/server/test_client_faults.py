@@ -20,6 +20,8 @@ from served_flows import flow
 
 import holdfast as hf
 from holdfast.errors import SchemaTooNew, SettingError, StoreBusy, StoreUnusable
+from holdfast.reading.views import EventView
+from holdfast.server import client as client_module
 from holdfast.server import http_session, problems
 from holdfast.storage.contract import Query
 from holdfast.storage.http import connections, problem_types, server_url
@@ -160,10 +162,25 @@ def test_a_follower_tries_again_if_the_server_is_stopping():
     stopping = problems.refuse("closed", "The server is stopping.").problem
     busy = answer(msgspec.json.encode(stopping), 503, Content_Type=problems.MEDIA_TYPE)
     over = stream(b'event: over\ndata: {"seq": 1, "status": "completed"}\n\n')
-    with canned(busy, over) as other:
+    told = stream(b"event: problem\ndata: " + msgspec.json.encode(stopping) + b"\n\n")
+    with canned(busy, told, over) as other:
         assert follow(other.url) == []
-        assert len(other.requests) == 2
+        assert len(other.requests) == 3
     with canned(busy) as other, pytest.raises(StoreBusy, match="stopping"):
+        follow(other.url)
+
+
+def test_a_follower_waits_longer_for_a_server_that_has_answered_before(monkeypatch):
+    monkeypatch.setattr(client_module, "_RESTART_S", (0.0,) * 6)
+    event = EventView(
+        seq=1, at=0.0, kind="RunCreated", node=None, iteration=0, execution=0, attempt=0, by=None, body={}
+    )
+    began = stream(b"id: 1\nevent: event\ndata: " + msgspec.json.encode(event) + b"\n\n")
+    wrong = answer(b"", 502, Content_Type="text/plain")
+    over = stream(b'event: over\ndata: {"seq": 1, "status": "completed"}\n\n')
+    with canned(began, *[wrong] * 6, over) as other:
+        assert [found.seq for found in follow(other.url)] == [1]
+    with canned(wrong, wrong, wrong, wrong, over) as other, pytest.raises(StoreUnusable, match="502"):
         follow(other.url)
 
 

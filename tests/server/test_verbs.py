@@ -122,6 +122,27 @@ def test_sixteen_starts_with_one_key_make_one_run():
     operate(test, store=Hesitant())
 
 
+def test_calls_of_the_clerk_with_one_name_are_made_one_after_the_other():
+    async def test(engine, operator):
+        clerk, active, most = operator.app.backend.clerk, 0, 0
+
+        async def call(engine):
+            nonlocal active, most
+            active += 1
+            most = max(most, active)
+            for _ in range(2000):  # so that others come meanwhile
+                await asyncio.sleep(0)
+            active -= 1
+
+        first, second = (asyncio.ensure_future(clerk.use_in_turn("r1", call)) for _ in range(2))
+        await first
+        await asyncio.gather(second, clerk.use_in_turn("r1", call))
+        assert most == 1
+        assert clerk._turns == {}
+
+    operate(test)
+
+
 def test_a_flow_that_this_server_does_not_know_is_reported_with_the_command():
     async def test(engine, operator):
         reply = await operator.post("runs", {"flow": "ordr"})
@@ -230,6 +251,21 @@ def test_a_caller_that_waits_gets_the_run_when_it_stops():
         assert done.headers["preference-applied"] == "wait=30"
         assert done.json["run"]["status"] == "completed"
         assert (await operator.events("r1", "StateEdited"))[0]["by"] == "admin-ada"
+
+    operate(test, works=True)
+
+
+def test_a_caller_that_starts_a_run_and_waits_gets_its_end_or_its_first_question():
+    async def test(engine, operator):
+        done = await operator.post("runs", {"flow": "order", "run_id": "r1"}, wait=30)
+        assert (done.status, done.json["status"]) == (201, "completed"), done.body
+        assert done.headers["preference-applied"] == "wait=30"
+        asked = await operator.post("runs", {"flow": "order", "input": {"asks": True}}, key="k1", wait=30)
+        assert [one["key"] for one in asked.json["questions"]] == ["ship.1.1"]
+        again = await operator.post("runs", {"flow": "order", "input": {"asks": True}}, key="k1", wait=30)
+        assert (again.status, again.json["id"]) == (200, asked.json["id"])
+        forked = await operator.post("runs/r1/fork", {"checkpoint": 1, "run_id": "r2"}, wait=30)
+        assert (forked.status, forked.json["status"]) == (201, "completed"), forked.body
 
     operate(test, works=True)
 
@@ -393,6 +429,14 @@ def test_an_edit_that_does_not_fit_is_reported_by_its_path():
             assert wrong.json["errors"][0]["path"] == "quantity", verb
         deep = await operator.post("runs/r1/edit", {"fields": {"prices": {"lamp": "x"}}})
         assert deep.json["errors"][0]["path"].startswith("prices")
+        several = {"quantity": "many", "item": "desk", "colour": "red", "fails": 3}
+        for verb, body in (
+            ("edit", {"fields": several}),
+            ("resume", {"edit": several}),
+            ("fork", {"edit": several}),
+        ):
+            wrong = await operator.post(f"runs/r1/{verb}", body)
+            assert [one["path"] for one in wrong.json["errors"]] == ["quantity", "colour", "fails"], verb
 
     operate(test)
 

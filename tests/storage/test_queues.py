@@ -504,3 +504,29 @@ def test_a_postgres_store_of_the_first_version_gets_queues(postgres, name):
     store = postgres()
     assert [(run.queue, run.priority) for run in store.runs(Query())] == [("default", 0)]
     assert [one.lease.run_id for one in store.queues.take(ME, ONE)] == ["r1"]
+
+
+def test_a_take_ends_a_transaction_that_was_suspended_in_the_middle_of_a_pipeline_and_keeps_runs_locked(
+    tmp_path,
+):
+    name = schema_for(tmp_path)
+    store = PostgresStore(shared_url(), schema=name)
+    store._database._bounds = (store._database._bounds[0], "0s")  # how long it may be suspended
+    assert store.append([Log("r1").create(status="pending")]) == [None]
+    with psycopg.connect(shared_url(), autocommit=True) as suspended:
+        session = suspended.pgconn
+        session.enter_pipeline_mode()
+        session.send_query_params(b"begin", None)
+        session.send_query_params(f'select from "{name}".runs for update'.encode(), None)
+        session.send_flush_request()
+        session.flush()
+        of_it = f"select state, wait_event from pg_stat_activity where pid = {suspended.info.backend_pid}"
+        while execute(shared_url(), of_it) != [("active", "ClientRead")]:
+            pass
+        assert store.queues.take(ME, ONE) == []
+        while execute(shared_url(), of_it):
+            pass
+        assert [one.lease.run_id for one in store.queues.take(ME, ONE)] == ["r1"]
+        session.finish()
+    store.close()
+    drop_schema(shared_url(), name)

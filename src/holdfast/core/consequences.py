@@ -4,7 +4,7 @@
 code that carries the verb out, and what follows from them is asked of `decide`, so that no rule exists twice.
 
 - A visit that has begun and is not done afterwards runs again if the run takes the same path as before: at once, when its retry
-  is due, or when the run reaches it. Visits that have never begun are not listed: nobody can say whether the run reaches them.
+  is due, or when the run reaches it. Visits that have never begun are not listed: it is not known whether the run reaches them.
 - A visit that waits for a signal or a timer continues, and one that another process executes goes on: neither is listed.
 """
 

@@ -26,6 +26,9 @@ NodeStatus: TypeAlias = Literal[
     "pending", "running", "waiting", "interrupted", "completed", "failed", "skipped"
 ]
 
+ItemStatus: TypeAlias = Literal["pending", "completed", "waiting", "running", "failed"]
+ITEM_STATUSES: tuple[ItemStatus, ...] = ("completed", "pending", "waiting", "running", "failed")
+"""The statuses of the items of a fan-out, in the order of what an operator looks for: failures come last."""
 WaitKind: TypeAlias = Literal["timer", "signal"]
 
 FEW = 5

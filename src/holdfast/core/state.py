@@ -326,6 +326,20 @@ class StateType(Generic[S]):
             else self._require_field(field, None).accept(value, None)
         )
 
+    def accept_fields(self, given: Mapping[str, Any]) -> Values:
+        """Call `accept_field` for each field. If several do not fit, the error of the first has those of the others."""
+        accepted: Values = {}
+        misfits: list[StateError] = []
+        for field, value in given.items():
+            try:
+                accepted[field] = self.accept_field(field, value)
+            except StateError as misfit:
+                misfits.append(misfit)
+        if misfits:
+            misfits[0].others = tuple(misfits[1:])
+            raise misfits[0]
+        return accepted
+
     # --- inside ---------------------------------------------------------------------------------------
 
     def _codec_for(self, field: str) -> Codec[Any]:

@@ -44,11 +44,12 @@ class ForkPlan(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys(one.node for one in self.begun if not one.kept))
 
 
-def fork_place(store: Store, run_id: str, seq: int | None) -> int:
-    """Return the checkpoint to fork from: `seq`, or by default the latest checkpoint that no rewind has undone. Raises
-    `ResumeRefused`.
+def fork_place(store: Store, row: RunRow, seq: int | None) -> int:
+    """Return the checkpoint to fork from: `seq`, or by default the latest checkpoint that no rewind has undone, as of this row.
+    Raises `ResumeRefused`.
     """
-    listed = history.checkpoints(store, run_id)
+    run_id = row.run_id
+    listed = history.checkpoints(store, run_id, row)
     if seq is None:
         latest = max((point.seq for point in listed if point.current), default=None)
         if latest is None:
@@ -61,7 +62,7 @@ def fork_place(store: Store, run_id: str, seq: int | None) -> int:
         trimmed = store.upkeep.trimmed(run_id)
         gone = history.retirement(trimmed) if seq < trimmed.retired else ""
         if seq <= trimmed.base:
-            gone = history.beginning(store, store.run(run_id))
+            gone = history.beginning(store, row)
         why = f"event {seq} is not a checkpoint{f' any more. {gone}' if gone else '.'} "
         remedy = f"`holdfast checkpoints {run_id}` lists the checkpoints of the run."
         raise ResumeRefused(run_id, why + remedy, asked="forked")

@@ -269,16 +269,18 @@ def digest_at(store: Store, row: RunRow, seq: int) -> bytes:
     return base.digest
 
 
-def checkpoints(store: Store, run_id: str) -> list[Checkpoint]:
-    """Return every checkpoint that the run can be resumed or forked from, oldest first."""
-    row = store.run(run_id)
+def checkpoints(store: Store, run_id: str, row: RunRow | None = None) -> list[Checkpoint]:
+    """Return every checkpoint that the run can be resumed or forked from, oldest first: those that it has had when its row was
+    read, because it may move on meanwhile.
+    """
+    row = row or store.run(run_id)
     retired = store.upkeep.trimmed(run_id).retired
     parts = stretches(row.rewinds, row.seq)
     stored = store.definition(row.fingerprint)
     layered = stored is not None and defined(stored, run_id).schedule == "layered"
     layer = 0
     listed = []
-    for found in store.events(run_id, kinds=CHECKPOINTS):
+    for found in store.events(run_id, upto=row.seq, kinds=CHECKPOINTS):
         if found.kind == "LayerCompleted":
             layer = open_row(found, store.blobs).event.layer
         if found.seq < retired:

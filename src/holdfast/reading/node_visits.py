@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.definition import START, Definition, NodeOptions
-from holdfast.core.run_state import stretches
+from holdfast.core.run_state import ITEM_STATUSES, stretches
 from holdfast.errors import RunNotFound
 from holdfast.reading import history, words
 from holdfast.reading.attempts import (
@@ -30,7 +30,7 @@ from holdfast.storage.contract import Row, RunRow, Store
 
 _CHUNKS_MAX = 1000
 _ROUTED = ("NodeCompleted", "NodeSkipped", "NodeRouted", "LayerCompleted")
-_WORST = ("failed", "running", "waiting", "pending", "completed")
+_LISTED = ITEM_STATUSES[::-1]
 """In which order items are listed."""
 
 
@@ -302,7 +302,7 @@ def _items(
     values = listed.body.get("items", [])
     order = (
         [wanted.item] if wanted.item is not None and wanted.item < len(values)
-        else sorted(range(len(values)), key=lambda item: _WORST.index(statuses[item][0]))[
+        else sorted(range(len(values)), key=lambda item: _LISTED.index(statuses[item][0]))[
             wanted.items_from : wanted.items_from + wanted.items
         ]
     )  # fmt: skip

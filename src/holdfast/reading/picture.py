@@ -7,20 +7,17 @@ the run has reached, the counts of its items, and the edges that the run has tak
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import msgspec
 
 from holdfast.core import events
 from holdfast.core.definition import START, Definition
-from holdfast.core.run_state import Items, NodeState, RunState, Status, stretches
+from holdfast.core.run_state import ITEM_STATUSES, Items, ItemStatus, NodeState, RunState, Status, stretches
 from holdfast.errors import describe_failure
 from holdfast.reading import history, text
 from holdfast.storage.contract import RunRow, Store
 
-ItemStatus: TypeAlias = Literal["pending", "completed", "waiting", "running", "failed"]
-_WORST: tuple[ItemStatus, ...] = ("completed", "pending", "waiting", "running", "failed")
-"""The statuses of items; where several share a mark, the last of this order is shown."""
 MARKS_MAX = 200
 _ERROR_WIDTH = 300
 _ROUTED = ("RunCreated", "NodeCompleted", "NodeSkipped", "NodeRouted", "LayerCompleted")
@@ -171,7 +168,7 @@ def _item_marks(node: NodeState, items: Items) -> ItemMarks:
 def _shares(statuses: list[ItemStatus]) -> Iterator[ItemStatus]:
     share = -(-len(statuses) // MARKS_MAX) or 1
     for first in range(0, len(statuses), share):
-        yield max(statuses[first : first + share], key=_WORST.index)
+        yield max(statuses[first : first + share], key=ITEM_STATUSES.index)
 
 
 # --- edges ---------------------------------------------------------------------------------------------

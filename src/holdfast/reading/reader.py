@@ -126,7 +126,7 @@ class Reader:
         """
         run_id, seq = history.split(run, checkpoint)
         row = self.store.run(run_id)
-        return plan_fork(self.store, row, fork_place(self.store, run_id, seq), self.flows.get(row.flow))
+        return plan_fork(self.store, row, fork_place(self.store, row, seq), self.flows.get(row.flow))
 
     def definition(self, row: RunRow) -> Definition:
         """Return the stored definition of a run's flow."""

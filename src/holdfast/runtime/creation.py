@@ -252,7 +252,7 @@ def fork_journal(services: Services, flow: Flow[Any] | None, row: RunRow, asked:
         refuse_stale(found.preview, asked.expects, "forked")
     if asked.edit is not None and flow is None:
         raise FlowNotFound(row.flow, (), run_id=row.run_id)
-    plan = plan_fork(services.store, row, fork_place(services.store, row.run_id, asked.seq), flow)
+    plan = plan_fork(services.store, row, fork_place(services.store, row, asked.seq), flow)
     choices = _choices(row, plan, asked.repeat)
     state = plan.state
     body, blobs = take_out(run_state.dump(state), services.blob_over)

@@ -164,7 +164,7 @@ class Requests:
         if flow is None or row.state_version != flow.definition.state_version:
             return {field: questions.plain(value, f"state.{field}") for field, value in given.items()}
         with naming_misfit(row.run_id, flow):
-            return {field: flow.state.accept_field(field, value) for field, value in given.items()}
+            return flow.state.accept_fields(given)
 
     def _flow_for(self, row: RunRow, id: str | None) -> Flow[Any]:
         """Return the flow that a function which edits the state needs."""

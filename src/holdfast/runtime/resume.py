@@ -539,9 +539,7 @@ def edited(
             if result is None:
                 return diff(state.values, flow.state.dump(given))
         if isinstance(result, dict):
-            after = dict(state.values)
-            for field, value in result.items():
-                after[field] = flow.state.accept_field(field, value)
+            after = {**state.values, **flow.state.accept_fields(result)}
             return diff(state.values, flow.state.dump(flow.state.load(after)))
         return diff(state.values, flow.state.dump(result))
 

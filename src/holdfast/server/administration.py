@@ -10,8 +10,9 @@ from msgspec import Meta
 
 from holdfast.errors import SettingError
 from holdfast.server import verb_headers
-from holdfast.server.backend import Backend, encode_hook
+from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.json_body import encode
 from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import refuse
 from holdfast.server.verbs import VerbQuery
@@ -21,7 +22,6 @@ from holdfast.storage.tokens import Kind, Role, Token
 from holdfast.upkeep import retention
 from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
-_encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 _ID_DIGITS = 12
 
 
@@ -109,7 +109,7 @@ def create_token(call: HttpCall[NoQuery, TokenInput]) -> Answer:
         backend.store.tokens.add(made)
     except SettingError:  # another request with this key was faster
         raise refuse("token-made", f"A token was made with this key: {made.id}.") from None
-    return Answer(status=201, body=_encode(NewToken(**_shown(made, now), token=text)))
+    return Answer(status=201, body=encode(NewToken(**_shown(made, now), token=text)))
 
 
 def revoke_token(call: HttpCall[NoQuery, None]) -> TokenView:
@@ -149,7 +149,7 @@ async def prune_run(call: HttpCall[VerbQuery, PruneInput]) -> Answer:
     else:  # the engine that was given: it may hold the run
         _ = backend.store  # raises if that engine is not open
         found = await backend.engine.prune(run_id, body.keep_last, compact=body.compact)
-    return Answer(body=_encode(found))
+    return Answer(body=encode(found))
 
 
 def _plan(backend: Backend, run_id: str, body: PruneInput) -> Pruned:

@@ -13,8 +13,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, BinaryIO
 from urllib.parse import quote, unquote
 
-import msgspec
-
 from holdfast.errors import SettingError
 from holdfast.reading.remedies import CommandLine
 from holdfast.runtime.clock import Clock
@@ -22,10 +20,10 @@ from holdfast.runtime.engine import Engine
 from holdfast.server import MISSING_PACKAGES, guard, openapi, problems
 from holdfast.server.access import Access, Identity
 from holdfast.server.addresses import Addresses
-from holdfast.server.backend import Backend, encode_hook
+from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, ApiRoute, HttpCall
 from holdfast.server.guard import Guard, RequestHead
-from holdfast.server.json_body import decode
+from holdfast.server.json_body import decode, encode
 from holdfast.server.open_streams import STREAMS_MAX, Push
 from holdfast.server.parameters import read_query
 from holdfast.server.problems import refuse
@@ -41,7 +39,6 @@ try:
 except ImportError:
     raise SettingError(MISSING_PACKAGES) from None
 
-_encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 _BODY_METHODS = ("POST", "PUT", "PATCH", "DELETE")
 _PIECE = 256 * 1024
 BODIES_BYTES_MAX = 64 * 1024 * 1024
@@ -176,7 +173,7 @@ class Application:
             found = await route.handler(call)
         else:
             found = await self.backend.read(_call, route.handler, call)
-        return found if isinstance(found, Answer) else Answer(body=_encode(found))
+        return found if isinstance(found, Answer) else Answer(body=encode(found))
 
     @contextmanager
     def _holding(self) -> Iterator[Callable[[int], None]]:
@@ -225,7 +222,7 @@ class Application:
 def _call(handler: Any, call: HttpCall[Any, Any]) -> Answer:
     """Call a handler, and encode what it returns, in the thread in which this is called."""
     found = handler(call)
-    return found if isinstance(found, Answer) else Answer(body=_encode(found))
+    return found if isinstance(found, Answer) else Answer(body=encode(found))
 
 
 _NOBODY = Identity(token_id="", name="", role="read", by="")
@@ -310,7 +307,7 @@ def _problem(error: Exception, scope: Scope) -> Response:
     if scope["method"] in _BODY_METHODS:
         headers["Connection"] = "close"  # the rest of the body is not read
     headers["Content-Type"] = problems.MEDIA_TYPE
-    return Response(_encode(problem), problem.status, headers)
+    return Response(encode(problem), problem.status, headers)
 
 
 async def _live(receive: Receive, send: Send) -> None:

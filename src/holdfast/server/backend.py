@@ -164,8 +164,3 @@ class Backend:
         if self._threads is not None:
             self._threads.shutdown(wait=False)
             self._threads = None
-
-
-def encode_hook(value: Any) -> Any:
-    """Encode a value that msgspec does not know, as text."""
-    return str(value)

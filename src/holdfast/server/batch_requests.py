@@ -9,8 +9,8 @@ import msgspec
 
 from holdfast.reading import inbox
 from holdfast.server import verb_headers
-from holdfast.server.backend import encode_hook
 from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.json_body import encode
 from holdfast.server.keys import digest_of
 from holdfast.server.problems import Fault, refuse
 from holdfast.server.runs import Name, RunId
@@ -21,8 +21,6 @@ from holdfast.upkeep import mass_requests
 from holdfast.upkeep.mass_requests import BatchVerb, Tally
 
 SHOWN_MAX = 100
-
-_encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 
 
 class Where(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -140,4 +138,4 @@ def _answer(status: int, id: str, verb: BatchVerb, tally: Tally, found: list[mas
         **msgspec.structs.asdict(tally),
         runs=tuple(one.run_id for one in found[:SHOWN_MAX]),
     )
-    return Answer(status=status, body=_encode(shown))
+    return Answer(status=status, body=encode(shown))

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from holdfast.errors import SettingError
@@ -21,6 +21,14 @@ from holdfast.server.problems import refuse
 
 T = TypeVar("T")
 Use = Callable[[Engine], Awaitable[T]]
+
+
+@dataclass
+class _Turn:
+    """Whose turn it is, of the calls with one name."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    callers: int = 0
 
 
 class Clerk:
@@ -33,7 +41,7 @@ class Clerk:
         self._loop: Future[asyncio.AbstractEventLoop] | None = None
         self._thread: threading.Thread | None = None
         self._over: asyncio.Event | None = None
-        self._turns: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._turns: dict[str, _Turn] = {}
 
     async def use(self, call: Use[T]) -> T:
         """Call a function with the engine, in the thread of the clerk, and return its result."""
@@ -46,16 +54,21 @@ class Clerk:
                 raise _closed() from None
             raise
 
-    async def use_in_turn(self, name: str, call: Use[T]) -> T:
+    async def use_in_turn(self, name: str | None, call: Use[T]) -> T:
         """Like `use`, but calls with the same name are made one after the other."""
+        if name is None:
+            return await self.use(call)
 
         async def in_turn(engine: Engine) -> T:
+            turn = self._turns.setdefault(name, _Turn())
+            turn.callers += 1
             try:
-                async with self._turns[name]:
+                async with turn.lock:
                     return await call(engine)
             finally:
-                if not self._turns[name].locked():
-                    self._turns.pop(name, None)
+                turn.callers -= 1
+                if not turn.callers:  # a lock that is free may have been given to the next caller already
+                    del self._turns[name]
 
         return await self.use(in_turn)
 

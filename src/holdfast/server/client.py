@@ -50,6 +50,10 @@ T = TypeVar("T")
 _LONG_POLL_S = 30
 _SILENT_S = 1.0
 """After how many seconds without news a follower looks whether the run has stopped."""
+_RESTART_S = (*AGAIN_S, 3.0, 5.0, 10.0, 10.0)
+"""For how many seconds a follower waits before each attempt to reach a server again that has answered before: it may be
+restarted.
+"""
 _EVENTS_MAX = 200
 _CHECKPOINTS_MAX = 1000
 _AT_ONCE = 8
@@ -605,8 +609,8 @@ class Client:
         """Yield the frames of a run, over as many connections as it takes, until it is over; without `stay`, until it has
         stopped, which makes no event.
         """
-        failed = 0
-        while failed <= len(AGAIN_S):
+        failed, pauses = 0, tuple[float, ...](AGAIN_S)
+        while failed <= len(pauses):
             async with self._open().stream("/live", {"run": run_id, "after": cursor.seq}) as frames:
                 while True:
                     try:
@@ -615,18 +619,20 @@ class Client:
                         if not stay and await self._has_no_more(run_id, cursor.seq):
                             return
                         continue
-                    if isinstance(frame, (StoreUnusable, StoreBusy)) and failed < len(AGAIN_S):
-                        failed += 1  # the server may be stopping, or starting again
+                    if isinstance(frame, tuple) and frame[0] == "problem":
+                        frame = error_of(self._open().decode(frame[1], ReportedProblem), self.url)
+                    if isinstance(frame, (StoreUnusable, StoreBusy)) and failed < len(pauses):
+                        failed += 1  # the server may be stopping or starting, or its store be out of reach for a moment
                         break
                     if isinstance(frame, Exception):
                         raise frame
                     if frame is None:
                         break
-                    failed = 0
+                    failed, pauses = 0, _RESTART_S
                     if frame[0] == "over":
                         return
                     yield frame
-            await asyncio.sleep(AGAIN_S[max(0, failed - 1)])
+            await asyncio.sleep(pauses[max(0, failed - 1)])
 
     async def _has_no_more(self, run_id: str, seq: int) -> bool:
         """Return whether a run has stopped, and this is its last event."""
@@ -646,8 +652,6 @@ class Client:
                 return EventView(**{field: getattr(event, field) for field in EventView.__struct_fields__})
             case "chunk":
                 return self._open().decode(data, Chunk)
-            case "problem":
-                raise error_of(self._open().decode(data, ReportedProblem), self.url)
             case _:
                 return None
 
@@ -696,7 +700,7 @@ def _plain_input(flow: Flow[Any] | str, given: Any) -> Any:
 
 
 def _has_stopped(run: Run[Any]) -> bool:
-    """Return whether a run waits for somebody, or no process continues it."""
+    """Return whether a run waits for an answer or a signal, or no process continues it."""
     if run.status not in GOING:
         return True
     if run.status == "waiting" and run.due_at is None:

@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from holdfast.errors import RunNotFound
 from holdfast.reading import history
-from holdfast.server.backend import encode_hook
 from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.json_body import encode
 from holdfast.storage.contract import RunRow, Store
 
 REVALIDATE = "private, no-cache"
 """A client may keep the answer, and asks with its tag before it uses the answer again."""
 FOR_EVER = "private, max-age=31536000, immutable"
-_encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 
 
 def tag_of_run(row: RunRow, more: str = "") -> str:
@@ -55,6 +52,6 @@ def answer_tagged(
     name = (*call.values.values(), call.query)  # each route that has tags has a type of query of its own
     body = call.backend.kept.get(name, tag)
     if body is None:
-        body = _encode(make())
+        body = encode(make())
         call.backend.kept.put(name, tag, body)
     return Answer(body=body, headers=headers)

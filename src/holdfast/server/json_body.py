@@ -1,4 +1,4 @@
-"""Reads the JSON body of a request into the struct that its route declares.
+"""Reads the JSON body of a request into the struct that its route declares, and writes the JSON of answers.
 
 A JSON parser that recurses can be made to fail by deep nesting, and one that keeps the last of two equal keys lets two readers
 of the same body see different values. So depth is counted before the body is parsed, without recursion and in one pass, and
@@ -23,6 +23,9 @@ _TEXT = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 
+encode = msgspec.json.Encoder(enc_hook=str).encode
+"""Encodes an answer. A value that msgspec does not know becomes text."""
+
 
 class _TwoKeys(ValueError):
     """An object has two equal keys."""
@@ -36,8 +39,7 @@ def decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as fault:
-        found = _AT.search(str(fault))
-        path, why = (found[1], _AT.sub("", str(fault))) if found is not None else ("", str(fault))
+        path, why = split_fault(fault)
         where = f"at `{path}`: " if path else ""
         raise refuse(
             "bad-body",
@@ -46,6 +48,12 @@ def decode(data: bytes, kind: type[T]) -> T:
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         raise refuse("bad-json", f"The body is not JSON: {fault}.") from None
+
+
+def split_fault(fault: msgspec.ValidationError) -> tuple[str, str]:
+    """Return which part of a value does not fit, and why. The path is empty if the value as a whole does not fit."""
+    found = _AT.search(str(fault))
+    return (found[1], _AT.sub("", str(fault))) if found is not None else ("", str(fault))
 
 
 def depth(data: bytes) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from functools import partial
@@ -26,6 +27,7 @@ from holdfast.runtime.clock import sleep
 from holdfast.server import board, problems, runs
 from holdfast.server.backend import Backend
 from holdfast.server.calls import EVENTS, Answer, HttpCall
+from holdfast.server.json_body import encode
 from holdfast.server.open_streams import HEARTBEAT, PIECE_BYTES, RETRY_S, OpenStream, Push, Ring, frame
 from holdfast.server.problems import Refused, refuse
 from holdfast.server.verb_headers import LAST_EVENT
@@ -43,7 +45,6 @@ PAGES_MAX = 200
 _HELLO = b"retry: 2000\n\n"
 _HEADERS = {"X-Accel-Buffering": "no"}
 _SEQ = re.compile(r"[0-9]{1,15}")
-_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class LiveQuery(runs.RunsQuery, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -152,7 +153,7 @@ async def _serve(call: HttpCall[Any, None], begin: Callable[[], ClientPlace], pu
         backend.streams.close(stream)
 
 
-class Channel:
+class Channel(ABC):
     """What the streams of several clients share: one coroutine that reads news for all of them."""
 
     def __init__(self, backend: Backend, key: Hashable) -> None:
@@ -196,12 +197,12 @@ class Channel:
         self._close()  # a client that comes from now on tries again
         self.wake()
 
+    @abstractmethod
     async def read_news(self) -> bytes:
         """Read news, and return the last part of every stream when there is no more."""
-        raise NotImplementedError
 
 
-class ClientPlace:
+class ClientPlace(ABC):
     """Up to where one client of a channel has been sent its news."""
 
     def __init__(self, channel: Channel) -> None:
@@ -218,9 +219,9 @@ class ClientPlace:
         self._is_last = True
         return self.channel.last
 
+    @abstractmethod
     async def next_news(self) -> bytes:
         """Return the news that the client has not been sent, or some of them; empty if there are none now."""
-        raise NotImplementedError
 
 
 # --- the events of a run -----------------------------------------------------------------------------
@@ -298,19 +299,19 @@ def _read_log(store: Store, run_id: str, after: int, upto: int) -> tuple[bytes, 
 
 def event_frame(event: EventView) -> bytes:
     """Return the frame of an event, without its body if it is too large."""
-    data = _encode(event)
+    data = encode(event)
     if len(data) > FRAME_BYTES_MAX:
         given = msgspec.structs.asdict(event) | {"body": {}}
-        data = _encode(ShortEvent(**given, omitted=len(data)))
+        data = encode(ShortEvent(**given, omitted=len(data)))
     return frame("event", data, seq=event.seq)
 
 
 def chunk_frame(chunk: Chunk) -> bytes:
     """Return the frame of a chunk, without its value if it is too large."""
-    data = _encode(chunk)
+    data = encode(chunk)
     if len(data) > FRAME_BYTES_MAX:
         given = msgspec.structs.asdict(chunk) | {"value": None}
-        data = _encode(ShortChunk(**given, omitted=len(data)))
+        data = encode(ShortChunk(**given, omitted=len(data)))
     return frame("chunk", data)
 
 

@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-import msgspec
-
 from holdfast.errors import HoldfastError
 from holdfast.runtime.clock import Clock, sleep
 from holdfast.server.access import Identity
+from holdfast.server.json_body import encode
 from holdfast.server.problems import refuse
 
 STREAMS_MAX = 2000
@@ -32,7 +31,6 @@ _CHECK_S = 2.0
 RETRY_S = 5
 
 HEARTBEAT = b":\n\n"
-_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 Push = Callable[[bytes], Awaitable[None]]
 """Sends a part of a stream, and returns when the client may be sent more."""
@@ -40,7 +38,7 @@ Push = Callable[[bytes], Awaitable[None]]
 
 def frame(name: str, data: Any, *, seq: int | None = None) -> bytes:
     """Return an event of a stream. With `seq` it has an id, with which a client that returns says up to where it has read."""
-    body = data if isinstance(data, bytes) else _encode(data)
+    body = data if isinstance(data, bytes) else encode(data)
     head = b"" if seq is None else b"id: %d\n" % seq
     return b"%sevent: %s\ndata: %s\n\n" % (head, name.encode("ascii"), body)
 

@@ -13,13 +13,13 @@ import msgspec
 import msgspec.inspect
 
 from holdfast.errors import did_you_mean, end_sentence
+from holdfast.server.json_body import split_fault
 from holdfast.server.problems import Fault, refuse
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 _PARAMETERS_MAX = 200
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_AT = re.compile(r" - at `\$\.?([^`]*)`$")
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -57,10 +57,10 @@ def read_query(raw: bytes, kind: type[T]) -> T:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as fault:
-        found = _AT.search(str(fault))
-        if found is None:  # a parameter that is missing
-            raise refuse("bad-parameter", f"{fault}.") from None
-        raise _unfit(found[1], _AT.sub("", str(fault))) from None
+        name, why = split_fault(fault)
+        if not name:  # a parameter that is missing
+            raise refuse("bad-parameter", f"{why}.") from None
+        raise _unfit(name, why) from None
 
 
 def _pairs(raw: bytes) -> list[tuple[str, str]]:

@@ -264,10 +264,8 @@ _MISFIT = re.compile(r"((?:answer|payload)(?:[.\[]\S*)?): (.+)", re.DOTALL)
 def _faults(error: HoldfastError) -> tuple[Fault, ...]:
     """Return which part of a value does not fit, if the error says it."""
     match error:
-        case errors.CodecError() if error.path:
-            return (Fault(error.path.removeprefix("state."), str(error)),)
-        case errors.StateError() if error.field:
-            return (Fault(error.field, str(error)),)
+        case errors.StateError():
+            return tuple(fault for one in (error, *error.others) for fault in _misfit(one))
         case errors.AnswerRefused() | errors.SignalRefused():
             found = _MISFIT.match(error.reason)
             if found is not None:
@@ -275,6 +273,11 @@ def _faults(error: HoldfastError) -> tuple[Fault, ...]:
             return (Fault("answer", error.reason),) if "is not one of the options" in error.reason else ()
         case _:
             return ()
+
+
+def _misfit(error: errors.StateError) -> tuple[Fault, ...]:
+    place = error.path.removeprefix("state.") if isinstance(error, errors.CodecError) else error.field
+    return (Fault(place, str(error)),) if place else ()
 
 
 def headers_of(error: Exception) -> dict[str, str]:

@@ -19,9 +19,10 @@ from holdfast.reading.diagnosis import case_of, diagnose, waiting_requests
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import Remedy
 from holdfast.reading.views import Run, RunSummary, run_summary
-from holdfast.server.backend import Backend, encode_hook
+from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.entity_tags import REVALIDATE, has_tag
+from holdfast.server.json_body import encode
 from holdfast.server.problems import refuse
 from holdfast.server.waiting import WAIT_S_MAX, until
 from holdfast.storage.contract import Query, RunRow, RunStatus
@@ -35,7 +36,6 @@ Time = Annotated[float, Meta(ge=0, le=1e12)]
 """Seconds since the epoch."""
 Seq = Annotated[int, Meta(ge=0, le=2**53)]
 Limit = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
-_encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 
 
 class RunEntry(RunSummary, frozen=True, kw_only=True):
@@ -189,13 +189,13 @@ def _answer_run(call: HttpCall[RunQuery, None], row: RunRow | None = None) -> An
     if has_tag(call, tag):
         return Answer(status=304, headers=headers)
     if waiting_requests(backend.store, row):  # the reason says for how long they have waited
-        return Answer(body=_encode(show_run(backend, row)), headers=headers)
+        return Answer(body=encode(show_run(backend, row)), headers=headers)
     is_due = row.due_at is not None and row.due_at <= backend.clock.now()
     holders = _holders(backend, row)
     version = (row.seq, row.digest, row.held, is_due, tuple(one.holder for one in holders or ()))
     body = backend.kept.get(row.run_id, version)
     if body is None:
-        body = _encode(show_run(backend, row, holders))
+        body = encode(show_run(backend, row, holders))
         backend.kept.put(row.run_id, version, body)
     return Answer(body=body, headers=headers)
 

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
-
-import msgspec
 
 from holdfast.errors import FlowNotFound, PreviewStale, RunExists, RunNotFound
 from holdfast.reading import history
 from holdfast.runtime.engine import Engine
 from holdfast.server import verb_headers, verbs
-from holdfast.server.backend import Backend, encode_hook
+from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.json_body import encode
 from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import Fault, refuse
-from holdfast.server.runs import show_run
+from holdfast.server.runs import ShownRun, show_run
 from holdfast.server.verb_inputs import ForkInput, StartInput
 from holdfast.server.verbs import VerbQuery, key_reused
-
-_encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
+from holdfast.server.waiting import until
 
 
 async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
@@ -50,10 +49,10 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
 
     with backend.used_keys.use(call.who.token_id, key, asked):
         try:
-            made = await backend.clerk.use_in_turn(run_id or "", start)
+            made = await backend.clerk.use_in_turn(run_id, start)
         except RunExists as other:
             raise (other if body.run_id is not None else key_reused(other)) from None
-    return Answer(status=200 if existed else 201, body=await backend.read(_encoded, backend, made))
+    return await _answer(call, made, 200 if existed else 201)
 
 
 async def fork_run(call: HttpCall[VerbQuery, ForkInput]) -> Answer:
@@ -84,12 +83,12 @@ async def fork_run(call: HttpCall[VerbQuery, ForkInput]) -> Answer:
         if expects is not None and await backend.read(_place, backend, parent, run_id) is None:
             await verbs.require_preview(call, "fork", options, expects)
         try:
-            made = await backend.clerk.use_in_turn(run_id or "", fork)
+            made = await backend.clerk.use_in_turn(run_id, fork)
         except PreviewStale as refused:
             raise await verbs.renew_preview(call, "fork", options, refused) from refused
         except RunExists as other:
             raise (other if body.run_id is not None else key_reused(other)) from None
-    return Answer(status=201, body=await backend.read(_encoded, backend, made))
+    return await _answer(call, made, 201)
 
 
 def _time(given: float | datetime | None) -> datetime | None:
@@ -124,5 +123,16 @@ def _place(backend: Backend, parent: str, run_id: str | None) -> int | None:
     return None
 
 
-def _encoded(backend: Backend, run_id: str) -> bytes:
-    return _encode(show_run(backend, backend.store.run(run_id)))
+async def _answer(call: HttpCall[Any, Any], run_id: str, status: int) -> Answer:
+    """Return the answer with a new run; if the caller prefers to wait, as soon as the run has stopped or asks something."""
+    backend, wait = call.backend, verb_headers.wait_of(call)
+    if wait is None:
+        _, shown = await backend.read(_look, backend, run_id)
+        return Answer(status=status, body=encode(shown))
+    _, shown = await until(call, wait, partial(_look, backend, run_id))
+    return Answer(status=status, body=encode(shown), headers={"Preference-Applied": f"wait={wait:g}"})
+
+
+def _look(backend: Backend, run_id: str) -> tuple[bool, ShownRun]:
+    shown = show_run(backend, backend.store.run(run_id))
+    return verbs.has_stopped(shown), shown

@@ -23,8 +23,9 @@ from holdfast.runtime.engine import Engine
 from holdfast.runtime.operator import VERBS
 from holdfast.runtime.requests import is_handled
 from holdfast.server import problems, verb_headers
-from holdfast.server.backend import Backend, encode_hook
+from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
+from holdfast.server.json_body import encode
 from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import Refused, refuse
 from holdfast.server.runs import ShownRun, show_run
@@ -40,8 +41,6 @@ from holdfast.server.verb_inputs import (
 )
 from holdfast.server.waiting import until
 from holdfast.storage.contract import Request
-
-_encode = msgspec.json.Encoder(enc_hook=encode_hook).encode
 
 Ask = Callable[[Engine, dict[str, Any]], Awaitable[Run[Any]]]
 """Asks an engine for something, with the options of the verb, and those that every verb has: id, by, reason."""
@@ -188,7 +187,7 @@ async def look_ahead(call: HttpCall[Any, Any], verb: str, options: dict[str, Any
 
 def show_preview(preview: Preview) -> Answer:
     """Return the answer with a preview. Its entity tag is the digest of what it lists."""
-    return Answer(body=_encode(preview), headers={"ETag": f'"{preview.digest}"'})
+    return Answer(body=encode(preview), headers={"ETag": f'"{preview.digest}"'})
 
 
 async def require_preview(call: HttpCall[Any, Any], verb: str, options: dict[str, Any], expects: str) -> None:
@@ -301,4 +300,4 @@ def _show(backend: Backend, run_id: str) -> ShownRun:
 
 def _answer(status: int, id: str, shown: ShownRun, *, repeated: bool, headers: dict[str, str]) -> Answer:
     run = msgspec.structs.replace(shown, repeated=repeated)
-    return Answer(status=status, headers=headers, body=_encode(SentRequest(request=id, run=run)))
+    return Answer(status=status, headers=headers, body=encode(SentRequest(request=id, run=run)))

@@ -8,6 +8,7 @@ import pytest
 from scenes import Scene, Tale
 
 import holdfast as hf
+from holdfast.reading.forks import fork_place, plan_fork
 
 # --- forks -------------------------------------------------------------------------------------------
 
@@ -25,6 +26,17 @@ def test_a_fork_goes_on_from_the_latest_checkpoint_and_leaves_its_parent_alone(s
     assert run.state.told == ["a 1.1 calm", "b 1.1 calm", "c 1.1 bright"]
     assert (scene.kinds(), scene.store.run("r").status) == (before, "failed")
     scene.assert_sound("f")
+
+
+def test_a_parent_that_moves_on_while_it_is_forked_is_forked_as_it_was(scene: Scene) -> None:
+    flow = scene.flow("a", "b", "c")
+    scene.fail_at("c", flow)
+    row = scene.store.run("r")
+    scene.call("resume", "r", flows=[flow])
+    assert scene.store.run("r").seq > row.seq
+    place = fork_place(scene.store, row, None)
+    assert place == scene.seq("NodeCompleted", "b")
+    assert plan_fork(scene.store, row, place, flow).seq == place
 
 
 def test_a_seq_means_the_same_place_in_a_fork(scene: Scene) -> None:

@@ -230,15 +230,15 @@ class PostgresDatabase:
                 raise CodecError(f"a value cannot be stored: {message_of(fault)}", path=verb) from fault
             except psycopg.Error as fault:
                 if isinstance(fault, pg.LockNotAvailable):
-                    self._end_stuck()
+                    self.end_stuck()
                 raise self.fault(fault) from fault
             failpoints.reach(verb + ".committed")
             return result
 
-    def _end_stuck(self) -> None:
+    def end_stuck(self) -> None:
         """End transactions of other processes that were suspended or disconnected in the middle of a pipeline. Such a transaction
-        keeps its locks: the server considers it active, not idle, and never ends it. So a process that has waited too long for a
-        lock ends it.
+        keeps its locks: the server considers it active, not idle, and never ends it. So it is ended by a process that has waited
+        too long for a lock, or that finds all runs on offer locked.
         """
         with suppress(psycopg.Error, StoreError):
             self._ask_once(self.sql["end_stuck"], (self._bounds[1],))

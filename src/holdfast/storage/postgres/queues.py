@@ -98,7 +98,7 @@ class PostgresQueues:
         if fates.dead:
             self._bury(fates.dead)
         taken: list[Taken] = []
-        width = wanted.limit + _AT_LEAST
+        width, missed = wanted.limit + _AT_LEAST, False
         for _ in range(_TRIES):
             left = wanted.limit - len(taken)
             offers = self._offers(wanted, fates, width) if left > 0 else []
@@ -110,6 +110,8 @@ class PostgresQueues:
             if not missed:
                 break
             width *= 4
+        if missed and not taken:  # runs are on offer, and another process keeps all of them locked
+            self._database.end_stuck()
         return taken
 
     def _take(
