@@ -11,7 +11,7 @@ import {
   placeOfVisit,
   tabFor,
 } from "../../src/holdfast/server/page/pure/run_choices.js";
-import { joinTimelines, standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
+import { appendTimeline, standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
 import { addChunk, addRecorded, beginText, isSame } from "../../src/holdfast/server/page/pure/streams.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../../src/holdfast/server/page/pure/visit_words.js";
 
@@ -242,7 +242,7 @@ test("the pages of a timeline are one timeline, which ends where the last page d
     forks: [],
     next,
   });
-  const whole = joinTimelines(page(1, 5), page(6, null));
+  const whole = appendTimeline(page(1, 5), page(6, null));
   assert.deepEqual(
     whole.attempts.map((one) => one.seq),
     [1, 6],

@@ -4,24 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import os
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 from app_client import HOST, Caller, Reply
 from served_flows import opened
 
-from holdfast.server import page_files
+from holdfast.server import page_files, page_script
 from holdfast.server.table import ROUTES
 
-NAMES = page_files.names()
-SCRIPTS = [name for name in NAMES if name.endswith(".js")]
-PARSE_ALL = (
-    "import vm from 'node:vm'; import fs from 'node:fs';"
-    "for (const file of fs.readdirSync('.')) new vm.SourceTextModule(fs.readFileSync(file, 'utf8'), {identifier: file});"
-)
+PRETTIER = Path(__file__).parents[2] / "node_modules" / "prettier" / "index.mjs"
+FORMAT_BOTH = """
+import { format } from "%s"; import fs from "node:fs";
+for (const kind of ["babel", "css"]) {
+  const [source, sent] = await Promise.all(["source", "sent"].map(async (name) => {
+    const text = await format(fs.readFileSync(`${kind}.${name}`, "utf8"), { parser: kind, objectWrap: "collapse" });
+    return text.replace(/\\n+/g, "\\n").replaceAll(": ", ":");
+  }));
+  const lines = [source.split("\\n"), sent.split("\\n")];
+  const at = lines[0].findIndex((line, index) => line !== lines[1][index]);
+  if (source !== sent) throw new Error(`${lines[0][at]} became ${lines[1][at]}`);
+}
+"""
+"""Formats what was written and what is sent the same way, and compares."""
+MODULES = Path(page_files.__file__).parent / page_files.FOLDER
+DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function\*?|const|let|class) (\w+)", re.MULTILINE)
 SENT_BYTES_MAX = 80 * 1024
 
 
@@ -41,7 +51,7 @@ def ask():
     loop.close()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", page_files.NAMES)
 def test_a_file_is_served_without_a_token_under_the_policy(ask, name):
     reply = ask(page_files.path_of(name))
     assert reply.status == 200
@@ -81,14 +91,8 @@ def test_the_page_works_below_a_prefix(ask):
         assert ask(f"/{path}", prefix="/holdfast").status == 200
 
 
-def test_the_index_preloads_every_module_so_that_they_load_at_once(ask):
-    index = ask("/").body.decode()
-    preloaded = re.findall(r'<link rel="modulepreload" href="page/([^"]+)">', index)
-    assert preloaded == SCRIPTS
-
-
 @pytest.mark.parametrize(
-    "path", ["/page", "/page/", "/page/x.js", "/page/../page/page.js", "/page/pure", "/page/shapes.d.ts",
+    "path", ["/page", "/page/", "/page/x.js", "/page/../page/page.js", "/page/pure", "/page/shapes.d.ts", "/page/pure/words.js",
              "/page/%70age.js", "/page//page.js", "/index.html", "/page/index.html"],
 )  # fmt: skip
 def test_any_other_path_is_not_a_file(ask, path):
@@ -111,39 +115,54 @@ def test_the_description_of_the_api_has_no_file(ask):
     assert set(document["paths"]) == {route.path for route in ROUTES}
 
 
-def test_comments_are_not_sent_and_lines_keep_their_numbers():
+def test_modules_are_joined_in_the_order_in_which_they_must_run():
+    modules = {
+        "page.js": 'import { b } from "./parts/b.js";\nimport {\n  a,\n} from "./pure/a.js";\nb(a);\n',
+        "parts/b.js": 'import { a } from "../pure/a.js";\nexport function b(c) {}\n',
+        "pure/a.js": "export const a = 1;\n",
+        "pure/unused.js": "export const unused = 1;\n",
+    }
+    assert page_script.join(modules, "page.js") == "const a = 1;\n\nfunction b(c) {}\n\nb(a);\n"
+
+
+def test_comments_and_needless_spaces_are_not_sent():
     source = (
         "// what it owns\n\n/**\n * @param {string} a\n */\nfunction f(a) {\n"
-        "  // why\n  /** @type {X} */\n  const b = /** @type {Y} */ (a);\n  return `${b}//`;\n}\n"
+        "  // why\n  /** @type {X} */\n  const b = /** @type {Y} */ (a); // why\n  return `${b} , //`;\n}\n"
     )
-    sent = "\n\n\n\n\nfunction f(a) {\n\n\nconst b = (a);\nreturn `${b}//`;\n}\n"
-    assert page_files.strip_comments(source) == sent
+    assert page_script.squeeze_script(source) == "function f(a){const b=(a);return `${b} , //`;}"
+    assert (
+        page_script.squeeze_styles("/* why */\na > b:hover,\nc {\n  margin: 0 auto;\n}\n")
+        == "a>b:hover,c{margin:0 auto;}"
+    )
 
 
-@pytest.mark.skipif(shutil.which("node") is None, reason="NO NODE: on Debian: apt install nodejs")
-def test_what_is_sent_is_still_a_program(tmp_path):
-    for name in SCRIPTS:
-        file = tmp_path / name.replace("/", "_").replace(".js", ".mjs")
-        file.write_bytes(page_files.read(name).plain)
-    checked = subprocess.run(
-        ["node", "--input-type=module", "--eval", PARSE_ALL],
-        cwd=tmp_path, env={**os.environ, "NODE_OPTIONS": "--experimental-vm-modules --no-warnings"},
-        capture_output=True, text=True, check=False,
+@pytest.mark.skipif(
+    shutil.which("node") is None or not PRETTIER.exists(),
+    reason="NO PRETTIER: on Debian: apt install nodejs npm; npm install",
+)
+def test_what_is_sent_is_what_was_written(tmp_path):
+    sources = page_script.join(page_files.modules(), page_files.SCRIPT)
+    (tmp_path / "babel.source").write_text(page_script.strip_comments(sources))
+    (tmp_path / "babel.sent").write_bytes(page_files.read(page_files.SCRIPT).plain)
+    styles = (MODULES / page_files.STYLES).read_text("utf-8")
+    (tmp_path / "css.source").write_text(page_script.strip_comments(styles))
+    (tmp_path / "css.sent").write_bytes(page_files.read(page_files.STYLES).plain)
+    compared = subprocess.run(
+        ["node", "--input-type=module", "--eval", FORMAT_BOTH % PRETTIER],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert checked.returncode == 0, checked.stderr
-    assert all(b"/**" not in page_files.read(name).plain for name in SCRIPTS)
+    assert compared.returncode == 0, compared.stderr
+
+
+def test_no_two_modules_declare_the_same_name_so_that_they_can_be_joined():
+    found: dict[str, list[str]] = {}
+    for name, text in page_files.modules().items():
+        for declared in DECLARED.findall(text):
+            found.setdefault(declared, []).append(name)
+    assert {name: where for name, where in found.items() if len(where) > 1} == {}
 
 
 def test_scripts_and_styles_are_small_as_they_are_sent():
-    sent = sum(len(page_files.read(name).packed) for name in NAMES)
+    sent = sum(len(page_files.read(name).packed) for name in page_files.NAMES)
     assert sent <= SENT_BYTES_MAX, f"{sent / 1024:.1f} KB"
-
-
-@pytest.mark.parametrize("name", [*SCRIPTS, "page.css", page_files.INDEX])
-def test_a_file_asks_no_other_site_and_makes_no_markup_from_text(name):
-    text = page_files.read(name).plain.decode()
-    found = re.findall(r"https?://(?!www\.w3\.org/)\S+", text)
-    assert found == []
-    assert not re.search(
-        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(|new Function|\sstyle=", text
-    )

@@ -67,14 +67,23 @@ def drawn(graph: hf.Graph, **shape: Any) -> dict[str, Any]:
 
 
 def mark(status: str, **more: Any) -> dict[str, Any]:
-    return {"status": status, "iteration": 1, "execution": 1, "attempt": 1, "tries": 1, "seconds": 2.4, **more}
+    return {
+        "status": status,
+        "iteration": 1,
+        "execution": 1,
+        "attempt": 1,
+        "tries": 1,
+        "seconds": 2.4,
+        **more,
+    }
 
 
 def brief() -> dict[str, Any]:
     """A run in the second round of a loop, beside which a node stands that is not idempotent."""
     graph = build(
         {"plan": {}, "photos": {"idempotent": False}, "write": {}, "check": {}, "publish": {"approve": "Publish?"}},
-        [(hf.START, "plan"), (hf.START, "photos"), ("plan", "write"), ("photos", "write"), ("write", "check"), ("publish", hf.END)],
+        [(hf.START, "plan"), (hf.START, "photos"), ("plan", "write"), ("photos", "write"), ("write", "check"),
+         ("publish", hf.END)],
     )  # fmt: skip
     graph.branch("check", lambda state: "publish", ["publish", "write"])
     nodes = {
@@ -83,7 +92,11 @@ def brief() -> dict[str, Any]:
         "write": mark("running", iteration=2, started_at=100),
         "check": mark("completed"),
     }
-    states = {"nodes": nodes, "taken": [("write", "check"), ("check", "write")], "chosen": {"check": ["write"]}}
+    states = {
+        "nodes": nodes,
+        "taken": [("write", "check"), ("check", "write")],
+        "chosen": {"check": ["write"]},
+    }
     return {"picture": drawn(graph), "states": states, "now": 106.2, "at": None, "node": "write"}
 
 
@@ -138,7 +151,12 @@ def test_a_stack_opens_in_place_and_a_member_that_failed_is_drawn_alone(page):
     edges = [(hf.START, name) for name in names] + [(name, "merge") for name in names] + [("merge", hf.END)]
     graph = build({name: {} for name in [*names, "merge"]}, edges)
     nodes = {name: mark("failed" if name == "load_7" else "completed") for name in names}
-    value = {**brief(), "picture": drawn(graph), "states": {"nodes": nodes, "taken": [], "chosen": {}}, "node": None}
+    value = {
+        **brief(),
+        "picture": drawn(graph),
+        "states": {"nodes": nodes, "taken": [], "chosen": {}},
+        "node": None,
+    }
     page.evaluate(MOUNT, ["graph", "createGraph", value])
     assert page.evaluate("said") == [["reshape", {"open": [], "alone": ["load_7"]}]]
     page.evaluate("picture => show({...value, picture})", drawn(graph, alone=["load_7"]))
@@ -157,7 +175,9 @@ def test_a_completed_stretch_of_a_large_flow_is_one_box_that_opens(page):
     graph = build({name: {} for name in names}, [*pairwise([hf.START, *names, hf.END])])
     nodes = {name: mark("completed") for name in names[:70]}
     states = {"nodes": nodes, "taken": [], "chosen": {}}
-    page.evaluate(MOUNT, ["graph", "createGraph", {**brief(), "picture": drawn(graph), "states": states, "node": "n70"}])
+    page.evaluate(
+        MOUNT, ["graph", "createGraph", {**brief(), "picture": drawn(graph), "states": states, "node": "n70"}]
+    )
     assert page.locator(".graph-node").count() == 11
     assert page.locator(".graph-overview").is_visible()
     page.get_by_role("button", name="70 completed").click()
@@ -168,7 +188,11 @@ def test_a_completed_stretch_of_a_large_flow_is_one_box_that_opens(page):
 def test_the_table_has_all_nodes_and_chooses_one(page):
     page.evaluate(MOUNT, ["node_table", "createNodeTable", brief()])
     rows = page.get_by_role("row").all_inner_texts()
-    assert [row.split()[:2] for row in rows[1:4]] == [["completed", "plan"], ["running", "write"], ["completed", "check"]]
+    assert [row.split()[:2] for row in rows[1:4]] == [
+        ["completed", "plan"],
+        ["running", "write"],
+        ["completed", "check"],
+    ]
     assert len(rows) == 6
     page.get_by_role("button", name="photos").click()
     assert page.evaluate("said") == [["choose", "photos"]]

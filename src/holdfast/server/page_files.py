@@ -1,41 +1,36 @@
-"""Serves the files of the web page, which are in the folder `page` of this package.
+"""Serves the web page: its index, one script and one stylesheet, made from the files in the folder `page` of this package.
 
 Each file has an exact path in the list `ROUTES` and needs no token: the page asks for one, and every fact that it shows comes
-from routes that need it. Nothing outside of the list can be read. The policy of the page lets it run its own scripts only, and
+from routes that need it. Nothing outside of the list can be read. The policy of the page lets it run its own script only, and
 lets no script make an element from text.
-
-Comments are for those who read the source, and a third of it. Scripts and styles are sent without them and without indentation,
-line by line, so that line numbers in a browser are those of the source.
 """
 
 from __future__ import annotations
 
 import gzip
-import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from hashlib import sha256
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any, NamedTuple
 
+from holdfast.server import page_script
 from holdfast.server.calls import Answer, ApiRoute, HttpCall
 
 FOLDER = "page"
 INDEX = "index.html"
+SCRIPT = "page.js"
+"""The module that begins the page, and the script that is made of it and of all that it imports."""
+STYLES = "page.css"
+NAMES = (INDEX, "mark.svg", STYLES, SCRIPT)
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
 }
-"""Suffix -> type. Files with another suffix, such as the types for the checker, are not served."""
-
-_MODULES = "<!-- modules -->"
-"""Where the index names all modules, so that a browser loads them at once, and not one import after the other."""
-_PRELOAD = '<link rel="modulepreload" href="page/{}">'
-_WITH_COMMENTS = (".js", ".css")
-_CAST = re.compile(r"/\*\* @type \{[^*]*\} \*/ ?")
+"""Suffix -> type."""
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -45,29 +40,12 @@ POLICY = (
 
 
 class PageFile(NamedTuple):
-    """A file of the page, ready to be sent: without comments."""
+    """A file of the page, ready to be sent."""
 
     plain: bytes
     packed: bytes
     """The same, compressed by gzip."""
     digest: str
-
-
-def names() -> list[str]:
-    """Return the files of the page, as paths below its folder."""
-
-    def walk(folder: Traversable, prefix: str) -> list[str]:
-        found = []
-        for entry in folder.iterdir():
-            path = prefix + entry.name
-            found += walk(entry, f"{path}/") if entry.is_dir() else [path]
-        return found
-
-    return sorted(name for name in walk(_folder(), "") if _suffix(name) in TYPES)
-
-
-def _scripts() -> list[str]:
-    return [name for name in names() if name.endswith(".js")]
 
 
 def path_of(name: str) -> str:
@@ -79,27 +57,28 @@ def path_of(name: str) -> str:
 
 @cache
 def read(name: str) -> PageFile:
-    """Return a file of the page. It is read and compressed once."""
-    text = _folder().joinpath(*name.split("/")).read_text("utf-8")
-    if name == INDEX:
-        text = text.replace(_MODULES, "\n".join(map(_PRELOAD.format, _scripts())))
-    plain = (strip_comments(text) if _suffix(name) in _WITH_COMMENTS else text).encode()
+    """Return a file of the page. It is made and compressed once."""
+    if name == SCRIPT:
+        text = page_script.squeeze_script(page_script.join(modules(), SCRIPT))
+    elif name == STYLES:
+        text = page_script.squeeze_styles(_folder().joinpath(STYLES).read_text("utf-8"))
+    else:
+        text = _folder().joinpath(name).read_text("utf-8")
+    plain = text.encode()
     return PageFile(plain, gzip.compress(plain, 9, mtime=0), sha256(plain).hexdigest()[:32])
 
 
-def strip_comments(text: str) -> str:
-    """Return a script or a stylesheet without comments and indentation, with as many lines. A comment begins its line, or is a
-    cast (`/** @type {…} */`); nothing else in the page looks like one, and no string of the page spans lines.
-    """
-    lines, in_block = [], False
-    for line in text.split("\n"):
-        left = line.strip()
-        if in_block or left.startswith("/*"):
-            _, ended, left = left.partition("*/")
-            in_block = not ended
-        left = "" if in_block or left.startswith("//") else _CAST.sub("", left).lstrip()
-        lines.append(left)
-    return "\n".join(lines)
+def modules() -> dict[str, str]:
+    """Return the modules of the page: path below its folder -> source."""
+
+    def walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, str]]:
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                yield from walk(entry, f"{prefix}{entry.name}/")
+            elif entry.name.endswith(".js"):
+                yield prefix + entry.name, entry.read_text("utf-8")
+
+    return dict(sorted(walk(_folder(), "")))
 
 
 def _handler(name: str) -> Callable[[HttpCall[Any, Any]], Answer]:
@@ -142,6 +121,6 @@ ROUTES: tuple[ApiRoute, ...] = tuple(
         media_type=TYPES[_suffix(name)],
         statuses=(200, 304),
     )
-    for name in names()
+    for name in NAMES
 )
 """The routes of the page: apart from those of the API, because they are no part of its description."""

@@ -19,12 +19,12 @@ import { element, glyph, keepChildren, setAttribute, setText } from "../shell/el
 /** @returns {import("../shell/elements.js").Part<Tab[]>} */
 export function createCountTabs() {
   const list = element("div", { class: "count-tabs" });
-  const update = keepChildren(list, (/** @type {Tab} */ tab) => tab.key, createTab);
+  const update = keepChildren(list, (/** @type {Tab} */ tab) => tab.key, createCountTab);
   return { element: element("nav", { "aria-label": "Runs by status" }, list), update };
 }
 
 /** @param {Tab} first @returns {import("../shell/elements.js").Part<Tab>} */
-function createTab(first) {
+function createCountTab(first) {
   const count = element("strong", {});
   const label = element(
     "span",

@@ -5,7 +5,7 @@ import { createTree } from "./tree.js";
 
 /** @typedef {import("../shapes.js").Value} Value */
 
-const LARGE = 8192;
+const LARGE_BYTES = 8192;
 
 /**
  * @param {(name: string) => Promise<unknown>} fetchField  of one whose value was left out
@@ -16,13 +16,13 @@ export function createFields(fetchField) {
   const draw = keepChildren(
     host,
     (/** @type {[string, Value]} */ [name]) => name,
-    () => createField(fetchField),
+    () => createValueField(fetchField),
   );
   return { element: host, update: (fields) => draw(Object.entries(fields)) };
 }
 
 /** @param {(name: string) => Promise<unknown>} fetchField @returns {import("../shell/elements.js").Part<[string, Value]>} */
-function createField(fetchField) {
+function createValueField(fetchField) {
   const [title, tree] = [element("code", { class: "field-name", dir: "auto" }), createTree()];
   const more = button("link", async () => {
     isOpen = true;
@@ -33,7 +33,7 @@ function createField(fetchField) {
   /** @type {Value} */
   let value = {};
   function draw() {
-    const isShown = value.bytes === undefined && (isOpen || size <= LARGE);
+    const isShown = value.bytes === undefined && (isOpen || size <= LARGE_BYTES);
     tree.element.hidden = !isShown;
     more.hidden = isShown;
     if (isShown) tree.update(value.value);

@@ -18,7 +18,7 @@ import { createTree } from "./tree.js";
  * @property {number} end  the last event of the log
  */
 
-const PAGE = 100;
+const EVENTS_PAGE = 100;
 
 /**
  * @param {import("../shell/app.js").App} app
@@ -32,7 +32,7 @@ export function createLogView(app) {
   const draw = keepChildren(
     list,
     (/** @type {RunEvent} */ event) => String(event.seq),
-    () => createRow(app, () => view.run),
+    () => createEventRow(app, () => view.run),
   );
   /** @type {LogView} */
   let view = { run: "", at: undefined, nodes: [], node: "", end: 0 };
@@ -51,7 +51,7 @@ export function createLogView(app) {
     const before = anew ? (view.at === undefined ? [] : [String(view.at + 1)]) : [String(older)];
     const query = {
       newest: ["true"],
-      limit: [String(PAGE)],
+      limit: [String(EVENTS_PAGE)],
       ...(before.length ? { before } : {}),
       ...(node.value() ? { node: [node.value()] } : {}),
       ...(kind.value() ? { kind: [kind.value()] } : {}),
@@ -77,7 +77,7 @@ export function createLogView(app) {
     draw(events);
     showFresh();
     more.hidden = older === null;
-    setText(more, `Show ${PAGE} older`);
+    setText(more, `Show ${EVENTS_PAGE} older`);
   }
 
   return {
@@ -143,7 +143,7 @@ function createSelect(label, all, changed) {
  * @param {() => string} run
  * @returns {import("../shell/elements.js").Part<RunEvent>}
  */
-function createRow(app, run) {
+function createEventRow(app, run) {
   const [seq, time, kind] = [element("a", { class: "log-seq" }), element("time", {}), element("span", {})];
   const [node, words] = [element("code", {}), element("span", { class: "cut hint", dir: "auto" })];
   const tree = createTree();

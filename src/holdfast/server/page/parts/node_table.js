@@ -25,7 +25,7 @@ export function createNodeTable({ choose }) {
     columns: [
       { name: "n-status", label: "Status", make: createLook },
       { name: "n-name", label: "Node", make: () => createName(choose) },
-      { name: "n-notes", label: "Progress", make: createProgress },
+      { name: "n-notes", label: "Progress", make: createNodeProgress },
       { name: "n-time", label: "Time", make: createTime },
     ],
     keyOf: (row) => row.name,
@@ -73,7 +73,7 @@ function createName(choose) {
 }
 
 /** @returns {Cell} */
-function createProgress() {
+function createNodeProgress() {
   const host = element("span", { class: "cut" });
   return {
     element: host,

@@ -26,7 +26,7 @@ import { createBodies } from "./visit_tabs.js";
  * @property {number} end  the last event of the log
  */
 
-const READ_MS = 500;
+const PANEL_READ_MS = 500;
 const LISTED = 200;
 
 /**
@@ -51,7 +51,7 @@ export function createPanel(app) {
   /** @type {NodeVisit | null} */
   let visit = null;
   let [asked, tab, openedAt] = ["", "overview", ""];
-  const reader = createReader(() => READ_MS, read);
+  const reader = createReader(() => PANEL_READ_MS, read);
 
   /** The request for the visit that is chosen. */
   function wanted() {
@@ -134,7 +134,7 @@ export function createPanel(app) {
 /** @returns {import("../shell/elements.js").Part<{ visit: NodeVisit, attempt: number | null, place: Place }>} */
 function createChips() {
   const [host, only] = [element("div", { class: "visit-chips" }), element("span", { class: "tag" })];
-  const draw = keepChildren(host, (/** @type {any} */ chip) => chip.name, createChip);
+  const draw = keepChildren(host, (/** @type {any} */ chip) => chip.name, createVisitChip);
   return {
     element: element("div", { class: "visit-chips" }, only, host),
     update({ visit, attempt, place }) {
@@ -176,7 +176,7 @@ function createChips() {
 }
 
 /** @param {{ name: string }} first */
-function createChip({ name }) {
+function createVisitChip({ name }) {
   /** @type {any} */
   let chip;
   const menu = createMenu({

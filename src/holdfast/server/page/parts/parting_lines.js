@@ -8,7 +8,7 @@ import { drawing, element, glyph, setAttribute } from "../shell/elements.js";
 /** @typedef {import("../shapes.js").Comparison} Comparison */
 
 /** The room for the words at the end of a line. */
-const LABEL_PX = 150;
+const SIDE_LABEL_PX = 150;
 const [TOP, BOTTOM] = [28, 54];
 const BEND_PX = 56;
 
@@ -18,28 +18,28 @@ export function createPartingLines() {
   const host = element("div", {}, picture);
   /** @type {Comparison | null} */
   let shown = null;
-  const draw = () => shown && drawLines(picture, shown, host.clientWidth);
+  const draw = () => shown && drawPartingLines(picture, shown, host.clientWidth);
   new ResizeObserver(draw).observe(host);
   return {
     element: host,
     update(found) {
       shown = found;
-      setAttribute(picture, "aria-label", inWords(found));
+      setAttribute(picture, "aria-label", partingWords(found));
       draw();
     },
   };
 }
 
 /** @param {Comparison} found */
-function inWords({ a, b, shared }) {
+function partingWords({ a, b, shared }) {
   const history = shared ? `Shared history up to @${shared.seq}` : "No shared history";
   return `${history}. A ${a.status} at @${a.seq}, B ${b.status} at @${b.seq}.`;
 }
 
 /** @param {SVGSVGElement} picture @param {Comparison} found @param {number} width */
-function drawLines(picture, found, width) {
+function drawPartingLines(picture, found, width) {
   const lines = linesOf(found);
-  const length = Math.max(120, width - LABEL_PX - 8);
+  const length = Math.max(120, width - SIDE_LABEL_PX - 8);
   const x = (/** @type {number} */ part) => 6 + part * length;
   const from = x(lines.shared);
   const bend = Math.min(BEND_PX, Math.max(8, x(lines.b) - from));

@@ -91,7 +91,7 @@ export function openPreview(app, asked) {
     confirms,
     body,
     edits,
-    createRow("person", "accent", "Reason", 0, reason),
+    createConsequence("person", "accent", "Reason", 0, reason),
     element(
       "footer",
       {},
@@ -160,7 +160,7 @@ export function openPreview(app, asked) {
       decide();
       if (read) void look();
     });
-    edits.replaceChildren(createRow("file", "accent", words, 0, editor.element));
+    edits.replaceChildren(createConsequence("file", "accent", words, 0, editor.element));
     editor.element.querySelector("textarea")?.focus();
   }
 
@@ -178,7 +178,7 @@ export function openPreview(app, asked) {
       confirms.replaceChildren(...(next.confirm.length ? [createConfirm(app, next, decision, decided)] : []));
     }
     const rows = previewRows(next).map((row) =>
-      createRow(
+      createConsequence(
         row.glyph,
         row.tone,
         row.words,
@@ -280,7 +280,7 @@ function createConfirm(app, preview, decision, changed) {
     });
     return [said, element("label", { class: "check" }, tick, element("span", {}, "Run ", name(), " again"))];
   });
-  const row = createRow("warning", "ask", "Not idempotent", preview.confirm.length, ...parts);
+  const row = createConsequence("warning", "ask", "Not idempotent", preview.confirm.length, ...parts);
   row.classList.add("confirm");
   return row;
 }
@@ -305,7 +305,7 @@ function createRefusal(preview, close) {
     const link = { class: "button small", href: formatFragment(action.place), onclick: close };
     return element("p", {}, `${remedy.words}: `, element("a", link, `${action.label}…`));
   });
-  const row = createRow("failed", "fail", "Refused", 0, element("p", { dir: "auto" }, preview.refused ?? ""), ...ways);
+  const row = createConsequence("failed", "fail", "Refused", 0, element("p", { dir: "auto" }, preview.refused ?? ""), ...ways);
   row.classList.add("refused");
   return row;
 }
@@ -317,7 +317,7 @@ function createRefusal(preview, close) {
  * @param {number} count
  * @param {...Node} content
  */
-function createRow(mark, tone, words, count, ...content) {
+function createConsequence(mark, tone, words, count, ...content) {
   return element(
     "section",
     { class: "preview-row" },

@@ -35,9 +35,9 @@ export function createQuestionSide() {
       const open = formatFragment({ screen: "run", run: run_id, query: { node: [question.node] } });
       host.replaceChildren(
         createSection("What follows", ...createConsequences(known.details)),
-        ...(isAboutCrash(question) && known.visit ? [createSection("What is known", createLeft(known))] : []),
-        ...(known.details.state ? [createSection("State it sees", createState(known.details))] : []),
-        createSection("Progress", createProgress(known)),
+        ...(isAboutCrash(question) && known.visit ? [createSection("What is known", createEvidence(known))] : []),
+        ...(known.details.state ? [createSection("State it sees", createSeenState(known.details))] : []),
+        createSection("Progress", createRunProgress(known)),
         element("a", { href: open }, "Open the run"),
       );
     },
@@ -63,7 +63,7 @@ function createConsequences({ outcomes, question, then }) {
 }
 
 /** What a crashed attempt left behind. @param {Known} known */
-function createLeft({ details, visit, now }) {
+function createEvidence({ details, visit, now }) {
   const attempt = visit.attempts.findLast((/** @type {any} */ one) => one.status === "crashed") ?? visit.attempts.at(-1);
   const left = attempt?.left ?? {};
   const partial = Object.entries(details.question.partial ?? {});
@@ -73,16 +73,16 @@ function createLeft({ details, visit, now }) {
     ["Steps done", left.steps?.map((/** @type {any} */ step) => step.name ?? step).join(", ") || "none"],
     ["Streamed", left.chunks ? plural(left.chunks, "chunk") : "nothing"],
     ["Files", left.files?.map((/** @type {any} */ file) => file.path ?? file).join(", ") || "none"],
-    ...partial.map(([name, value]) => /** @type {[string, string]} */ ([name, cut(valueText({ value }))])),
+    ...partial.map(([name, value]) => /** @type {[string, string]} */ ([name, cutText(valueText({ value }))])),
     ...(left.last_lines?.length ? [/** @type {[string, string]} */ (["Last lines", left.last_lines.slice(-3).join("\n")])] : []),
   ];
   return createFacts(facts);
 }
 
 /** @param {QuestionDetails} details */
-function createState({ run_id, state }) {
+function createSeenState({ run_id, state }) {
   const fields = Object.entries(state ?? {});
-  const list = createFacts(fields.slice(0, FIELDS_SHOWN).map(([name, value]) => [name, cut(valueText(value))]));
+  const list = createFacts(fields.slice(0, FIELDS_SHOWN).map(([name, value]) => [name, cutText(valueText(value))]));
   const more = fields.length - FIELDS_SHOWN;
   if (more <= 0) return fields.length ? list : element("p", { class: "hint" }, "Empty");
   const whole = formatFragment({ screen: "run", run: run_id, query: { view: ["state"] } });
@@ -98,7 +98,7 @@ const createFacts = (facts) =>
   );
 
 /** @param {Known} known */
-function createProgress({ details, marks, now }) {
+function createRunProgress({ details, marks, now }) {
   const ahead = details.outcomes.flatMap((one) => one.nodes).filter((node) => !(node in marks) && node !== "END");
   const rows = [...Object.keys(marks), ...new Set(ahead)].map((node) => {
     const look = lookOfNode(marks[node]);
@@ -124,4 +124,4 @@ function tookWords(mark, { question }, now) {
 }
 
 /** @param {string} text */
-const cut = (text) => (text.length > TEXT_SHOWN ? `${text.slice(0, TEXT_SHOWN)}…` : text);
+const cutText = (text) => (text.length > TEXT_SHOWN ? `${text.slice(0, TEXT_SHOWN)}…` : text);

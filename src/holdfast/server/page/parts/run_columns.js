@@ -25,19 +25,19 @@ export function columnsFor(app, isLive) {
   return [
     { name: "c-status", label: "Status", make: () => mapped(createStatus(), lookOfRun) },
     { name: "c-run", label: "Run", make: createRunLink },
-    { name: "c-flow", label: "Flow", make: () => text("span", (row) => row.flow) },
+    { name: "c-flow", label: "Flow", make: () => rowText("span", (row) => row.flow) },
     { name: "c-reason", label: "Reason", make: createReason },
     {
       name: "c-labels",
       label: "Labels",
       make: () =>
-        text("span", (row) =>
+        rowText("span", (row) =>
           Object.entries(row.labels)
             .map((pair) => pair.join("="))
             .join("  "),
         ),
     },
-    { name: "c-active", label: "Active", make: () => text("span", (row) => (row.active_s ? duration(row.active_s) : "–")) },
+    { name: "c-active", label: "Active", make: () => rowText("span", (row) => (row.active_s ? duration(row.active_s) : "–")) },
     { name: "c-updated", label: "Updated", make: () => createUpdated(app, isLive) },
     { name: "c-act", label: "What to do", unseen: true, make: () => createAction(app) },
   ];
@@ -57,7 +57,7 @@ const mapped = (part, value) => ({ element: part.element, update: (row) => part.
  * @param {(row: Row) => string} words
  * @returns {Cell}
  */
-function text(name, words) {
+function rowText(name, words) {
   const host = element(name, { class: "cut", dir: "auto" });
   return {
     element: host,

@@ -22,7 +22,7 @@ import { button, element, glyph, setAttribute, setText } from "../shell/elements
  * @property {(path: (string | number)[]) => Fault[]} typed  what cannot even be read as a value
  */
 
-let count = 0;
+let fieldCount = 0;
 
 /**
  * @param {Record<string, any>} schema
@@ -64,13 +64,13 @@ function createField(control) {
     case "cards":
       return createCards(control);
     default:
-      return createInput(control);
+      return createLineField(control);
   }
 }
 
 /** A field with one input, its label, its help and its fault. @param {Control} control @returns {Field} */
-function createInput(control) {
-  const id = `field-${(count += 1)}`;
+function createLineField(control) {
+  const id = `field-${(fieldCount += 1)}`;
   const input = createControl(control, id);
   const fault = createFault(id);
   const isBox = input instanceof HTMLInputElement && input.type === "checkbox";
@@ -150,7 +150,7 @@ function createControl(control, id) {
  * @returns {Field}
  */
 function createCards(control, notes = {}) {
-  const id = `field-${(count += 1)}`;
+  const id = `field-${(fieldCount += 1)}`;
   const fault = createFault(id);
   const inputs = control.options.map((option) =>
     element("input", { type: "radio", name: id, checked: option === control.preset }),
@@ -208,7 +208,7 @@ function createGroup(control) {
 function createRows(control) {
   /** @type {Field[]} */
   let rows = [];
-  const fault = createFault(`field-${(count += 1)}`);
+  const fault = createFault(`field-${(fieldCount += 1)}`);
   const list = element("div", { class: "form-rows" });
   const add = () => {
     const row = createGroup({ ...control, kind: "group", name: "", required: true });

@@ -12,7 +12,7 @@ import { element, setAttribute } from "../shell/elements.js";
  */
 
 /** A larger state is not shown: only the fields to change are written. */
-const SHOWN_MAX = 200_000;
+const ERRORS_SHOWN = 200_000;
 const PAUSE_MS = 400;
 
 /**
@@ -23,7 +23,7 @@ const PAUSE_MS = 400;
  */
 export function createStateEditor(state, label, changed) {
   const whole = JSON.stringify(state, null, 2);
-  const isShown = whole.length <= SHOWN_MAX;
+  const isShown = whole.length <= ERRORS_SHOWN;
   const faults = element("ul", { class: "faults", role: "alert" });
   const area = element("textarea", { class: "field", "aria-label": label, spellcheck: false });
   area.value = isShown ? whole : "{}";

@@ -11,7 +11,7 @@ import { button, element, glyph, keepChildren, setAttribute, setSentence, setTex
  */
 
 /** How many entries are shown at first, and added each time. */
-const STEP = 50;
+const SHOWN_STEP = 50;
 
 /**
  * @param {{ choose: (choice: { node: string }) => void }} options
@@ -20,30 +20,30 @@ const STEP = 50;
 export function createStory({ choose }) {
   const list = element("ol", { class: "story-list", "aria-label": "Story, newest first" });
   const more = button("button", () => {
-    shown += STEP;
+    shown += SHOWN_STEP;
     draw();
   });
   const draws = keepChildren(
     list,
     (/** @type {StoryEntry} */ entry) => entry.key,
-    (entry) => createEntry(entry, choose, () => view?.now ?? 0),
+    (entry) => createStoryEntry(entry, choose, () => view?.now ?? 0),
   );
   /** @type {StoryView | null} */
   let view = null;
   /** @type {StoryEntry[]} */
   let entries = [];
-  let shown = STEP;
+  let shown = SHOWN_STEP;
 
   function draw() {
     draws(entries.slice(0, shown));
     more.hidden = entries.length <= shown;
-    setText(more, `Show ${Math.min(STEP, entries.length - shown)} older`);
+    setText(more, `Show ${Math.min(SHOWN_STEP, entries.length - shown)} older`);
   }
 
   return {
     element: element("div", { class: "story" }, list, more),
     update(next) {
-      if (view?.timeline.run_id !== next.timeline.run_id) shown = STEP;
+      if (view?.timeline.run_id !== next.timeline.run_id) shown = SHOWN_STEP;
       if (view?.timeline !== next.timeline) entries = storyOf(next.timeline, next.now);
       view = next;
       draw();
@@ -58,7 +58,7 @@ export function createStory({ choose }) {
  * @param {() => number} now
  * @returns {import("../shell/elements.js").Part<StoryEntry>}
  */
-function createEntry(first, choose, now) {
+function createStoryEntry(first, choose, now) {
   let node = first.node;
   let drawn = "";
   const [mark, title, detail] = [

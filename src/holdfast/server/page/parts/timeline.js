@@ -4,7 +4,7 @@
 import { storyOf } from "../pure/stories.js";
 import { LOOKS } from "../pure/statuses.js";
 import { createTimeScale } from "../pure/time_scale.js";
-import { ROW_PX, actShapes, axisShapes, gridShapes, heldShapes, overShapes, rowShapes } from "../pure/timeline_shapes.js";
+import { BAR_ROW_PX, actShapes, axisShapes, gridShapes, heldShapes, overShapes, rowShapes } from "../pure/timeline_shapes.js";
 import { busyTimes, holderGaps, timelineRows, wholeTime } from "../pure/timelines.js";
 import { visibleRows } from "../pure/windows.js";
 import { cutMiddle, instant } from "../pure/words.js";
@@ -27,7 +27,7 @@ import { button, drawing, element, glyph, keepChildren, setAttribute, setText } 
 
 const LABEL_PX = 204;
 /** Above this many rows, only those in view are drawn, and completed ones can be hidden. */
-const WINDOWED_FROM = 40;
+const ROWS_WINDOWED_FROM = 40;
 const DRAG_PX = 4;
 const LINES_MAX = 200;
 
@@ -47,7 +47,7 @@ export function createTimeline({ choose }) {
   const drawRows = keepChildren(
     list,
     (/** @type {DrawnRow} */ one) => one.row.name,
-    () => createRow(choose),
+    () => createTimelineRow(choose),
   );
   const peopleRow = element(
     "div",
@@ -104,7 +104,7 @@ export function createTimeline({ choose }) {
     const busy = busyTimes(timeline, now);
     scale = createTimeScale({ ...(zoomed ?? whole), busy, width: width - (whole.isOpen ? 24 : 88), fold: fold.isOn() });
     const all = timelineRows(timeline, view.nodes, now);
-    const isLong = all.length > WINDOWED_FROM;
+    const isLong = all.length > ROWS_WINDOWED_FROM;
     hide.element.hidden = !isLong;
     reset.hidden = !zoomed;
     const hides = isLong && hide.isOn();
@@ -129,16 +129,16 @@ export function createTimeline({ choose }) {
     if (!view) return;
     const { now, chosen } = view;
     const count = shown.length;
-    room.style.height = `${count * ROW_PX}px`;
-    const top = shown.findIndex((row) => row.name === chosen) * ROW_PX;
-    const isOut = top < rows.scrollTop || top + ROW_PX > rows.scrollTop + rows.clientHeight;
+    room.style.height = `${count * BAR_ROW_PX}px`;
+    const top = shown.findIndex((row) => row.name === chosen) * BAR_ROW_PX;
+    const isOut = top < rows.scrollTop || top + BAR_ROW_PX > rows.scrollTop + rows.clientHeight;
     if (chosen !== revealed && isOut && top >= 0) rows.scrollTop = top - rows.clientHeight / 2;
     revealed = chosen;
     const seen = visibleRows({
       count,
-      rowHeight: ROW_PX,
+      rowHeight: BAR_ROW_PX,
       scrolled: rows.scrollTop,
-      height: count > WINDOWED_FROM ? rows.clientHeight : count * ROW_PX,
+      height: count > ROWS_WINDOWED_FROM ? rows.clientHeight : count * BAR_ROW_PX,
     });
     list.style.transform = `translateY(${seen.above}px)`;
     const drawn = shown.slice(seen.from, seen.to);
@@ -233,7 +233,7 @@ function createFold() {
  * @param {(choice: Choice) => void} choose
  * @returns {import("../shell/elements.js").Part<DrawnRow>}
  */
-function createRow(choose) {
+function createTimelineRow(choose) {
   let name = "";
   let shownGlyph = "";
   const [mark, word] = [element("span", { class: "timeline-glyph" }), element("span", { class: "unseen" })];

@@ -26,7 +26,7 @@ const EXCERPT_CHARS = 300;
  * @param {import("../shell/app.js").App} app
  * @returns {import("../shell/elements.js").Part<OverviewView>}
  */
-export function createOverview(app) {
+export function createVisitOverview(app) {
   const error = createSlot("", (/** @type {AttemptView["failure"]} */ failure) => (failure ? [createErrorFrames(failure)] : []));
   const rows = element("ul", { class: "attempts" });
   const attempts = element("section", {}, element("h3", {}, "Attempts"), rows);
@@ -62,7 +62,7 @@ export function createOverview(app) {
 /** Why it ran, the steps that are kept, and what else is known: beside every tab that has room for it. */
 export function createVisitSide() {
   const why = createSlot("", (/** @type {Line[]} */ lines) =>
-    lines.length ? [element("h3", {}, "Why it ran"), ...lines.map(createLine)] : [],
+    lines.length ? [element("h3", {}, "Why it ran"), ...lines.map(createWordLine)] : [],
   );
   const steps = createSlot("", createSteps);
   const facts = createSlot("", (/** @type {[string, string][]} */ all) =>
@@ -113,7 +113,7 @@ function excerptOf(input) {
 }
 
 /** @param {Line} line */
-function createLine({ glyph: mark, tone, text, names, seq }) {
+function createWordLine({ glyph: mark, tone, text, names, seq }) {
   const words = element("span", { dir: "auto" });
   setSentence(words, markNames(text, names));
   return element(

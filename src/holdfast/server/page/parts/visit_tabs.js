@@ -11,11 +11,11 @@ import { createSlot } from "./slot.js";
 import { createStream } from "./stream.js";
 import { createTabs } from "./tabs.js";
 import { createTree } from "./tree.js";
-import { createOverview, createVisitSide } from "./visit_overview.js";
+import { createVisitOverview, createVisitSide } from "./visit_overview.js";
 
 /** @typedef {import("../shapes.js").NodeVisit} NodeVisit */
 
-const READ_MS = 1000;
+const VISIT_READ_MS = 1000;
 
 /**
  * The tabs. Each takes the visit, and reads what else it needs when it is shown.
@@ -23,10 +23,10 @@ const READ_MS = 1000;
  * @returns {Record<string, any>}
  */
 export function createBodies(app) {
-  const [overview, stream, side] = [createOverview(app), createStream(app), createVisitSide()];
+  const [overview, stream, side] = [createVisitOverview(app), createStream(app), createVisitSide()];
   return {
     overview,
-    input: createInput(app),
+    input: createInputTab(app),
     output: createOutput(),
     change: createChanges(app),
     steps: createSlot("panel-pad", ({ visit }) => stepRows(visit)),
@@ -64,7 +64,7 @@ function stepRows(visit) {
 }
 
 /** @param {import("../shell/app.js").App} app */
-function createInput(app) {
+function createInputTab(app) {
   const none = element("p", { class: "hint" }, "It has not begun, or its input was compacted.");
   let [run, seq] = ["", 0];
   const fields = createFields(async (name) => {
@@ -105,7 +105,7 @@ function createChanges(app) {
   const [changes, problem] = [createDifference(), createBanner()];
   const head = element("div", { class: "compare-with" }, element("span", {}, "Compare with"), compare.element, count);
   let [run, from, to] = ["", 0, 0];
-  const reader = createReader(() => READ_MS, read);
+  const reader = createReader(() => VISIT_READ_MS, read);
   async function read() {
     const wanted = `${run} ${from}`;
     const answer = await app.api.get(`runs/${run}/diff`, { from: [String(from)], to: [String(to)] });

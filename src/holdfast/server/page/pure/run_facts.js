@@ -30,7 +30,7 @@ export function standingOf(known, context) {
     reason: markNames(facts.reason, names),
     next: first && `Next: ${first}.`,
     ago: ago(facts.updated_at, context),
-    facts: factsOf(known, facts, context),
+    facts: factList(known, facts, context),
     labels: facts.labels,
     commands: remedies.filter((one) => !(one.verb in VERBS)),
     note: context.operates ? "" : "Your token may read runs and not operate them, so nothing can be done here.",
@@ -50,7 +50,7 @@ function ago(at, { now, isLive }) {
  * @param {{ now: number, isLive: boolean }} context
  * @returns {Fact[]}
  */
-function factsOf({ run, picture, timeline }, facts, context) {
+function factList({ run, picture, timeline }, facts, context) {
   const by = timeline?.acts.find((act) => act.verb === "start")?.by;
   const marks = /** @type {import("../shapes.js").NodeMark[]} */ (Object.values(picture?.nodes ?? {}));
   const tries = marks.reduce((sum, mark) => sum + (mark.tries ?? 0), 0);
@@ -104,7 +104,7 @@ const runOf = (parent) => parent.split("@", 1)[0];
  * @param {import("../shapes.js").Timeline} next
  * @returns {import("../shapes.js").Timeline}
  */
-export const joinTimelines = (first, next) => ({
+export const appendTimeline = (first, next) => ({
   ...next,
   beginning: first.beginning,
   holders: [...first.holders, ...next.holders],

@@ -134,7 +134,7 @@ function together(entries, gaps) {
     const last = told[told.length - 1];
     const gap = last && gaps.find((one) => last.at <= one.start + SLACK_S && entry.at >= one.end - SLACK_S);
     const names = last?.title.filter((part) => part.code).length ?? 0;
-    if (!gap && isPlain(entry) && last && isPlain(last) && names < TOGETHER_MAX) {
+    if (!gap && isRoutine(entry) && last && isRoutine(last) && names < TOGETHER_MAX) {
       last.title = [...last.title, plain(", "), ...entry.title];
       last.detail = `${last.detail}, ${entry.detail}`;
       [last.at, last.node] = [entry.at, entry.node];
@@ -144,4 +144,4 @@ function together(entries, gaps) {
 }
 
 /** @param {StoryEntry} entry */
-const isPlain = (entry) => entry.glyph === "completed" && entry.key.startsWith("attempt");
+const isRoutine = (entry) => entry.glyph === "completed" && entry.key.startsWith("attempt");

@@ -45,7 +45,7 @@ export function createTimeScale({ from, to, busy, width, fold = true }) {
     stretches,
     ticks: open.flatMap((stretch) => ticksOf(stretch, pixels / Math.max(seconds, 0.001))),
     xOf: (at) => xOf(stretches, at),
-    timeOf: (x) => timeOf(stretches, x),
+    timeOf: (x) => timeAt(stretches, x),
   };
 }
 
@@ -136,7 +136,7 @@ function xOf(stretches, at) {
 }
 
 /** @param {Stretch[]} stretches @param {number} x */
-function timeOf(stretches, x) {
+function timeAt(stretches, x) {
   const found = stretches.find((one) => x <= one.x + one.width) ?? stretches[stretches.length - 1];
   const share = (x - found.x) / Math.max(0.001, found.width);
   return found.from + Math.min(1, Math.max(0, share)) * (found.to - found.from);

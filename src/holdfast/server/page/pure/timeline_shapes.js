@@ -14,12 +14,12 @@ import { cutMiddle, duration, span } from "./words.js";
  * @property {string} key  unique among its siblings
  * @property {"rect" | "path" | "line" | "text"} name
  * @property {Record<string, string | number | null>} attributes
- * @property {string} [words]  of a text; of another shape: what the pointer finds
+ * @property {string} [words]  of a textShape; of another shape: what the pointer finds
  */
 
-export const ROW_PX = 30;
+export const BAR_ROW_PX = 30;
 export const AXIS_PX = 25;
-const MIDDLE = ROW_PX / 2;
+const MIDDLE = BAR_ROW_PX / 2;
 const BAR_PX = 16;
 const LANE_PX = 3;
 /** A narrower bar has no number. */
@@ -38,10 +38,10 @@ const shape = (key, name, look, attributes, words) => ({
 });
 
 /** @type {(key: string | number, look: string, x: number, y: number, words: string, anchor?: string) => Shape} */
-const text = (key, look, x, y, words, anchor = "start") => shape(key, "text", look, { x, y, "text-anchor": anchor }, words);
+const textShape = (key, look, x, y, words, anchor = "start") => shape(key, "text", look, { x, y, "text-anchor": anchor }, words);
 
 /** @type {(key: string | number, look: string, d: string, words?: string) => Shape} */
-const path = (key, look, d, words) => shape(key, "path", look, { d }, words);
+const pathShape = (key, look, d, words) => shape(key, "path", look, { d }, words);
 
 /** @type {(key: string | number, look: string, x: number) => Shape} */
 const upright = (key, look, x) => shape(key, "line", look, { x1: x, x2: x, y1: AXIS_PX, y2: "100%" });
@@ -58,17 +58,17 @@ const at = (x) => Math.round(x * 4) / 4;
  * @param {number} start
  * @param {number} [end]
  */
-function place({ stretches, xOf }, start, end = start) {
+function spanOf({ stretches, xOf }, start, end = start) {
   if (end < stretches[0].from || start > stretches[stretches.length - 1].to) return null;
   const x = at(xOf(start));
   return { x, width: at(xOf(end)) - x };
 }
 
 /** @type {Record<string, string>} */
-const TONES = { failed: "fail", crashed: "ask", running: "live" };
+const BAR_TONES = { failed: "fail", crashed: "ask", running: "live" };
 
 /** @param {{ status: string }} bar */
-const toneOf = (bar) => TONES[bar.status] ?? "done";
+const toneOf = (bar) => BAR_TONES[bar.status] ?? "done";
 
 /** @param {{ current?: boolean }} piece */
 const undone = (piece) => (piece.current === false ? " undone" : "");
@@ -81,7 +81,7 @@ const undone = (piece) => (piece.current === false ? " undone" : "");
  */
 export function rowShapes(row, scale, now) {
   const items = [...new Set(row.lanes.map((bar) => bar.item))].sort((a, b) => Number(a) - Number(b));
-  const pitch = Math.min(4.5, (ROW_PX - 2) / items.length);
+  const pitch = Math.min(4.5, (BAR_ROW_PX - 2) / items.length);
   /** @param {number | null | undefined} item */
   const laneOf = (item) => MIDDLE + (items.indexOf(item) - items.length / 2) * pitch;
   const bars = visibleBars(row.bars, scale, now);
@@ -112,7 +112,7 @@ function visibleBars(bars, scale, now) {
   /** @type {Map<string, number>} */
   const ends = new Map();
   return bars.flatMap((bar) => {
-    const found = place(scale, bar.started_at, bar.ended_at ?? now);
+    const found = spanOf(scale, bar.started_at, bar.ended_at ?? now);
     const look = `${bar.item} ${toneOf(bar)}`;
     if (!found || found.x + found.width <= (ends.get(look) ?? -1)) return [];
     ends.set(look, found.x + Math.max(1.5, found.width));
@@ -131,10 +131,10 @@ function wholeBar({ bar, x, width: exact }, bars, now, next) {
   const width = Math.max(3, exact);
   const words = width < WORDS_PX ? undefined : barWords(bar, bars).find((one) => wide(one) + 12 <= width);
   const shapes = [barShape(bar, now, { x, width, y: MIDDLE - BAR_PX / 2, height: BAR_PX, rx: 3 })];
-  if (words) shapes.push(text(bar.seq, `bar-words ink-${toneOf(bar)}`, x + 7, MIDDLE + 4, words));
+  if (words) shapes.push(textShape(bar.seq, `bar-words ink-${toneOf(bar)}`, x + 7, MIDDLE + 4, words));
   const end = x + width + 6;
   if (failsRun(bar) && end + wide("run failed") <= next)
-    shapes.push(text(`end ${bar.seq}`, "words fail", end, MIDDLE + 4, "run failed"));
+    shapes.push(textShape(`end ${bar.seq}`, "words fail", end, MIDDLE + 4, "run failed"));
   return shapes;
 }
 
@@ -162,7 +162,7 @@ function barShape(bar, now, box) {
  * @returns {Shape[]}
  */
 function waitShapes(wait, scale, now, y, isThin) {
-  const found = place(scale, wait.started_at, wait.ended_at ?? now);
+  const found = spanOf(scale, wait.started_at, wait.ended_at ?? now);
   if (!found) return [];
   const { seq, kind, item, reason } = wait;
   const key = `${kind} ${seq} ${item}`;
@@ -170,16 +170,19 @@ function waitShapes(wait, scale, now, y, isThin) {
   const end = x + found.width;
   const look = `wait ${kind}${undone(wait)}`;
   if (kind === "question") {
-    return [path(key, look, `M${x} ${y}H${end}`, reason), path(`at ${key}`, `gem ask${undone(wait)}`, diamond(x, y), reason)];
+    return [
+      pathShape(key, look, `M${x} ${y}H${end}`, reason),
+      pathShape(`at ${key}`, `gem ask${undone(wait)}`, diamond(x, y), reason),
+    ];
   }
   const room = widestRoom(scale, x, end);
   // At least the seconds of a retry are written.
   const words = [reason, reason.replace("retry in ", "")].find((one) => !isThin && wide(one) + 20 <= room.width);
-  if (!words) return [path(key, look, `M${x} ${y}H${end}`, reason)];
+  if (!words) return [pathShape(key, look, `M${x} ${y}H${end}`, reason)];
   const middle = at(room.x + room.width / 2);
   const half = at(wide(words) / 2 + 5);
   const line = `M${x} ${y}H${middle - half}M${middle + half} ${y}H${end}`;
-  return [path(key, look, line, reason), text(key, "words", middle, y + 4, words, "middle")];
+  return [pathShape(key, look, line, reason), textShape(key, "words", middle, y + 4, words, "middle")];
 }
 
 /**
@@ -207,7 +210,7 @@ function widestRoom(scale, from, to) {
  */
 function bandShapes(band, scale, now) {
   const end = band.ended_at ?? now;
-  if (!place(scale, band.started_at, end)) return [];
+  if (!spanOf(scale, band.started_at, end)) return [];
   const most = Math.max(1, ...band.running, ...band.failed);
   const part = (end - band.started_at) / band.running.length;
   /** @param {number} number */
@@ -217,7 +220,7 @@ function bandShapes(band, scale, now) {
     count && `M${edge(number)} 25v${at(-Math.max(2, (count / most) * 20))}H${Math.max(edge(number + 1), edge(number) + 1)}V25z`;
   /** @type {(look: string, counts: number[]) => Shape} */
   const draw = (look, counts) =>
-    path(`${look} ${band.seq}`, `bar ${look}${undone(band)}`, counts.map(column).filter(Boolean).join(""), countWords(band));
+    pathShape(`${look} ${band.seq}`, `bar ${look}${undone(band)}`, counts.map(column).filter(Boolean).join(""), countWords(band));
   return [draw(band.ended_at === null ? "live" : "done", band.running), draw("fail", band.failed)];
 }
 
@@ -237,7 +240,7 @@ export function heldShapes(holders, gaps, scale, now) {
   const labelY = HELD_Y - 8;
   let free = -1; // where the label before ends
   holders.forEach((holder, number) => {
-    const found = place(scale, holder.started_at, holder.ended_at ?? now);
+    const found = spanOf(scale, holder.started_at, holder.ended_at ?? now);
     if (!found) return;
     const { x } = found;
     const width = Math.max(3, found.width);
@@ -255,14 +258,14 @@ export function heldShapes(holders, gaps, scale, now) {
     const more = died || !end ? (holders[number - 1]?.end === "died" ? " took over" : "") : `, ${end}`;
     const cut = cutMiddle(name, Math.max(1, Math.floor((right - x) / 6.3) - 1));
     const words = [name + more, cut].find((one) => x >= free && x + wide(one) + 4 <= right && one.length > 3);
-    if (words) shapes.push(text(holder.seq, "words", x, labelY, words));
+    if (words) shapes.push(textShape(holder.seq, "words", x, labelY, words));
     if (words) free = x + wide(words);
     if (!died) return;
     const cross = x + width;
-    shapes.push(path(holder.seq, "cross", `M${cross - 4} ${HELD_Y - 4}l8 8m0-8l-8 8`, tip));
+    shapes.push(pathShape(holder.seq, "cross", `M${cross - 4} ${HELD_Y - 4}l8 8m0-8l-8 8`, tip));
     const from = isInside ? cross - 10 : Math.max(cross, free) + 6;
     if (from > cross + 40) return; // too far away to be read with its cross, which says it to the pointer
-    shapes.push(text(`end ${holder.seq}`, "words ask", from, labelY, end, isInside ? "end" : "start"));
+    shapes.push(textShape(`end ${holder.seq}`, "words ask", from, labelY, end, isInside ? "end" : "start"));
     free = isInside ? cross : from + wide(end);
   });
   return shapes;
@@ -276,7 +279,7 @@ export function heldShapes(holders, gaps, scale, now) {
  * @returns {Shape[]}
  */
 export function actShapes(acts, scale, width) {
-  const places = acts.map((act) => place(scale, act.at)?.x ?? -1);
+  const places = acts.map((act) => spanOf(scale, act.at)?.x ?? -1);
   let free = 0;
   return acts.flatMap((act, number) => {
     const x = places[number];
@@ -288,11 +291,11 @@ export function actShapes(acts, scale, width) {
     const left = fits.find((one) => x - 10 - wide(one) >= free);
     free = x + 10 + wide(right ?? "");
     const words = right
-      ? [text(act.seq, "words accent", x + 10, MIDDLE + 4, right)]
+      ? [textShape(act.seq, "words accent", x + 10, MIDDLE + 4, right)]
       : left
-        ? [text(act.seq, "words accent", x - 10, MIDDLE + 4, left, "end")]
+        ? [textShape(act.seq, "words accent", x - 10, MIDDLE + 4, left, "end")]
         : [];
-    return [path(act.seq, "gem accent", diamond(x, MIDDLE), whole), ...words];
+    return [pathShape(act.seq, "gem accent", diamond(x, MIDDLE), whole), ...words];
   });
 }
 
@@ -307,7 +310,7 @@ export function axisShapes({ stretches, ticks, xOf }, width, head) {
   const taken = head === undefined ? [] : [{ x: xOf(head), half: 20 }];
   const starts = new Set(stretches.map((one) => one.x));
   const folds = stretches.map((one) => ({ x: one.x + one.width / 2, words: one.words }));
-  // What comes first has its place first: folded times, then times of day, then what counts from them.
+  // What comes first has its spanOf first: folded times, then times of day, then what counts from them.
   const labels = [...folds, ...ticks.filter((one) => starts.has(one.x)), ...ticks.filter((one) => !starts.has(one.x))];
   return labels.flatMap(({ x, words }, number) => {
     const half = wide(words) / 2;
@@ -315,7 +318,7 @@ export function axisShapes({ stretches, ticks, xOf }, width, head) {
     const isTaken = taken.some((one) => Math.abs(one.x - middle) < one.half + half + 6);
     if (!words || isTaken || middle + half > width + 8) return [];
     taken.push({ x: middle, half });
-    return [text(number, number < folds.length ? "fold-words" : "tick", middle, 16, words, "middle")];
+    return [textShape(number, number < folds.length ? "fold-words" : "tick", middle, 16, words, "middle")];
   });
 }
 
@@ -336,7 +339,7 @@ export const gridShapes = (scale) => scale.ticks.map((tick, number) => upright(n
 export function overShapes({ acts, checkpoint, now, marked }, scale) {
   /** @type {(key: string, look: string, time: number) => Shape[]} */
   const line = (key, look, time) => {
-    const found = place(scale, time);
+    const found = spanOf(scale, time);
     return found ? [upright(key, look, found.x)] : [];
   };
   /** @type {(look: string, x: number, width: number | string, y?: number, height?: number | string) => Shape} */
@@ -348,5 +351,5 @@ export function overShapes({ acts, checkpoint, now, marked }, scale) {
   const words = `@${checkpoint.seq}`;
   const half = wide(words) / 2 + 7;
   shapes.push(box("veil", x, "100%"), ...line("head", "playhead", checkpoint.at), box("place", x - half, 2 * half, 3, 19));
-  return [...shapes, text("place", "place-words", x, 17, words, "middle")];
+  return [...shapes, textShape("place", "place-words", x, 17, words, "middle")];
 }

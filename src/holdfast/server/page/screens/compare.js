@@ -22,7 +22,7 @@ import { element, glyph, keepChildren, setAttribute, setSentence, setText } from
  * @typedef {import("../shell/app.js").App} App
  */
 
-const REFRESH_S = 3;
+const COMPARE_REFRESH_S = 3;
 const OVER = new Set(["completed", "cancelled"]);
 
 /**
@@ -41,7 +41,7 @@ export function createCompareScreen(app) {
   const problem = createBanner();
   const swap = element("a", { class: "button" }, glyph("swap"), "Swap");
   const other = createMenu({ fill: (panel, close) => fillChooser(app, () => place, panel, close) });
-  const [a, b] = [createSide("A"), createSide("B")];
+  const [a, b] = [createRunSide("A"), createRunSide("B")];
   const lines = createPartingLines();
   const nodes = createTable({
     caption: "Nodes of both runs",
@@ -49,7 +49,7 @@ export function createCompareScreen(app) {
     keyOf: (node) => node.node,
     open: (node) => app.router.replace(withQuery(place, { node: node.node })),
   });
-  const state = createState(() => place);
+  const state = createStateDifference(() => place);
   const content = element("div", {});
   const head = element("div", { class: "screen-head" }, element("h1", {}, "Compare"), swap, other.element);
   const host = element("main", { class: "screen compare", tabindex: "-1" }, head, problem.element, content);
@@ -97,7 +97,7 @@ export function createCompareScreen(app) {
 
   function tick() {
     const moves = shown && !(OVER.has(shown.found.a.status) && OVER.has(shown.found.b.status));
-    if (moves && app.feed.connection().state === "live" && app.clock.now() - readAt >= REFRESH_S) void load();
+    if (moves && app.feed.connection().state === "live" && app.clock.now() - readAt >= COMPARE_REFRESH_S) void load();
   }
 
   return {
@@ -168,12 +168,16 @@ async function fillChooser(app, place, panel, close) {
  * @param {string} letter
  * @returns {import("../shell/elements.js").Part<{ found: Comparison, side: "a" | "b", row: Row | undefined }>}
  */
-function createSide(letter) {
+function createRunSide(letter) {
   const status = createStatus();
   const run = element("a", { class: "run-link" });
   const sentence = element("p", { class: "sentence whole", dir: "auto" });
   const facts = element("p", { class: "compare-facts" });
-  const drawFacts = keepChildren(facts, (/** @type {import("../pure/comparisons.js").Fact} */ fact) => fact.label, createFact);
+  const drawFacts = keepChildren(
+    facts,
+    (/** @type {import("../pure/comparisons.js").Fact} */ fact) => fact.label,
+    createSideFact,
+  );
   return {
     element: element(
       "section",
@@ -195,7 +199,7 @@ function createSide(letter) {
 }
 
 /** @returns {import("../shell/elements.js").Part<import("../pure/comparisons.js").Fact>} */
-function createFact() {
+function createSideFact() {
   const [label, value] = [element("span", {}), element("b", {})];
   return {
     element: element("span", {}, label, " ", value),
@@ -270,7 +274,7 @@ function createText(words) {
  * @param {() => Place} place
  * @returns {import("../shell/elements.js").Part<Comparison>}
  */
-function createState(place) {
+function createStateDifference(place) {
   const [title, equal] = [element("h2", {}), element("p", { class: "compare-equal" })];
   const tabs = createTabs("Which fields", "segments");
   const difference = createDifference({ was: ["A", "in A"], now: ["B", "in B"] });

@@ -16,7 +16,7 @@ import { button, element, glyph, keepChildren, setAttribute, setSentence, setTex
  * @typedef {import("../shell/app.js").App} App
  */
 
-const SHOWN = 20;
+const FINDINGS_SHOWN = 20;
 
 /**
  * @param {App} app
@@ -26,8 +26,8 @@ export function createDoctorScreen(app) {
   const [summary, examined] = [element("p", { class: "lead" }), element("span", { class: "hint" })];
   const again = button("button", () => void load(true), glyph("retry"), "Examine again");
   const problem = createBanner();
-  const problems = createGroup(app, "Problems", "cannot continue by themselves");
-  const waits = createGroup(app, "Wait for an answer", "in good order; a person or a program has to answer");
+  const problems = createFindings(app, "Problems", "cannot continue by themselves");
+  const waits = createFindings(app, "Wait for an answer", "in good order; a person or a program has to answer");
   const store = createStoreList();
   const content = element("div", { class: "doctor-content" });
   const head = element(
@@ -87,7 +87,7 @@ export function createDoctorScreen(app) {
  * @param {string} note
  * @returns {import("../shell/elements.js").Part<Finding[]>}
  */
-function createGroup(app, title, note) {
+function createFindings(app, title, note) {
   const count = element("span", { class: "count" });
   const list = element("ul", {});
   const more = button("link findings-more", () => {
@@ -102,7 +102,7 @@ function createGroup(app, title, note) {
     more,
   );
   const draw = keepChildren(list, keyOf, () => createFinding(app));
-  let limit = SHOWN;
+  let limit = FINDINGS_SHOWN;
   /** @type {Finding[]} */
   let all = [];
   /** @type {import("../shell/elements.js").Part<Finding[]>} */

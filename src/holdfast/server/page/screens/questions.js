@@ -36,8 +36,8 @@ import { keyHints } from "../shell/keyboard.js";
  * @property {import("../shapes.js").Row | null} row
  */
 
-const REFRESH_S = 5;
-const PAGE = "200";
+const QUESTIONS_REFRESH_S = 5;
+const QUESTIONS_PAGE = "200";
 const PAGES_MAX = 5;
 
 /**
@@ -63,7 +63,7 @@ export function createQuestionsScreen(app) {
   });
   const count = element("span", { class: "count", "data-tone": "ask" });
   const rows = element("ul", { class: "question-list", "aria-label": "Open questions" });
-  const drawRows = keepChildren(rows, keyOfAsked, () => createRow(app, () => ({ list, current })));
+  const drawRows = keepChildren(rows, keyOfAsked, () => createQuestionRow(app, () => ({ list, current })));
   const detail = element("div", { class: "question-detail" });
   /** @type {import("../pure/keys.js").KeyCommand[]} */
   const keys = [
@@ -205,7 +205,7 @@ export function createQuestionsScreen(app) {
   }
 
   function tick() {
-    if (app.feed.connection().state === "live" && app.clock.now() - readAt >= REFRESH_S) void load();
+    if (app.feed.connection().state === "live" && app.clock.now() - readAt >= QUESTIONS_REFRESH_S) void load();
     else draw();
   }
 
@@ -244,7 +244,7 @@ async function readOpen(app) {
   let cursor = null;
   for (let page = 0; page < PAGES_MAX; page += 1) {
     const query = /** @type {import("../pure/fragments.js").Query} */ ({
-      limit: [PAGE],
+      limit: [QUESTIONS_PAGE],
       ...(cursor ? { cursor: [cursor] } : {}),
     });
     const answer = await app.api.get("questions", query);
@@ -269,7 +269,7 @@ const placeOf = ({ run_id, question }) => ({ screen: "questions", query: { run: 
  * @param {() => { list: QuestionList | null, current: string }} state
  * @returns {import("../shell/elements.js").Part<Asked>}
  */
-function createRow(app, state) {
+function createQuestionRow(app, state) {
   const [text, run, node, when] = [
     element("strong", { dir: "auto" }),
     element("code", {}),

@@ -3,7 +3,7 @@
 
 import { mayOperate } from "../pure/actions.js";
 import { beginConnection } from "../pure/connection.js";
-import { joinTimelines } from "../pure/run_facts.js";
+import { appendTimeline } from "../pure/run_facts.js";
 import { applyEvent } from "../pure/node_states.js";
 import { lookOfRun } from "../pure/statuses.js";
 import { followLive } from "../shell/live.js";
@@ -24,16 +24,16 @@ import { createReader } from "../shell/reader.js";
  */
 
 /** How long to wait between two readings of the same thing, in ms. The picture says most, and costs least. */
-const PAUSE_MS = 1000;
+const READ_PAUSE_MS = 1000;
 const PICTURE_MS = 250;
 /** A timeline with more attempts than this is read less often. */
-const LARGE = 1000;
+const LARGE_RUN = 1000;
 const LARGE_MS = 5000;
 /** A crash leaves no event, nor does a request: they are asked for so often, in seconds. */
 const ROW_S = 5;
 const RECENT = 500;
 /** More pages of a timeline than this are not drawn. */
-const PAGES = 10;
+const TIMELINE_PAGES = 10;
 
 /**
  * @param {App} app
@@ -96,7 +96,7 @@ export function createRunData(app, run, heard) {
    * @param {() => Query} query
    * @param {(value: any, query: Query) => void} take
    */
-  const reader = (name, from, query, take, pause = () => PAUSE_MS) =>
+  const reader = (name, from, query, take, pause = () => READ_PAUSE_MS) =>
     createReader(pause, async () => {
       const asked = query();
       const answer = await app.api.get(from, asked);
@@ -110,11 +110,11 @@ export function createRunData(app, run, heard) {
   const readers = {
     row: reader("row", "runs", () => ({ id: [run] }), takeRow),
     picture: reader("picture", `${path}/picture`, placed, takePicture, () =>
-      states.stale && !isLarge() ? PICTURE_MS : PAUSE_MS,
+      states.stale && !isLarge() ? PICTURE_MS : READ_PAUSE_MS,
     ),
     run: reader("run", path, none, takeRun),
     places: reader("places", `${path}/checkpoints`, afterLast, takePlaces),
-    timeline: createReader(() => (isLarge() ? LARGE_MS : PAUSE_MS), readTimeline),
+    timeline: createReader(() => (isLarge() ? LARGE_MS : READ_PAUSE_MS), readTimeline),
     requests: reader("requests", `${path}/requests`, none, (value) => (known.requests = value.requests)),
     files: reader(
       "files",
@@ -125,18 +125,18 @@ export function createRunData(app, run, heard) {
     ),
   };
 
-  const isLarge = () => (known.timeline?.attempts.length ?? 0) > LARGE;
+  const isLarge = () => (known.timeline?.attempts.length ?? 0) > LARGE_RUN;
 
   /** The whole timeline: its pages together. */
   async function readTimeline() {
     /** @type {import("../shapes.js").Timeline | null} */
     let whole = null;
-    for (let [page, after] = [0, /** @type {number | null} */ (0)]; after !== null && page < PAGES; page += 1) {
+    for (let [page, after] = [0, /** @type {number | null} */ (0)]; after !== null && page < TIMELINE_PAGES; page += 1) {
       const answer = await app.api.get(`${path}/timeline`, { limit: ["5000"], after: [String(after)] });
       if (stopped) return;
       note("timeline", answer);
       if (!answer.ok) return changed();
-      whole = whole ? joinTimelines(whole, answer.value) : /** @type {import("../shapes.js").Timeline} */ (answer.value);
+      whole = whole ? appendTimeline(whole, answer.value) : /** @type {import("../shapes.js").Timeline} */ (answer.value);
       after = answer.value.next;
     }
     known.timeline = whole;

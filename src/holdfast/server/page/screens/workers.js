@@ -14,7 +14,7 @@ import { button, element, glyph, setAttribute, setText } from "../shell/elements
  * @typedef {import("../shell/app.js").App} App
  */
 
-const REFRESH_S = 3;
+const WORKERS_REFRESH_S = 3;
 
 /**
  * @param {App} app
@@ -67,7 +67,7 @@ export function createWorkersScreen(app) {
 
   function tick() {
     const isLive = app.feed.connection().state === "live";
-    if (isLive && app.clock.now() - readAt >= REFRESH_S) void load();
+    if (isLive && app.clock.now() - readAt >= WORKERS_REFRESH_S) void load();
     else draw();
   }
 
@@ -92,15 +92,15 @@ export function createWorkersScreen(app) {
 function workerColumns(app) {
   return [
     { name: "w-status", label: "Status", make: createWorkerStatus },
-    { name: "w-worker", label: "Process", make: () => text("code", (one) => one.name) },
-    { name: "w-held", label: "Runs held", make: () => text("span", (one) => number(one.held)) },
-    { name: "c-reason", label: "Flows", make: () => text("span", (one) => one.flows.join(", ") || "–") },
+    { name: "w-worker", label: "Process", make: () => workerText("code", (one) => one.name) },
+    { name: "w-held", label: "Runs held", make: () => workerText("span", (one) => number(one.held)) },
+    { name: "c-reason", label: "Flows", make: () => workerText("span", (one) => one.flows.join(", ") || "–") },
     {
       name: "w-queues",
       label: "Queues",
-      make: () => text("span", (one) => (one.is_worker ? one.queues.join(", ") || "all" : "–")),
+      make: () => workerText("span", (one) => (one.is_worker ? one.queues.join(", ") || "all" : "–")),
     },
-    { name: "w-version", label: "Version", make: () => text("span", (one) => one.version || "–") },
+    { name: "w-version", label: "Version", make: () => workerText("span", (one) => one.version || "–") },
     { name: "w-renewed", label: "Lease renewed", make: () => createRenewed(app) },
   ];
 }
@@ -140,8 +140,8 @@ function createRenewed(app) {
  */
 function queueColumns(app, changed) {
   return [
-    { name: "q-name", label: "Queue", make: () => text("code", (one) => one.name) },
-    { name: "q-offered", label: "On offer", make: () => text("span", (one) => number(one.offered)) },
+    { name: "q-name", label: "Queue", make: () => workerText("code", (one) => one.name) },
+    { name: "q-offered", label: "On offer", make: () => workerText("span", (one) => number(one.offered)) },
     {
       name: "c-reason",
       label: "Executed",
@@ -180,7 +180,7 @@ function createLimitButton(app, changed) {
  * @param {(one: T) => string} words
  * @returns {import("../shell/elements.js").Part<T>}
  */
-function text(name, words) {
+function workerText(name, words) {
   const host = element(name, { class: "cut", dir: "auto" });
   return {
     element: host,

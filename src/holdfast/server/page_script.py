@@ -1,0 +1,73 @@
+"""Makes what is sent from the sources of the page: one script from its modules, and both script and styles without what only
+readers need.
+
+The modules follow rules that make this simple, and that tests hold: they import names from each other and nothing else, export
+what they declare at its declaration, and no two of them declare the same name at their outermost level. So the script is the
+modules one after the other, those that are imported first. One file compresses to three quarters of what a hundred do.
+
+Nothing is renamed or rewritten: only comments, indentation and spaces beside punctuation are left out. A test compares the
+syntax trees of the sources and of what is sent.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+
+_IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n?', re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
+_INSIDE_LINE = re.compile(r"/\*\* @type \{[^*]*\} \*/ ?|(?<=[;,{}(\[]) // .*")
+_KEPT_SPACE = re.compile(
+    r"""
+    ( "(?:[^"\\\n]|\\.)*"                                                   # a string
+    | `.*`                                                                  # from the first to the last ` of a line
+    | (?<=[(,=:?!&|]) [ ]? /(?![*/ ])(?:\\.|\[(?:\\.|[^]\n])*]|[^/\\\n])+/[a-z]*   # a regular expression
+    ) | [ ]?(=>|===|!==|&&|\|\||\?\?|[{}(),;?:=<>|*&]|\[|])[ ]?
+    """,
+    re.VERBOSE,
+)
+_NEEDLESS_LINE_END = re.compile(r"(?<=[;{,(\[?:=>&|])\n|\n(?=[})\].?:&|])")
+_CSS_SPACE = re.compile(r'("[^"\n]*")|\s*([{};,>])\s*|(:) ')
+
+
+def join(modules: Mapping[str, str], entry: str) -> str:
+    """Return one script from modules (path -> source): those that `entry` needs, in the order in which they must run."""
+    order: dict[str, None] = {}
+
+    def visit(name: str) -> None:
+        if name not in order:
+            for path in _IMPORT.findall(modules[name]):
+                visit(posixpath.normpath(posixpath.join(posixpath.dirname(name), path)))
+            order[name] = None
+
+    visit(entry)
+    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", modules[name])) for name in order)
+
+
+def squeeze_script(text: str) -> str:
+    """Return a script without comments, indentation and needless spaces."""
+    return _NEEDLESS_LINE_END.sub(
+        "", _KEPT_SPACE.sub(lambda found: found[1] or found[2], strip_comments(text))
+    )
+
+
+def squeeze_styles(text: str) -> str:
+    """Return a stylesheet without comments, indentation and needless spaces."""
+    return _CSS_SPACE.sub(lambda found: found[1] or found[2] or found[3], strip_comments(text))
+
+
+def strip_comments(text: str) -> str:
+    """Return a script or a stylesheet without comments, indentation and empty lines. A comment begins its line, ends
+    it, or is a cast (`/** @type {…} */`); nothing else in the page looks like one, and no string of the page spans lines.
+    """
+    lines, in_block = [], False
+    for line in text.split("\n"):
+        left = line.strip()
+        if in_block or left.startswith("/*"):
+            _, ended, left = left.partition("*/")
+            in_block = not ended
+        left = "" if in_block or left.startswith("//") else _INSIDE_LINE.sub("", left).lstrip()
+        if left:
+            lines.append(left)
+    return "\n".join(lines)
