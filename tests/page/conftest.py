@@ -8,6 +8,7 @@ console of a page fails its test.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,8 +18,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.server import page_files
+
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_S = 10
+MODULES = re.compile(r"/page/((?:pure|shell|parts|screens)/\w+\.js)$")
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +106,15 @@ class Tab:
         self.errors: list[str] = []
         self.allowed: tuple[str, ...] = ()
         """Parts of errors that a test expects, such as a connection that is refused while the server is stopped."""
+        self.context.route(MODULES, self.send_module)
         self.context.on("console", lambda said: self.note(said.text) if said.type == "error" else None)
         self.context.on("weberror", lambda fault: self.note(str(fault.error)))
+
+    @staticmethod
+    def send_module(route: Any) -> None:
+        """Send a module of the page by itself, to a test of one part. A server sends all of them as one script."""
+        name = MODULES.search(route.request.url)[1]
+        route.fulfill(body=page_files.modules()[name], content_type=page_files.TYPES[".js"])
 
     def note(self, text: str) -> None:
         if not any(part in text for part in self.allowed):

@@ -3,7 +3,7 @@
 import { number } from "../pure/words.js";
 import { element, setText } from "../shell/elements.js";
 
-const CELLS_MAX = 12;
+const GAUGE_CELLS_MAX = 12;
 
 /** @returns {import("../shell/elements.js").Part<{ used: number, limit: number | null, words: string }>} */
 export function createGauge() {
@@ -13,7 +13,7 @@ export function createGauge() {
     element: element("span", { class: "gauge" }, cells, text),
     update({ used, limit, words }) {
       setText(text, limit === null ? words : `${number(used)} of ${number(limit)}`);
-      const total = limit === null ? 0 : Math.min(CELLS_MAX, limit);
+      const total = limit === null ? 0 : Math.min(GAUGE_CELLS_MAX, limit);
       const full = limit ? Math.ceil((Math.min(used, limit) / limit) * total) : 0;
       if (drawn === `${full}/${total}`) return;
       drawn = `${full}/${total}`;
