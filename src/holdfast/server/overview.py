@@ -9,6 +9,8 @@ import msgspec
 from holdfast.core import VERSION
 from holdfast.errors import StateError
 from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.remedies import PLACEHOLDER
+from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
 from holdfast.storage.queues import Queue
@@ -32,6 +34,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """The flows that this server knows. It executes them if `features` has `work`."""
     features: list[str]
     """What this server does beyond answering: `work` if it executes runs."""
+    run_command: str
+    """The command that starts a run in this store, in any folder of the server's machine."""
     public_urls: tuple[str, ...]
     now: float
     """The time of the server."""
@@ -88,9 +92,15 @@ def get_meta(call: HttpCall[NoQuery, None]) -> About:
         store=backend.store.url,
         flows=sorted(backend.engine.flows),
         features=list(backend.features),
+        run_command=_run_command(backend),
         public_urls=backend.public_urls,
         now=backend.clock.now(),
     )
+
+
+def _run_command(backend: Backend) -> str:
+    commands = backend.commands.in_any_folder(backend.store.url)
+    return commands.line("run", commands.file or PLACEHOLDER, "--input", "{}")
 
 
 def list_flows(call: HttpCall[NoQuery, None]) -> FlowList:

@@ -117,6 +117,8 @@ export interface Meta {
   store: string;
   flows: string[];
   features: string[];
+  /** Starts a run in this store. */
+  run_command: string;
   public_urls: string[];
   now: number;
 }

@@ -4,7 +4,8 @@
 import { actionFor, mayOperate } from "../pure/actions.js";
 import { findingsInWords, groupFindings, lookOfFinding } from "../pure/findings.js";
 import { formatFragment } from "../pure/fragments.js";
-import { age, instant, markNames, nodesIn, plural } from "../pure/words.js";
+import { countAll } from "../pure/statuses.js";
+import { agoWords, instant, markNames, nodesIn, plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCommand } from "../parts/command.js";
 import { afterWait, createSkeleton } from "../parts/skeleton.js";
@@ -37,10 +38,8 @@ export function createDoctorScreen(app) {
     examined,
     again,
   );
-  const host = element("main", { class: "screen doctor", tabindex: "-1" }, head, problem.element, content);
   /** @type {{ examined_at: number, problems: Finding[] } | null} */
   let shown = null;
-  let stopTicks = () => {};
 
   /** @param {boolean} anew */
   async function load(anew) {
@@ -60,24 +59,21 @@ export function createDoctorScreen(app) {
     if (!shown) return;
     const groups = groupFindings(shown.problems);
     setText(summary, findingsInWords(groups));
-    const ago = age(app.clock.now() - shown.examined_at);
-    setText(examined, `Examined ${ago === "now" ? ago : `${ago} ago`}`);
+    const runs = countAll(app.feed.board());
+    const counted = runs === null ? "" : `, ${plural(runs, "run")}`;
+    setText(examined, `Examined ${agoWords(app.clock.now() - shown.examined_at)}${counted}`);
     problems.update(groups.problems);
     waits.update(groups.waits);
     store.update(groups.store);
   }
 
   return {
-    element: host,
+    element: element("main", { class: "screen doctor", tabindex: "-1" }, head, problem.element, content),
     title: () => "Doctor",
     keys: [],
-    show() {
-      stopTicks();
-      stopTicks = app.clock.onTick(draw);
-      void load(false);
-    },
-    hide: () => stopTicks(),
-    changed() {},
+    show: () => void load(false),
+    changed: draw,
+    tick: draw,
   };
 }
 
