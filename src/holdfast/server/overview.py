@@ -13,8 +13,10 @@ from holdfast.reading.remedies import PLACEHOLDER
 from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
+from holdfast.storage import urls
 from holdfast.storage.queues import Queue
 from holdfast.storage.tokens import Kind, Role
+from holdfast.upkeep.doctor import Check
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +72,8 @@ class Examination(msgspec.Struct, frozen=True):
 
     examined_at: float
     problems: list[Diagnosis]
+    store: list[Check]
+    """What was looked at in the store itself. A fault is also among `problems`."""
 
 
 class DoctorQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -99,7 +103,8 @@ def get_meta(call: HttpCall[NoQuery, None]) -> About:
 
 
 def _run_command(backend: Backend) -> str:
-    commands = backend.commands.in_any_folder(backend.store.url)
+    url = backend.store.url
+    commands = backend.commands.in_any_folder(urls.sqlite_path(url) or url)
     return commands.line("run", commands.file or PLACEHOLDER, "--input", "{}")
 
 
@@ -131,8 +136,7 @@ def list_queues(call: HttpCall[NoQuery, None]) -> QueueList:
 
 async def get_doctor(call: HttpCall[DoctorQuery, None]) -> Examination:
     """Say which runs cannot continue by themselves and what is wrong with the store."""
-    at, found = await call.backend.examine(again=call.query.again)
-    return Examination(at, found)
+    return Examination(*await call.backend.examine(again=call.query.again))
 
 
 async def get_document(call: HttpCall[NoQuery, None]) -> Answer:

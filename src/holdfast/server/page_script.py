@@ -5,8 +5,8 @@ The modules follow rules that make this simple, and that tests hold: they import
 what they declare at its declaration, and no two of them declare the same name at their outermost level. So the script is the
 modules one after the other, those that are imported first. One file compresses to three quarters of what a hundred do.
 
-Nothing is renamed or rewritten: only comments, indentation, spaces beside punctuation and needless commas, semicolons and brackets
-are left out. A test compares the syntax trees of the sources and of what is sent.
+Nothing is renamed or rewritten: only comments, indentation, spaces beside punctuation, and needless commas, semicolons and
+brackets are left out. A test compares the syntax trees of the sources and of what is sent.
 """
 
 from __future__ import annotations
