@@ -3,7 +3,7 @@
 import { actionOfRow, mayOperate } from "../pure/actions.js";
 import { filterParameters, meetsFilters } from "../pure/filters.js";
 import { formatQuery } from "../pure/fragments.js";
-import { beginList, extendList, receiveRow, releaseFresh } from "../pure/rows.js";
+import { beginList, deletedRow, extendList, receiveRow, releaseFresh } from "../pure/rows.js";
 import { countAll, lookOfRun } from "../pure/statuses.js";
 import { shownWords, timeOfDay } from "../pure/words.js";
 import { connectionBanner, createBanner, problemBanner } from "../parts/banner.js";
@@ -27,6 +27,8 @@ import { keyHints } from "../shell/keyboard.js";
  */
 
 const PAGE = 50;
+/** How many rows are asked for by their ids. */
+const ASKED_MAX = 200;
 /** How often rows that the stream does not cover, such as those of later pages, are asked for again. */
 const REFRESH_S = 5;
 
@@ -119,15 +121,14 @@ export function createRunsScreen(app) {
 
   /** Ask for the rows in view that the stream does not cover. */
   async function refresh() {
-    const ids = view
-      .inView()
-      .map((row) => row.id)
-      .filter((id) => !covered.has(id))
-      .slice(0, 200);
+    const rows = view.inView().filter((row) => !covered.has(row.id));
+    const ids = rows.map((row) => row.id).slice(0, ASKED_MAX);
     refreshedAt = app.clock.now();
     if (!ids.length) return;
-    const answer = await app.api.get("runs", { id: ids, limit: ["200"] });
-    if (answer.ok) for (const row of answer.value.runs) receive(row);
+    const answer = await app.api.get("runs", { id: ids, limit: [String(ASKED_MAX)] });
+    if (!answer.ok) return;
+    const found = new Map(answer.value.runs.map((/** @type {Row} */ row) => [row.id, row]));
+    for (const row of rows.slice(0, ASKED_MAX)) receive(found.get(row.id) ?? deletedRow(row));
   }
 
   function tick() {
