@@ -82,7 +82,8 @@ def draw(
 ) -> str:
     """Return the flow as an SVG document. With `statuses`, every node has the sign of its status, and lines that the run did not
     take are pale; loops were taken to the nodes in `repeated`. `notes` (a time, a count) are written below the names. Stacks that
-    are named in `open` show their members. The title (default: the name of the flow) and a list of the nodes are for readers who do not see the picture.
+    are named in `open` show their members. The title (default: the name of the flow) and a list of the nodes are for readers who
+    do not see the picture.
     """
     geometry = lay_out(definition, open=open)
     reached = {name for box in geometry.boxes for name in (box.name, *box.members) if name in statuses}
