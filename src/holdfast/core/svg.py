@@ -67,6 +67,7 @@ _NOT_REACHED = '<circle class="hf-full" r="2"/>'
 _RADIUS = 8
 _NAME_CHARS, _CHAR_W = 15, 7.8
 _NOTE_CHARS = 21
+_ALONE_MAX = 8
 _NODES_TOLD = 60  # in the description for readers who do not see the picture
 _ONCE = "1\N{MULTIPLICATION SIGN}"
 
@@ -85,7 +86,7 @@ def draw(
     are named in `open` show their members. The title (default: the name of the flow) and a list of the nodes are for readers who
     do not see the picture.
     """
-    geometry = lay_out(definition, open=open)
+    geometry = lay_out(definition, open=open, alone=_busy(statuses))
     reached = {name for box in geometry.boxes for name in (box.name, *box.members) if name in statuses}
     size = f'width="{geometry.width}" height="{geometry.height}"'
     style = _STYLE % tuple(
@@ -103,6 +104,12 @@ def draw(
         *(_box(box, definition, statuses, notes) for box in geometry.boxes),
         "</svg>",
     ])  # fmt: skip
+
+
+def _busy(statuses: Mapping[str, str]) -> list[str]:
+    """Return the nodes that are drawn beside their stack, because they are what a reader looks for: failures first."""
+    found = [name for name, status in statuses.items() if status not in VISIT_DONE and status != "pending"]
+    return sorted(found, key=lambda name: statuses[name] != "failed")[:_ALONE_MAX]
 
 
 def _described(geometry: Geometry, statuses: Mapping[str, str]) -> str:
