@@ -2,7 +2,6 @@
 // the same place in time.
 
 import { formatFragment, withQuery } from "../pure/fragments.js";
-import { nodesInOrder } from "../pure/graph_views.js";
 import { placeAt } from "../pure/run_choices.js";
 import { plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
@@ -65,8 +64,7 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     graphFault.update(fault && faultBanner(fault, place, again, go));
     timelineFault.update(problems.timeline ? problemBanner(problems.timeline, again) : null);
     const isPast = place.at !== undefined;
-    const count = Object.keys(geometry?.nodes ?? {}).length;
-    setText(note, isPast ? `as it was at @${place.at}` : count ? plural(count, "node") : "");
+    setText(note, isPast ? `as it was at @${place.at}` : geometry ? tellGraph(geometry) : "");
     body.hidden = !geometry || !picture;
     if (!geometry || !picture) return;
     const then = isPast ? picture.at : now;
@@ -90,7 +88,7 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     story.update({ timeline: times, now });
     timeline.update({
       timeline: times,
-      nodes: nodesInOrder(geometry).map((name) => ({
+      nodes: Object.keys(geometry.nodes).map((name) => ({
         name,
         mark: nodes[name],
         once: geometry.nodes[name]?.idempotent === false,
@@ -102,6 +100,12 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
   }
 
   return { graph: graphPane, timeline: timelinePane, tools: timeline.tools, update };
+}
+
+/** "6 nodes, 1 loop" @param {import("../shapes.js").FlowPicture} picture */
+function tellGraph({ nodes, lines }) {
+  const loops = lines.filter((line) => line.badge).length;
+  return plural(Object.keys(nodes).length, "node") + (loops ? `, ${plural(loops, "loop")}` : "");
 }
 
 /**
