@@ -81,6 +81,19 @@ test("a run that moves by itself, and an earlier checkpoint, have no filled butt
   assert.ok(past.shown.every((one) => !one.filled));
 });
 
+test("a run that asks is answered or cancelled, and the first of these is filled", () => {
+  const remedies = [remedy("answer"), remedy("answer"), remedy("resume")];
+  const { shown, more } = actionsOf(run("waiting", { asks: 1, remedies }), false);
+  assert.deepEqual(
+    [verbs(shown), verbs(more)],
+    [
+      ["Answer", "Cancel"],
+      ["Fork", "Resume"],
+    ],
+  );
+  assert.deepEqual([shown[0].filled, shown[1].filled], [true, false]);
+});
+
 test("an ended run can only be forked, and a way that needs a terminal is no button", () => {
   const { shown, more } = actionsOf(run("completed", { remedies: [remedy("verify")] }), false);
   assert.deepEqual([verbs(shown), more], [["Fork"], []]);
@@ -202,12 +215,12 @@ test("the head of a run has its reason letter by letter, and a row alone is enou
     parent: null,
     remedy: remedy("resume"),
   };
-  const context = { now: 100, isLive: true, operates: false };
+  const context = { now: 100, isLive: true, readOnly: "dashboard" };
   const shown = standingOf({ row, run: null, picture: null, timeline: null }, context);
   assert.equal(shown.reason.map((part) => part.text).join(""), row.reason);
   assert.equal(shown.look.word, "failed");
-  assert.equal(shown.next, "Next: resume it.");
-  assert.match(shown.note, /may read runs/);
+  assert.equal(shown.next, ". Next: resume it.");
+  assert.equal(shown.note, "Token “dashboard” may only read");
   assert.ok(shown.facts.some((fact) => fact.name === "Held by" && fact.value === "nobody"));
 });
 
@@ -222,7 +235,7 @@ test("a run that cannot be read says so, and offers the command that looks into 
     created_at: 1,
     active_s: 0,
   };
-  const shown = standingOf({ row, run: null, picture: null, timeline: null }, { now: 5, isLive: true, operates: true });
+  const shown = standingOf({ row, run: null, picture: null, timeline: null }, { now: 5, isLive: true, readOnly: "" });
   assert.equal(shown.look.word, "unreadable");
   assert.deepEqual(
     shown.commands.map((one) => one.command),

@@ -20,6 +20,9 @@ import { withQuery } from "./fragments.js";
 export const TABS = ["overview", "input", "output", "change", "steps", "stream", "receipts"];
 export const VIEWS = ["timeline", "state", "log", "files"];
 
+/** The name of a tab or view as it is shown. @param {string} key */
+export const titled = (key) => key.replace(/^./, (first) => first.toUpperCase());
+
 /** A name that a node can have: it is part of paths. */
 const NODE = /^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$/;
 

@@ -55,20 +55,20 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     const { known, nodes, place, chosen, now, again } = value;
     const { picture, geometry, timeline: times, problems } = known;
     const asTable = place.query.nodes?.[0] === "table";
-    modes.update([
-      { key: "graph", words: "Graph", href: formatFragment(withQuery(place, { nodes: undefined })), chosen: !asTable },
-      { key: "table", words: "Table", href: formatFragment(withQuery(place, { nodes: "table" })), chosen: asTable },
-    ]);
+    /** @param {string} words @param {string | undefined} nodes @param {boolean} chosen */
+    const mode = (words, nodes, chosen) => ({ key: words, words, href: formatFragment(withQuery(place, { nodes })), chosen });
+    modes.update([mode("Graph", undefined, !asTable), mode("Table", "table", asTable)]);
     const part = asTable ? table : graph;
     if (body.firstElementChild !== part.element) body.replaceChildren(part.element);
     const fault = problems.picture ?? problems.geometry ?? null;
     graphFault.update(fault && faultBanner(fault, place, again, go));
     timelineFault.update(problems.timeline ? problemBanner(problems.timeline, again) : null);
     const isPast = place.at !== undefined;
-    const count = Object.keys(geometry?.nodes ?? {}).length;
-    setText(note, isPast ? `as it was at @${place.at}` : count ? plural(count, "node") : "");
     body.hidden = !geometry || !picture;
     if (!geometry || !picture) return;
+    const loops = geometry.lines.filter((/** @type {{ kind: string }} */ line) => line.kind === "loop").length;
+    const size = plural(Object.keys(geometry.nodes).length, "node") + (loops ? `, ${plural(loops, "loop")}` : "");
+    setText(note, isPast ? `as it was at @${place.at}` : size);
     const then = isPast ? picture.at : now;
     // Events that change nothing here, and chunks, cost nothing; running times move on with the seconds.
     const isSame = (/** @type {unknown} */ one, /** @type {number} */ number) => one === drawn[number];
