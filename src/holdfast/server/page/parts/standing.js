@@ -40,8 +40,12 @@ export function createStanding(act) {
     mark: "more",
     hostLook: "acts-more",
     fill(panel, close) {
+      // A phone has room for two buttons; the others are here.
+      const hidden = view.actions.shown.filter((_, at) => !shown.children[at].checkVisibility());
       const items = [
-        ...view.actions.more.map(({ verb, node, label }) => button("menu-item", () => (close(), act(verb, node)), `${label}…`)),
+        ...[...hidden, ...view.actions.more].map(({ verb, node, label }) =>
+          button("menu-item", () => (close(), act(verb, node)), `${label}…`),
+        ),
         ...view.commands.map(({ command, words }) => createCopyButton(() => command, `Copy command: ${words}`, "words")),
       ];
       panel.append(element("ul", { class: "menu-list" }, ...items.map((item) => element("li", {}, item))));

@@ -203,7 +203,8 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     problem.update(failed && runBanner(failed, again, go));
     // While the same run is read again, it stays as it was.
     if (!about && !failed && shownRun === place.run) return;
-    for (const part of [standing.element, bar.element, body]) part.hidden = !about;
+    standing.element.hidden = !about;
+    bar.element.hidden = body.hidden = !about || Boolean(failed && !known.picture); // what cannot be read is said once
     stopWaiting();
     if (!about && !failed) stopWaiting = afterWait(() => (loading.hidden = false));
     loading.hidden = true;
@@ -227,14 +228,13 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     });
     requests.update({ requests: known.requests, run: about, now });
     const end = { seq: row?.seq ?? about.seq, at: row?.updated_at ?? about.updated_at };
-    bar.element.hidden = !known.checkpoints.length;
+    bar.element.hidden ||= !known.checkpoints.length;
     bar.update({ checkpoints: known.checkpoints, end, at: place.at ?? null, live: isLive, operates });
     const [nodes, choice] = [data.nodes(), choiceIn(place)];
     choose(place, data, choice.node);
     drawings.update({ known, nodes, place, chosen, now, again });
     showView(place, choice, data, end.seq);
     const mark = nodes[chosen ?? ""];
-    // What cannot be read is said once.
     if (!known.problems.run) panel.update({ place, node: chosen, mark, checkpoints: known.checkpoints, end: end.seq });
     panel.element.hidden = Boolean(known.problems.run);
   }
@@ -268,7 +268,7 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     const files = Object.values(known.files?.artifacts ?? {}).flat().length;
     const counts = /** @type {Record<string, number>} */ ({ log: end, files });
     tabs.update(
-      ["graph", ...VIEWS].map((key) => ({
+      VIEWS.map((key) => ({
         key,
         words: isPhone() && key === VIEWS[0] ? "Story" : titled(key),
         count: counts[key],
