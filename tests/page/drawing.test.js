@@ -91,9 +91,9 @@ test("letters act outside of fields only, and can be turned off", () => {
   assert.ok(mayAct("esc", { typing: true, lettersOff: true }));
 });
 
-test("the innermost layer has a key first", () => {
+test("the screen has a key before the shell", () => {
   const command = (keys, words) => ({ keys, words, act: () => {} });
-  assert.equal(commandFor([[command(["j"], "inner")], [command(["j"], "outer")]], "j").words, "inner");
+  assert.equal(commandFor([command(["j"], "inner"), command(["j"], "outer")], "j").words, "inner");
 });
 
 test("events after the picture change the states of nodes", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { findingsInWords, groupFindings, lookOfFinding } from "../../src/holdfast/server/page/pure/findings.js";
+import { checksOf, findingsInWords, groupFindings, lookOfFinding } from "../../src/holdfast/server/page/pure/findings.js";
 import { GLYPHS } from "../../src/holdfast/server/page/pure/glyphs.js";
 
 const KINDS = [
@@ -33,4 +33,17 @@ test("problems, waits and the store come apart, and are summed up", () => {
   assert.deepEqual([groups.problems.length, groups.waits.length, groups.store.length], [13, 3, 1]);
   assert.equal(findingsInWords(groups), "13 problems, 3 runs wait for an answer or a signal. The store has 1 fault.");
   assert.equal(findingsInWords(groupFindings([])), "No problems. The store is well.");
+});
+
+test("what was looked at in the store is listed once, also where something is wrong", () => {
+  const checks = [
+    { title: "Clocks", detail: "0.1 s apart", fault: null },
+    { title: "Space", detail: "1 MB free", fault: "only 1 MB are free" },
+  ];
+  const found = [
+    { kind: "store", reason: "only 1 MB are free" },
+    { kind: "store", reason: "event 5 of run a: a blob is missing" },
+  ];
+  const titles = checksOf(checks, found).map((check) => `${check.title}: ${check.fault ?? check.detail}`);
+  assert.deepEqual(titles, ["Clocks: 0.1 s apart", "Space: only 1 MB are free", "Content: event 5 of run a: a blob is missing"]);
 });

@@ -31,7 +31,9 @@ for (const kind of ["babel", "css"]) {
 """
 """Formats what was written and what is sent the same way, and compares."""
 MODULES = Path(page_files.__file__).parent / page_files.FOLDER
-DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function\*?|const|let|class) (\w+|\[[^]]+\])", re.MULTILINE)
+DECLARED = re.compile(
+    r"^(?:export )?(?:async )?(?:function\*?|const|let|class) (\w+|\[[^]]+\])", re.MULTILINE
+)
 SENT_BYTES_MAX = 80 * 1024
 
 
@@ -125,12 +127,23 @@ def test_modules_are_joined_in_the_order_in_which_they_must_run():
     assert page_script.join(modules, "page.js") == "const a = 1;\n\nfunction b(c) {}\n\nb(a);\n"
 
 
+def test_modules_are_joined_as_they_compress_best_where_that_leaves_a_choice():
+    modules = {
+        "page.js": 'import { a } from "./a.js";\nimport { b } from "./b.js";\nimport { c } from "./c.js";\n',
+        "a.js": "const a = 1;",
+        "b.js": "const b = 1;",
+        "c.js": 'import { a } from "./a.js";\nconst c = 1;',
+    }
+    wanted = ["c.js", "gone.js", "b.js"]
+    assert page_script.join(modules, "page.js", wanted) == "const a = 1;\nconst c = 1;\nconst b = 1;\n"
+
+
 def test_comments_and_needless_spaces_are_not_sent():
     source = (
         "// what it owns\n\n/**\n * @param {string} a\n */\nfunction f(a) {\n"
         "  // why\n  /** @type {X} */\n  const b = /** @type {Y} */ (a); // why\n  return `${b} , //`;\n}\n"
     )
-    assert page_script.squeeze_script(source) == "function f(a){const b=(a);return `${b} , //`;}"
+    assert page_script.squeeze_script(source) == "function f(a){const b=(a);return `${b} , //`}"
     assert (
         page_script.squeeze_styles("/* why */\na > b:hover,\nc {\n  margin: 0 auto;\n}\n")
         == "a>b:hover,c{margin:0 auto;}"
@@ -142,7 +155,7 @@ def test_comments_and_needless_spaces_are_not_sent():
     reason="NO PRETTIER: on Debian: apt install nodejs npm; npm install",
 )
 def test_what_is_sent_is_what_was_written(tmp_path):
-    sources = page_script.join(page_files.modules(), page_files.SCRIPT)
+    sources = page_script.join(page_files.modules(), page_files.SCRIPT, page_files.order())
     (tmp_path / "babel.source").write_text(page_script.strip_comments(sources))
     (tmp_path / "babel.sent").write_bytes(page_files.read(page_files.SCRIPT).plain)
     styles = (MODULES / page_files.STYLES).read_text("utf-8")
@@ -165,5 +178,5 @@ def test_no_two_modules_declare_the_same_name_so_that_they_can_be_joined():
 
 
 def test_scripts_and_styles_are_small_as_they_are_sent():
-    sent = sum(len(page_files.read(name).packed) for name in page_files.NAMES)
+    sent = sum(len(page_files.read(name).packed) for name in (page_files.SCRIPT, page_files.STYLES))
     assert sent <= SENT_BYTES_MAX, f"{sent / 1024:.1f} KB"

@@ -26,13 +26,14 @@ from holdfast.cli.suggestions import (
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
 from holdfast.core.run_state import BEGUN, STUCK
+from holdfast.core.svg import draw
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose, diagnosis_as_json
 from holdfast.reading.pages import ListedRun
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
-from holdfast.reading.views import NodeView, RequestView, Run, held_by
+from holdfast.reading.views import NodeView, RequestView, Run, draw_run, held_by
 from holdfast.reading.visits import OpenVisit, open_visits, partial_of
 from holdfast.storage.contract import STATUSES, Query, RunRow
 
@@ -406,6 +407,9 @@ def graph(
     mermaid: Annotated[
         bool, typer.Option("--mermaid", help="Print the graph as a Mermaid flowchart instead of text.")
     ] = False,
+    svg: Annotated[
+        bool, typer.Option("--svg", help="Print the graph as an SVG document instead of text.")
+    ] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
@@ -416,6 +420,7 @@ def graph(
     """
     statuses: dict[str, str] = {}
     of_file: dict[str, Any] = {}
+    run: Run[Any] | None = None
     if ".py" in target or os.path.exists(target):
         flow = flow_files.load_flow(target)
         definition = flow.definition
@@ -432,6 +437,8 @@ def graph(
         screen.say_json({"definition": definition, "statuses": statuses, **of_file})
     elif mermaid:
         print(drawing.mermaid(definition, statuses))
+    elif svg:
+        print(draw_run(run, definition) if run else draw(definition))
     else:
         width = screen.picture_width()
         if of_file.get("description"):

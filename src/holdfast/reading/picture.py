@@ -85,6 +85,7 @@ def picture_states(store: Store, row: RunRow, definition: Definition, state: Run
     dead = is_now and not row.held
     waits, asleep = _awaited(state), frozenset() if dead else frozenset(state.waiting_in_memory())
     chosen, taken = _choices(store, row, definition, state)
+    sizes = _sizes(store, row, definition, state)
     return PictureStates(
         run_id=row.run_id,
         seq=state.seq,
@@ -94,7 +95,7 @@ def picture_states(store: Store, row: RunRow, definition: Definition, state: Run
         flow=state.flow,
         fingerprint=state.fingerprint,
         nodes={
-            name: _mark(state, name, node, waits, asleep=name in asleep, dead=dead)
+            name: _mark(state, name, node, waits, asleep=name in asleep, dead=dead, size=sizes.get(name))
             for name, node in state.nodes.items()
         },
         taken=list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
@@ -120,8 +121,11 @@ def _mark(
     *,
     asleep: bool,
     dead: bool,
+    size: int | None,
 ) -> NodeMark:
-    """Return the state of a node. `asleep`: it waits, and its process keeps it in memory; `dead`: no process executes the run."""
+    """Return the state of a node. `asleep`: it waits, and its process keeps it in memory; `dead`: no process executes the run;
+    `size`: how many items it had, if it is a fan-out that completed.
+    """
     iteration, execution, attempt = state.place(name)
     waits_for: Literal["question", "signal", "timer", "retry"] | None
     waits_for, until = waits.get(name, (None, None))
@@ -143,8 +147,36 @@ def _mark(
         error=text.one_line(describe_failure(failure.type, failure.message), _ERROR_WIDTH)
         if failure
         else None,
-        items=_item_marks(node, node.items) if node.items is not None else None,
+        items=_item_marks(node, node.items) if node.items is not None else _all_completed(size),
     )
+
+
+def _sizes(store: Store, row: RunRow, definition: Definition, state: RunState) -> dict[str, int]:
+    """Return how many items each fan-out had that has completed: its state keeps the items only until then. (A fan-out that
+    completed before the log of a fork begins is left out.)
+    """
+    done = {
+        name
+        for name, node in state.nodes.items()
+        if node.status == "completed" and (options := definition.nodes.get(name)) and options.each
+    }
+    if not done:
+        return {}
+    parts = stretches(row.rewinds, state.seq)
+    latest = {
+        one.node: one
+        for one in store.events(row.run_id, 0, state.seq, kinds=("ItemsListed",))
+        if one.node in done and any(first <= one.seq <= last for first, last in parts)
+    }
+    listed = (stored.event for stored in history.opened(store, row.run_id, latest.values()))
+    return {event.node: len(event.items) for event in listed if isinstance(event, events.ItemsListed)}
+
+
+def _all_completed(size: int | None) -> ItemMarks | None:
+    if size is None:
+        return None
+    marks = _shares(["completed"] * size)
+    return ItemMarks(all=size, completed=size, failed=0, running=0, waiting=0, marks=list(marks))
 
 
 def _item_marks(node: NodeState, items: Items) -> ItemMarks:

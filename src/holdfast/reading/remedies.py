@@ -77,6 +77,20 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
         """
         return msgspec.structs.replace(self, file=PLACEHOLDER, is_file_given=False, listed=())
 
+    def in_any_folder(self, store: str) -> CommandLine:
+        """Return a copy whose commands work in every folder of this machine: paths are absolute, and `store` is named."""
+        program, *words = shlex.split(self.program)
+        if os.sep in program:
+            program = os.path.normpath(os.path.join(self.folder, program))
+        file = (
+            os.path.normpath(os.path.join(self.folder, self.file or ""))
+            if self.is_file_given
+            else PLACEHOLDER
+        )
+        return msgspec.structs.replace(
+            self, program=shlex.join([program, *words]), file=file, store=store, listed=()
+        )
+
     def for_flow_of(self, recorded: str | None) -> CommandLine:
         """Return a copy whose commands name the file of a run's flow: `recorded`, the file (or `file:flow`) that the flow was
         loaded from when the run was created. A file that the user named, or that the project lists, takes precedence. If the

@@ -59,7 +59,7 @@ def path_of(name: str) -> str:
 def read(name: str) -> PageFile:
     """Return a file of the page. It is made and compressed once."""
     if name == SCRIPT:
-        text = page_script.squeeze_script(page_script.join(modules(), SCRIPT))
+        text = page_script.squeeze_script(page_script.join(modules(), SCRIPT, order()))
     elif name == STYLES:
         text = page_script.squeeze_styles(_folder().joinpath(STYLES).read_text("utf-8"))
     else:
@@ -79,6 +79,13 @@ def modules() -> dict[str, str]:
                 yield prefix + entry.name, entry.read_text("utf-8")
 
     return dict(sorted(walk(_folder(), "")))
+
+
+def order() -> list[str]:
+    """Return the order in which modules compress best: similar ones beside each other. `tests/page/size.py --arrange` finds it;
+    a module that is not in it comes where it is first needed.
+    """
+    return _folder().joinpath("order.txt").read_text("utf-8").split()
 
 
 def _handler(name: str) -> Callable[[HttpCall[Any, Any]], Answer]:

@@ -5,17 +5,17 @@ The modules follow rules that make this simple, and that tests hold: they import
 what they declare at its declaration, and no two of them declare the same name at their outermost level. So the script is the
 modules one after the other, those that are imported first. One file compresses to three quarters of what a hundred do.
 
-Nothing is renamed or rewritten: only comments, indentation and spaces beside punctuation are left out. A test compares the
-syntax trees of the sources and of what is sent.
+Nothing is renamed or rewritten: only comments, indentation, spaces beside punctuation, and needless commas, semicolons and
+brackets are left out. A test compares the syntax trees of the sources and of what is sent.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-_IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n?', re.MULTILINE)
+IMPORT = re.compile(r'^import \{[^}]*\} from "([^"]+)";\n?', re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 _INSIDE_LINE = re.compile(r"/\*\* @type \{[^*]*\} \*/ ?|(?<=[;,{}(\[]) // .*")
 _KEPT_SPACE = re.compile(
@@ -28,28 +28,42 @@ _KEPT_SPACE = re.compile(
     re.VERBOSE,
 )
 _NEEDLESS_LINE_END = re.compile(r"(?<=[;{,(\[?:=>&|])\n|\n(?=[})\].?:&|])")
+_NEEDLESS_MARK = re.compile(
+    r"""("(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`)|,(?=[)}\]])|;(?=})|(?<![\w$)\]])\((\w+)\)(?==>)"""
+)
 _CSS_SPACE = re.compile(r'("[^"\n]*")|\s*([{};,>])\s*|(:) ')
 
 
-def join(modules: Mapping[str, str], entry: str) -> str:
-    """Return one script from modules (path -> source): those that `entry` needs, in the order in which they must run."""
+def join(modules: Mapping[str, str], entry: str, wanted: Iterable[str] = ()) -> str:
+    """Return one script from modules (path -> source): those that `entry` needs, in the order in which they must run. As far as
+    that leaves a choice, they are in the `wanted` order.
+    """
     order: dict[str, None] = {}
+    needs = {
+        name: [
+            posixpath.normpath(posixpath.join(posixpath.dirname(name), path)) for path in IMPORT.findall(text)
+        ]
+        for name, text in modules.items()
+    }
 
-    def visit(name: str) -> None:
+    def visit(name: str, order: dict[str, None]) -> None:
         if name not in order:
-            for path in _IMPORT.findall(modules[name]):
-                visit(posixpath.normpath(posixpath.join(posixpath.dirname(name), path)))
+            for other in needs[name]:
+                visit(other, order)
             order[name] = None
 
-    visit(entry)
-    return "\n".join(_EXPORT.sub("", _IMPORT.sub("", modules[name])) for name in order)
+    needed: dict[str, None] = {}
+    visit(entry, needed)
+    for name in (*wanted, entry):
+        if name in needed:
+            visit(name, order)
+    return "\n".join(_EXPORT.sub("", IMPORT.sub("", modules[name])) for name in order)
 
 
 def squeeze_script(text: str) -> str:
-    """Return a script without comments, indentation and needless spaces."""
-    return _NEEDLESS_LINE_END.sub(
-        "", _KEPT_SPACE.sub(lambda found: found[1] or found[2], strip_comments(text))
-    )
+    """Return a script without comments, indentation and needless spaces and marks."""
+    lines = _KEPT_SPACE.sub(lambda found: found[1] or found[2], strip_comments(text))
+    return _NEEDLESS_MARK.sub(lambda found: found[1] or found[2] or "", _NEEDLESS_LINE_END.sub("", lines))
 
 
 def squeeze_styles(text: str) -> str:

@@ -27,10 +27,7 @@ import { openTokens } from "./shell/tokens.js";
  * @typedef {import("./shell/app.js").Screen} Screen
  */
 
-/**
- * The screens that are there.
- * @type {Partial<Record<import("./pure/fragments.js").ScreenName, import("./shell/app.js").CreateScreen>>}
- */
+/** @type {Record<import("./pure/fragments.js").ScreenName, import("./shell/app.js").CreateScreen>} */
 const SCREENS = {
   runs: createRunsScreen,
   run: createRunScreen,
@@ -45,29 +42,23 @@ async function begin() {
   applyTheme();
   const tokens = await openTokens();
   const clock = createClock();
-  let begun = false;
-  const renewed = () => begun && void server.ask();
-  const api = createApi(tokens.current, createRenewal(tokens, renewed));
+  const banner = createBanner();
+  /** @type {import("./parts/banner.js").BannerText | null} */
+  let waiting = null;
+  const renewToken = createRenewal(tokens, () => void server.ask());
+  const api = createApi(tokens.current, renewToken, waitAsTold);
   const server = createServer(api, clock, changed);
-  const problem = await server.ask();
-  if (problem) return showUnreachable(problem);
-
+  const asked = server.ask();
   const announcer = createAnnouncer(clock);
   const router = createRouter(show);
-  const feed = createFeed(api, changed, () => void server.ask());
+  const later = answeredAfter(asked, api);
+  const feed = createFeed(later, changed, () => void server.ask());
   const find = (/** @type {string} */ text) => router.go(withQuery({ screen: "runs", query: {} }, { find: text }));
-  const bar = createTopBar({ screens: /** @type {any[]} */ (Object.keys(SCREENS)), find, switchTheme });
+  const bar = createTopBar({ find, switchTheme });
   const keyboard = createKeyboard([{ keys: ["/"], words: "find a run", act: bar.focusSearch }]);
-  const banner = createBanner();
-  const stage = createStage({
-    api,
-    clock,
-    router,
-    feed,
-    announce: announcer.announce,
-    meta: server.meta,
-    focusSearch: bar.focusSearch,
-  });
+  const { announce } = announcer;
+  const meta = () => /** @type {import("./shapes.js").Meta} */ (server.meta());
+  const stage = createStage({ api: later, clock, router, feed, announce, meta, focusSearch: bar.focusSearch });
   // A button, because the fragment of a link would be another place.
   bar.element.prepend(button("skip-link", () => stage.current()?.element.focus(), "Skip to content"));
   document.body.replaceChildren(bar.element, banner.element, stage.element, announcer.element);
@@ -83,14 +74,40 @@ async function begin() {
 
   function changed() {
     bar.update({ screen: router.place().screen, board: feed.board(), meta: server.meta(), connection: feed.connection() });
-    banner.update(server.isNewer() ? newerBanner(server.meta().version) : null);
-    stage.current()?.changed();
+    banner.update(server.isNewer() ? newerBanner(meta().version) : waiting);
+    if (server.meta()) stage.current()?.changed?.();
   }
 
+  /** @param {import("./shapes.js").Problem} problem @param {number} seconds */
+  async function waitAsTold({ title }, seconds) {
+    const said = (waiting = { tone: "ask", glyph: "waiting", title: `${title}. Trying again in ${seconds} s.` });
+    changed();
+    await new Promise((resolve) => setTimeout(resolve, seconds * 1000));
+    if (waiting === said) waiting = null;
+    changed();
+  }
+
+  clock.onTick(() => stage.current()?.tick?.());
   if (!location.hash) history.replaceState(null, "", formatFragment({ screen: "runs", query: {} }));
-  begun = true;
-  show(router.place());
+  if (router.place().screen === "runs") stage.show(router.place()); // its first request need not wait for who asks
+  const problem = await asked;
+  if (problem) showUnreachable(problem);
+  else show(router.place());
 }
+
+/**
+ * An API whose requests are sent at once, and answered when the server has said who asks: then screens know what to offer.
+ * @param {Promise<unknown>} asked  resolves with a problem if the server does not say so
+ * @param {import("./shell/api.js").Api} api
+ * @returns {import("./shell/api.js").Api}
+ */
+const answeredAfter = (asked, api) => ({
+  ...api,
+  async get(...request) {
+    const [answer, problem] = await Promise.all([api.get(...request), asked]);
+    return problem ? new Promise(() => {}) : answer;
+  },
+});
 
 /**
  * Where the screens are shown, one at a time. Each is made once, and scrolled where it was left.
@@ -104,27 +121,23 @@ function createStage(app) {
   let current = null;
   return {
     element: host,
-    current: () => current?.screen ?? null,
+    current: () => current?.screen,
     /** @param {import("./pure/fragments.js").Place} place */
     show(place) {
-      const create = SCREENS[place.screen] ?? createUnknownScreen;
-      const name = SCREENS[place.screen] ? place.screen : "unknown";
-      const next = made.get(name) ?? { screen: create(app), scrolled: 0 };
-      made.set(name, next);
-      if (next === current) {
-        next.screen.show(place);
-        return next.screen;
+      const next = made.get(place.screen) ?? { screen: SCREENS[place.screen](app), scrolled: 0 };
+      const { screen } = next;
+      made.set(place.screen, next);
+      if (next === current) screen.show(place);
+      else {
+        if (current) current.scrolled = scrollY;
+        current?.screen.hide?.();
+        host.replaceChildren(screen.element);
+        screen.show(place);
+        scrollTo(0, next.scrolled);
+        if (current) screen.element.focus({ preventScroll: true }); // so that a screen reader begins with it
+        current = next;
       }
-      if (current) {
-        current.scrolled = scrollY;
-        current.screen.hide();
-      }
-      host.replaceChildren(next.screen.element);
-      next.screen.show(place);
-      scrollTo(0, next.scrolled);
-      if (current) next.screen.element.focus({ preventScroll: true }); // so that a screen reader begins with it
-      current = next;
-      return next.screen;
+      return screen;
     },
   };
 }
@@ -157,14 +170,13 @@ function createRenewal(tokens, renewed) {
 
 /** @param {import("./shapes.js").Problem} problem */
 function showUnreachable(problem) {
-  const again = element("button", { type: "button", class: "button filled", onclick: () => location.reload() }, "Try again");
   document.body.replaceChildren(
     element(
       "main",
       { class: "screen alone" },
       element("h1", {}, problem.title),
       element("p", {}, `${problem.detail} ${problem.remedy}`),
-      again,
+      button("button filled", () => location.reload(), "Try again"),
     ),
   );
 }

@@ -96,6 +96,13 @@ export interface Finding {
   since?: number | null;
 }
 
+/** Something about the store that the doctor looks at: `GET doctor`. */
+export interface StoreCheck {
+  title: string;
+  detail: string;
+  fault?: string | null;
+}
+
 /** `GET queues`. */
 export interface Queue {
   name: string;
@@ -117,6 +124,8 @@ export interface Meta {
   store: string;
   flows: string[];
   features: string[];
+  /** Starts a run in this store. */
+  run_command: string;
   public_urls: string[];
   now: number;
 }

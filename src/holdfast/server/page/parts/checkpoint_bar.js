@@ -1,6 +1,7 @@
 // The checkpoint bar: a slider over the places in the history of a run. In the past it is tinted, and has the ways out of there.
 
-import { STOPS_MAX, stopAt, stopByKey, stopsInView, stopsOf, tellStop } from "../pure/checkpoints.js";
+import { SLIDER_STEPS, STOPS_MAX, firstInView, stopAt, stopsOf, tellStop } from "../pure/checkpoints.js";
+import { nameOfKey } from "../pure/keys.js";
 import { markNames } from "../pure/words.js";
 import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
 
@@ -28,7 +29,12 @@ import { button, element, glyph, keepChildren, setAttribute, setSentence, setTex
  */
 export function createCheckpointBar({ go, fork, resume }) {
   const [done, dots] = [element("span", { class: "track-done" }), element("span", {})];
-  const track = element("div", { class: "track", role: "slider", tabindex: "0", "aria-label": "Checkpoint" }, done, dots);
+  const track = element(
+    "div",
+    { class: "track", role: "slider", tabindex: "0", "aria-label": "Checkpoint", "aria-valuemin": 0 },
+    done,
+    dots,
+  );
   const [before, after] = [createStep("left", "Checkpoint before", -1), createStep("right", "Next checkpoint", 1)];
   const [seq, words, hint] = [element("strong", {}), element("span", {}), element("span", { class: "hint" })];
   const jump = element("input", {
@@ -36,15 +42,14 @@ export function createCheckpointBar({ go, fork, resume }) {
     inputmode: "numeric",
     "aria-label": "Go to event",
     placeholder: "@ event",
+    onchange: leap,
   });
-  const jumpForm = element("form", { onsubmit: leap }, jump);
-  const acts = element(
-    "div",
-    { class: "bar-acts" },
-    button("button", () => go(null), "Back to now", element("kbd", {}, "esc")),
-    button("button verb", () => fork(stops[place].seq), glyph("fork"), "Fork from here…"),
-    button("button filled verb", () => resume(stops[place].seq), glyph("play"), "Resume from here…"),
-  );
+  const verbs = [
+    button("button", () => fork(stops[place].seq), glyph("fork"), "Fork from here…"),
+    button("button filled", () => resume(stops[place].seq), glyph("play"), "Resume from here…"),
+  ];
+  const back = button("button", () => go(null), "Back to now", element("kbd", {}, "esc"));
+  const acts = element("div", { class: "bar-acts" }, back, ...verbs);
   const host = element(
     "section",
     { class: "checkpoint-bar", "aria-label": "Checkpoints" },
@@ -52,15 +57,15 @@ export function createCheckpointBar({ go, fork, resume }) {
     before,
     track,
     after,
-    jumpForm,
+    jump,
     element("p", { class: "bar-words" }, seq, " ", words, " ", hint),
     acts,
   );
   /** @type {Stop[]} */
   let stops = [];
-  let place = 0;
-  /** @type {import("../pure/checkpoints.js").Range | null} */
-  let range = null;
+  let [place, from] = [0, 0];
+  /** How many dots are drawn after the first one. */
+  const lastDrawn = () => Math.max(1, Math.min(STOPS_MAX, stops.length) - 1);
   const draw = keepChildren(dots, (/** @type {DotView} */ dot) => String(dot.stop.seq), createDot);
 
   /** @param {import("../pure/glyphs.js").GlyphName} sign @param {string} label @param {number} by */
@@ -72,35 +77,31 @@ export function createCheckpointBar({ go, fork, resume }) {
 
   /** @param {number} to */
   function choose(to) {
-    const next = Math.min(stops.length - 1, Math.max(0, to));
-    if (next !== place) go(next === stops.length - 1 ? null : stops[next].seq);
+    const last = stops.length - 1;
+    const next = Math.min(last, Math.max(0, to));
+    if (next !== place) go(next === last ? null : stops[next].seq);
   }
 
-  /** @param {Event} event */
-  function leap(event) {
-    event.preventDefault();
-    const wanted = Number(jump.value.replace(/^\s*@/, ""));
-    if (jump.value.trim() && Number.isFinite(wanted)) choose(stopAt(stops, wanted));
+  function leap() {
+    const wanted = parseInt(jump.value.replace("@", ""), 10);
+    if (wanted >= 0) choose(stopAt(stops, wanted));
     jump.value = "";
   }
 
   track.addEventListener("keydown", (event) => {
-    const next = event.ctrlKey || event.altKey || event.metaKey ? null : stopByKey(event.key, place, stops.length);
-    if (next === null) return;
+    const by = SLIDER_STEPS[nameOfKey(event)];
+    if (!by) return;
     event.preventDefault();
-    choose(next);
+    choose(place + by);
   });
   /** @param {PointerEvent} event */
-  const point = (event) => {
-    if (!event.buttons || !range) return;
+  const point = ({ buttons, pointerId, clientX }) => {
+    if (!buttons) return;
+    track.setPointerCapture(pointerId);
     const { left, width } = track.getBoundingClientRect();
-    const part = Math.min(1, Math.max(0, (event.clientX - left) / width));
-    choose(range.from + Math.round(part * (range.to - range.from - 1)));
+    choose(from + Math.round(Math.min(1, Math.max(0, (clientX - left) / width)) * lastDrawn()));
   };
-  track.addEventListener("pointerdown", (event) => {
-    track.setPointerCapture(event.pointerId);
-    point(event);
-  });
+  track.addEventListener("pointerdown", point);
   track.addEventListener("pointermove", point);
 
   return {
@@ -109,34 +110,31 @@ export function createCheckpointBar({ go, fork, resume }) {
     update({ checkpoints, end, at, live, operates }) {
       stops = stopsOf(checkpoints, end);
       place = stopAt(stops, at);
-      const shown = (range = stopsInView(stops.length, place, range));
-      const last = Math.max(1, shown.to - shown.from - 1);
-      draw(
-        stops
-          .slice(shown.from, shown.to)
-          .map((stop, number) => ({ stop, left: (100 * number) / last, offset: number + shown.from - place })),
-      );
-      done.style.width = `${(100 * (place - shown.from)) / last}%`;
+      from = firstInView(stops.length, place);
+      /** @param {number} number */
+      const left = (number) => `${(100 * (number - from)) / lastDrawn()}%`;
+      const drawn = stops.slice(from, from + STOPS_MAX);
+      draw(drawn.map((stop, number) => ({ stop, left: left(from + number), offset: from + number - place })));
+      done.style.width = left(place);
       const told = tellStop(stops, place, live);
       setText(seq, told.seq);
-      setSentence(words, markNames(told.words, told.node ? [told.node] : []));
+      setSentence(words, markNames(told.words, [stops[place].node].filter(Boolean)));
       setText(hint, told.hint);
       const isPast = stops[place].kind !== "now";
       setAttribute(host, "data-past", isPast);
       acts.hidden = !isPast;
-      for (const verb of acts.querySelectorAll(".verb")) setAttribute(verb, "hidden", !operates);
-      jumpForm.hidden = stops.length <= STOPS_MAX;
-      before.disabled = place === 0;
+      for (const verb of verbs) verb.hidden = !operates;
+      jump.hidden = stops.length <= STOPS_MAX;
+      before.disabled = !place;
       after.disabled = !isPast;
-      setAttribute(track, "aria-valuemin", 0);
       setAttribute(track, "aria-valuemax", stops.length - 1);
       setAttribute(track, "aria-valuenow", place);
-      setAttribute(track, "aria-valuetext", [told.seq, told.words, told.hint].filter(Boolean).join(" "));
+      setAttribute(track, "aria-valuetext", Object.values(told).filter(Boolean).join(" "));
     },
   };
 }
 
-/** @typedef {{ stop: Stop, left: number, offset: number }} DotView  `offset`: how many stops after the place */
+/** @typedef {{ stop: Stop, left: string, offset: number }} DotView  `offset`: how many stops after the place */
 
 /** @returns {import("../shell/elements.js").Part<DotView>} */
 function createDot() {
@@ -145,9 +143,9 @@ function createDot() {
     element: host,
     update({ stop, left, offset }) {
       const when = offset < 0 ? "past" : offset ? "later" : "here";
-      setAttribute(host, "class", ["dot", stop.kind, when, stop.left && "left"].filter(Boolean).join(" "));
+      setAttribute(host, "class", `dot ${stop.kind} ${when}${stop.left ? " left" : ""}`);
       setAttribute(host, "title", `@${stop.seq} ${stop.words}`);
-      host.style.left = `${left}%`;
+      host.style.left = left;
     },
   };
 }

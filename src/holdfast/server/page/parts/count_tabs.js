@@ -1,11 +1,13 @@
 // How many runs there are of each status. Each count is a filter, and a link.
 
-import { LOOKS, STATUS_ORDER } from "../pure/statuses.js";
+import { LOOKS, STATUS_ORDER, countAll } from "../pure/statuses.js";
 import { formatFragment } from "../pure/fragments.js";
 import { number } from "../pure/words.js";
 import { element, glyph, keepChildren, setAttribute, setText } from "../shell/elements.js";
 
 /**
+ * @typedef {import("../pure/fragments.js").Query} Query
+ *
  * @typedef {object} Tab
  * @property {string} key
  * @property {string} words
@@ -46,36 +48,24 @@ function createCountTab(first) {
 /**
  * The tabs for a board. A status that no run has is left out, unless it is the filter: ten zeros say nothing.
  * @param {import("../shapes.js").Board | null} board
- * @param {import("../pure/fragments.js").Query} query
+ * @param {Query} query
  * @returns {Tab[]}
  */
 export function tabsFor(board, query) {
-  const status = query.status?.length === 1 ? query.status[0] : "";
-  const attention = Boolean(query.attention);
-  const { status: _, attention: __, ...others } = query;
-  /** @param {import("../pure/fragments.js").Query} own */
-  const place = (own) => ({ screen: /** @type {const} */ ("runs"), query: { ...others, ...own } });
-  const total = board ? Object.values(board.counts).reduce((sum, count) => sum + count, 0) : null;
+  const { status, attention, ...others } = query;
+  /** @param {string} key @param {Pick<Tab, "words" | "glyph" | "tone">} look @param {number | undefined} count @param {Query} own */
+  const tab = (key, { words, glyph, tone }, count, own) => ({
+    ...{ key, words, glyph, tone },
+    count: board && (count ?? 0),
+    place: { screen: /** @type {const} */ ("runs"), query: { ...others, ...own } },
+    chosen: key === (attention ? "attention" : (status?.join() ?? "all")),
+  });
   const tabs = [
-    { key: "all", words: "All", glyph: null, tone: "rest", count: total, place: place({}), chosen: !query.status && !attention },
-    {
-      key: "attention",
-      words: "Need attention",
-      glyph: /** @type {const} */ ("warning"),
-      tone: "ask",
-      count: board?.attention ?? null,
-      place: place({ attention: ["true"] }),
-      chosen: attention,
-    },
+    tab("all", { words: "All", glyph: null, tone: "rest" }, countAll(board) ?? 0, {}),
+    tab("attention", { words: "Need attention", glyph: "warning", tone: "ask" }, board?.attention, { attention: ["true"] }),
+    ...STATUS_ORDER.map((name) =>
+      tab(name, { ...LOOKS[name], words: LOOKS[name].word }, board?.counts[name], { status: [name] }),
+    ),
   ];
-  const counted = STATUS_ORDER.map((name) => ({
-    key: name,
-    words: LOOKS[name].word,
-    glyph: LOOKS[name].glyph,
-    tone: LOOKS[name].tone,
-    count: board ? (board.counts[name] ?? 0) : null,
-    place: place({ status: [name] }),
-    chosen: !attention && status === name,
-  }));
-  return [...tabs, ...counted].filter((tab) => tab.count !== 0 || tab.chosen || tab.key === "all");
+  return tabs.filter((one) => one.count !== 0 || one.chosen || one.key === "all");
 }

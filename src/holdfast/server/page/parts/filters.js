@@ -2,7 +2,7 @@
 
 import { SINCE } from "../pure/filters.js";
 import { formatFragment, withQuery } from "../pure/fragments.js";
-import { element } from "../shell/elements.js";
+import { PLAIN_TEXT, element } from "../shell/elements.js";
 import { createMenu } from "./menu.js";
 
 /**
@@ -97,23 +97,11 @@ export function createFilters(known, go) {
  * @param {(value: string) => void} choose
  */
 function typeIn(words, example, choose) {
-  const field = element("input", {
-    type: "text",
-    class: "field",
-    "aria-label": words,
-    placeholder: example,
-    autocomplete: "off",
-    spellcheck: "false",
-  });
-  return element(
-    "form",
-    {
-      class: "menu-form",
-      onsubmit: (/** @type {Event} */ event) => {
-        event.preventDefault();
-        choose(field.value.trim());
-      },
-    },
-    field,
-  );
+  const field = element("input", { ...PLAIN_TEXT, class: "field", "aria-label": words, placeholder: example });
+  /** @param {Event} event */
+  function submit(event) {
+    event.preventDefault();
+    choose(field.value.trim());
+  }
+  return element("form", { class: "menu-form", onsubmit: submit }, field);
 }

@@ -7,7 +7,7 @@ import { createCommand } from "./command.js";
 /** @param {import("../shapes.js").Meta} meta */
 export function createFirstStart(meta) {
   const [run, demo] = [createCommand("large"), createCommand("large")];
-  run.update("holdfast run FILE.py --input '{}'");
+  run.update(meta.run_command);
   demo.update("holdfast demo");
   const flows = meta.flows.flatMap((name, at) => [at ? ", " : "", element("code", {}, name)]);
   return element(

@@ -1,7 +1,7 @@
 // The graph of a run: boxes and lines of its flow, with what the run has done. Boxes are buttons above one drawing of all lines.
 // A live change touches the box that it concerns, and nothing else moves.
 
-import { fitScale, foldCompleted, headPath, linePath, netOf, signPath } from "../pure/graph_shapes.js";
+import { fitScale, foldCompleted, headPath, isButton, linePath, netOf, signPath } from "../pure/graph_shapes.js";
 import { aloneNodes, stepFrom, takenLines, viewBox, viewGroup } from "../pure/graph_views.js";
 import { nameOfKey } from "../pure/keys.js";
 import { DONE } from "../pure/node_views.js";
@@ -57,7 +57,7 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   let asked = null;
   /** @type {Set<string>} */
   const openFolds = new Set();
-  let [current, scale, laidOutAt] = ["", 1, /** @type {number | null} */ (null)];
+  let [current, scale] = ["", 1];
 
   const drawNodes = keepChildren(
     nodes,
@@ -67,61 +67,62 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   const drawBadges = keepChildren(
     badges,
     (/** @type {Badge} */ badge) => badge.line.target,
-    (badge) => createBadge(badge, chooseIteration),
+    () => createBadge(chooseIteration),
   );
 
+  /** @param {string} name */
+  const isDone = (name) => DONE.has(value.states.nodes[name]?.status);
+
   /** The stacks that are open. */
-  const openStacks = () => [...new Set(layout.boxes.flatMap((box) => box.stack ?? []))];
+  const openStacks = () => new Set(layout.boxes.flatMap((box) => box.stack ?? []));
 
   /** @param {Box} box */
-  function act(box) {
-    current = box.name;
-    if (box.kind === "node") return choose(box.name);
-    if (box.kind === "stack") {
+  function act({ name, kind, members = [] }) {
+    current = name;
+    if (kind === "node") return choose(name);
+    if (kind === "stack") {
       const open = openStacks();
-      return reshape({ open: open.includes(box.name) ? open.filter((name) => name !== box.name) : [...open, box.name], alone });
+      if (!open.delete(name)) open.add(name);
+      return reshape({ open: [...open], alone });
     }
-    openFolds.add(box.name);
+    openFolds.add(name);
     layOut();
-    moveTo(box.members?.[0] ?? "");
+    moveTo(members[0]);
   }
 
   /** Find the places of all boxes anew: of another picture, another checkpoint, or after a stretch was opened. */
   function layOut() {
-    layout = foldCompleted(value.picture, (name) => DONE.has(value.states.nodes[name]?.status), openFolds);
+    layout = foldCompleted(value.picture, isDone, openFolds);
     net = netOf(layout);
-    buttons = layout.boxes.filter((box) => box.kind !== "start" && box.kind !== "end");
-    laidOutAt = value.at;
+    buttons = layout.boxes.filter(isButton);
     taken = new Set();
     drawn = new Map(layout.lines.map((line) => [line, createLine(line)]));
     for (const box of layout.boxes) {
       const d = signPath(box);
-      if (d) drawn.set(box.name, drawing("path", { class: "edge-sign", d }));
+      if (d) drawn.set(box.name, drawing("path", { d }));
     }
     lines.replaceChildren(...drawn.values());
-    overview.show(layout);
     fit();
   }
 
   function fit() {
-    if (!scroller.clientWidth) return;
+    if (!scroller.clientWidth || !value) return;
     scale = fitScale(layout.width, scroller.clientWidth);
     picture.style.transform = `scale(${scale})`;
     sheet.style.width = `${layout.width * scale}px`;
     sheet.style.height = `${layout.height * scale}px`;
-    overview.fit(scale);
-    if (value) overview.update(value.states.nodes);
+    overview.update(layout, scale, value.states.nodes);
   }
   new ResizeObserver(fit).observe(scroller);
 
   function draw() {
     const { states, node, picture: flow } = value;
-    if (!net.boxes.has(current)) current = node && net.boxes.has(node) ? node : (buttons[0]?.name ?? "");
-    const open = new Set(openStacks());
+    if (!net.boxes.has(current)) current = node && net.boxes.has(node) ? node : buttons[0]?.name;
+    const open = openStacks();
     drawNodes(
       buttons.map((box) => ({
         box,
-        chosen: box.name === node || (box.kind === "fold" && Boolean(node && box.members?.includes(node))),
+        chosen: box.name === node || (box.kind === "fold" && Boolean(box.members?.includes(node ?? ""))),
         current: box.name === current,
         ...(box.kind === "node"
           ? { node: viewBox(value, net, box.name) }
@@ -131,12 +132,12 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     drawTaken();
     const loops = layout.lines.filter((line) => line.badge);
     drawBadges(loops.map((line) => ({ line, rounds: states.nodes[line.target]?.iteration ?? 0, limit: flow.max_iterations })));
-    overview.update(states.nodes);
+    overview.update(layout, scale, states.nodes);
   }
 
   /** Lines that the run took cover the others where lines meet, and signs cover all lines. */
   function drawTaken() {
-    const next = takenLines(layout, net, value.states);
+    const next = takenLines(layout, value.states);
     const met = new Set(["START", ...[...next].flatMap(({ source, target, branch }) => [target, branch ? source : target])]);
     for (const [what, one] of drawn) {
       const isLine = typeof what === "object";
@@ -174,11 +175,11 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     if (!["up", "down", "left", "right"].includes(key)) return;
     event.preventDefault(); // the screen has keys for left and right too
     const next = stepFrom(net, taken, current, key);
-    if (next !== null) moveTo(next);
+    if (next) moveTo(next);
   });
   nodes.addEventListener("focusin", (event) => {
-    const name = buttons[[...nodes.children].indexOf(/** @type {Element} */ (event.target))]?.name;
-    if (!name || name === current) return;
+    const { name } = buttons[[...nodes.children].indexOf(/** @type {Element} */ (event.target))];
+    if (name === current) return;
     current = name;
     draw();
   });
@@ -190,7 +191,7 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     alone = aloneNodes(value.picture, value.states.nodes, before);
     if (alone.length === before.length || asked === value.picture) return;
     asked = value.picture;
-    reshape({ open: openStacks(), alone });
+    reshape({ open: [...openStacks()], alone });
   }
 
   return {
@@ -198,9 +199,8 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     update(next) {
       const before = /** @type {GraphValue | undefined} */ (value);
       value = next;
-      const isDone = (/** @type {string} */ name) => DONE.has(next.states.nodes[name]?.status);
       const hasOldFold = layout.boxes.some((box) => box.kind === "fold" && !box.members?.every(isDone));
-      if (before?.picture !== next.picture || laidOutAt !== next.at || hasOldFold) layOut();
+      if (before?.picture !== next.picture || before.at !== next.at || hasOldFold) layOut();
       draw();
       if (next.node && before?.node !== next.node) reveal(next.node);
       askAlone();
@@ -210,41 +210,41 @@ export function createGraph({ choose, chooseIteration, reshape }) {
 
 /** @param {EdgeLine} line */
 const createLine = ({ points }) =>
-  drawing("g", { class: "edge" }, drawing("path", { d: linePath(points) }), drawing("path", { d: headPath(points) }));
+  drawing("g", {}, drawing("path", { d: linePath(points) }), drawing("path", { d: headPath(points) }));
 
 /**
  * How often a loop went around, and the choice of one of its iterations.
- * @param {Badge} first
  * @param {(node: string, iteration: number) => void} choose
  * @returns {import("../shell/elements.js").Part<Badge>}
  */
-function createBadge(first, choose) {
-  let badge = first;
+function createBadge(choose) {
+  /** @type {Badge} */
+  let badge;
   const menu = createMenu({
     look: "graph-badge",
     hostLook: "graph-badge-host",
     mark: "loop",
     fill(panel, close) {
-      const count = Math.min(ROUNDS_LISTED, badge.rounds);
-      const items = Array.from({ length: count }, (_, at) => {
+      const { rounds, line } = badge;
+      const items = Array.from({ length: Math.min(ROUNDS_LISTED, rounds) }, (_, at) => {
         const go = () => {
           close();
-          choose(badge.line.target, badge.rounds - at);
+          choose(line.target, rounds - at);
         };
-        return button("menu-item", go, `Iteration ${badge.rounds - at}`);
+        return button("menu-item", go, `Iteration ${rounds - at}`);
       });
-      const none = element("p", { class: "menu-note" }, "No iteration yet");
-      panel.append(count ? element("div", { class: "menu-list" }, ...items) : none);
+      panel.append(element("div", { class: "menu-list" }, ...items));
     },
   });
   return {
     element: menu.element,
     update(next) {
       badge = next;
-      const [x, y] = next.line.badge ?? [0, 0];
+      const { line, rounds, limit } = badge;
+      const [x, y] = line.badge ?? [];
       menu.element.style.transform = `translate(${x}px, ${y}px)`;
-      menu.update({ label: `${next.rounds} of ${next.limit}` });
-      setAttribute(menu.element, "title", `Iterations of ${next.line.target}`);
+      menu.update({ label: `${rounds} of ${limit}` });
+      setAttribute(menu.element, "title", `Iterations of ${line.target}`);
     },
   };
 }

@@ -1,7 +1,7 @@
 // The boxes of the graph: a node, and several nodes that are drawn as one. Each is a button; a change touches only what differs.
 
 import { markPaths } from "../pure/graph_shapes.js";
-import { fitName, tellNode } from "../pure/node_views.js";
+import { fitName } from "../pure/node_views.js";
 import { drawing, element, glyph, setAttribute, setText } from "../shell/elements.js";
 
 /**
@@ -19,71 +19,59 @@ import { drawing, element, glyph, setAttribute, setText } from "../shell/element
  */
 export function createGraphNode(first, act) {
   let box = first;
-  const [name, size, once] = [element("span", { class: "node-name" }), element("span", {}), createOnce()];
+  const [name, once] = [element("span", { class: "node-name" }), createOnce()];
   const [time, notes] = [element("span", { class: "node-time" }), element("span", { class: "node-notes" })];
-  const marks = drawing("svg", { class: "node-marks", width: 122, height: 10, "aria-hidden": "true" });
-  const head = element("span", { class: "node-head" }, name, size, once, time);
-  const host = element("button", { type: "button", onclick: () => act(box) }, head, notes);
+  const word = element("span", { class: "unseen" }); // the glyph, for those who do not see it
+  const marks = drawing("svg", { class: "node-marks", "aria-hidden": "true" });
+  const head = element("span", { class: "node-head" }, name, once, time);
+  const host = element("button", { type: "button", onclick: () => act(box) }, head, notes, word, marks);
   let [shown, sign, drawn] = ["", "", ""];
 
   /** @param {NodeView} view */
   function showNode(view) {
-    if (view.look.glyph !== sign) {
-      host.querySelector(":scope > .glyph")?.remove();
-      host.prepend(glyph(view.look.glyph, view.look.turns ? "turns" : ""));
-      sign = view.look.glyph;
+    const { look } = view;
+    if (look.glyph !== sign) {
+      if (sign) host.firstElementChild?.remove();
+      host.prepend(glyph(look.glyph, look.turns ? "turns" : ""));
+      sign = look.glyph;
     }
     setText(name, fitName(view, box.w));
-    setText(size, view.size);
-    once.hidden = !view.once;
     setText(time, view.time);
-    setNotes(notes, view.notes);
-    setAttribute(host, "data-tone", view.look.tone);
-    setAttribute(host, "aria-label", tellNode(view));
-    setAttribute(host, "title", [view.name, ...view.notes.map((note) => note.words)].join(" · "));
+    setText(word, view.notes[0].words.startsWith(look.word) ? "" : look.word);
+    setAttribute(host, "data-tone", look.tone);
     const next = view.marks.join();
-    if (next === drawn) return;
+    if (next !== drawn)
+      marks.replaceChildren(...markPaths(view.marks).map(([of, d]) => drawing("path", { d, class: `item-${of}` })));
     drawn = next;
-    marks.replaceChildren(...markPaths(view.marks).map(([status, d]) => drawing("path", { d, class: `item-${status}` })));
-    if (next) host.append(marks);
-    else marks.remove();
+    return [view.name, ...view.notes.map((note) => note.words)].join(" · ");
   }
 
   /** @param {GroupView} view */
-  function showGroup(view) {
-    setText(name, view.title);
-    setText(time, view.act);
-    once.hidden = true;
-    setNotes(notes, view.notes);
-    setAttribute(host, "aria-expanded", String(view.act === "close"));
-    setAttribute(host, "title", box.members && `${box.members[0]} … ${box.members[box.members.length - 1]}`);
+  function showGroup({ title, act: label }) {
+    setText(name, title);
+    setText(time, label);
+    setAttribute(host, "aria-expanded", String(label === "close"));
+    return `${box.members?.[0]} … ${box.members?.at(-1)}`;
   }
 
   return {
     element: host,
-    update(view) {
-      const next = JSON.stringify(view);
-      if (next === shown) return;
-      shown = next;
-      box = view.box;
-      const isOpen = view.group?.act === "close";
-      const isAhead = view.node ? view.node.look.glyph === "unreached" : !view.group?.reached;
-      const classes = ["graph-node", box.kind, isAhead && "ahead", view.node?.again && "again", isOpen && "frame"];
+    update({ box: next, chosen, current, node, group }) {
+      const key = JSON.stringify([next, chosen, current, node, group]);
+      if (key === shown) return;
+      shown = key;
+      box = next;
+      const isAhead = group ? group.ahead : node?.look.glyph === "unreached";
+      const classes = ["graph-node", box.kind, isAhead && "ahead", node?.again && "again", group?.act === "close" && "frame"];
       setAttribute(host, "class", classes.filter(Boolean).join(" "));
-      place(host, box);
-      if (view.node) showNode(view.node);
-      if (view.group) showGroup(view.group);
-      setAttribute(host, "aria-current", view.chosen && "true");
-      host.tabIndex = view.current ? 0 : -1;
+      setAttribute(host, "title", node ? showNode(node) : group && showGroup(group));
+      once.hidden = !node?.once;
+      setNotes(notes, (node ?? group)?.notes ?? []);
+      setAttribute(host, "aria-current", chosen && "true");
+      host.tabIndex = current ? 0 : -1;
+      Object.assign(host.style, { transform: `translate(${box.x}px, ${box.y}px)`, width: `${box.w}px`, height: `${box.h}px` });
     },
   };
-}
-
-/** @param {HTMLElement} host @param {Box} box */
-function place(host, box) {
-  host.style.transform = `translate(${box.x}px, ${box.y}px)`;
-  host.style.width = `${box.w}px`;
-  host.style.height = `${box.h}px`;
 }
 
 /** The sign of a node that is not idempotent. */
@@ -94,8 +82,6 @@ export const createOnce = () => element("span", { class: "once", title: "not ide
  * @param {import("../pure/node_views.js").Note[]} notes
  */
 export function setNotes(host, notes) {
-  if (host.textContent === notes.map((note) => note.words).join(" · ") && host.childElementCount === notes.length) return;
-  host.replaceChildren(
-    ...notes.flatMap(({ words, tone }, at) => [at ? " · " : "", element("span", { "data-tone": tone }, words)]),
-  );
+  const parts = notes.flatMap(({ words, tone }, at) => [at ? " · " : "", element("span", { "data-tone": tone }, words)]);
+  host.replaceChildren(...parts);
 }

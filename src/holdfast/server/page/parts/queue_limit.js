@@ -1,15 +1,9 @@
 // The dialog that sets how many runs of a queue may be executed at the same time.
 
+import { openDialog } from "../shell/dialogs.js";
 import { button, element } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createSchemaForm } from "./schema_form.js";
-
-const SCHEMA = {
-  type: "object",
-  properties: {
-    limit: { type: "integer", minimum: 0, title: "Runs at the same time", description: "Empty: no limit. 0: none is started." },
-  },
-};
 
 /**
  * @param {import("../shell/app.js").App} app
@@ -18,40 +12,41 @@ const SCHEMA = {
  */
 export function openLimit(app, queue, done) {
   const key = crypto.randomUUID();
-  const preset = { ...SCHEMA.properties.limit, ...(queue.limit === null ? {} : { default: queue.limit }) };
-  const form = createSchemaForm({ ...SCHEMA, properties: { limit: preset } });
+  const limit = {
+    type: "integer",
+    minimum: 0,
+    title: "Runs at the same time",
+    description: "Empty: no limit. 0: none is started.",
+    default: queue.limit ?? undefined,
+  };
+  const form = createSchemaForm({ type: "object", properties: { limit } });
   const banner = createBanner();
-  const dialog = element(
-    "dialog",
-    { class: "dialog", "aria-labelledby": "limit-title" },
+  const dialog = openDialog(
+    "",
+    ["Limit of queue ", element("code", {}, queue.name)],
     element(
       "form",
-      { method: "dialog", onsubmit: send },
-      element("header", {}, element("h2", { id: "limit-title" }, "Limit of queue ", element("code", {}, queue.name))),
+      { onsubmit: send },
       banner.element,
       form.element,
       element(
         "footer",
         {},
         button("button", () => dialog.close(), "Cancel"),
-        element("button", { class: "button filled", type: "submit" }, "Set limit"),
+        element("button", { class: "button filled" }, "Set limit"),
       ),
     ),
   );
-  dialog.addEventListener("close", () => dialog.remove());
 
   /** @param {Event} event */
   async function send(event) {
     event.preventDefault();
     const read = form.read();
     if ("faults" in read) return;
-    const { limit = null } = /** @type {{ limit?: number }} */ (read.value);
-    const answer = await app.api.post(`queues/${encodeURIComponent(queue.name)}`, { limit }, { key });
+    const { limit: given = null } = /** @type {{ limit?: number }} */ (read.value);
+    const answer = await app.api.post(`queues/${encodeURIComponent(queue.name)}`, { limit: given }, { key });
     if (!answer.ok) return banner.update(problemBanner(answer.problem, () => void send(event)));
     dialog.close();
     done();
   }
-
-  document.body.append(dialog);
-  dialog.showModal();
 }

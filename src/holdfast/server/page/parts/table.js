@@ -2,9 +2,10 @@
 // the Tab key: `j`, `k` and the arrows move it.
 
 import { visibleRows } from "../pure/windows.js";
-import { element, keepChildren, setAttribute } from "../shell/elements.js";
+import { fullInstant, instant } from "../pure/words.js";
+import { element, keepChildren, setAttribute, setText } from "../shell/elements.js";
 
-export const ROW_PX = 40;
+const ROW_PX = 40;
 /** Below this many rows all are drawn: windowing saves nothing there, and the browser's own search finds them. */
 const WINDOWED_FROM = 200;
 
@@ -33,7 +34,7 @@ const WINDOWED_FROM = 200;
  * @param {string} options.caption
  * @param {Column<T>[]} options.columns
  * @param {(item: T) => string} options.keyOf
- * @param {(item: T) => void} options.open  a click on a row that is on no link or button
+ * @param {(item: T) => void} [options.open]  a click on a row that is on no link or button
  * @returns {Table<T>}
  */
 export function createTable({ caption, columns, keyOf, open }) {
@@ -44,7 +45,7 @@ export function createTable({ caption, columns, keyOf, open }) {
   const body = element("tbody", {});
   const host = element(
     "table",
-    { class: "table panel" },
+    { class: `table panel ${open ? "opens" : ""}` },
     element("caption", { class: "unseen" }, caption),
     element("thead", {}, element("tr", {}, ...heads)),
     above.element,
@@ -70,8 +71,8 @@ export function createTable({ caption, columns, keyOf, open }) {
     row.addEventListener("focusin", () => setCurrent(keyOf(shown)));
     row.addEventListener("click", (event) => {
       const target = /** @type {Element} */ (event.target);
-      if (event.button || event.ctrlKey || event.metaKey || event.shiftKey || target.closest("a, button")) return;
-      if (!getSelection()?.toString()) open(shown);
+      if (event.ctrlKey || event.metaKey || event.shiftKey || target.closest("a, button")) return;
+      if (!getSelection()?.toString()) open?.(shown);
     });
     return {
       element: row,
@@ -153,6 +154,58 @@ export function createTable({ caption, columns, keyOf, open }) {
     inView: () => items.slice(drawn.from, drawn.to),
   };
 }
+
+/**
+ * A column of text.
+ * @template T
+ * @param {string} name
+ * @param {string} label
+ * @param {(item: T) => string} words
+ * @param {"span" | "code"} [tag]
+ * @returns {Column<T>}
+ */
+export const textColumn = (name, label, words, tag = "span") => ({
+  name,
+  label,
+  make() {
+    const host = element(tag, { class: "cut", dir: "auto" });
+    return {
+      element: host,
+      update(item) {
+        const text = words(item);
+        setText(host, text);
+        setAttribute(host, "title", text.length > 24 && text);
+      },
+    };
+  },
+});
+
+/**
+ * A column of instants: how long ago each was. While nothing is live it is the time itself, because an age would keep growing
+ * beside data that is not fresh.
+ * @template T
+ * @param {import("../shell/app.js").App} app
+ * @param {string} name
+ * @param {string} label
+ * @param {(item: T) => number} at
+ * @param {(seconds: number) => string} words
+ * @returns {Column<T>}
+ */
+export const agesColumn = (app, name, label, at, words) => ({
+  name,
+  label,
+  make() {
+    const host = element("time");
+    return {
+      element: host,
+      update(item) {
+        const now = app.clock.now();
+        setText(host, app.feed.isLive() ? words(now - at(item)) : instant(at(item), now));
+        setAttribute(host, "title", fullInstant(at(item)));
+      },
+    };
+  },
+});
 
 /** The room of rows that are not drawn. */
 function createSpace() {

@@ -12,8 +12,6 @@ import { plural, timeOfDay } from "./words.js";
  * @property {string} node  the node that made it, or ""
  * @property {string} words  what happened there, after "@24 ", the node as its first word: "outline completed"
  * @property {boolean} left  the run went back to before it
- *
- * @typedef {{ from: number, to: number }} Range  the stops [from, to)
  */
 
 /** As many are drawn at a time. */
@@ -30,7 +28,7 @@ const WORDS = {
   LayerCompleted: "a layer completed",
   QuestionAnswered: "was answered",
 };
-const OF_PEOPLE = new Set(["RunForked", "StateEdited", "NodeSkipped", "QuestionAnswered"]);
+const OF_PEOPLE = ["RunForked", "StateEdited", "NodeSkipped", "QuestionAnswered"];
 
 /**
  * All places, oldest first; the last is now.
@@ -38,47 +36,40 @@ const OF_PEOPLE = new Set(["RunForked", "StateEdited", "NodeSkipped", "QuestionA
  * @param {{ seq: number, at: number }} end  the last event of the run
  * @returns {Stop[]}
  */
-export function stopsOf(checkpoints, end) {
-  const stops = checkpoints
+export const stopsOf = (checkpoints, end) => [
+  ...checkpoints
     .filter((one) => one.seq < end.seq)
-    .map((one) => ({
-      seq: one.seq,
-      at: one.at,
-      kind: /** @type {Stop["kind"]} */ (OF_PEOPLE.has(one.kind) ? "person" : "dot"),
-      node: one.node ?? "",
-      words: [one.node, WORDS[one.kind] ?? one.kind].filter(Boolean).join(" "),
-      left: !one.current,
-    }));
-  return [...stops, { seq: end.seq, at: end.at, kind: "now", node: "", words: "now", left: false }];
-}
+    .map(({ seq, at, kind, node, current }) => ({
+      seq,
+      at,
+      kind: /** @type {Stop["kind"]} */ (OF_PEOPLE.includes(kind) ? "person" : "dot"),
+      node: node ?? "",
+      words: `${node ? `${node} ` : ""}${WORDS[kind] ?? kind}`,
+      left: !current,
+    })),
+  { ...end, kind: "now", node: "", words: "now", left: false },
+];
 
 /**
  * The number of the stop that shows the run at an event: the last one up to it.
  * @param {Stop[]} stops
  * @param {number | null} at  null: now
  */
-export function stopAt(stops, at) {
-  if (at === null) return stops.length - 1;
-  const later = stops.findIndex((stop) => stop.seq > at);
-  return later < 0 ? stops.length - 1 : Math.max(0, later - 1);
-}
+export const stopAt = (stops, at) =>
+  Math.max(
+    0,
+    stops.findLastIndex((stop) => at === null || stop.seq <= at),
+  );
 
 /**
- * Which stops are drawn: all, or those around the place. What was drawn stays while the place is well inside, so that dots do not
- * move under the pointer.
+ * The first of the stops that are drawn: all, or those around the place. The part that is drawn moves on by half its length, so
+ * that dots do not move under the pointer with each step.
  * @param {number} count
  * @param {number} place
- * @param {Range | null} before
- * @returns {Range}
  */
-export function stopsInView(count, place, before) {
-  if (count <= STOPS_MAX) return { from: 0, to: count };
-  const isWhole = before && before.to - before.from === STOPS_MAX && before.to <= count;
-  // One dot more on each side, so that there is always one to go on to.
-  const isInside = isWhole && before.from <= Math.max(0, place - 1) && Math.min(count - 1, place + 1) < before.to;
-  if (isInside) return before;
-  const from = Math.min(Math.max(0, place - STOPS_MAX / 2), count - STOPS_MAX);
-  return { from, to: from + STOPS_MAX };
+export function firstInView(count, place) {
+  const half = STOPS_MAX / 2;
+  return Math.max(0, Math.min(half * Math.floor(place / half - 0.5), count - STOPS_MAX));
 }
 
 /**
@@ -86,29 +77,23 @@ export function stopsInView(count, place, before) {
  * @param {Stop[]} stops
  * @param {number} place
  * @param {boolean} isLive
- * @returns {{ seq: string, words: string, node: string, hint: string }}
+ * @returns {{ seq: string, words: string, hint: string }}
  */
 export function tellStop(stops, place, isLive) {
-  const stop = stops[place];
-  if (stop.kind === "now")
-    return { seq: "Now", words: "", node: "", hint: `@${stop.seq} · ${isLive ? "live" : timeOfDay(stop.at)}` };
-  const later = stops[stops.length - 1].seq - stop.seq;
-  return {
-    seq: `@${stop.seq}`,
-    words: `after ${stop.words}`,
-    node: stop.node,
-    hint: `${timeOfDay(stop.at)} · ${plural(later, "event")} ago`,
-  };
+  const { kind, seq, at, words } = stops[place];
+  if (kind === "now") return { seq: "Now", words: "", hint: `@${seq} · ${isLive ? "live" : timeOfDay(at)}` };
+  const later = stops[stops.length - 1].seq - seq;
+  return { seq: `@${seq}`, words: `after ${words}`, hint: `${timeOfDay(at)} · ${plural(later, "event")} ago` };
 }
 
-/**
- * The stop that a key of the slider leads to; null if the key is none of its keys.
- * @param {string} key  as in KeyboardEvent
- * @param {number} place
- * @param {number} count
- */
-export function stopByKey(key, place, count) {
-  const steps = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -count, End: count };
-  const by = steps[/** @type {keyof typeof steps} */ (key)];
-  return by === undefined ? null : Math.min(count - 1, Math.max(0, place + by));
-}
+/** Key of a slider -> by how many stops it moves. @type {Record<string, number>} */
+export const SLIDER_STEPS = {
+  left: -1,
+  down: -1,
+  right: 1,
+  up: 1,
+  pagedown: -10,
+  pageup: 10,
+  home: -Infinity,
+  end: Infinity,
+};

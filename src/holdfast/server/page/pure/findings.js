@@ -39,6 +39,18 @@ export function groupFindings(found) {
   };
 }
 
+/**
+ * What was looked at in the store, and faults that were found elsewhere in it, such as a blob that is missing.
+ * @param {import("../shapes.js").StoreCheck[]} checks
+ * @param {Finding[]} found
+ */
+export const checksOf = (checks, found) => [
+  ...checks,
+  ...found
+    .filter((one) => checks.every((check) => check.fault !== one.reason))
+    .map((one) => ({ title: "Content", detail: "", fault: one.reason })),
+];
+
 /** @param {Finding} finding @returns {import("./statuses.js").Look} */
 export const lookOfFinding = (finding) =>
   OWN[finding.kind] ?? LOOKS[finding.kind] ?? { word: finding.kind, glyph: "warning", tone: "ask" };

@@ -1,6 +1,8 @@
 // The shapes of the graph, from the geometry that the server made: paths, marks of items, the scale, and the boxes that stand for
 // long stretches of completed nodes.
 
+import { groupBy } from "./groups.js";
+
 /**
  * @typedef {import("../shapes.js").Point} Point
  * @typedef {import("../shapes.js").Box} Box
@@ -17,22 +19,14 @@
  * @param {Layout} layout
  * @returns {Net}
  */
-export function netOf(layout) {
-  /** @type {Net} */
-  const net = { boxes: new Map(layout.boxes.map((box) => [box.name, box])), into: new Map(), from: new Map() };
-  for (const line of layout.lines) {
-    collect(net.into, line.target, line);
-    collect(net.from, line.source, line);
-  }
-  return net;
-}
+export const netOf = ({ boxes, lines }) => ({
+  boxes: new Map(boxes.map((box) => [box.name, box])),
+  into: groupBy(lines, (line) => line.target),
+  from: groupBy(lines, (line) => line.source),
+});
 
-/** @param {Map<string, EdgeLine[]>} groups @param {string} key @param {EdgeLine} line */
-function collect(groups, key, line) {
-  const group = groups.get(key);
-  if (group) group.push(line);
-  else groups.set(key, [line]);
-}
+/** Whether a box is a button: START and END are not. @param {Box} box */
+export const isButton = ({ kind }) => kind !== "start" && kind !== "end";
 
 const CORNER = 8;
 
@@ -41,13 +35,12 @@ const CORNER = 8;
  * @param {Point[]} points
  */
 export function linePath(points) {
-  const parts = [`M${points[0].join(" ")}`];
-  for (let at = 1; at < points.length - 1; at += 1) {
-    const [before, here, after] = points.slice(at - 1, at + 2);
+  const corners = points.slice(1, -1).map((here, at) => {
+    const [before, after] = [points[at], points[at + 2]];
     const reach = Math.min(CORNER, length(before, here) / 2, length(here, after) / 2);
-    parts.push(`L${towards(here, before, reach)}Q${here.join(" ")} ${towards(here, after, reach)}`);
-  }
-  return `${parts.join("")}L${points[points.length - 1].join(" ")}`;
+    return `L${towards(here, before, reach)}Q${here.join(" ")} ${towards(here, after, reach)}`;
+  });
+  return `M${points[0].join(" ")}${corners.join("")}L${points[points.length - 1].join(" ")}`;
 }
 
 /**
@@ -56,20 +49,20 @@ export function linePath(points) {
  */
 export function headPath(points) {
   const [[fromX, fromY], [x, y]] = points.slice(-2);
-  const [across, down] = [Math.sign(x - fromX), Math.sign(y - fromY)];
-  const left = `${x - 4 * (across - down)} ${y - 4 * (down + across)}`;
-  return `M${left}L${x} ${y}L${x - 4 * (across + down)} ${y - 4 * (down - across)}`;
+  const [across, down] = [4 * Math.sign(x - fromX), 4 * Math.sign(y - fromY)];
+  return `M${x - across + down} ${y - down - across}L${x} ${y}L${x - across - down} ${y - down + across}`;
 }
 
 /**
  * START and END as circles, and the diamond of a branch; null for any other box.
  * @param {Box} box
  */
-export function signPath({ kind, x, y, w, diamond }) {
+export function signPath(box) {
+  const { kind, x, y, w, diamond } = box;
   if (diamond) return `M${diamond[0]} ${diamond[1] - 6}l6 6-6 6-6-6z`;
   /** @param {number} r */
   const circle = (r) => `M${x + w / 2 - r} ${y + w / 2}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0-${2 * r} 0`;
-  return kind === "start" ? circle(w / 2 - 1) : kind === "end" ? circle(w / 2 - 1) + circle(1) : null;
+  return isButton(box) ? null : circle(w / 2 - 1) + (kind === "end" ? circle(1) : "");
 }
 
 /** @param {Point} a @param {Point} b */
@@ -78,27 +71,23 @@ const length = (a, b) => Math.abs(a[0] - b[0]) + Math.abs(a[1] - b[1]);
 /** @param {Point} from @param {Point} to @param {number} reach */
 const towards = ([x, y], to, reach) => `${x + reach * Math.sign(to[0] - x)} ${y + reach * Math.sign(to[1] - y)}`;
 
-const [CELLS_MAX, COLUMNS, MARKS_W] = [8, 50, 122];
+const [COLUMNS, MARKS_W] = [50, 122];
 
 /**
- * The items of a fan-out as one path for each status: up to 8 have a cell each, more are at most 4 rows of 50 marks.
+ * The items of a fan-out as one path for each status, in at most 4 rows of 50 marks.
  * @param {import("../shapes.js").ItemStatus[]} marks
  * @returns {[status: string, path: string][]}
  */
 export function markPaths(marks) {
-  const columns = marks.length <= CELLS_MAX ? marks.length : Math.min(COLUMNS, marks.length);
-  const rows = Math.ceil(marks.length / columns);
+  const columns = Math.min(COLUMNS, marks.length);
   const step = MARKS_W / columns;
-  const [wide, high] = [Math.min(step * 0.8, step - 0.5), rows > 1 ? 2 : 5];
+  const [wide, high] = [Math.min(step * 0.8, step - 0.5).toFixed(2), marks.length > columns ? 2 : 5];
+  /** @param {number} at */
+  const cell = (at) =>
+    `M${((at % columns) * step).toFixed(2)} ${(Math.floor(at / columns) * (high + 0.6)).toFixed(1)}h${wide}v${high}h-${wide}z`;
   /** @type {Map<string, string>} */
   const paths = new Map();
-  marks.forEach((status, at) => {
-    const [x, y] = [(at % columns) * step, Math.floor(at / columns) * (high + 0.6)];
-    paths.set(
-      status,
-      `${paths.get(status) ?? ""}M${x.toFixed(2)} ${y.toFixed(1)}h${wide.toFixed(2)}v${high}h-${wide.toFixed(2)}z`,
-    );
-  });
+  marks.forEach((status, at) => paths.set(status, (paths.get(status) ?? "") + cell(at)));
   return [...paths];
 }
 
@@ -107,7 +96,7 @@ export function markPaths(marks) {
  * @param {number} width
  * @param {number} room
  */
-export const fitScale = (width, room) => Math.min(1, Math.max(0.6, room / Math.max(1, width)));
+export const fitScale = (width, room) => Math.min(1, Math.max(0.6, room / width));
 
 // --- stretches of completed nodes --------------------------------------------------------------------------------------
 
@@ -125,76 +114,66 @@ const [STRETCH_LEAST, FOLD_H, AIR] = [3, 48, 12];
  */
 export function foldCompleted(picture, isDone, open) {
   if (picture.boxes.length < FOLDED_FROM) return picture;
-  const stretches = findStretches(picture, isDone).filter((stretch) => !open.has(foldName(stretch)));
-  if (!stretches.length) return picture;
   /** Node of a stretch -> its box. @type {Map<string, Box>} */
   const foldOf = new Map();
-  /** @type {[number, number][]} */
-  const hidden = [];
-  for (const stretch of stretches) {
+  /** Rows of pixels [from, to) that a stretch does not need. @type {[number, number][]} */
+  const spare = [];
+  for (const stretch of findStretches(picture, isDone)) {
     const [first, last] = [stretch[0], stretch[stretch.length - 1]];
     const members = stretch.map((box) => box.name);
     /** @type {Box} */
-    const fold = { ...first, name: foldName(stretch), kind: "fold", h: FOLD_H, members };
+    const fold = { ...first, name: `fold:${first.name}`, kind: "fold", h: FOLD_H, members };
+    if (members.length < STRETCH_LEAST || open.has(fold.name)) continue;
     for (const name of members) foldOf.set(name, fold);
-    hidden.push([first.y + FOLD_H + AIR, last.y + last.h + AIR]);
+    spare.push([first.y + FOLD_H + AIR, last.y + last.h + AIR]);
   }
+  if (!spare.length) return picture;
   const boxes = [...new Set(picture.boxes.map((box) => foldOf.get(box.name) ?? box))];
   const lines = picture.lines.flatMap((line) => {
     const [from, to] = [foldOf.get(line.source), foldOf.get(line.target)];
     if (from && from === to) return [];
-    const points = from ? [/** @type {Point} */ ([line.points[0][0], from.y + FOLD_H]), ...line.points.slice(1)] : line.points;
-    return [{ ...line, source: from?.name ?? line.source, target: to?.name ?? line.target, points }];
+    const [[x, y], ...points] = line.points;
+    /** @type {Point} */
+    const start = [x, from ? from.y + FOLD_H : y];
+    return [{ ...line, source: from?.name ?? line.source, target: to?.name ?? line.target, points: [start, ...points] }];
   });
-  return moveUp(picture, boxes, lines, hidden);
+  return moveUp({ ...picture, boxes, lines }, spare);
 }
-
-/** @param {Box[]} stretch */
-const foldName = (stretch) => `fold:${stretch[0].name}`;
 
 /**
  * @param {Layout} picture
  * @param {(node: string) => boolean} isDone
- * @returns {Box[][]}
  */
 function findStretches(picture, isDone) {
   const { boxes, into, from } = netOf(picture);
-  /** @type {(box: Box | undefined) => Box | undefined} */
-  const follow = (box) => {
-    const lines = (box && from.get(box.name)) ?? [];
-    const next = boxes.get(lines[0]?.target);
-    const isStraight = lines.length === 1 && lines[0].kind === "forward" && !lines[0].branch && next?.x === box?.x;
-    return isStraight && next && isPlain(next) && into.get(next.name)?.length === 1 ? next : undefined;
-  };
-  /** @param {Box} box */
-  const isPlain = (box) => box.kind === "node" && !box.stack && isDone(box.name);
-  const found = [];
-  const met = new Set();
-  for (const box of picture.boxes) {
-    const before = boxes.get(into.get(box.name)?.[0]?.source ?? "");
-    if (!isPlain(box) || met.has(box) || (before && isPlain(before) && follow(before) === box)) continue;
-    const stretch = [];
-    for (let next = /** @type {Box | undefined} */ (box); next && !met.has(next); next = follow(next)) {
-      stretch.push(next);
-      met.add(next);
-    }
-    if (stretch.length >= STRETCH_LEAST) found.push(stretch);
+  /** Box -> the box to which it leads straight on. @type {Map<Box | undefined, Box>} */
+  const next = new Map();
+  for (const { source, target, kind } of picture.lines) {
+    const ends = [boxes.get(source), boxes.get(target)];
+    const isOnly = kind === "forward" && from.get(source)?.length === 1 && into.get(target)?.length === 1;
+    const areDone = ends.every((box) => box?.kind === "node" && !box.stack && isDone(box.name));
+    if (isOnly && areDone && ends[1] && ends[0]?.x === ends[1].x) next.set(ends[0], ends[1]);
   }
-  return found;
+  const later = new Set(next.values());
+  return picture.boxes
+    .filter((box) => !later.has(box))
+    .map((box) => {
+      const stretch = [box];
+      for (let on = next.get(box); on; on = next.get(on)) stretch.push(on);
+      return stretch;
+    });
 }
 
 /**
- * Take out the rows of `hidden` in which nothing else is drawn, and move up what is below them.
+ * Take out the spare rows of pixels in which nothing is drawn, and move up what is below them.
  * @param {Layout} picture
- * @param {Box[]} boxes
- * @param {EdgeLine[]} lines
- * @param {[number, number][]} hidden
+ * @param {[number, number][]} spare
  * @returns {Layout}
  */
-function moveUp({ width, height }, boxes, lines, hidden) {
+function moveUp({ width, height, boxes, lines }, spare) {
   /** For each row of pixels, 1 if it is taken out. */
   const out = new Uint8Array(height + 1);
-  for (const [start, end] of hidden) out.fill(1, start, end);
+  for (const [start, end] of spare) out.fill(1, start, end);
   /** @param {number} y @param {number} [below] */
   const keep = (y, below = y) => out.fill(0, Math.max(0, y - AIR), below + AIR);
   for (const { y, h, diamond } of boxes) {
@@ -206,10 +185,7 @@ function moveUp({ width, height }, boxes, lines, hidden) {
     points.forEach(([, y], at) => y === points[at - 1]?.[1] && keep(y)); // a horizontal piece
   }
   let gone = 0;
-  const up = Array.from(out, (one, y) => {
-    gone += one;
-    return y + one - gone;
-  });
+  const up = Array.from(out, (one, y) => y + one - (gone += one));
   /** @type {(point: Point) => Point} */
   const lift = ([x, y]) => [x, up[y]];
   return {

@@ -1,9 +1,10 @@
 // What the graph shows of a run: which lines it took, what each box says, which nodes are drawn beside their stack, and where an
 // arrow key leads.
 
+import { isButton } from "./graph_shapes.js";
 import { DONE, countNotes, viewNode } from "./node_views.js";
 import { lookOfNode } from "./statuses.js";
-import { cutMiddle, number, plural } from "./words.js";
+import { cutMiddle, number } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").Box} Box
@@ -21,42 +22,22 @@ import { cutMiddle, number, plural } from "./words.js";
  * @property {string | null} node  the chosen node
  * @property {ReadonlySet<string>} [again]  nodes that would run again from the checkpoint
  *
- * @typedef {{ title: string, notes: import("./node_views.js").Note[], reached: boolean, act: string }} GroupView
+ * @typedef {{ title: string, notes: import("./node_views.js").Note[], act: string, ahead: boolean }} GroupView
  */
 
-/** Member -> the box at which its lines begin and end. @param {Box[]} boxes */
-export function holdersOf(boxes) {
-  /** @type {Map<string, string>} */
-  const holders = new Map();
-  for (const box of boxes) for (const name of box.members ?? []) holders.set(name, box.name);
-  return holders;
-}
+/** The nodes of a box. @param {Box | undefined} box */
+const membersIn = (box) => (box?.members?.length ? box.members : box ? [box.name] : []);
 
 /**
- * The lines that the run took. A live event tells which node it concerns, not which edge was taken; so a line is also taken if
- * its node is done and leads on without a branch, or if it is the only one to a node that was reached.
+ * The lines that the run took. Those of nodes that are drawn as one begin and end at their box.
  * @param {Layout} layout
- * @param {Net} net
- * @param {States} states
+ * @param {Pick<States, "taken">} states
  * @returns {Set<EdgeLine>}
  */
-export function takenLines(layout, net, { nodes, taken }) {
-  const holders = holdersOf(layout.boxes);
-  const key = (/** @type {string} */ a, /** @type {string} */ b) => `${holders.get(a) ?? a}\n${holders.get(b) ?? b}`;
-  const pairs = new Set(taken.map(([source, target]) => key(source, target)));
-  return new Set(
-    layout.lines.filter((line) => {
-      if (pairs.has(`${line.source}\n${line.target}`)) return true;
-      if (!line.branch) return membersOf(net, line.source).some((name) => DONE.has(nodes[name]?.status));
-      return net.into.get(line.target)?.length === 1 && membersOf(net, line.target).some((name) => nodes[name]);
-    }),
-  );
-}
-
-/** The nodes of a box. @param {Net} net @param {string} name */
-function membersOf(net, name) {
-  const members = net.boxes.get(name)?.members ?? [];
-  return members.length ? members : [name];
+export function takenLines({ boxes, lines }, { taken }) {
+  const holders = new Map(boxes.flatMap((box) => (box.members ?? []).map((name) => [name, box.name])));
+  const pairs = new Set(taken.map((pair) => pair.map((name) => holders.get(name) ?? name).join("\n")));
+  return new Set(lines.filter(({ source, target }) => pairs.has(`${source}\n${target}`)));
 }
 
 /**
@@ -66,26 +47,16 @@ function membersOf(net, name) {
  * @param {string} name
  */
 export function viewBox({ picture, states, now, again }, net, name) {
-  const mark = states.nodes[name];
-  return viewNode(name, picture.nodes[name], mark, {
+  const before = (net.into.get(name) ?? []).flatMap((line) =>
+    line.kind === "forward" ? membersIn(net.boxes.get(line.source)) : [],
+  );
+  return viewNode(name, picture.nodes[name], states.nodes[name], {
     now,
     again: again?.has(name),
     chosen: states.chosen[name],
     loops: net.from.get(name)?.some((line) => line.kind === "loop"),
-    missing: mark ? 0 : missingBefore(net, states, name),
+    missing: before.some((one) => states.nodes[one]) ? before.filter((one) => !DONE.has(states.nodes[one]?.status)).length : 0,
   });
-}
-
-/**
- * How many nodes a node waits for, if some of those that lead to it were reached.
- * @param {Net} net
- * @param {States} states
- * @param {string} name
- */
-function missingBefore(net, { nodes }, name) {
-  const plain = (net.into.get(name) ?? []).filter((line) => line.kind === "forward" && !line.branch);
-  const before = plain.flatMap((line) => membersOf(net, line.source));
-  return before.some((one) => nodes[one]) ? before.filter((one) => !DONE.has(nodes[one]?.status)).length : 0;
 }
 
 /**
@@ -95,27 +66,19 @@ function missingBefore(net, { nodes }, name) {
  * @param {boolean} isOpen
  * @returns {GroupView}
  */
-export function viewGroup(box, { nodes }, isOpen) {
-  const members = box.members ?? [];
-  const looks = members.map((name) => lookOfNode(nodes[name]));
-  if (box.kind === "fold") {
-    return {
-      title: `${number(members.length)} completed`,
-      notes: [{ words: endsOf(members, 8), tone: "rest" }],
-      reached: true,
-      act: "open",
-    };
-  }
+export function viewGroup({ kind, members = [] }, { nodes }, isOpen) {
+  const count = number(members.length);
+  /** @param {number} max */
+  const ends = (max) => [members[0], members[members.length - 1]].map((name) => cutMiddle(name, max)).join(" … ");
+  if (kind === "fold")
+    return { title: `${count} completed`, notes: [{ words: ends(8), tone: "rest" }], act: "open", ahead: false };
   return {
-    title: endsOf(members, 11),
-    notes: countNotes(looks),
-    reached: members.some((name) => nodes[name]),
-    act: isOpen ? "close" : `open ${number(members.length)}`,
+    title: ends(11),
+    notes: countNotes(members.map((name) => lookOfNode(nodes[name]))),
+    act: isOpen ? "close" : `open ${count}`,
+    ahead: !members.some((name) => nodes[name]),
   };
 }
-
-/** @param {string[]} members @param {number} max */
-const endsOf = (members, max) => `${cutMiddle(members[0], max)} … ${cutMiddle(members[members.length - 1], max)}`;
 
 const ALONE_MAX = 8;
 
@@ -129,74 +92,40 @@ const ALONE_MAX = 8;
 export function aloneNodes(picture, nodes, before) {
   const rank = (/** @type {string} */ name) => ["fail", "ask", "accent", "rest"].indexOf(lookOfNode(nodes[name]).tone);
   const busy = picture.boxes
-    .flatMap((box) => (box.kind === "stack" ? (box.members ?? []) : []))
+    .flatMap((box) => box.members ?? [])
     .filter((name) => nodes[name] && !DONE.has(nodes[name].status) && nodes[name].status !== "pending")
     .sort((a, b) => rank(a) - rank(b));
   return [...new Set([...before, ...busy])].slice(0, Math.max(ALONE_MAX, before.length));
 }
 
 /**
- * "6 nodes, 1 loop", or at which checkpoint the graph is shown.
- * @param {FlowPicture} picture
- * @param {number | null} at
- */
-export function graphSummary(picture, at) {
-  if (at !== null) return `as it was at @${at}`;
-  const loops = picture.lines.filter((line) => line.badge).length;
-  return [plural(Object.keys(picture.nodes).length, "node"), ...(loops ? [plural(loops, "loop")] : [])].join(", ");
-}
-
-/**
- * All nodes in the order of the graph, for the table.
- * @param {FlowPicture} picture
- */
-export function nodesInOrder(picture) {
-  const drawn = picture.boxes.flatMap((box) => (box.members?.length ? box.members : box.kind === "node" ? [box.name] : []));
-  return [...new Set([...drawn, ...Object.keys(picture.nodes)])];
-}
-
-/**
- * Where an arrow key leads from a box: up and down along lines, those that were taken first; left and right in the row.
+ * Where an arrow key leads from a box: up and down along lines, those that were taken first; left and right in the row. Inside of
+ * an open stack, all four lead to the next member.
  * @param {Net} net
  * @param {Set<EdgeLine>} taken
  * @param {string} name
  * @param {string} key  "up", "down", "left" or "right"
- * @returns {string | null}
+ * @returns {string | undefined}
  */
 export function stepFrom(net, taken, name, key) {
   const here = net.boxes.get(name);
-  if (!here) return null;
-  const boxes = [...net.boxes.values()];
-  const beside = nearest(boxes, here, key);
-  if (beside || key === "left" || key === "right") return beside;
-  const isDown = key === "down";
-  const lines = [...((isDown ? net.from : net.into).get(here.stack ?? name) ?? [])].sort(
-    (a, b) => Number(a.kind === "loop") - Number(b.kind === "loop") || Number(taken.has(b)) - Number(taken.has(a)),
-  );
-  for (const line of lines) {
-    const found = net.boxes.get(isDown ? line.target : line.source);
-    const inside = found?.kind === "stack" ? boxes.find((box) => box.stack === found.name) : undefined;
-    if (found && found.kind !== "start" && found.kind !== "end") return (inside ?? found).name;
-  }
-  return null;
-}
-
-/**
- * The nearest box of the same row, or above or below in the same open stack.
- * @param {Box[]} boxes
- * @param {Box} here
- * @param {string} key
- */
-function nearest(boxes, here, key) {
-  const isSideways = key === "left" || key === "right";
-  const sign = key === "right" || key === "down" ? 1 : -1;
-  const distance = (/** @type {Box} */ box) => sign * (isSideways ? box.x - here.x : box.y - here.y);
-  const candidates = boxes.filter((box) => {
-    if (box === here || box.kind === "start" || box.kind === "end" || distance(box) <= 0) return false;
-    if (boxes.some((one) => one.stack === box.name)) return false; // the frame of an open stack
-    return isSideways
-      ? box.y < here.y + here.h && here.y < box.y + box.h
-      : here.stack && box.stack === here.stack && box.x === here.x;
-  });
-  return candidates.sort((a, b) => distance(a) - distance(b))[0]?.name ?? null;
+  if (!here) return undefined;
+  const all = [...net.boxes.values()];
+  const frames = new Set(all.map((box) => box.stack));
+  const boxes = all.filter((box) => isButton(box) && !frames.has(box.name));
+  const [isSideways, isOn] = [key === "left" || key === "right", key === "right" || key === "down"];
+  /** @param {Box} box */
+  const distance = (box) => (isOn ? 1 : -1) * (isSideways ? box.x - here.x : box.y - here.y);
+  /** @param {Box} box */
+  const isBeside = (box) =>
+    isSideways ? box.y < here.y + here.h && here.y < box.y + box.h : here.stack && box.stack === here.stack && box.x === here.x;
+  const [beside] = boxes.filter((box) => distance(box) > 0 && isBeside(box)).sort((a, b) => distance(a) - distance(b));
+  if (beside || isSideways) return beside?.name;
+  /** @param {EdgeLine} line */
+  const rank = (line) => (line.kind === "loop" ? 2 : taken.has(line) ? 0 : 1);
+  return ((isOn ? net.from : net.into).get(here.stack ?? name) ?? [])
+    .toSorted((a, b) => rank(a) - rank(b))
+    .map((line) => (isOn ? line.target : line.source))
+    .map((end) => boxes.find((box) => box.name === end || box.stack === end)?.name)
+    .find(Boolean);
 }

@@ -30,10 +30,10 @@ export function mayAct(name, { typing, lettersOff }) {
 
 /**
  * The command for a key among those of the screen and then of the shell.
- * @param {KeyCommand[][]} layers  the innermost first
+ * @param {KeyCommand[]} commands  the innermost first
  * @param {string} name
  */
-export const commandFor = (layers, name) => layers.flat().find((command) => command.keys.includes(name));
+export const commandFor = (commands, name) => commands.find((command) => command.keys.includes(name));
 
 /** How a key is shown. @param {string} key */
 export const keyLabel = (key) => ({ enter: "↵", left: "←", right: "→", up: "↑", down: "↓", "ctrl+enter": "ctrl ↵" })[key] ?? key;

@@ -1,18 +1,20 @@
 // What is shown of a node, in the graph and in the table: its look, its time, and a few words about what it does.
 
+import { groupBy } from "./groups.js";
 import { lookOfNode } from "./statuses.js";
 import { cutMiddle, duration, number, plural, span, timeOfDay } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").NodeMark} NodeMark
  * @typedef {import("../shapes.js").NodeFacts} NodeFacts
- * @typedef {{ words: string, tone: import("./statuses.js").Tone }} Note
+ * @typedef {import("./statuses.js").Tone} Tone
+ * @typedef {{ words: string, tone: Tone }} Note
  *
  * @typedef {object} NodeView
  * @property {string} name
  * @property {import("./statuses.js").Look} look
  * @property {boolean} once  the node is not idempotent
- * @property {string} size  "×5" for a fan-out
+ * @property {string} size  " ×5" for a fan-out
  * @property {string} time
  * @property {Note[]} notes
  * @property {import("../shapes.js").ItemStatus[]} marks
@@ -37,25 +39,24 @@ export const DONE = new Set(["completed", "skipped"]);
  * @returns {NodeView}
  */
 export function viewNode(name, facts, mark, around) {
-  const look = lookOfNode(around.again ? undefined : mark);
-  const items = mark?.items;
+  const look = lookOfNode(mark);
+  const again = Boolean(around.again);
   return {
     name,
     look,
     once: facts?.idempotent === false,
-    size: items ? `×${number(items.all)}` : facts?.each ? "×N" : "",
-    time: around.again ? "" : timeOf(mark, around.now),
-    notes: notesOf(facts, mark, look, around),
-    marks: (!around.again && items?.marks) || [],
-    again: Boolean(around.again),
+    size: mark?.items ? ` ×${number(mark.items.all)}` : facts?.each ? " ×N" : "",
+    time: timeOf(mark, around.now),
+    notes: again ? [{ words: "runs again", tone: "rest" }] : notesOf(facts, mark, look, around),
+    marks: mark?.items?.marks ?? [],
+    again,
   };
 }
 
 /** @param {NodeMark | undefined} mark @param {number} now */
 function timeOf(mark, now) {
-  if (!mark) return "";
-  if (mark.status === "running" && !mark.crashed && mark.started_at) return duration(now - mark.started_at);
-  return mark.seconds || DONE.has(mark.status) ? duration(mark.seconds ?? 0) : "";
+  if (mark?.status === "running" && !mark.crashed && mark.started_at) return duration(now - mark.started_at);
+  return mark && (mark.seconds || DONE.has(mark.status)) ? duration(mark.seconds ?? 0) : "";
 }
 
 /**
@@ -65,27 +66,25 @@ function timeOf(mark, now) {
  * @param {Around} around
  * @returns {Note[]}
  */
-function notesOf(facts, mark, look, { now, again, chosen = [], loops, missing = 0 }) {
-  /** @type {(words: string) => Note[]} */
-  const quiet = (words) => [{ words, tone: "rest" }];
-  if (again) return quiet("runs again");
-  if (!mark) return quiet(facts?.asks ? "asks first" : missing ? `waits for ${missing}` : "not reached");
+function notesOf(facts, mark, look, around) {
+  /** @type {Tone} */
   const tone = look.tone === "done" ? "rest" : look.tone;
-  if (mark.items) return itemNotes(mark.items, mark, tone);
-  const counts = countsOf(mark);
-  if (DONE.has(mark.status)) {
-    const [first] = chosen;
-    if (first) return quiet(`${loops || mark.iteration > 1 ? `iteration ${mark.iteration} ` : ""}→ ${chosen.join(", ")}`);
-    if (mark.status === "skipped") return quiet(["skipped", ...counts].join(" · "));
-    return quiet(mark.iteration > 1 ? `${mark.iteration} iterations` : plural(Math.max(1, mark.tries ?? 1), "attempt"));
-  }
-  if (look.turns && counts.length) return [{ words: counts.join(" · "), tone }];
-  return [{ words: [waitOf(mark, now) ?? look.word, ...counts].join(" · "), tone }];
+  if (mark?.items) return itemNotes(mark.items, mark, tone);
+  const ahead = facts?.asks ? "asks first" : around.missing ? `waits for ${around.missing}` : look.word;
+  return [{ words: mark ? wordsOf(mark, look, around) : ahead, tone }];
 }
 
-/** The counts of a visit that are above 1. @param {NodeMark} mark */
-const countsOf = ({ iteration, execution, attempt }) =>
-  Object.entries({ iteration, execution, attempt }).flatMap(([word, count]) => (count > 1 ? [`${word} ${count}`] : []));
+/** @param {NodeMark} mark @param {import("./statuses.js").Look} look @param {Around} around */
+function wordsOf(mark, look, { now, chosen, loops }) {
+  const { status, iteration, execution, attempt, tries } = mark;
+  const counts = Object.entries({ iteration, execution, attempt })
+    .filter(([, count]) => count > 1)
+    .map((count) => count.join(" "));
+  if (chosen?.length && DONE.has(status))
+    return `${loops || iteration > 1 ? `iteration ${iteration} ` : ""}→ ${chosen.join(", ")}`;
+  if (status === "completed") return iteration > 1 ? `${iteration} iterations` : plural(tries || 1, "attempt");
+  return [...(look.turns && counts.length ? [] : [waitOf(mark, now) ?? look.word]), ...counts].join(" · ");
+}
 
 /** What a node waits for; null if it does not wait. @param {NodeMark} mark @param {number} now */
 function waitOf({ waits_for: what, until }, now) {
@@ -96,19 +95,21 @@ function waitOf({ waits_for: what, until }, now) {
 }
 
 /**
+ * Failures first: there is room for two or three counts.
  * @param {import("../shapes.js").ItemMarks} items
  * @param {NodeMark} mark
- * @param {import("./statuses.js").Tone} tone
- * @returns {Note[]}
+ * @param {Tone} tone
  */
-function itemNotes(items, mark, tone) {
-  /** @type {Note[]} */
-  const notes = [{ words: `${number(items.completed)} of ${number(items.all)}`, tone }];
-  if (items.failed) notes.push({ words: `${number(items.failed)} failed`, tone: "fail" });
-  if (items.running) notes.push({ words: `${number(items.running)} running`, tone: "accent" });
-  if (items.waiting) notes.push({ words: `${number(items.waiting)} waiting`, tone: "rest" });
-  if (notes.length === 1 && (mark.tries ?? 0) > 1) notes.push({ words: plural(mark.tries ?? 0, "attempt"), tone: "rest" });
-  return notes;
+function itemNotes({ all, completed, failed, running, waiting }, { tries = 0 }, tone) {
+  /** @type {(Note | false)[]} */
+  const notes = [
+    failed > 0 && { words: `${number(failed)} failed`, tone: "fail" },
+    { words: `${number(completed)} of ${number(all)}`, tone: tone === "fail" ? "rest" : tone },
+    running > 0 && { words: `${number(running)} running`, tone: "accent" },
+    waiting > 0 && { words: `${number(waiting)} waiting`, tone: "rest" },
+    completed === all && tries > 1 && { words: plural(tries, "attempt"), tone: "rest" },
+  ];
+  return notes.filter((note) => note !== false);
 }
 
 /**
@@ -117,13 +118,9 @@ function itemNotes(items, mark, tone) {
  * @returns {Note[]}
  */
 export function countNotes(looks) {
-  /** @type {Map<string, { count: number, tone: import("./statuses.js").Tone }>} */
-  const counts = new Map();
-  for (const { word, tone } of looks) {
-    counts.set(word, { count: (counts.get(word)?.count ?? 0) + 1, tone: tone === "done" ? "rest" : tone });
-  }
-  const sorted = [...counts].sort(([, a], [, b]) => b.count - a.count);
-  return sorted.map(([word, { count, tone }]) => ({ words: `${number(count)} ${word}`, tone }));
+  return [...groupBy(looks, (look) => look.word).values()]
+    .sort((a, b) => b.length - a.length)
+    .map((same) => ({ words: `${number(same.length)} ${same[0].word}`, tone: same[0].tone === "done" ? "rest" : same[0].tone }));
 }
 
 const [LETTER, DIGIT, ONCE] = [7.3, 6.6, 26];
@@ -135,15 +132,6 @@ const [LETTER, DIGIT, ONCE] = [7.3, 6.6, 26];
  * @param {number} width  of the box
  */
 export function fitName({ name, once, size, time }, width) {
-  const taken = 44 + (time ? time.length * DIGIT + 6 : 0) + (once ? ONCE : 0) + (size ? (size.length + 1) * LETTER : 0);
-  return cutMiddle(name, Math.max(5, Math.floor((width - taken) / LETTER)));
-}
-
-/**
- * Everything about a node in one sentence, for those who do not see the drawing.
- * @param {NodeView} view
- */
-export function tellNode({ name, look, once, size, time, notes }) {
-  const words = notes.map((note) => note.words).filter((note) => note !== look.word);
-  return [size ? `${name} ${size}` : name, look.word, ...words, time, once && "not idempotent"].filter(Boolean).join(", ");
+  const room = width - 44 - (time ? time.length * DIGIT + 6 : 0) - (once ? ONCE : 0);
+  return cutMiddle(name, Math.max(5, Math.floor(room / LETTER) - size.length)) + size;
 }

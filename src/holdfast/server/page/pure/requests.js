@@ -1,7 +1,7 @@
 // Requests that were asked for and not carried out yet, and the last one that was refused, in words.
 
 import { VERBS } from "./actions.js";
-import { age } from "./words.js";
+import { agoWords } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").RunRequest} RunRequest
@@ -65,6 +65,3 @@ function whyLate({ flow, held_by }, lacksWorker) {
 
 /** @param {string} verb */
 const nameOf = (verb) => VERBS[verb] ?? verb.charAt(0).toUpperCase() + verb.slice(1);
-
-/** @param {number} seconds */
-const agoWords = (seconds) => (age(seconds) === "now" ? "now" : `${age(seconds)} ago`);

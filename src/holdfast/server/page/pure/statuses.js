@@ -35,6 +35,9 @@ export const STATUS_ORDER = /** @type {const} */ ([
   "cancelled",
 ]);
 
+/** How many runs there are; null if that is not known yet. @param {import("../shapes.js").Board | null} board */
+export const countAll = (board) => board && Object.values(board.counts).reduce((sum, count) => sum + count, 0);
+
 /**
  * How a run looks. A crash and an open question are facts beside the status, and outrank its plain look.
  * @param {{ status: string, crashed?: boolean, asks?: number, remedy?: { verb: string } | null }} run

@@ -23,6 +23,9 @@ export function age(seconds) {
   return seconds < 99.5 ? `${Math.round(seconds)} s` : coarse(seconds);
 }
 
+/** How long ago something was, in a sentence: "now", "31 s ago". @param {number} seconds */
+export const agoWords = (seconds) => (seconds < 1.5 ? "now" : `${age(seconds)} ago`);
+
 /**
  * A length with its second unit, as the label of folded time: "74 s", "3 min", "2 h 26 min", "3 d 4 h".
  * @param {number} seconds
@@ -142,7 +145,7 @@ export function markNames(text, names) {
  * @returns {string[]}
  */
 export function nodesIn(sentence) {
-  const found = sentence.matchAll(/\bnode ([\w-]+)|^([\w-]+) (?:asks:|waits|is retried|sleeps|did not)/g);
+  const found = sentence.matchAll(/\b(?:node|crashed in|now in) ([\w-]+)|^([\w-]+) (?:asks:|waits|is retried|sleeps|did not)/g);
   return [...found].map((one) => one[1] ?? one[2]);
 }
 

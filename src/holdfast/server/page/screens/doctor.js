@@ -2,17 +2,20 @@
 // button that helps.
 
 import { actionFor, mayOperate } from "../pure/actions.js";
-import { findingsInWords, groupFindings, lookOfFinding } from "../pure/findings.js";
+import { checksOf, findingsInWords, groupFindings, lookOfFinding } from "../pure/findings.js";
 import { formatFragment } from "../pure/fragments.js";
-import { age, instant, markNames, nodesIn, plural } from "../pure/words.js";
+import { countAll } from "../pure/statuses.js";
+import { agoWords, instant, markNames, nodesIn, plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCommand } from "../parts/command.js";
 import { afterWait, createSkeleton } from "../parts/skeleton.js";
+import { createSlot } from "../parts/slot.js";
 import { createStatus } from "../parts/status.js";
 import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
 
 /**
  * @typedef {import("../shapes.js").Finding} Finding
+ * @typedef {import("../shapes.js").StoreCheck} StoreCheck
  * @typedef {import("../shell/app.js").App} App
  */
 
@@ -28,7 +31,10 @@ export function createDoctorScreen(app) {
   const problem = createBanner();
   const problems = createFindings(app, "Problems", "cannot continue by themselves");
   const waits = createFindings(app, "Wait for an answer", "in good order; a person or a program has to answer");
-  const store = createStoreList();
+  const store = createSlot("store-health panel", (/** @type {StoreCheck[]} */ checks) => [
+    element("h2", {}, "Store"),
+    element("ul", {}, ...checks.map(createCheck)),
+  ]);
   const content = element("div", { class: "doctor-content" });
   const head = element(
     "div",
@@ -37,10 +43,8 @@ export function createDoctorScreen(app) {
     examined,
     again,
   );
-  const host = element("main", { class: "screen doctor", tabindex: "-1" }, head, problem.element, content);
-  /** @type {{ examined_at: number, problems: Finding[] } | null} */
+  /** @type {{ examined_at: number, problems: Finding[], store: StoreCheck[] } | null} */
   let shown = null;
-  let stopTicks = () => {};
 
   /** @param {boolean} anew */
   async function load(anew) {
@@ -60,24 +64,21 @@ export function createDoctorScreen(app) {
     if (!shown) return;
     const groups = groupFindings(shown.problems);
     setText(summary, findingsInWords(groups));
-    const ago = age(app.clock.now() - shown.examined_at);
-    setText(examined, `Examined ${ago === "now" ? ago : `${ago} ago`}`);
+    const runs = countAll(app.feed.board());
+    const counted = runs === null ? "" : `, ${plural(runs, "run")}`;
+    setText(examined, `Examined ${agoWords(app.clock.now() - shown.examined_at)}${counted}`);
     problems.update(groups.problems);
     waits.update(groups.waits);
-    store.update(groups.store);
+    store.update(checksOf(shown.store, groups.store));
   }
 
   return {
-    element: host,
+    element: element("main", { class: "screen doctor", tabindex: "-1" }, head, problem.element, content),
     title: () => "Doctor",
     keys: [],
-    show() {
-      stopTicks();
-      stopTicks = app.clock.onTick(draw);
-      void load(false);
-    },
-    hide: () => stopTicks(),
-    changed() {},
+    show: () => void load(false),
+    changed: draw,
+    tick: draw,
   };
 }
 
@@ -165,18 +166,11 @@ function createFinding(app) {
   };
 }
 
-/** @returns {import("../shell/elements.js").Part<Finding[]>} */
-function createStoreList() {
-  const [list, well] = [element("ul", {}), createStatus()];
-  return {
-    element: element("section", { class: "panel store-health" }, element("h2", {}, "Store"), well.element, list),
-    update(found) {
-      well.update(
-        found.length
-          ? { word: plural(found.length, "fault"), glyph: "warning", tone: "fail" }
-          : { word: "nothing found", glyph: "completed", tone: "done" },
-      );
-      list.replaceChildren(...found.map((one) => element("li", { dir: "auto" }, one.reason)));
-    },
-  };
-}
+/** @param {StoreCheck} check */
+const createCheck = ({ title, detail, fault }) =>
+  element(
+    "li",
+    { "data-tone": fault ? "fail" : "done" },
+    glyph(fault ? "warning" : "completed"),
+    element("div", { dir: "auto" }, title, element("p", { class: "hint" }, fault || detail)),
+  );

@@ -2,7 +2,6 @@
 // the same place in time.
 
 import { formatFragment, withQuery } from "../pure/fragments.js";
-import { nodesInOrder } from "../pure/graph_views.js";
 import { placeAt } from "../pure/run_choices.js";
 import { plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
@@ -64,11 +63,9 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     graphFault.update(fault && faultBanner(fault, place, again, go));
     timelineFault.update(problems.timeline ? problemBanner(problems.timeline, again) : null);
     const isPast = place.at !== undefined;
+    setText(note, isPast ? `as it was at @${place.at}` : geometry ? tellGraph(geometry) : "");
     body.hidden = !geometry || !picture;
     if (!geometry || !picture) return;
-    const loops = geometry.lines.filter((/** @type {{ kind: string }} */ line) => line.kind === "loop").length;
-    const size = plural(Object.keys(geometry.nodes).length, "node") + (loops ? `, ${plural(loops, "loop")}` : "");
-    setText(note, isPast ? `as it was at @${place.at}` : size);
     const then = isPast ? picture.at : now;
     // Events that change nothing here, and chunks, cost nothing; running times move on with the seconds.
     const isSame = (/** @type {unknown} */ one, /** @type {number} */ number) => one === drawn[number];
@@ -90,7 +87,7 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     story.update({ timeline: times, now });
     timeline.update({
       timeline: times,
-      nodes: nodesInOrder(geometry).map((name) => ({
+      nodes: Object.keys(geometry.nodes).map((name) => ({
         name,
         mark: nodes[name],
         once: geometry.nodes[name]?.idempotent === false,
@@ -102,6 +99,12 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
   }
 
   return { graph: graphPane, timeline: timelinePane, tools: timeline.tools, update };
+}
+
+/** "6 nodes, 1 loop" @param {import("../shapes.js").FlowPicture} picture */
+function tellGraph({ nodes, lines }) {
+  const loops = lines.filter((line) => line.badge).length;
+  return plural(Object.keys(nodes).length, "node") + (loops ? `, ${plural(loops, "loop")}` : "");
 }
 
 /**

@@ -4,7 +4,7 @@ import { actionOfRow, mayOperate } from "../pure/actions.js";
 import { filterParameters, meetsFilters } from "../pure/filters.js";
 import { formatQuery } from "../pure/fragments.js";
 import { beginList, extendList, receiveRow, releaseFresh } from "../pure/rows.js";
-import { lookOfRun } from "../pure/statuses.js";
+import { countAll, lookOfRun } from "../pure/statuses.js";
 import { shownWords, timeOfDay } from "../pure/words.js";
 import { connectionBanner, createBanner, problemBanner } from "../parts/banner.js";
 import { createCountTabs, tabsFor } from "../parts/count_tabs.js";
@@ -12,7 +12,7 @@ import { createFilters } from "../parts/filters.js";
 import { createFirstStart } from "../parts/first_start.js";
 import { createNewPill } from "../parts/new_pill.js";
 import { createNoMatch } from "../parts/no_match.js";
-import { COLUMN_NAMES, columnsFor } from "../parts/run_columns.js";
+import { columnsFor, labelsOf } from "../parts/run_columns.js";
 import { afterWait, createSkeleton } from "../parts/skeleton.js";
 import { createSpark } from "../parts/spark.js";
 import { createTable } from "../parts/table.js";
@@ -35,28 +35,24 @@ const REFRESH_S = 5;
  * @returns {import("../shell/app.js").Screen}
  */
 export function createRunsScreen(app) {
-  const isLive = () => app.feed.connection().state === "live";
-  const view = createView(app, { isLive, more: loadMore, showFresh });
+  const view = createView(app, { more: loadMore, showFresh });
   /** @type {Place} */
   let place = { screen: "runs", query: {} };
   /** @type {RunList | null} */
   let list = null;
   /** The runs that the stream keeps up to date. */
   let covered = new Set();
-  let asked = "";
+  let asked = "never";
   let loading = new AbortController();
   let refreshedAt = 0;
-  let stopTicks = () => {};
 
   /** @param {Place} next */
   function show(next) {
     place = next;
     view.setPlace(place);
-    stopTicks();
-    stopTicks = app.clock.onTick(tick);
     const parameters = filterParameters(place.query, app.clock.now());
-    if (formatQuery(parameters) !== asked || !list) void load(parameters);
-    else watch(parameters);
+    if (formatQuery(parameters) !== asked) void load(parameters);
+    else if (list) watch(parameters);
   }
 
   /** @param {import("../pure/fragments.js").Query} parameters */
@@ -70,6 +66,7 @@ export function createRunsScreen(app) {
     if (own.signal.aborted || !answer) return;
     if (!answer.ok) {
       list = null;
+      asked = "failed";
       return view.showProblem(answer.problem, () => void load(parameters));
     }
     list = beginList(answer.value);
@@ -134,7 +131,7 @@ export function createRunsScreen(app) {
   }
 
   function tick() {
-    if (isLive() && app.clock.now() - refreshedAt >= REFRESH_S) void refresh();
+    if (app.feed.isLive() && app.clock.now() - refreshedAt >= REFRESH_S) void refresh();
     draw();
   }
 
@@ -147,8 +144,8 @@ export function createRunsScreen(app) {
     title: () => "Runs",
     keys: view.keys,
     show,
-    hide: () => stopTicks(),
-    changed: () => {
+    tick,
+    changed() {
       view.showBoard();
       draw();
     },
@@ -158,9 +155,9 @@ export function createRunsScreen(app) {
 /**
  * The elements of the screen, and how they show what the screen knows.
  * @param {App} app
- * @param {{ isLive: () => boolean, more: () => void, showFresh: () => void }} acts
+ * @param {{ more: () => void, showFresh: () => void }} acts
  */
-function createView(app, { isLive, more, showFresh }) {
+function createView(app, { more, showFresh }) {
   /** @type {Place} */
   let place = { screen: "runs", query: {} };
   /** @type {Row[]} */
@@ -171,17 +168,18 @@ function createView(app, { isLive, more, showFresh }) {
     choicesFrom(app, () => rows),
     app.router.go,
   );
+  const columns = columnsFor(app);
   const pill = createNewPill(showFresh);
   const [shown, updated] = [element("p", { class: "shown" }), element("p", { class: "updated" })];
   const banner = createBanner();
   const problem = createBanner();
-  const table = createTable({ caption: "Runs, newest first", columns: columnsFor(app, isLive), keyOf: (row) => row.id, open });
-  const moreButton = button("button more", more);
+  const table = createTable({ caption: "Runs, newest first", columns, keyOf: (row) => row.id, open });
+  const moreButton = button("button more", more, `Show ${PAGE} more`);
   const content = element("div", { class: "runs-content" });
   /** @type {import("../pure/keys.js").KeyCommand[]} */
   const keys = [
-    { keys: ["j", "k"], words: "move", hint: true, act: (key) => table.move(key === "j" ? 1 : -1) },
-    { keys: ["down", "up"], words: "move", act: (key) => table.move(key === "down" ? 1 : -1) },
+    { keys: ["j", "k"], words: "move", hint: true, act: move },
+    { keys: ["down", "up"], words: "move", act: move },
     { keys: ["enter"], words: "open", hint: true, act: () => withCurrent(open) },
     { keys: ["a"], words: "act", hint: true, act: () => withCurrent(act) },
     { keys: ["/"], words: "find", hint: true, act: () => app.focusSearch() },
@@ -200,6 +198,11 @@ function createView(app, { isLive, more, showFresh }) {
     content,
     foot,
   );
+
+  /** @param {string} key */
+  function move(key) {
+    table.move(key === "j" || key === "down" ? 1 : -1);
+  }
 
   /** @param {Row} row */
   function open(row) {
@@ -250,8 +253,12 @@ function createView(app, { isLive, more, showFresh }) {
     showLoading() {
       problem.update(null);
       pill.update(0);
-      setText(shown, "");
-      fill("loading", () => [createSkeleton(15, COLUMN_NAMES)]);
+      fill("loading", () => [
+        createSkeleton(
+          15,
+          columns.map((column) => column.name),
+        ),
+      ]);
     },
     /** @param {import("../shapes.js").Problem} found @param {() => void} again */
     showProblem(found, again) {
@@ -269,13 +276,12 @@ function createView(app, { isLive, more, showFresh }) {
       table.update(rows);
       pill.update(list.fresh.length);
       moreButton.hidden = !list.next;
-      setText(moreButton, `Show ${PAGE} more`);
-      const total = filtered ? null : tabsFor(app.feed.board(), {})[0].count;
+      const total = filtered ? null : countAll(app.feed.board());
       setText(shown, shownWords(rows.length, total));
       const connection = app.feed.connection();
       const since = timeOfDay(connection.heardAt);
       banner.update(connectionBanner(connection, { now: Date.now() / 1000, since, retry: app.feed.retry }));
-      setText(updated, `Updated ${isLive() ? timeOfDay(app.clock.now()) : since}`);
+      setText(updated, `Updated ${app.feed.isLive() ? timeOfDay(app.clock.now()) : since}`);
     },
   };
 }
@@ -295,14 +301,10 @@ function choicesFrom(app, rows) {
       .map((value) => ({ value, words: value }));
   return {
     flows: () => choices([...app.meta().flows, ...rows().map((row) => row.flow)]),
-    labels: () => choices(rows().flatMap((row) => Object.entries(row.labels).map((pair) => pair.join("=")))),
+    labels: () => choices(rows().flatMap(labelsOf)),
     async queues() {
       const answer = await app.api.get("queues");
-      return choices(
-        answer.ok
-          ? answer.value.queues.map((/** @type {{ name: string }} */ queue) => queue.name)
-          : rows().map((row) => row.queue),
-      );
+      return choices(answer.ok ? answer.value.queues.map((/** @type {{ name: string }} */ queue) => queue.name) : []);
     },
   };
 }

@@ -15,7 +15,5 @@ export function createUnknownScreen() {
     title: () => "Not found",
     keys: [],
     show() {},
-    hide() {},
-    changed() {},
   };
 }

@@ -1,5 +1,6 @@
-// Requests to the server. Problems are values, not exceptions: every caller has to say what it shows for one. An expired token is
-// the exception to that: the request waits until the reader has given another, and is then sent again, so that nothing is lost.
+// Requests to the server. Problems are values, not exceptions: every caller has to say what it shows for one. Two are handled
+// here: with an expired token the request waits until the reader has given another, and with too many requests as long as the
+// server says. It is then sent again, so that nothing is lost.
 
 import { formatQuery } from "../pure/fragments.js";
 
@@ -31,9 +32,10 @@ import { formatQuery } from "../pure/fragments.js";
 /**
  * @param {() => string | null} token
  * @param {(problem: Problem) => Promise<void>} renewToken  asks the reader for a token, and resolves when there is one
+ * @param {(problem: Problem, seconds: number) => Promise<void>} waitAsTold  says that the server is busy, and waits
  * @returns {Api}
  */
-export function createApi(token, renewToken) {
+export function createApi(token, renewToken, waitAsTold) {
   const base = new URL("api/v1/", document.baseURI);
 
   /**
@@ -54,8 +56,9 @@ export function createApi(token, renewToken) {
       }
       if (response.ok || response.status === 304) return response;
       const refused = await readProblem(response);
-      if (response.status !== 401) return refused;
-      if (used === token()) await renewToken(refused.problem);
+      if (response.status === 429) await waitAsTold(refused.problem, refused.retryAfter || 1);
+      else if (response.status !== 401) return refused;
+      else if (used === token()) await renewToken(refused.problem);
     }
   }
 

@@ -27,9 +27,11 @@ export interface Screen {
   /** Show a place; also called when only the query of the place has changed. */
   show: (place: Place) => void;
   /** Stop everything that costs something while the screen is not seen. */
-  hide: () => void;
-  /** The board or the connection has changed. */
-  changed: () => void;
+  hide?: () => void;
+  /** The board, the connection or who asks has changed. */
+  changed?: () => void;
+  /** A second has passed. */
+  tick?: () => void;
 }
 
 export type CreateScreen = (app: App) => Screen;

@@ -61,6 +61,18 @@ export function glyph(name, look = "") {
 export const button = (look, act, ...children) => element("button", { type: "button", class: look, onclick: act }, ...children);
 
 /**
+ * Make a button that is a glyph; its words are heard, and seen as a tooltip.
+ * @param {import("../pure/glyphs.js").GlyphName} name
+ * @param {string} words
+ * @param {(event: MouseEvent) => void} act
+ */
+export const iconButton = (name, words, act) =>
+  element("button", { type: "button", class: "icon-button", title: words, "aria-label": words, onclick: act }, glyph(name));
+
+/** The attributes of a field for names and ids, which browsers should not correct. */
+export const PLAIN_TEXT = { type: "text", autocomplete: "off", spellcheck: "false" };
+
+/**
  * @template {Element} Made
  * @param {Made} made
  * @param {Attributes} attributes
@@ -83,9 +95,9 @@ function furnish(made, attributes, children) {
  * @param {string | number | boolean | null | undefined} value
  */
 export function setAttribute(of, name, value) {
+  const text = value === true ? "" : String(value);
   if (value === false || value === null || value === undefined) of.removeAttribute(name);
-  else if (of.getAttribute(name) !== String(value === true ? "" : value))
-    of.setAttribute(name, String(value === true ? "" : value));
+  else if (of.getAttribute(name) !== text) of.setAttribute(name, text);
 }
 
 /**

@@ -17,6 +17,7 @@ import { followLive } from "./live.js";
  * @typedef {object} Feed
  * @property {() => Board | null} board
  * @property {() => Connection} connection
+ * @property {() => boolean} isLive
  * @property {(filters: import("../pure/fragments.js").Query, listener: RowListener | null) => void} watch
  * @property {() => void} retry
  */
@@ -63,6 +64,7 @@ export function createFeed(api, onChange, onReturn) {
   return {
     board: () => board,
     connection: () => connection,
+    isLive: () => connection.state === "live",
     retry: () => stream?.retry(),
     watch(filters, listener) {
       const wanted = `live?${formatQuery(listener ? filters : ALONE)}`;

@@ -1,7 +1,8 @@
 // The keyboard: one listener for the whole page. A screen gives its keys when it is shown; "?" lists them all.
 
 import { commandFor, keyLabel, mayAct, nameOfKey } from "../pure/keys.js";
-import { button, element, glyph } from "./elements.js";
+import { openDialog } from "./dialogs.js";
+import { element, iconButton } from "./elements.js";
 
 /**
  * @typedef {import("../pure/keys.js").KeyCommand} KeyCommand
@@ -9,6 +10,7 @@ import { button, element, glyph } from "./elements.js";
  */
 
 const OFF = "holdfast.letters-off";
+const areLettersOff = () => localStorage.getItem(OFF) === "yes";
 
 /**
  * @param {KeyCommand[]} shellKeys
@@ -17,14 +19,14 @@ const OFF = "holdfast.letters-off";
 export function createKeyboard(shellKeys) {
   /** @type {KeyCommand[]} */
   let screenKeys = [];
-  const shell = [...shellKeys, { keys: ["?"], words: "all keys", hint: true, act: () => openList([screenKeys, shell]) }];
+  const shell = [...shellKeys, { keys: ["?"], words: "all keys", hint: true, act: () => openList([...screenKeys, ...shell]) }];
   document.addEventListener("keydown", (event) => {
     const name = nameOfKey(event);
-    const where = { typing: isField(event.target), lettersOff: localStorage.getItem(OFF) === "yes" };
+    const where = { typing: isField(event.target), lettersOff: areLettersOff() };
     // A dialog has keys of its own, and Enter belongs to the button or link that has the focus.
     if (event.defaultPrevented || event.isComposing || document.querySelector("dialog[open]")) return;
     if (name === "enter" && event.target instanceof HTMLElement && event.target.closest("a, button, summary")) return;
-    const command = mayAct(name, where) ? commandFor([screenKeys, shell], name) : undefined;
+    const command = mayAct(name, where) ? commandFor([...screenKeys, ...shell], name) : undefined;
     if (!command) return;
     event.preventDefault();
     command.act(name);
@@ -57,21 +59,21 @@ export function keyHints(commands) {
 /** @param {string[]} keys */
 const keycaps = (keys) => keys.map((key) => element("kbd", {}, keyLabel(key)));
 
-/** @param {KeyCommand[][]} layers */
-function openList(layers) {
-  const rows = layers
-    .flat()
-    .map((command) => element("tr", {}, element("td", {}, ...keycaps(command.keys)), element("td", {}, command.words)));
-  const letters = element("input", { type: "checkbox", checked: localStorage.getItem(OFF) !== "yes" });
-  letters.addEventListener("change", () => localStorage.setItem(OFF, letters.checked ? "no" : "yes"));
-  const close = button("icon-button", () => dialog.close(), glyph("close"), element("span", { class: "unseen" }, "Close"));
-  const dialog = element(
-    "dialog",
-    { class: "dialog keys", "aria-labelledby": "keys-title", onclose: () => dialog.remove() },
-    element("header", {}, element("h2", { id: "keys-title" }, "Keys"), close),
+/** @param {KeyCommand[]} commands */
+function openList(commands) {
+  const rows = commands.map((command) =>
+    element("tr", {}, element("td", {}, ...keycaps(command.keys)), element("td", {}, command.words)),
+  );
+  const letters = element("input", {
+    type: "checkbox",
+    checked: !areLettersOff(),
+    onchange: () => localStorage.setItem(OFF, letters.checked ? "no" : "yes"),
+  });
+  const dialog = openDialog(
+    "keys",
+    ["Keys"],
     element("table", {}, element("tbody", {}, ...rows)),
     element("label", { class: "check" }, letters, "Letters are keys"),
   );
-  document.body.append(dialog);
-  dialog.showModal();
+  dialog.querySelector("header")?.append(iconButton("close", "Close", () => dialog.close()));
 }

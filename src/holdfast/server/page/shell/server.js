@@ -5,7 +5,7 @@
  * @typedef {import("../shapes.js").Meta} Meta
  *
  * @typedef {object} Server
- * @property {() => Meta} meta
+ * @property {() => Meta | null} meta  null until the server has answered
  * @property {() => boolean} isNewer  another version answers than the one that sent this page
  * @property {() => Promise<import("../shapes.js").Problem | null>} ask
  */
@@ -21,10 +21,7 @@ export function createServer(api, clock, onChange) {
   let meta = null;
   let version = "";
   return {
-    meta() {
-      if (!meta) throw new Error("the server has not been asked yet");
-      return meta;
-    },
+    meta: () => meta,
     isNewer: () => meta !== null && meta.version !== version,
     async ask() {
       const askedAt = Date.now() / 1000;
