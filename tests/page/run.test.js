@@ -11,7 +11,7 @@ import {
   placeOfVisit,
   tabFor,
 } from "../../src/holdfast/server/page/pure/run_choices.js";
-import { appendTimeline, standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
+import { standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
 import { addChunk, addRecorded, beginText, isSame } from "../../src/holdfast/server/page/pure/streams.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../../src/holdfast/server/page/pure/visit_words.js";
 
@@ -228,24 +228,4 @@ test("a run that cannot be read says so, and offers the command that looks into 
     shown.commands.map((one) => one.command),
     ["holdfast verify"],
   );
-});
-
-test("the pages of a timeline are one timeline, which ends where the last page does", () => {
-  const page = (seq, next) => ({
-    seq: 9,
-    beginning: seq === 1 ? "forked" : "",
-    holders: [],
-    attempts: [{ seq }],
-    items: [],
-    waits: [],
-    acts: [],
-    forks: [],
-    next,
-  });
-  const whole = appendTimeline(page(1, 5), page(6, null));
-  assert.deepEqual(
-    whole.attempts.map((one) => one.seq),
-    [1, 6],
-  );
-  assert.deepEqual([whole.next, whole.beginning], [null, "forked"]);
 });

@@ -97,20 +97,3 @@ const compared = (a, b) => ({ screen: "compare", query: { a: [a], b: [b] } });
 
 /** A parent may name the checkpoint: "order-17@12". @param {string} parent */
 const runOf = (parent) => parent.split("@", 1)[0];
-
-/**
- * Two pages of a timeline as one.
- * @param {import("../shapes.js").Timeline} first
- * @param {import("../shapes.js").Timeline} next
- * @returns {import("../shapes.js").Timeline}
- */
-export const appendTimeline = (first, next) => ({
-  ...next,
-  beginning: first.beginning,
-  holders: [...first.holders, ...next.holders],
-  attempts: [...first.attempts, ...next.attempts],
-  items: [...first.items, ...next.items],
-  waits: [...first.waits, ...next.waits],
-  acts: [...first.acts, ...next.acts],
-  forks: first.forks,
-});

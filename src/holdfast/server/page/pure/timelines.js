@@ -33,21 +33,14 @@ const LISTS = /** @type {const} */ (["holders", "attempts", "items", "waits", "a
 export const SLACK_S = 0.001;
 
 /**
- * A timeline with a further part. With `from`, the part has everything that overlaps the time from there on, so that a long run
- * can be brought up to date by reading its end; without, it is the next page.
+ * A timeline with its next page.
  * @param {Timeline} known
- * @param {Timeline} part
- * @param {number} [from]
+ * @param {Timeline} page
  * @returns {Timeline}
  */
-export function joinTimelines(known, part, from) {
-  /** @type {any} */
-  const joined = { ...part, forks: part.forks.length ? part.forks : known.forks };
-  for (const list of LISTS) {
-    /** @type {any[]} */
-    const was = known[list];
-    joined[list] = [...was.filter((one) => from === undefined || (one.at ?? one.ended_at ?? Infinity) < from), ...part[list]];
-  }
+export function joinTimelines(known, page) {
+  const joined = { ...page, beginning: known.beginning, forks: known.forks };
+  for (const list of LISTS) joined[list] = /** @type {any[]} */ ([...known[list], ...page[list]]);
   return joined;
 }
 
