@@ -135,14 +135,29 @@ def watch_fast_run(bench: Bench) -> list[Figure]:
         with holdfast_server(url) as serving, open_browser() as browser:
             frames, rate, growth = _watch(browser, serving, place.folder, seconds)
     where = f"{EVENTS_PER_S} events/s for {seconds} s"
-    note = f"{rate:.0f} events/s; {len(frames):,} frames, p99 {sorted(frames)[int(len(frames) * 0.99)]:.0f} ms"
+    note = (
+        f"{rate:.0f} events/s; {len(frames):,} frames, p99 {sorted(frames)[int(len(frames) * 0.99)]:.0f} ms"
+    )
     return [
-        Figure(f"the longest frame of a run that is watched, {where}", "ms", [max(frames)], at_most(FRAME_MS), note=note),
-        Figure(f"growth of the page's memory from half-time to the end, {where}", "MB", [growth], at_most(GROWTH_MB)),
+        Figure(
+            f"the longest frame of a run that is watched, {where}",
+            "ms",
+            [max(frames)],
+            at_most(FRAME_MS),
+            note=note,
+        ),
+        Figure(
+            f"growth of the page's memory from half-time to the end, {where}",
+            "MB",
+            [growth],
+            at_most(GROWTH_MB),
+        ),
     ]
 
 
-def _watch(browser: Any, serving: ServerProcess, folder: Path, seconds: float) -> tuple[list[float], float, float]:
+def _watch(
+    browser: Any, serving: ServerProcess, folder: Path, seconds: float
+) -> tuple[list[float], float, float]:
     """Watch a run for a time. Returns the lengths of all frames, the events per second, and the growth of the memory."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
     command = [sys.executable, "-m", "holdfast.cli"]

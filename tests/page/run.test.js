@@ -161,15 +161,15 @@ test("what a crashed attempt left is listed", () => {
 test("a chunk that comes live and then with its event is in the text once", () => {
   let text = addChunk(addChunk(beginText(), { number: 1, value: "a" }), { number: 2, value: "b" });
   text = addChunk(text, { number: 2, value: "b" });
-  text = addRecorded(text, ["a", "b", "c"]);
+  text = addRecorded(text, 1, ["a", "b", "c"]);
   assert.deepEqual([text.text, text.count, text.recorded], ["abc", 3, 3]);
   assert.equal(addChunk(text, { number: 3, value: "c" }), text);
 });
 
 test("only the end of a long text is kept, and other values are JSON", () => {
-  const long = addRecorded(beginText(), ["x".repeat(500_000)]);
-  assert.deepEqual([long.text.length, long.isCut], [200_000, true]);
-  assert.equal(addRecorded(beginText(), [{ a: 1 }, "b"]).text, '{"a":1}\nb');
+  const long = addRecorded(beginText(), 1, ["x".repeat(500_000)]);
+  assert.deepEqual([long.text.length, long.isCut], [50_000, true]);
+  assert.equal(addRecorded(beginText(), 1, [{ a: 1 }, "b"]).text, '{"a":1}\nb');
 });
 
 test("chunks of another attempt or item are others", () => {

@@ -6,6 +6,7 @@ import { beginConnection } from "../pure/connection.js";
 import { applyEvent } from "../pure/node_states.js";
 import { lookOfRun } from "../pure/statuses.js";
 import { joinTimelines } from "../pure/timelines.js";
+import { oncePerFrame } from "../shell/frames.js";
 import { followLive } from "../shell/live.js";
 import { createReader } from "../shell/reader.js";
 
@@ -24,7 +25,7 @@ import { createReader } from "../shell/reader.js";
  */
 
 /** How long to wait between two readings of the same thing, in ms. The picture says most, and costs least. */
-const READ_MS = 1000;
+const RUN_READ_MS = 1000;
 const PICTURE_MS = 250;
 const FILES_MS = 5000;
 /** A crash leaves no event, nor does a request: they are asked for so often, in seconds. */
@@ -71,17 +72,8 @@ export function createRunData(app, run, heard) {
   /** Closed while the run is over. @type {import("../shell/live.js").Stream | null} */
   let stream = null;
   let stopped = false;
-  let waits = false;
 
-  /** Draw once a frame, however many events come. */
-  function changed() {
-    if (waits || stopped) return;
-    waits = true;
-    requestAnimationFrame(() => {
-      waits = false;
-      if (!stopped) heard.changed();
-    });
-  }
+  const changed = oncePerFrame(() => stopped || heard.changed());
 
   /** A larger run is read less often. */
   const attempts = () => known.timeline?.attempts.length ?? 0;
@@ -92,7 +84,7 @@ export function createRunData(app, run, heard) {
    * @param {() => Query} query
    * @param {(value: any, query: Query) => void} take
    */
-  const reader = (name, from, query, take, pause = () => READ_MS) =>
+  const reader = (name, from, query, take, pause = () => RUN_READ_MS) =>
     createReader(pause, async () => {
       const asked = query();
       const answer = await app.api.get(from(), asked);
@@ -113,7 +105,7 @@ export function createRunData(app, run, heard) {
       () => ({ id: [run] }),
       takeRow,
     ),
-    picture: reader("picture", of("picture"), placed, takePicture, () => Math.min(READ_MS, Math.max(PICTURE_MS, attempts()))),
+    picture: reader("picture", of("picture"), placed, takePicture, () => Math.min(RUN_READ_MS, Math.max(PICTURE_MS, attempts()))),
     run: reader("run", () => path, none, takeRun),
     places: reader("places", of("checkpoints"), () => ({ limit: ["1000"], after: [String(lastPlace)] }), takePlaces),
     timeline: reader(
@@ -121,7 +113,7 @@ export function createRunData(app, run, heard) {
       of("timeline"),
       () => ({ limit: ["5000"], after: [String(pages?.next ?? 0)] }),
       takeTimeline,
-      () => Math.max(READ_MS, attempts()),
+      () => Math.max(RUN_READ_MS, attempts()),
     ),
     requests: reader("requests", of("requests"), none, (value) => (known.requests = value.requests)),
     files: reader(
