@@ -11,7 +11,7 @@ import {
   placeOfVisit,
   tabFor,
 } from "../../src/holdfast/server/page/pure/run_choices.js";
-import { appendTimeline, standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
+import { standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
 import { addChunk, addRecorded, beginText, isSame } from "../../src/holdfast/server/page/pure/streams.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../../src/holdfast/server/page/pure/visit_words.js";
 
@@ -174,15 +174,15 @@ test("what a crashed attempt left is listed", () => {
 test("a chunk that comes live and then with its event is in the text once", () => {
   let text = addChunk(addChunk(beginText(), { number: 1, value: "a" }), { number: 2, value: "b" });
   text = addChunk(text, { number: 2, value: "b" });
-  text = addRecorded(text, ["a", "b", "c"]);
+  text = addRecorded(text, 1, ["a", "b", "c"]);
   assert.deepEqual([text.text, text.count, text.recorded], ["abc", 3, 3]);
   assert.equal(addChunk(text, { number: 3, value: "c" }), text);
 });
 
 test("only the end of a long text is kept, and other values are JSON", () => {
-  const long = addRecorded(beginText(), ["x".repeat(500_000)]);
-  assert.deepEqual([long.text.length, long.isCut], [200_000, true]);
-  assert.equal(addRecorded(beginText(), [{ a: 1 }, "b"]).text, '{"a":1}\nb');
+  const long = addRecorded(beginText(), 1, ["x".repeat(500_000)]);
+  assert.deepEqual([long.text.length, long.isCut], [50_000, true]);
+  assert.equal(addRecorded(beginText(), 1, [{ a: 1 }, "b"]).text, '{"a":1}\nb');
 });
 
 test("chunks of another attempt or item are others", () => {
@@ -241,24 +241,4 @@ test("a run that cannot be read says so, and offers the command that looks into 
     shown.commands.map((one) => one.command),
     ["holdfast verify"],
   );
-});
-
-test("the pages of a timeline are one timeline, which ends where the last page does", () => {
-  const page = (seq, next) => ({
-    seq: 9,
-    beginning: seq === 1 ? "forked" : "",
-    holders: [],
-    attempts: [{ seq }],
-    items: [],
-    waits: [],
-    acts: [],
-    forks: [],
-    next,
-  });
-  const whole = appendTimeline(page(1, 5), page(6, null));
-  assert.deepEqual(
-    whole.attempts.map((one) => one.seq),
-    [1, 6],
-  );
-  assert.deepEqual([whole.next, whole.beginning], [null, "forked"]);
 });

@@ -78,20 +78,3 @@ function factList({ run, picture, timeline }, facts, context) {
 
 /** @param {string} a @param {string} b @returns {import("./fragments.js").Place} */
 const compared = (a, b) => ({ screen: "compare", query: { a: [a], b: [b] } });
-
-/**
- * Two pages of a timeline as one.
- * @param {import("../shapes.js").Timeline} first
- * @param {import("../shapes.js").Timeline} next
- * @returns {import("../shapes.js").Timeline}
- */
-export const appendTimeline = (first, next) => ({
-  ...next,
-  beginning: first.beginning,
-  holders: [...first.holders, ...next.holders],
-  attempts: [...first.attempts, ...next.attempts],
-  items: [...first.items, ...next.items],
-  waits: [...first.waits, ...next.waits],
-  acts: [...first.acts, ...next.acts],
-  forks: first.forks,
-});
