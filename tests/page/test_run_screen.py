@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,29 +16,6 @@ import holdfast as hf
 
 ROOT = Path(__file__).parents[2]
 AXE = ROOT / "node_modules" / "axe-core" / "axe.min.js"
-WRITER = '''
-"""A text that is streamed until a file lets it end, and a list of numbers of which some fail."""
-import os
-import time
-
-import holdfast as hf
-
-graph = hf.Graph("writer")
-
-
-@graph.node
-def write(state, ctx):
-    for number in range(3):
-        ctx.emit(f"line {number} <b>bold</b>\\n")
-    while not os.path.exists(state["until"]):
-        time.sleep(0.02)
-    ctx.emit("the end")
-    return {"text": "done"}
-
-
-graph.chain(hf.START, write, hf.END)
-writer = graph.compile()
-'''
 
 
 @pytest.fixture(scope="module")
@@ -207,49 +183,6 @@ def test_a_read_token_sees_no_verb_and_why(tab, served):
     page.evaluate("location.hash = '#/runs/order-broken'")
     head(page).get_by_text("may read runs and not operate them").wait_for()
     assert head(page).locator(".acts .button").count() == 0
-
-
-@pytest.fixture
-def writing(serve, tmp_path):
-    """A server that executes runs that stream."""
-    (tmp_path / "writer.py").write_text(WRITER)
-    serving = serve("writer.py", folder=tmp_path)
-    yield serving
-    serving.stop()
-
-
-def start_run(serving, run_id: str) -> Path:
-    until = serving.folder / f"{run_id}.end"
-    subprocess.run(
-        [sys.executable, "-m", "holdfast.cli", "start", "writer.py", "--input", json.dumps({"until": str(until)}),
-         "--run-id", run_id, "--store", str(serving.store)],
-        check=True, cwd=serving.folder, capture_output=True, text=True,
-    )  # fmt: skip
-    return until
-
-
-def test_a_run_is_watched_to_its_end_while_it_streams(tab, writing):
-    until = start_run(writing, "w-1")
-    page = show(tab, writing, "w-1?tab=stream")
-    page.locator(".stream-text", has_text="line 2").wait_for()
-    assert page.locator("b").count() == 0
-    assert "live" in page.locator(".stream-badge").inner_text()
-    until.touch()
-    page.locator(".stream-text", has_text="the end").wait_for()
-    head(page).locator(".status-word", has_text="completed").wait_for()
-    page.locator(".graph-node", has_text="write").locator("svg").first.wait_for()
-    assert page.locator(".stream-text").inner_text().count("line 0") == 1
-
-
-def test_a_worker_that_is_killed_is_shown_with_the_next_one(tab, writing):
-    start_run(writing, "w-2")
-    page = show(tab, writing, "w-2")
-    page.locator(".timeline-held").wait_for()
-    head(page).locator(".status-word", has_text="running").wait_for()
-    writing.process.send_signal(signal.SIGKILL)
-    writing.process.communicate()
-    writing.restart("writer.py")
-    page.locator(".timeline-held", has_text="killed").wait_for(timeout=60_000)
 
 
 @pytest.mark.parametrize("width", [360, 800, 1100])

@@ -301,24 +301,19 @@ test("a loop of ten thousand rounds is drawn at once, with no more bars than pix
   assert.ok(performance.now() - began < 500);
 });
 
-test("a page is added, and the end of a timeline is replaced by what was read again", () => {
-  const first = timeline({ attempts: [bar(1, "a", 0, 1), bar(2, "b", 1, undefined)], acts: [{ seq: 1, at: 0, verb: "start" }] });
-  const next = timeline({ seq: 40, attempts: [bar(3, "c", 2, 3)] });
+test("the pages of a timeline are one timeline, which ends where the last page does", () => {
+  const first = timeline({
+    beginning: "forked",
+    next: 5,
+    attempts: [bar(1, "a", 0, 1)],
+    acts: [{ seq: 1, at: 0, verb: "start" }],
+  });
+  const whole = joinTimelines(first, timeline({ seq: 40, attempts: [bar(6, "b", 1, undefined)] }));
   assert.deepEqual(
-    joinTimelines(first, next).attempts.map((one) => one.seq),
-    [1, 2, 3],
+    whole.attempts.map((one) => one.seq),
+    [1, 6],
   );
-  const end = timeline({ seq: 40, attempts: [bar(2, "b", 1, 5), bar(3, "c", 5, undefined)] });
-  const joined = joinTimelines(first, end, 1.5);
-  assert.deepEqual(
-    joined.attempts.map((one) => [one.seq, one.ended_at]),
-    [
-      [1, 1],
-      [2, 5],
-      [3, undefined],
-    ],
-  );
-  assert.deepEqual([joined.seq, joined.acts.length], [40, 1]);
+  assert.deepEqual([whole.seq, whole.next, whole.beginning, whole.acts.length], [40, null, "forked", 1]);
 });
 
 test("time ends with the last event once nothing is open, and begins with what a fork took over", () => {

@@ -9,6 +9,7 @@ import { busyTimes, holderGaps, timelineRows, wholeTime } from "../pure/timeline
 import { visibleRows } from "../pure/windows.js";
 import { cutMiddle, instant } from "../pure/words.js";
 import { button, drawing, element, glyph, keepChildren, setAttribute, setText } from "../shell/elements.js";
+import { oncePerFrame } from "../shell/frames.js";
 
 /**
  * @typedef {import("../pure/timeline_shapes.js").Shape} Shape
@@ -142,21 +143,10 @@ export function createTimeline({ choose }) {
     });
     list.style.transform = `translateY(${seen.above}px)`;
     const drawn = shown.slice(seen.from, seen.to);
-    const first = drawn.some((row) => row.name === chosen) ? chosen : drawn[0]?.name;
-    drawRows(
-      drawn.map((row) => ({ row, chosen: row.name === chosen, first: row.name === first, shapes: rowShapes(row, on, now) })),
-    );
+    drawRows(drawn.map((row) => ({ row, chosen: row.name === chosen, shapes: rowShapes(row, on, now) })));
   }
 
-  let waits = false;
-  function drawSoon() {
-    if (waits) return;
-    waits = true;
-    requestAnimationFrame(() => {
-      waits = false;
-      draw();
-    });
-  }
+  const drawSoon = oncePerFrame(draw);
 
   /** @param {{ from: number, to: number } | null} next */
   function zoom(next) {
@@ -165,7 +155,6 @@ export function createTimeline({ choose }) {
   }
 
   new ResizeObserver(drawSoon).observe(host);
-  moveByArrows(list);
   host.addEventListener("dblclick", (event) => !isOnLabel(event) && zoom(null));
   onDrag(host, {
     mark(from, to) {
@@ -227,7 +216,7 @@ function createFold() {
   };
 }
 
-/** @typedef {{ row: TimelineRow, chosen: boolean, first: boolean, shapes: Shape[] }} DrawnRow */
+/** @typedef {{ row: TimelineRow, chosen: boolean, shapes: Shape[] }} DrawnRow */
 
 /**
  * @param {(choice: Choice) => void} choose
@@ -248,7 +237,7 @@ function createTimelineRow(choose) {
   const host = element("li", { class: "timeline-row" }, label, lane.element);
   return {
     element: host,
-    update({ row, chosen, first, shapes }) {
+    update({ row, chosen, shapes }) {
       name = row.name;
       if (row.look.glyph !== shownGlyph) mark.replaceChildren(glyph(row.look.glyph, row.look.turns ? "turns" : ""));
       shownGlyph = row.look.glyph;
@@ -259,7 +248,6 @@ function createTimelineRow(choose) {
       setText(word, ` ${row.look.word} `);
       setText(time, row.time);
       once.hidden = !row.once;
-      label.tabIndex = first ? 0 : -1;
       setAttribute(label, "aria-pressed", String(chosen));
       setAttribute(host, "data-chosen", chosen);
       setAttribute(host, "data-unreached", row.look.glyph === "unreached");
@@ -285,17 +273,6 @@ function drawLines(body, { timeline, now }) {
       detail,
     ]);
   body.replaceChildren(...cells.map((words) => element("tr", {}, ...words.map((word) => element("td", {}, word)))));
-}
-
-/** @param {HTMLElement} list */
-function moveByArrows(list) {
-  list.addEventListener("keydown", (event) => {
-    const row = /** @type {Element} */ (event.target).closest("li");
-    const next = event.key === "ArrowDown" ? row?.nextElementSibling : event.key === "ArrowUp" && row?.previousElementSibling;
-    if (!next) return;
-    event.preventDefault();
-    next.querySelector("button")?.focus();
-  });
 }
 
 /** @param {Event} event */

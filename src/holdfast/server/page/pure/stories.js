@@ -3,7 +3,18 @@
 
 import { LOOKS } from "./statuses.js";
 import { foldedGaps } from "./time_scale.js";
-import { SLACK_S, actWords, busyTimes, countWords, failsRun, holderName, isItem, isOpenPiece, wholeTime } from "./timelines.js";
+import {
+  SLACK_S,
+  actWords,
+  busyTimes,
+  countWords,
+  failsRun,
+  holderName,
+  isItem,
+  isOpenPiece,
+  pauseWords,
+  wholeTime,
+} from "./timelines.js";
 import { duration, number, span } from "./words.js";
 
 /**
@@ -66,7 +77,7 @@ function attemptEntry(bar, timeline) {
   const round = bar.iteration > 1 ? ` iteration ${bar.iteration}` : "";
   const which = round + (bar.attempt > 1 || bar.status === "failed" || bar.status === "crashed" ? ` attempt ${bar.attempt}` : "");
   const end = (ENDS[bar.status] ?? bar.status) + (failsRun(bar) ? ", run failed" : "");
-  const retry = bar.retry_at && bar.ended_at ? `, retried after ${span(bar.retry_at - bar.ended_at)}` : "";
+  const retry = bar.retry_at && bar.ended_at ? `, retried after ${pauseWords(bar.retry_at - bar.ended_at)}` : "";
   const spent = isOpenPiece(bar) ? "" : duration(at - bar.started_at);
   return {
     key: `attempt ${bar.seq}`,

@@ -1,7 +1,7 @@
 // Where the pieces of a timeline are drawn. Everything here becomes a list of shapes, in pixels from the left end of the lanes
 // and the top of their row; the part only keeps elements in step with them.
 
-import { actWords, barWords, countWords, failsRun, holderName, isItem, visitOf } from "./timelines.js";
+import { actWords, barWords, countWords, failsRun, holderName, isItem, visitOf, waitWords } from "./timelines.js";
 import { cutMiddle, duration, span } from "./words.js";
 
 /**
@@ -24,7 +24,12 @@ const BAR_PX = 16;
 const LANE_PX = 3;
 /** A narrower bar has no number. */
 const WORDS_PX = 18;
+/** A crashed attempt is at least so wide: nothing tells how long it ran after its last sign of life. */
+const TORN_PX = 20;
 const HELD_Y = 20;
+const LABEL_Y = HELD_Y - 8;
+/** How far a label may be from what it names. */
+const LABEL_OFF_PX = 80;
 
 /** About how wide a label is. @param {string} words */
 const wide = (words) => 6.3 * words.length;
@@ -128,7 +133,7 @@ function visibleBars(bars, scale, now) {
  * @returns {Shape[]}
  */
 function wholeBar({ bar, x, width: exact }, bars, now, next) {
-  const width = Math.max(3, exact);
+  const width = Math.max(bar.status === "crashed" ? TORN_PX : 3, exact);
   const words = width < WORDS_PX ? undefined : barWords(bar, bars).find((one) => wide(one) + 12 <= width);
   const shapes = [barShape(bar, now, { x, width, y: MIDDLE - BAR_PX / 2, height: BAR_PX, rx: 3 })];
   if (words) shapes.push(textShape(bar.seq, `bar-words ink-${toneOf(bar)}`, x + 7, MIDDLE + 4, words));
@@ -146,7 +151,7 @@ function wholeBar({ bar, x, width: exact }, bars, now, next) {
 function barShape(bar, now, box) {
   const spent = duration((bar.ended_at ?? now) - bar.started_at);
   const tip = `${isItem(bar) ? `item ${bar.item}, ` : ""}attempt ${bar.attempt}: ${bar.status}, ${spent}\n${bar.error ?? ""}`;
-  const isTorn = bar.status === "crashed" && box.height === BAR_PX && box.width >= 8; // where its process died
+  const isTorn = bar.status === "crashed" && box.height === BAR_PX; // where its process died
   const left = box.x + 3;
   const d = `M${left} ${box.y}h${box.width - 3}l-4 4 4 4-4 4 4 4H${left}q-3 0-3-3v-10q0-3 3-3z`;
   const about = { "data-visit": visitOf(bar), "data-item": bar.item ?? null, ...(isTorn ? { d } : box) };
@@ -164,7 +169,8 @@ function barShape(bar, now, box) {
 function waitShapes(wait, scale, now, y, isThin) {
   const found = spanOf(scale, wait.started_at, wait.ended_at ?? now);
   if (!found) return [];
-  const { seq, kind, item, reason } = wait;
+  const { seq, kind, item } = wait;
+  const reason = waitWords(wait);
   const key = `${kind} ${seq} ${item}`;
   const { x } = found;
   const end = x + found.width;
@@ -237,36 +243,35 @@ const HOLDER_ENDS = { died: "killed", drained: "drained", replaced: "replaced" }
  */
 export function heldShapes(holders, gaps, scale, now) {
   const shapes = gaps.flatMap((gap) => waitShapes(gap, scale, now, HELD_Y, true));
-  const labelY = HELD_Y - 8;
-  let free = -1; // where the label before ends
-  holders.forEach((holder, number) => {
+  const drawn = holders.flatMap((holder, number) => {
     const found = spanOf(scale, holder.started_at, holder.ended_at ?? now);
-    if (!found) return;
-    const { x } = found;
-    const width = Math.max(3, found.width);
-    const name = holderName(holder);
+    return found ? [{ ...found, holder, tookOver: holders[number - 1]?.end === "died" }] : [];
+  });
+  let free = 0; // where the label before ends
+  drawn.forEach(({ holder, x, width, tookOver }, number) => {
     const end = HOLDER_ENDS[holder.end ?? ""] ?? "";
-    const tip = `${name}, ${end}${end && ", "}${span((holder.ended_at ?? now) - holder.started_at)}`;
-    shapes.push(shape(holder.seq, "rect", "held", { x, y: HELD_Y - 3, width, height: 6, rx: 2 }, tip));
     const died = holder.end === "died";
-    const isInside = died && width >= wide(name + end) + 28;
-    const right = isInside
-      ? x + width - 14 - wide(end)
-      : number + 1 < holders.length
-        ? scale.xOf(holders[number + 1].started_at)
-        : 1e6;
-    const more = died || !end ? (holders[number - 1]?.end === "died" ? " took over" : "") : `, ${end}`;
-    const cut = cutMiddle(name, Math.max(1, Math.floor((right - x) / 6.3) - 1));
-    const words = [name + more, cut].find((one) => x >= free && x + wide(one) + 4 <= right && one.length > 3);
-    if (words) shapes.push(textShape(holder.seq, "words", x, labelY, words));
-    if (words) free = x + wide(words);
+    const right = x + Math.max(3, width);
+    const tip = [holder.holder, end, span((holder.ended_at ?? now) - holder.started_at)].filter(Boolean).join(", ");
+    shapes.push(shape(holder.seq, "rect", "held", { x, y: HELD_Y - 3, width: right - x, height: 6, rx: 2 }, tip));
+    const left = Math.max(x, free);
+    const room = (drawn[number + 1]?.x ?? Infinity) - left - (died ? wide(end) + 12 : 4);
+    const name = holderName(holder);
+    const whole = name + (end && !died ? `, ${end}` : tookOver ? " took over" : "");
+    const words =
+      left < x + LABEL_OFF_PX && [whole, name, cutMiddle(name, Math.floor(room / 6.3))].find((one) => wide(one) <= room);
+    if (words && words.length > 3) {
+      shapes.push(textShape(holder.seq, "words", left, LABEL_Y, words));
+      free = left + wide(words) + 6;
+    }
     if (!died) return;
-    const cross = x + width;
-    shapes.push(pathShape(holder.seq, "cross", `M${cross - 4} ${HELD_Y - 4}l8 8m0-8l-8 8`, tip));
-    const from = isInside ? cross - 10 : Math.max(cross, free) + 6;
-    if (from > cross + 40) return; // too far away to be read with its cross, which says it to the pointer
-    shapes.push(textShape(`end ${holder.seq}`, "words ask", from, labelY, end, isInside ? "end" : "start"));
-    free = isInside ? cross : from + wide(end);
+    shapes.push(pathShape(holder.seq, "cross", `M${right - 4} ${HELD_Y - 4}l8 8m0-8l-8 8`, tip));
+    const before = right - 8 - wide(end);
+    const from = before > free ? before : Math.max(right + 6, free);
+    // Too far away to be read with its cross, it is left to the pointer.
+    if (from > right + LABEL_OFF_PX) return;
+    shapes.push(textShape(`end ${holder.seq}`, "words ask", from, LABEL_Y, end));
+    free = from + wide(end) + 6;
   });
   return shapes;
 }

@@ -1,9 +1,19 @@
 // Run: one run, as it is now or as it was at a checkpoint. Everything on the screen shows the same place in time.
 
-import { VERBS, actionFor, mayOperate } from "../pure/actions.js";
+import { VERBS, mayOperate } from "../pure/actions.js";
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { actionsOf, askFor } from "../pure/run_actions.js";
-import { TABS, VIEWS, choiceIn, nextProblem, nodeOfInterest, placeAt, placeOfNode, placeOfVisit } from "../pure/run_choices.js";
+import {
+  TABS,
+  VIEWS,
+  choiceIn,
+  nextProblem,
+  nodeOfInterest,
+  placeAt,
+  placeOfNode,
+  placeOfVisit,
+  titled,
+} from "../pure/run_choices.js";
 import { standingOf } from "../pure/run_facts.js";
 import { timeOfDay } from "../pure/words.js";
 import { connectionBanner, createBanner, problemBanner } from "../parts/banner.js";
@@ -26,6 +36,8 @@ import { createRunDrawings } from "./run_drawings.js";
  * @typedef {import("../shell/app.js").App} App
  * @typedef {import("./run_data.js").RunData} RunData
  */
+
+const VERB_KEYS = { r: "resume", t: "retry", s: "skip", o: "fork" };
 
 /**
  * @param {App} app
@@ -86,12 +98,7 @@ export function createRunScreen(app) {
     const { run } = known;
     // A run is resumed and forked from a checkpoint; the place that is shown may be any event after it.
     const at = place.at && (known.checkpoints.findLast((one) => one.seq <= Number(place.at))?.seq ?? place.at);
-    if (verb === "answer") {
-      const remedy = run.remedies.find((one) => one.verb === verb);
-      const action = remedy && actionFor(run.id, remedy);
-      if (action) app.router.go(action.place);
-      return;
-    }
+    if (verb === "answer") return app.router.go({ screen: "questions", query: { run: [run.id] } });
     const asked = askFor({ ...run, asks: run.questions.length, failed: run.failed_node }, { verb, node, at });
     openPreview(app, { run: run.id, verb, ...asked, done });
   }
@@ -104,33 +111,27 @@ export function createRunScreen(app) {
     if (place.at !== undefined) app.router.go(placeAt(place, null));
   }
 
-  /** @param {string} verb */
-  const actOnNode = (verb) => act(verb, view.node());
+  function goToProblem() {
+    const node = nextProblem(data?.nodes() ?? {}, view.node());
+    if (node) app.router.go(withQuery(placeOfNode(place, node), { view: undefined }));
+  }
+
+  /** @param {string} tab */
+  const goToTab = (tab) => app.router.go(withQuery(place, { node: view.node() ?? undefined, tab, view: undefined }));
   return {
     element: view.element,
     title: () => place.run ?? "Run",
     keys: [
       { keys: ["left", "right"], words: "checkpoint", hint: true, act: (key) => view.step(key === "left" ? -1 : 1) },
       { keys: ["esc"], words: "now", hint: true, act: () => place.at !== undefined && app.router.go(placeAt(place, null)) },
-      {
-        keys: ["n"],
-        words: "next problem",
+      { keys: ["n"], words: "next problem", hint: true, act: goToProblem },
+      { keys: TABS.map((_, at) => String(at + 1)), words: "tab of the node", act: (key) => goToTab(TABS[Number(key) - 1]) },
+      ...Object.entries(VERB_KEYS).map(([key, verb]) => ({
+        keys: [key],
+        words: verb,
         hint: true,
-        act: () => {
-          const node = nextProblem(data?.nodes() ?? {}, view.node());
-          if (node) app.router.go(withQuery(placeOfNode(place, node), { view: undefined }));
-        },
-      },
-      {
-        keys: ["1", "2", "3", "4", "5", "6", "7"],
-        words: "tab of the node",
-        act: (key) =>
-          app.router.go(withQuery(place, { node: view.node() ?? undefined, tab: TABS[Number(key) - 1], view: undefined })),
-      },
-      { keys: ["r"], words: "resume", hint: true, act: () => actOnNode("resume") },
-      { keys: ["t"], words: "retry", hint: true, act: () => actOnNode("retry") },
-      { keys: ["s"], words: "skip", hint: true, act: () => actOnNode("skip") },
-      { keys: ["o"], words: "fork", hint: true, act: () => actOnNode("fork") },
+        act: () => act(verb, view.node()),
+      })),
     ],
     show,
     hide() {
@@ -175,91 +176,86 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     chooseIteration: (node, iteration) => go(placeOfVisit(placeOf(), node, [iteration, 1])),
     reshape,
   });
-  const panel = createPanel(app);
+  const [panel, log] = [createPanel(app), createLogView(app)];
   /** @type {Record<string, import("../shell/elements.js").Part<any>>} */
-  const views = { state: createStateView(app), log: createLogView(app), files: createFilesView(app) };
-  const content = element("div", { class: "run-view" });
-  const body = element(
-    "div",
-    { class: "run-body" },
-    drawings.graph,
-    element(
-      "div",
-      { class: "run-main" },
-      element("div", { class: "view-head" }, tabs.element, drawings.tools),
-      content,
-      panel.element,
-    ),
-  );
-  const loading = createSkeleton(8, ["c-status", "c-reason"]);
+  const views = { state: createStateView(app), log, files: createFilesView(app) };
+  const [content, loading] = [element("div", { class: "run-view" }), createSkeleton(8, ["c-status", "c-reason"])];
+  const head = element("div", { class: "view-head" }, tabs.element, drawings.tools);
+  const main = element("div", { class: "run-main" }, head, content, panel.element);
+  const body = element("div", { class: "run-body" }, drawings.graph, main);
+  const parts = [banner.element, problem.element, standing.element, bar.element, body, loading];
+  const host = element("main", { class: "screen run", tabindex: "-1" }, ...parts);
   loading.hidden = true;
-  const host = element(
-    "main",
-    { class: "screen run", tabindex: "-1" },
-    banner.element,
-    problem.element,
-    standing.element,
-    bar.element,
-    body,
-    loading,
-  );
-  /** @type {string | null} */
-  let chosen = null;
+  let [chosen, scrolledTo] = /** @type {(string | null)[]} */ ([null, null]);
   let [shownRun, shownAt, stopWaiting] = ["", "", () => {}];
-  /** @type {string | null} */
-  let scrolledTo = null;
 
-  /** @param {Place} place @param {RunData} data */
-  function update(place, data) {
-    const { known } = data;
-    const [now, isPast] = [app.clock.now(), place.at !== undefined];
-    const connection = data.connection();
+  /**
+   * Show what is known of the run; false if that is nothing yet.
+   * @param {Place} place
+   * @param {RunData} data
+   * @param {unknown} about
+   */
+  function showBanners(place, { known, connection: connected }, about) {
+    const connection = connected();
     const since = timeOfDay(connection.heardAt);
     banner.update(connectionBanner(connection, { now: Date.now() / 1000, since, retry }));
     const failed = known.problems.run ?? known.problems.row ?? null;
     problem.update(failed && runBanner(failed, again, go));
-    const about =
-      known.run ?? (known.row && { ...known.row, remedies: known.row.remedy ? [known.row.remedy] : [], questions: [] });
     // While the same run is read again, it stays as it was.
     if (!about && !failed && shownRun === place.run) return;
-    for (const part of [standing.element, bar.element, body]) part.hidden = !about;
+    standing.element.hidden = !about;
+    bar.element.hidden = body.hidden = !about || Boolean(failed && !known.picture); // what cannot be read is said once
     stopWaiting();
-    if (!about) stopWaiting = failed ? () => {} : afterWait(() => (loading.hidden = false));
+    if (!about && !failed) stopWaiting = afterWait(() => (loading.hidden = false));
     loading.hidden = true;
+  }
+
+  /** @param {Place} place @param {RunData} data */
+  function update(place, data) {
+    const { known } = data;
+    const { row } = known;
+    const about = known.run ?? (row && { ...row, remedies: row.remedy ? [row.remedy] : [], questions: [] });
+    showBanners(place, data, about);
     if (!about) return;
     shownRun = place.run ?? "";
+    const [now, isPast, isLive] = [app.clock.now(), place.at !== undefined, data.connection().state === "live"];
     const operates = mayOperate(app.meta().role);
-    const isLive = connection.state === "live";
     const acts = { ...about, asks: about.questions.length, failed: known.run?.failed_node ?? null };
     standing.update({
-      ...standingOf(known, { now, isLive, operates }),
+      ...standingOf(known, { now, isLive, readOnly: operates ? "" : app.meta().name }),
       // Of a run that cannot be read, nothing is known that could be done.
       actions: operates && known.run ? actionsOf(acts, isPast) : { shown: [], more: [] },
     });
     requests.update({ requests: known.requests, run: about, now });
-    const end = { seq: known.row?.seq ?? about.seq, at: known.row?.updated_at ?? about.updated_at };
-    bar.element.hidden = !known.checkpoints.length;
+    const end = { seq: row?.seq ?? about.seq, at: row?.updated_at ?? about.updated_at };
+    bar.element.hidden ||= !known.checkpoints.length;
     bar.update({ checkpoints: known.checkpoints, end, at: place.at ?? null, live: isLive, operates });
-    const nodes = data.nodes();
-    const choice = choiceIn(place);
-    const maker = isPast ? known.checkpoints.findLast((one) => one.seq <= Number(place.at))?.node : null;
+    const [nodes, choice] = [data.nodes(), choiceIn(place)];
+    choose(place, data, choice.node);
+    drawings.update({ known, nodes, place, chosen, now, again });
+    showView(place, choice, data, end.seq);
+    const mark = nodes[chosen ?? ""];
+    if (!known.problems.run) panel.update({ place, node: chosen, mark, checkpoints: known.checkpoints, end: end.seq });
+    panel.element.hidden = Boolean(known.problems.run);
+  }
+
+  /**
+   * Choose the node of the panel: the one in the fragment, the one that made the checkpoint, or what wants to be looked at.
+   * @param {Place} place
+   * @param {RunData} data
+   * @param {string | null} node
+   */
+  function choose(place, data, node) {
+    const { at } = place;
+    const maker = at === undefined ? null : data.known.checkpoints.findLast((one) => one.seq <= at)?.node;
     // Without a choice, the panel follows the run, but not under the pointer.
     const where = formatFragment({ ...place, query: {} });
     const isLookedAt = where === shownAt && chosen !== null && panel.element.matches(":hover, :focus-within");
     shownAt = where;
-    chosen = choice.node ?? maker ?? (isLookedAt ? chosen : nodeOfInterest(nodes));
+    chosen = node ?? maker ?? (isLookedAt ? chosen : nodeOfInterest(data.nodes()));
     // A phone has no room for both: what was chosen comes into view.
-    if (choice.node && choice.node !== scrolledTo && isPhone()) requestAnimationFrame(() => panel.element.scrollIntoView());
-    scrolledTo = choice.node;
-    drawings.update({ known, nodes, place, chosen, now, again: () => again() });
-    showView(place, choice, data, end.seq);
-    panel.update({
-      place,
-      node: chosen,
-      mark: chosen === null ? undefined : nodes[chosen],
-      checkpoints: known.checkpoints,
-      end: end.seq,
-    });
+    if (node && node !== scrolledTo && isPhone()) requestAnimationFrame(() => panel.element.scrollIntoView());
+    scrolledTo = node;
   }
 
   /**
@@ -268,26 +264,24 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
    * @param {RunData} data
    * @param {number} end
    */
-  function showView(place, choice, { known }, end) {
+  function showView(place, { view, node }, { known }, end) {
     const files = Object.values(known.files?.artifacts ?? {}).flat().length;
     const counts = /** @type {Record<string, number>} */ ({ log: end, files });
     tabs.update(
-      ["graph", ...VIEWS].map((key) => ({
+      VIEWS.map((key) => ({
         key,
-        words: isPhone() && key === VIEWS[0] ? "Story" : key.replace(/^./, (first) => first.toUpperCase()),
+        words: isPhone() && key === VIEWS[0] ? "Story" : titled(key),
         count: counts[key],
         href: formatFragment(withQuery(place, { view: key === VIEWS[0] ? undefined : key, from: undefined })),
-        chosen: key === choice.view,
+        chosen: key === view,
       })),
     );
-    setAttribute(host, "data-view", choice.view);
-    const part = views[choice.view];
+    setAttribute(host, "data-view", view);
+    const part = views[view];
     const shown = part?.element ?? drawings.timeline;
     if (content.firstElementChild !== shown) content.replaceChildren(shown);
-    if (choice.view === "state") part.update({ place, end, go });
-    if (choice.view === "files") part.update({ run: place.run, files: known.files });
-    const names = Object.keys(known.geometry?.nodes ?? {});
-    if (choice.view === "log") part.update({ run: place.run, at: place.at, nodes: names, node: choice.node ?? "", end });
+    const nodes = Object.keys(known.geometry?.nodes ?? {});
+    part?.update({ place, end, go, run: place.run, at: place.at, files: known.files, nodes, node: node ?? "" });
   }
 
   return {
@@ -298,21 +292,22 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
     /** @param {import("../shapes.js").RunEvent} event */
     event(event) {
       panel.event(event);
-      /** @type {any} */ (views.log).event(event);
+      log.event(event);
     },
-    /** @param {any} chunk */
-    chunk: (chunk) => panel.chunk(chunk),
+    chunk: panel.chunk,
   };
 }
 
 /**
- * A run that is not there leads to all others; one that is damaged, or of a newer version, can be read again.
+ * A run that is not there leads to all others; one that is damaged, or of a newer version, can be read again. The detail says what
+ * to do about this run.
  * @param {import("../shapes.js").Problem} failed
  * @param {() => void} again
  * @param {(place: Place) => void} go
  */
 function runBanner(failed, again, go) {
   const banner = problemBanner(failed, again);
-  if (failed.status !== 404) return banner;
-  return { ...banner, detail: failed.detail, action: { words: "All runs", act: () => go({ screen: "runs", query: {} }) } };
+  if (failed.status !== 404 && failed.status !== 409) return banner;
+  const action = failed.status === 404 ? { words: "All runs", act: () => go({ screen: "runs", query: {} }) } : banner.action;
+  return { ...banner, detail: failed.detail, action };
 }

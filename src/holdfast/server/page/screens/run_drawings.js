@@ -54,10 +54,9 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     const { known, nodes, place, chosen, now, again } = value;
     const { picture, geometry, timeline: times, problems } = known;
     const asTable = place.query.nodes?.[0] === "table";
-    modes.update([
-      { key: "graph", words: "Graph", href: formatFragment(withQuery(place, { nodes: undefined })), chosen: !asTable },
-      { key: "table", words: "Table", href: formatFragment(withQuery(place, { nodes: "table" })), chosen: asTable },
-    ]);
+    /** @param {string} words @param {string | undefined} nodes @param {boolean} chosen */
+    const mode = (words, nodes, chosen) => ({ key: words, words, href: formatFragment(withQuery(place, { nodes })), chosen });
+    modes.update([mode("Graph", undefined, !asTable), mode("Table", "table", asTable)]);
     const part = asTable ? table : graph;
     if (body.firstElementChild !== part.element) body.replaceChildren(part.element);
     const fault = problems.picture ?? problems.geometry ?? null;
