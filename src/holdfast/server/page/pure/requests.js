@@ -66,5 +66,5 @@ function whyLate({ flow, held_by }, lacksWorker) {
 /** @param {string} verb */
 const nameOf = (verb) => VERBS[verb] ?? verb.charAt(0).toUpperCase() + verb.slice(1);
 
-/** @param {number} seconds */
-const agoWords = (seconds) => (age(seconds) === "now" ? "now" : `${age(seconds)} ago`);
+/** How long ago something was: "now", "6 s ago". @param {number} seconds */
+export const agoWords = (seconds) => (age(seconds) === "now" ? "now" : `${age(seconds)} ago`);
