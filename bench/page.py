@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from holdfast.core.layout import lay_out
-
 from bench.parts import Bench
 from bench.report import Figure, at_most
 from bench.server import SIZES, fill
 from bench.server_process import ROOT, TOKEN, ServerProcess, holdfast_server
+from holdfast.core.layout import lay_out
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LIST_MS = 1000.0
@@ -70,7 +69,7 @@ _WATCH = """node => {
         look();
     });
 }"""
-"""Makes `changeDrawn` a promise of the milliseconds from the arrival of the event to the frame that shows its node as completed."""
+"""Makes `changeDrawn` a promise of the milliseconds from the arrival of an event to the frame that shows its node as completed."""
 
 
 def page(bench: Bench) -> list[Figure]:

@@ -50,6 +50,7 @@ def test_a_fork_is_shown_beside_its_origin_with_the_history_that_they_share(tab,
 def test_nodes_have_what_they_did_in_both_runs(tab, served):
     page = open_compare(tab, served, PAIR)
     table = page.get_by_role("table", name="Nodes of both runs")
+    table.wait_for()
     cells = {
         row.locator("td").first.inner_text(): row.locator("td").all_inner_texts()
         for row in table.locator("tbody:not(.space) tr").all()
