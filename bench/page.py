@@ -70,7 +70,7 @@ _WATCH = """node => {
     });
 }"""
 """Makes `changeDrawn` a promise of the milliseconds from the arrival of an event to the frame that shows its node as completed."""
-
+"""Makes `changeDrawn` a promise of the milliseconds from an event to the frame that shows its node as completed."""
 
 def page(bench: Bench) -> list[Figure]:
     """Measure everything about the page, on SQLite. Without a browser nothing is measured, and one line says how to get one."""

@@ -1,8 +1,7 @@
 // Questions: their order, the schema of their answer, what follows, and what became of one that was answered elsewhere.
 
-import { agoWords } from "./requests.js";
 import { LOOKS } from "./statuses.js";
-import { instant } from "./words.js";
+import { agoWords, instant } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").AskedQuestion} Asked

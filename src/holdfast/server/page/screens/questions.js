@@ -12,8 +12,7 @@ import {
   reorder,
   whenWords,
 } from "../pure/questions.js";
-import { agoWords } from "../pure/requests.js";
-import { markNames, plural } from "../pure/words.js";
+import { agoWords, markNames, plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCommand } from "../parts/command.js";
 import { createQuestionForm } from "../parts/question_form.js";
