@@ -69,7 +69,6 @@ _WATCH = """node => {
         look();
     });
 }"""
-"""Makes `changeDrawn` a promise of the milliseconds from the arrival of an event to the frame that shows its node as completed."""
 """Makes `changeDrawn` a promise of the milliseconds from an event to the frame that shows its node as completed."""
 
 def page(bench: Bench) -> list[Figure]:

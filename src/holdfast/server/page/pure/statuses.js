@@ -20,7 +20,7 @@ export const LOOKS = {
   cancelled: { word: "cancelled", glyph: "cancelled", tone: "rest" },
   skipped: { word: "skipped", glyph: "skipped", tone: "rest" },
   unreached: { word: "not reached", glyph: "unreached", tone: "rest" },
-  deleted: { word: "deleted", glyph: "cancelled", tone: "rest" },
+  deleted: { word: "deleted", glyph: "close", tone: "rest" },
   unreadable: { word: "unreadable", glyph: "warning", tone: "fail" },
 };
 
