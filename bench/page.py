@@ -71,6 +71,7 @@ _WATCH = """node => {
 }"""
 """Makes `changeDrawn` a promise of the milliseconds from an event to the frame that shows its node as completed."""
 
+
 def page(bench: Bench) -> list[Figure]:
     """Measure everything about the page, on SQLite. Without a browser nothing is measured, and one line says how to get one."""
     if CHROMIUM is None or find_spec("playwright") is None:
