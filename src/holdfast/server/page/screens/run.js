@@ -27,7 +27,7 @@ import { afterWait, createSkeleton } from "../parts/skeleton.js";
 import { createStanding } from "../parts/standing.js";
 import { createStateView } from "../parts/state_view.js";
 import { createTabs } from "../parts/tabs.js";
-import { element, setAttribute } from "../shell/elements.js";
+import { element, setAttribute, setText } from "../shell/elements.js";
 import { createRunData } from "./run_data.js";
 import { createRunDrawings } from "./run_drawings.js";
 
@@ -180,7 +180,8 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
   /** @type {Record<string, import("../shell/elements.js").Part<any>>} */
   const views = { state: createStateView(app), log, files: createFilesView(app) };
   const [content, loading] = [element("div", { class: "run-view" }), createSkeleton(8, ["c-status", "c-reason"])];
-  const head = element("div", { class: "view-head" }, tabs.element, drawings.tools);
+  const title = element("h2", { class: "unseen" });
+  const head = element("div", { class: "view-head" }, title, tabs.element, drawings.tools);
   const main = element("div", { class: "run-main" }, head, content, panel.element);
   const body = element("div", { class: "run-body" }, drawings.graph, main);
   const parts = [banner.element, problem.element, standing.element, bar.element, body, loading];
@@ -277,6 +278,7 @@ function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) 
       })),
     );
     setAttribute(host, "data-view", view);
+    setText(title, titled(view));
     const part = views[view];
     const shown = part?.element ?? drawings.timeline;
     if (content.firstElementChild !== shown) content.replaceChildren(shown);
