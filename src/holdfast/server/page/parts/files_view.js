@@ -4,7 +4,7 @@ import { button, element, glyph } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createSlot } from "./slot.js";
 
-/** @typedef {{ run: string, files: { kept: boolean, artifacts: Record<string, string[]> } | null }} FilesView */
+/** @typedef {{ place: import("../pure/fragments.js").Place, files: { kept: boolean, artifacts: Record<string, string[]> } | null }} FilesView */
 
 /**
  * @param {import("../shell/app.js").App} app
@@ -54,7 +54,7 @@ export function createFilesView(app) {
       ),
     ),
     update(next) {
-      run = next.run;
+      run = next.place.run ?? "";
       if (next.files) list.update(next.files);
     },
   };
