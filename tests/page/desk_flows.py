@@ -50,6 +50,7 @@ def load(state):
 
 graph.ask("decide", "Refund order 4698?", schema=Refund, into="decision", timeout=86_400)
 graph.ask("every", "How is it packed?", schema=Packed, into="packed")
+graph.ask("hostile", "<img src=x onerror=alert(1)></script>?", options=["<b>yes</b>", "{{7*7}}"], into="hostile")
 graph.ask("carrier", "Which carrier?", options=["air", "sea"], into="carrier")
 
 
@@ -69,9 +70,10 @@ def mail(state):
 
 
 graph.edge(hf.START, "load")
-graph.branch("load", lambda state: state.get("to", "pay_out"), ["decide", "carrier", "every", "pay_out"])
+graph.branch("load", lambda state: state.get("to", "pay_out"), ["decide", "carrier", "every", "hostile", "pay_out"])
 graph.edge("decide", "pay_out")
 graph.edge("every", "pay_out")
+graph.edge("hostile", "pay_out")
 graph.edge("carrier", "mail")
 graph.chain("pay_out", "mail", hf.END)
 refund = graph.compile()

@@ -31,9 +31,7 @@ for (const kind of ["babel", "css"]) {
 """
 """Formats what was written and what is sent the same way, and compares."""
 MODULES = Path(page_files.__file__).parent / page_files.FOLDER
-DECLARED = re.compile(
-    r"^(?:export )?(?:async )?(?:function\*?|const|let|class) (\w+|\[[^]]+\])", re.MULTILINE
-)
+DECLARED = re.compile(r"^(?:export )?(?:async )?(?:function\*?|const|let|class) (\w+|\[[^]]+\])", re.MULTILINE)
 SENT_BYTES_MAX = 80 * 1024
 
 

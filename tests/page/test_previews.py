@@ -127,7 +127,10 @@ def test_a_preview_that_became_stale_is_refused_and_the_change_is_named(tab, ser
     hf.answer(run, "carrier", "air", store=served.store)
     act(page).click()
     page.get_by_text("The run moved on while you looked.").wait_for()
-    assert "Nothing was done." in page.locator(f"{DIALOG} .banner").inner_text()
+    assert (
+        "Nothing was done. The list below is new: “Which carrier?” is no longer in “Questions close”."
+        in page.locator(f"{DIALOG} .banner").inner_text()
+    )
     assert "Questions close 1" not in rows(page)
     assert hf.get(run, store=served.store).status != "cancelled"
     act(page).click()

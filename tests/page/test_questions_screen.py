@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from desk_flows import crash, write_desk
 
 import holdfast as hf
 
+AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 HOSTILE = "<img src=x onerror=alert(1)></script><svg/onload=alert(2)>{{7*7}} javascript:alert(3) \u202eevil"
 NUMBERS = itertools.count(1)
 
@@ -163,7 +165,7 @@ def test_a_question_answered_elsewhere_says_by_whom_and_keeps_the_text(tab, serv
     value = {"decision": "reject", "cents": 1, "note": HOSTILE}
     hf.answer(asked.refund, "decide", value, by="grace", store=served.store)
     page.get_by_text("Answered by grace").wait_for()
-    assert HOSTILE.split("\u202e")[0] in page.locator(".question-form .banner").inner_text()
+    assert HOSTILE.split("\u202e", maxsplit=1)[0] in page.locator(".question-form .banner").inner_text()
     assert page.get_by_label("Note").input_value() == "We are sorry."
     assert page.get_by_role("button", name="Answered").is_disabled()
 
@@ -284,3 +286,39 @@ def test_on_a_phone_the_list_leads_to_the_question_and_nothing_is_wider_than_the
     heading(page, "How is it packed?")
     page.get_by_role("button", name="Add a row").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_markup_in_a_question_its_options_and_the_state_stays_text(tab, served, asked):
+    run_id = f"hostile-{asked.refund}"
+    ask(served, run_id, to="hostile", claim=HOSTILE)
+    page = open_questions(tab, served, run_id)
+    page.locator(".question h2", has_text="<img src=x").wait_for()
+    assert page.locator(".question-list strong", has_text="</script>").is_visible()
+    assert page.locator(".card", has_text="<b>yes</b>").is_visible()
+    assert page.locator(".question-side dd", has_text="onerror").is_visible()
+    page.get_by_label("<b>yes</b>").check()
+    page.get_by_label("Reason").fill(HOSTILE)
+    answer_button(page).click()
+    page.get_by_text("Answered by").wait_for()
+    assert page.locator(".banner", has_text="{{7*7}}").is_visible()
+    assert page.locator("main img, main b, main [onload]").count() == 0
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="NO AXE: accessibility is not tested; run: npm install")
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
+def test_axe_finds_nothing_on_any_question(tab, served, asked, theme, width):
+    ask(served, f"every-{asked.refund}", to="every")
+    options = {"color_scheme": theme, "bypass_csp": True, "viewport": {"width": width, "height": 800}}
+    page = open_questions(tab, served, **options)
+    page.locator(".question-list a").first.wait_for()
+    page.add_script_tag(path=AXE)
+    for run in ("", asked.refund, asked.parcel, f"every-{asked.refund}"):
+        page.evaluate("run => { location.hash = `#/questions?run=${run}` }", run)
+        page.locator(".question-list a" if not run else f".question-head:has-text('{run}')").first.wait_for()
+        if run == f"every-{asked.refund}":
+            page.get_by_role("button", name="Add a row").click()
+            answer_button(page).click()
+            page.get_by_text("Required").first.wait_for()
+        found = page.evaluate("axe.run().then(result => result.violations)")
+        assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [], run
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, run
