@@ -81,9 +81,7 @@ class PictureStates(msgspec.Struct, frozen=True, kw_only=True):
 
 def picture_states(store: Store, row: RunRow, definition: Definition, state: RunState) -> PictureStates:
     """Return the states of the nodes of a run. `state` is the state of the run at the wanted event."""
-    is_now = state.seq == row.seq
-    dead = is_now and not row.held
-    waits, asleep = _awaited(state), frozenset() if dead else frozenset(state.waiting_in_memory())
+    asleep = _asleep(row, state)
     chosen, taken = _choices(store, row, definition, state)
     return PictureStates(
         run_id=row.run_id,
@@ -93,13 +91,26 @@ def picture_states(store: Store, row: RunRow, definition: Definition, state: Run
         status="waiting" if asleep and state.running == len(asleep) else state.status,
         flow=state.flow,
         fingerprint=state.fingerprint,
-        nodes={
-            name: _mark(state, name, node, waits, asleep=name in asleep, dead=dead)
-            for name, node in state.nodes.items()
-        },
+        nodes=node_marks(row, state),
         taken=list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
         chosen=chosen,
     )
+
+
+def node_marks(row: RunRow, state: RunState) -> dict[str, NodeMark]:
+    """Return the state of each node that the run has reached, after the event at which `state` is."""
+    waits, asleep = _awaited(state), _asleep(row, state)
+    dead = state.seq == row.seq and not row.held
+    return {
+        name: _mark(state, name, node, waits, asleep=name in asleep, dead=dead)
+        for name, node in state.nodes.items()
+    }
+
+
+def _asleep(row: RunRow, state: RunState) -> frozenset[str]:
+    """Return the nodes that wait, and that their process keeps in memory; none if that process is dead now."""
+    is_dead = state.seq == row.seq and not row.held
+    return frozenset() if is_dead else frozenset(state.waiting_in_memory())
 
 
 def _awaited(state: RunState) -> dict[str, tuple[Literal["question", "signal", "timer"], float | None]]:
