@@ -6,7 +6,7 @@ the run has reached, the counts of its items, and the edges that the run has tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -81,11 +81,8 @@ class PictureStates(msgspec.Struct, frozen=True, kw_only=True):
 
 def picture_states(store: Store, row: RunRow, definition: Definition, state: RunState) -> PictureStates:
     """Return the states of the nodes of a run. `state` is the state of the run at the wanted event."""
-    is_now = state.seq == row.seq
-    dead = is_now and not row.held
-    waits, asleep = _awaited(state), frozenset() if dead else frozenset(state.waiting_in_memory())
+    asleep = _asleep(row, state)
     chosen, taken = _choices(store, row, definition, state)
-    sizes = _sizes(store, row, definition, state)
     return PictureStates(
         run_id=row.run_id,
         seq=state.seq,
@@ -94,13 +91,28 @@ def picture_states(store: Store, row: RunRow, definition: Definition, state: Run
         status="waiting" if asleep and state.running == len(asleep) else state.status,
         flow=state.flow,
         fingerprint=state.fingerprint,
-        nodes={
-            name: _mark(state, name, node, waits, asleep=name in asleep, dead=dead, size=sizes.get(name))
-            for name, node in state.nodes.items()
-        },
+        nodes=node_marks(row, state, _sizes(store, row, definition, state)),
         taken=list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
         chosen=chosen,
     )
+
+
+def node_marks(row: RunRow, state: RunState, sizes: Mapping[str, int] | None = None) -> dict[str, NodeMark]:
+    """Return the state of each node that the run has reached, after the event at which `state` is. `sizes` says how many items
+    the fan-outs had that have completed; without it, the items of these are left out.
+    """
+    waits, asleep = _awaited(state), _asleep(row, state)
+    dead = state.seq == row.seq and not row.held
+    return {
+        name: _mark(state, name, node, waits, asleep=name in asleep, dead=dead, size=(sizes or {}).get(name))
+        for name, node in state.nodes.items()
+    }
+
+
+def _asleep(row: RunRow, state: RunState) -> frozenset[str]:
+    """Return the nodes that wait, and that their process keeps in memory; none if that process is dead now."""
+    is_dead = state.seq == row.seq and not row.held
+    return frozenset() if is_dead else frozenset(state.waiting_in_memory())
 
 
 def _awaited(state: RunState) -> dict[str, tuple[Literal["question", "signal", "timer"], float | None]]:
