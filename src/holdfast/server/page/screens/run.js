@@ -26,7 +26,7 @@ import { createRequests } from "../parts/requests.js";
 import { afterWait, createSkeleton } from "../parts/skeleton.js";
 import { createStanding } from "../parts/standing.js";
 import { createStateView } from "../parts/state_view.js";
-import { createTabs } from "../parts/tabs.js";
+import { createTabs, tabTo } from "../parts/tabs.js";
 import { element, setAttribute, setText } from "../shell/elements.js";
 import { createRunData } from "./run_data.js";
 import { createRunDrawings } from "./run_drawings.js";
@@ -179,11 +179,14 @@ export function createRunScreen(app) {
     });
     tabs.update(
       VIEWS.map((key, number) => ({
+        ...tabTo(
+          place,
+          !number && isPhone() ? "Story" : titled(key),
+          { view: number ? key : undefined, from: undefined },
+          key === view,
+        ),
         key,
-        words: !number && isPhone() ? "Story" : titled(key),
         count: counts[key],
-        href: formatFragment(withQuery(place, { view: number ? key : undefined, from: undefined })),
-        chosen: key === view,
       })),
     );
     setAttribute(host, "data-view", view);
