@@ -23,7 +23,7 @@ const remedy = (verb, given = {}) => ({
   words: `${verb} it`,
   command: `holdfast ${verb}`,
 });
-const run = (status, more = {}) => ({ id: "r", status, crashed: false, asks: 0, remedies: [], failed: null, ...more });
+const run = (status, more = {}) => ({ id: "r", status, crashed: false, questions: [], remedies: [], failed_node: null, ...more });
 const verbs = (actions) => actions.map((one) => one.label);
 
 test("a choice is read from the fragment, and what is no choice is left out", () => {
@@ -64,7 +64,7 @@ test("the tab that opens follows from the place and the visit", () => {
 });
 
 test("the first remedy of a failed run is the filled button, and the others follow", () => {
-  const { shown, more } = actionsOf(run("failed", { failed: "charge", remedies: [remedy("resume")] }), false);
+  const { shown, more } = actionsOf(run("failed", { failed_node: "charge", remedies: [remedy("resume")] }), false);
   assert.deepEqual(verbs(shown), ["Resume", "Retry charge", "Skip charge", "Fork"]);
   assert.deepEqual(verbs(more), ["Cancel"]);
   assert.deepEqual(
@@ -83,7 +83,7 @@ test("a run that moves by itself, and an earlier checkpoint, have no filled butt
 
 test("a run that asks is answered or cancelled, and the first of these is filled", () => {
   const remedies = [remedy("answer"), remedy("answer"), remedy("resume")];
-  const { shown, more } = actionsOf(run("waiting", { asks: 1, remedies }), false);
+  const { shown, more } = actionsOf(run("waiting", { questions: [{}], remedies }), false);
   assert.deepEqual(
     [verbs(shown), verbs(more)],
     [

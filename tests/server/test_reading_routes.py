@@ -307,6 +307,8 @@ def test_a_large_value_is_a_digest_in_a_difference_and_whole_in_its_field_of_the
         assert told == {"bytes": len(written), "sha256": sha256(written).hexdigest()}
         brief = (await caller.get(f"{API}/runs/ok/state?brief=true")).json["state"]
         assert (brief["item"], brief["fails"]) == (told, {"value": False})
+        assert (await caller.get(f"{API}/runs/ok?brief=true")).json["state"] is None
+        assert (await caller.get(f"{API}/runs/ok")).json["state"]["item"] == whole["item"]
         wrong = await caller.get(f"{API}/runs/ok/state?field=itm")
         assert (wrong.status, wrong.json["detail"]) == (
             400,

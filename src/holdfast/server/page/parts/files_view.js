@@ -4,7 +4,7 @@ import { button, element, glyph } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createSlot } from "./slot.js";
 
-/** @typedef {{ run: string, files: { kept: boolean, artifacts: Record<string, string[]> } | null }} FilesView */
+/** @typedef {{ place: import("../pure/fragments.js").Place, files: { kept: boolean, artifacts: Record<string, string[]> } | null }} FilesView */
 
 /**
  * @param {import("../shell/app.js").App} app
@@ -16,7 +16,7 @@ export function createFilesView(app) {
   const hint = (/** @type {string} */ text) => [element("p", { class: "hint" }, text)];
   const list = createSlot("files", (/** @type {any} */ { kept, artifacts }) => {
     const all = Object.entries(artifacts);
-    if (!kept) return hint("This server keeps no files: it was started without a folder for them.");
+    if (!kept) return hint("This server keeps no files.");
     if (!all.length) return hint("The nodes of this run have written no file.");
     return all.map(([node, names]) => {
       const files = names.map((/** @type {string} */ name) =>
@@ -54,7 +54,7 @@ export function createFilesView(app) {
       ),
     ),
     update(next) {
-      run = next.run;
+      run = next.place.run ?? "";
       if (next.files) list.update(next.files);
     },
   };

@@ -11,8 +11,7 @@ import { createTree } from "./tree.js";
  * @typedef {import("../shapes.js").RunEvent} RunEvent
  *
  * @typedef {object} LogView
- * @property {string} run
- * @property {number | undefined} at
+ * @property {import("../pure/fragments.js").Place} place
  * @property {string[]} nodes  of the flow
  * @property {string} node  the one that is chosen, or ""
  * @property {number} end  the last event of the log
@@ -32,7 +31,7 @@ export function createLogView(app) {
   const draw = keepChildren(
     list,
     (/** @type {RunEvent} */ event) => String(event.seq),
-    () => createEventRow(app, () => view.run),
+    () => createEventRow(app, () => view.place.run),
   );
   /** @type {LogView} */
   let view;
@@ -59,10 +58,10 @@ export function createLogView(app) {
   /** @param {number | null} next */
   function read(next) {
     before = next;
-    fetched.want(`runs/${view.run}/events`, {
+    fetched.want(`runs/${view.place.run}/events`, {
       newest: true,
       limit: EVENTS_PAGE,
-      before: before ?? (view.at && view.at + 1),
+      before: before ?? (view.place.at && view.place.at + 1),
       node: node.element.value || null,
       kind: kind.element.value || null,
     });
@@ -87,17 +86,18 @@ export function createLogView(app) {
     event(event) {
       const { value } = node.element;
       const meets = (!value || event.node === value) && (!kind.element.value || event.kind === kind.element.value);
-      if (shown && meets && view.at === undefined) showFresh(count + 1);
+      if (shown && meets && view.place.at === undefined) showFresh(count + 1);
     },
     update(next) {
       view = next;
       node.update(next.nodes.map((one) => [one, one]));
-      const key = `${next.run} ${next.at} ${next.node}`;
+      const { run, at } = next.place;
+      const key = `${run} ${at} ${next.node}`;
       if (key !== shown) {
         shown = key;
         node.element.value = next.node;
         read(null);
-      } else if (next.at === undefined && !node.element.value && !kind.element.value && events.length)
+      } else if (at === undefined && !node.element.value && !kind.element.value && events.length)
         showFresh(next.end - events[0].seq); // also what came while another view was shown
     },
   };
@@ -126,7 +126,7 @@ function createSelect(label, all, changed) {
 
 /**
  * @param {import("../shell/app.js").App} app
- * @param {() => string} run
+ * @param {() => string | undefined} run
  * @returns {import("../shell/elements.js").Part<RunEvent>}
  */
 function createEventRow(app, run) {

@@ -93,30 +93,20 @@ export function createVisitSide() {
     const pairs = all.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
     return titledList("This visit", pairs.length ? [element("dl", { class: "visit-facts" }, ...pairs)] : []);
   });
-  const input = createSlot("", (/** @type {{ text: string, href: string } | null} */ given) =>
-    given
-      ? [
-          element("header", {}, element("h3", {}, "Input"), element("a", { href: given.href }, "Open")),
-          element("p", { class: "excerpt" }, element("code", {}, given.text)),
-        ]
-      : [],
-  );
+  const [open, excerpt] = [element("a", {}, "Open"), element("code", {})];
+  const title = element("header", {}, element("h3", {}, "Input"), open);
+  const input = element("div", {}, title, element("p", { class: "excerpt" }, excerpt));
+  const parts = [why.element, steps.element, facts.element, input];
   return {
-    element: element(
-      "section",
-      { class: "visit-side", "aria-label": "About this visit" },
-      why.element,
-      steps.element,
-      facts.element,
-      input.element,
-    ),
+    element: element("section", { class: "visit-side", "aria-label": "About this visit" }, ...parts),
     /** @param {OverviewView} view */
     update({ visit, attempt, place }) {
-      const href = formatFragment(withQuery(place, { node: visit.node, tab: "input" }));
-      input.update(visit.input && { text: excerptOf(visit.input), href });
       why.update(whyItRan(visit, attempt));
       steps.update(visit.steps);
       facts.update(visitFacts(visit));
+      input.hidden = !visit.input;
+      setAttribute(open, "href", formatFragment(withQuery(place, { node: visit.node, tab: "input" })));
+      setText(excerpt, excerptOf(visit.input ?? {}));
     },
   };
 }

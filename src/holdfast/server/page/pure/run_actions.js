@@ -5,7 +5,7 @@ import { VERBS } from "./actions.js";
 
 /**
  * @typedef {import("../shapes.js").Remedy} Remedy
- * @typedef {{ id: string, status: string, crashed: boolean, asks: number, remedies: Remedy[], failed: string | null }} Actable
+ * @typedef {Pick<import("../shapes.js").ShownRun, "id" | "status" | "crashed" | "questions" | "remedies" | "failed_node">} Actable
  *
  * @typedef {object} RunAction
  * @property {string} verb
@@ -39,7 +39,7 @@ const SHOWN_WAITING = 2;
  * @returns {{ shown: RunAction[], more: RunAction[] }}
  */
 export function actionsOf(run, isPast) {
-  const { status, crashed, remedies, failed } = run;
+  const { status, crashed, remedies, failed_node: failed, questions } = run;
   const is = (/** @type {string[]} */ ...statuses) => statuses.includes(status);
   const [isStuck, isWaiting] = [crashed || is("failed", "paused", "interrupted"), is("waiting") && !crashed];
   const ways = remedies.filter((one) => one.verb in VERBS);
@@ -61,7 +61,7 @@ export function actionsOf(run, isPast) {
     const word = VERBS[verb];
     return { verb, node: node || null, word, label: node ? `${word} ${node}` : word, filled: false, glyph: GLYPH[verb] };
   });
-  all[0].filled = !isPast && ways.length > 0 && (isStuck || (isWaiting && run.asks > 0));
+  all[0].filled = !isPast && ways.length > 0 && (isStuck || (isWaiting && questions.length > 0));
   const count = isWaiting ? SHOWN_WAITING : SHOWN;
   const shown = all.slice(0, count).filter((one) => isWaiting || one.verb !== "cancel");
   return { shown, more: all.filter((one) => !shown.includes(one)) };

@@ -106,7 +106,12 @@ export function createRunData(app, run, heard) {
       takeRow,
     ),
     picture: reader("picture", of("picture"), placed, takePicture, () => Math.min(RUN_READ_MS, Math.max(PICTURE_MS, attempts()))),
-    run: reader("run", () => path, none, takeRun),
+    run: reader(
+      "run",
+      () => path,
+      () => ({ brief: ["true"] }),
+      takeRun,
+    ),
     places: reader("places", of("checkpoints"), () => ({ limit: ["1000"], after: [String(lastPlace)] }), takePlaces),
     timeline: reader(
       "timeline",
