@@ -79,8 +79,8 @@ test("a stale preview names what changed", () => {
   const before = preview({ rerun: [node("check"), node("write")] });
   assert.equal(whatChanged(before, preview({ rerun: [node("write")], kept: [node("check")] })), "check is kept now.");
   const asked = preview({ rerun: [node("check")], closes: [{ text: "Ship it?" }] });
-  assert.equal(whatChanged(before, asked), "“Ship it?” closes now.");
-  assert.equal(whatChanged(before, preview({ refused: "the run is over" })), "the run is over.");
+  assert.equal(whatChanged(before, asked), "“Ship it?” closes now, write is no longer in “Run again”.");
+  assert.equal(whatChanged(preview(), preview({ refused: "the run is over" })), "the run is over.");
   assert.equal(whatChanged(before, before), "");
 });
 

@@ -130,11 +130,18 @@ export function editOf(before, text) {
  * @param {Preview} after
  */
 export function whatChanged(before, after) {
-  const found = CONSEQUENCES.flatMap(([list, , , , now]) => {
-    const namesIn = (/** @type {Preview} */ preview) => preview[list].map(itemOf).map(({ node, words }) => node ?? `“${words}”`);
-    const known = new Set(namesIn(before));
-    return [...new Set(namesIn(after))].filter((one) => !known.has(one)).map((one) => `${one} ${now}`);
-  });
-  if (after.refused && after.refused !== before.refused && !after.confirm.length) found.push(after.refused);
-  return found.length ? `${found.slice(0, 3).join(", ")}${found.length > 3 ? ` and ${found.length - 3} more` : ""}.` : "";
+  const entriesOf = (/** @type {Preview} */ preview) =>
+    CONSEQUENCES.flatMap(([list, , , words, now]) =>
+      preview[list].map(itemOf).map((item) => ({ name: item.node ?? `“${item.words}”`, words, now })),
+    );
+  const [was, is] = [entriesOf(before), entriesOf(after)];
+  const come = is.filter(({ name, now }) => !was.some((one) => one.name === name && one.now === now));
+  const gone = was.filter(({ name }) => !is.some((one) => one.name === name));
+  const found = new Set([
+    ...come.map(({ name, now }) => `${name} ${now}`),
+    ...gone.map(({ name, words }) => `${name} is no longer in “${words}”`),
+  ]);
+  if (after.refused && after.refused !== before.refused && !after.confirm.length) found.add(after.refused);
+  const more = found.size > 3 ? ` and ${found.size - 3} more` : "";
+  return found.size ? `${[...found].slice(0, 3).join(", ")}${more}.` : "";
 }
