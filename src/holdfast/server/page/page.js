@@ -2,7 +2,7 @@
 
 import { formatFragment, withQuery } from "./pure/fragments.js";
 import { createAlone } from "./parts/alone.js";
-import { createBanner } from "./parts/banner.js";
+import { connectionBanner, createBanner } from "./parts/banner.js";
 import { createTopBar } from "./parts/top_bar.js";
 import { askForToken } from "./parts/sign_in.js";
 import { createCompareScreen } from "./screens/compare.js";
@@ -75,8 +75,13 @@ async function begin() {
 
   function changed() {
     bar.update({ screen: router.place().screen, board: feed.board(), meta: server.meta(), connection: feed.connection() });
-    banner.update(server.isNewer() ? newerBanner(meta().version) : waiting);
+    sayWhatIsWrong();
     if (server.meta()) stage.current()?.changed?.();
+  }
+
+  function sayWhatIsWrong() {
+    const lost = connectionBanner(stage.current()?.stream?.() ?? feed);
+    banner.update(server.isNewer() ? newerBanner(meta().version) : (waiting ?? lost));
   }
 
   /** @param {import("./shapes.js").Problem} problem @param {number} seconds */
@@ -88,7 +93,10 @@ async function begin() {
     changed();
   }
 
-  clock.onTick(() => stage.current()?.tick?.());
+  clock.onTick(() => {
+    stage.current()?.tick?.();
+    sayWhatIsWrong();
+  });
   if (!location.hash) history.replaceState(null, "", formatFragment({ screen: "runs", query: {} }));
   if (router.place().screen === "runs") stage.show(router.place()); // its first request need not wait for who asks
   const problem = await asked;

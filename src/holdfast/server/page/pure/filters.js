@@ -19,7 +19,7 @@ export const SINCE = {
 };
 
 /** Filter -> a value of it as words, in the order in which the screen has them. @type {Record<string, (value: string) => string>} */
-const WORDS = {
+const FILTER_WORDS = {
   status: (value) => value,
   attention: () => "need attention",
   flow: (value) => `flow ${value}`,
@@ -36,7 +36,9 @@ const WORDS = {
  * @returns {Query}
  */
 export function filterParameters(query, now) {
-  const { since, find, ...rest } = Object.fromEntries(Object.entries(query).filter(([name]) => Object.hasOwn(WORDS, name)));
+  const { since, find, ...rest } = Object.fromEntries(
+    Object.entries(query).filter(([name]) => Object.hasOwn(FILTER_WORDS, name)),
+  );
   const seconds = SINCE[since?.[0]]?.[0];
   return {
     ...rest,
@@ -52,7 +54,9 @@ export function filterParameters(query, now) {
  * @returns {FilterWord[]}
  */
 export const filterWords = (query) =>
-  Object.entries(WORDS).flatMap(([name, words]) => (query[name] ?? []).map((value) => ({ name, value, words: words(value) })));
+  Object.entries(FILTER_WORDS).flatMap(([name, words]) =>
+    (query[name] ?? []).map((value) => ({ name, value, words: words(value) })),
+  );
 
 /**
  * The query without one value of a filter.
