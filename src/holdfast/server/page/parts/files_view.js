@@ -16,7 +16,7 @@ export function createFilesView(app) {
   const hint = (/** @type {string} */ text) => [element("p", { class: "hint" }, text)];
   const list = createSlot("files", (/** @type {any} */ { kept, artifacts }) => {
     const all = Object.entries(artifacts);
-    if (!kept) return hint("This server keeps no files: it was started without a folder for them.");
+    if (!kept) return hint("This server keeps no files.");
     if (!all.length) return hint("The nodes of this run have written no file.");
     return all.map(([node, names]) => {
       const files = names.map((/** @type {string} */ name) =>

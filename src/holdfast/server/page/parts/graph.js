@@ -58,6 +58,8 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   /** @type {Set<string>} */
   const openFolds = new Set();
   let [current, scale] = ["", 1];
+  /** The part in view. To ask for it while boxes are drawn would lay out the page in between. */
+  let pane = { left: 0, top: 0, width: 0, height: 0 };
 
   const drawNodes = keepChildren(
     nodes,
@@ -106,14 +108,25 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   }
 
   function fit() {
-    if (!scroller.clientWidth || !value) return;
-    scale = fitScale(layout.width, scroller.clientWidth);
+    scale = fitScale(layout.width, pane.width || layout.width);
     picture.style.transform = `scale(${scale})`;
     sheet.style.width = `${layout.width * scale}px`;
     sheet.style.height = `${layout.height * scale}px`;
-    overview.update(layout, scale, value.states.nodes);
   }
-  new ResizeObserver(fit).observe(scroller);
+
+  const showOverview = () => overview.update(layout, scale, pane, value.states.nodes);
+  new ResizeObserver(([{ contentRect }]) => {
+    const isFirst = !pane.width;
+    pane = { ...pane, width: contentRect.width, height: contentRect.height };
+    if (!value) return;
+    fit();
+    showOverview();
+    if (isFirst && value.node) reveal(value.node);
+  }).observe(scroller);
+  scroller.addEventListener("scroll", () => {
+    pane = { ...pane, left: scroller.scrollLeft, top: scroller.scrollTop };
+    showOverview();
+  });
 
   function draw() {
     const { states, node, picture: flow } = value;
@@ -132,7 +145,7 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     drawTaken();
     const loops = layout.lines.filter((line) => line.badge);
     drawBadges(loops.map((line) => ({ line, rounds: states.nodes[line.target]?.iteration ?? 0, limit: flow.max_iterations })));
-    overview.update(layout, scale, states.nodes);
+    showOverview();
   }
 
   /** Lines that the run took cover the others where lines meet, and signs cover all lines. */
@@ -160,14 +173,13 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   /** Scroll a box that is out of view to the middle, in the graph alone. @param {string} name */
   function reveal(name) {
     const box = net.boxes.get(name);
-    if (!box) return;
+    if (!box || !pane.width) return;
     /** @type {(start: number, size: number, from: number, room: number) => number} */
     const into = (start, size, from, room) =>
       start * scale >= from && (start + size) * scale <= from + room ? from : (start + size / 2) * scale - room / 2;
-    scroller.scrollTo({
-      left: into(box.x, box.w, scroller.scrollLeft, scroller.clientWidth),
-      top: into(box.y, box.h, scroller.scrollTop, scroller.clientHeight),
-    });
+    const left = into(box.x, box.w, pane.left, pane.width);
+    const top = into(box.y, box.h, pane.top, pane.height);
+    if (left !== pane.left || top !== pane.top) scroller.scrollTo({ left, top });
   }
 
   nodes.addEventListener("keydown", (event) => {

@@ -8,7 +8,7 @@ import { element, keepChildren, setAttribute, setText } from "../shell/elements.
 import { createFetched } from "./fetched.js";
 import { createMenu } from "./menu.js";
 import { createStatus } from "./status.js";
-import { createTabs } from "./tabs.js";
+import { createTabs, tabTo } from "./tabs.js";
 import { createBodies } from "./visit_tabs.js";
 
 /**
@@ -68,11 +68,9 @@ export function createPanel(app) {
     drawChips(chipsOf(visit, attempt?.attempt ?? null, place));
     tabs.update(
       TABS.map((key) => ({
+        ...tabTo(place, titled(key), { node: node ?? undefined, tab: key }, key === tab),
         key,
-        words: titled(key),
         count: key === "steps" ? visit?.steps.length : 0,
-        href: formatFragment(withQuery(place, { node: node ?? undefined, tab: key })),
-        chosen: key === tab,
       })),
     );
     const body = bodies[tab];

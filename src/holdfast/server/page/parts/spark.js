@@ -24,7 +24,7 @@ export function createSpark() {
     "table",
     { class: "unseen" },
     element("caption", {}, "Runs that ended, by minute"),
-    element("thead", {}, createLine("th", ["Minute", "Ended", "Failed"])),
+    element("thead", {}, createCells("th", ["Minute", "Ended", "Failed"])),
     rows,
   );
   return {
@@ -49,7 +49,7 @@ export function createSpark() {
       rows.replaceChildren(
         ...ends
           .filter(({ ended }) => ended)
-          .map(({ at, ended, failed }) => createLine("td", [timeOfDay(at), number(ended), number(failed)])),
+          .map(({ at, ended, failed }) => createCells("td", [timeOfDay(at), number(ended), number(failed)])),
       );
       const all = ends.reduce((sum, { ended }) => sum + ended, 0);
       const broken = ends.reduce((sum, { failed }) => sum + failed, 0);
@@ -65,4 +65,4 @@ export function createSpark() {
 const createBar = (at, y, height) => drawing("rect", { x: at * STEP + 0.5, y, width: STEP - 1.2, height, rx: 1 });
 
 /** @param {"th" | "td"} tag @param {string[]} words */
-const createLine = (tag, words) => element("tr", {}, ...words.map((word) => element(tag, {}, word)));
+const createCells = (tag, words) => element("tr", {}, ...words.map((word) => element(tag, {}, word)));

@@ -1,12 +1,12 @@
 // The state of a run at the place that is shown, as a tree, or how it differs from the state at any other place.
 
-import { formatFragment, withQuery } from "../pure/fragments.js";
+import { withQuery } from "../pure/fragments.js";
 import { plural } from "../pure/words.js";
 import { element, setText } from "../shell/elements.js";
 import { createDifference } from "./difference.js";
 import { createFetched } from "./fetched.js";
 import { createFields } from "./fields.js";
-import { createTabs } from "./tabs.js";
+import { createTabs, tabTo } from "./tabs.js";
 
 /**
  * @typedef {import("../pure/fragments.js").Place} Place
@@ -51,14 +51,10 @@ export function createStateView(app) {
       view = next;
       const { place, end } = next;
       const since = place.query.from?.[0];
-      /** @param {string} words @param {string | undefined} start */
-      const mode = (words, start) => ({
-        key: words,
-        words,
-        href: formatFragment(withQuery(place, { from: start })),
-        chosen: !start === !since,
-      });
-      modes.update([mode("Tree", undefined), mode("Difference", since ?? "1")]);
+      modes.update([
+        tabTo(place, "Tree", { from: undefined }, !since),
+        tabTo(place, "Difference", { from: since ?? "1" }, Boolean(since)),
+      ]);
       places.hidden = !since;
       if (document.activeElement !== from) from.value = since ?? "1";
       if (document.activeElement !== to) to.value = String(place.at ?? end);

@@ -1,6 +1,6 @@
 // The tabs of the panel of a node: what a visit was given, what it returned and changed, its steps, its stream and its receipts.
 
-import { formatFragment, withQuery } from "../pure/fragments.js";
+import { withQuery } from "../pure/fragments.js";
 import { timeOfDay } from "../pure/words.js";
 import { element, setText } from "../shell/elements.js";
 import { createDifference, valueText } from "./difference.js";
@@ -9,7 +9,7 @@ import { createFields } from "./fields.js";
 import { createSlot } from "./slot.js";
 import { changedWords } from "./state_view.js";
 import { createStream } from "./stream.js";
-import { createTabs } from "./tabs.js";
+import { createTabs, tabTo } from "./tabs.js";
 import { createTree } from "./tree.js";
 import { createVisitOverview, createVisitSide } from "./visit_overview.js";
 
@@ -110,17 +110,11 @@ function createChanges(app) {
       const seq = checkpoints.findLast((/** @type {any} */ one) => one.seq <= last && isOwn(one))?.seq ?? last;
       const before = checkpoints.findLast((/** @type {any} */ one) => one.seq < seq)?.seq ?? seq;
       const withNow = place.query.with?.[0] === "now";
-      /** @param {string} words @param {boolean} chosen @param {Record<string, string>} [given] */
-      const choice = (words, chosen, given = {}) => ({
-        key: words,
-        words,
-        chosen,
-        href: formatFragment(withQuery(place, { node: visit.node, tab: "change", with: undefined, ...given })),
-      });
+      const base = withQuery(place, { node: visit.node, tab: "change", with: undefined });
       compare.update([
-        choice(`the checkpoint before, @${before}`, !withNow),
-        choice(`now, @${end}`, withNow, { with: "now" }),
-        choice("any other…", false, { view: "state", from: String(before) }),
+        tabTo(base, `the checkpoint before, @${before}`, {}, !withNow),
+        tabTo(base, `now, @${end}`, { with: "now" }, withNow),
+        tabTo(base, "any other…", { view: "state", from: String(before) }, false),
       ]);
       if (withNow) fetched.want(`runs/${place.run}/diff`, { from: seq }, end);
       else fetched.want(`runs/${place.run}/diff`, { from: before, to: seq });

@@ -69,8 +69,7 @@ function factList({ run, picture, timeline }, facts, context) {
     ["Cost", run && costWords(run.cost)],
     ["Queue", queue, { wide: true }],
     ["Held by", held_by ?? "nobody", { wide: true }],
-    ["Forked from", parent, { place: { screen: "run", run: origin, query: {} } }],
-    ["Compare", origin && "with its origin", { place: compared(origin ?? "", id) }],
+    ["Forked from", parent, { place: compared(origin ?? "", id) }],
     [timeline?.forks.length === 1 ? "Fork" : "Last fork", fork, { place: compared(id, fork ?? "") }],
   ];
   return all.flatMap(([name, value, more]) => (value ? { name, value, ...more } : []));

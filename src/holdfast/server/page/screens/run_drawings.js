@@ -1,14 +1,13 @@
 // The drawings of a run: its graph, or the same as a table, and its timeline, or on a phone its story. All show the same nodes at
 // the same place in time.
 
-import { formatFragment, withQuery } from "../pure/fragments.js";
 import { placeAt } from "../pure/run_choices.js";
 import { plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createGraph } from "../parts/graph.js";
 import { createNodeTable } from "../parts/node_table.js";
 import { createStory } from "../parts/story.js";
-import { createTabs } from "../parts/tabs.js";
+import { createTabs, tabTo } from "../parts/tabs.js";
 import { createTimeline } from "../parts/timeline.js";
 import { element, setText } from "../shell/elements.js";
 
@@ -54,9 +53,7 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     const { known, nodes, place, chosen, now, again } = value;
     const { picture, geometry, timeline: times, problems } = known;
     const asTable = place.query.nodes?.[0] === "table";
-    /** @param {string} words @param {string | undefined} nodes @param {boolean} chosen */
-    const mode = (words, nodes, chosen) => ({ key: words, words, href: formatFragment(withQuery(place, { nodes })), chosen });
-    modes.update([mode("Graph", undefined, !asTable), mode("Table", "table", asTable)]);
+    modes.update([tabTo(place, "Graph", { nodes: undefined }, !asTable), tabTo(place, "Table", { nodes: "table" }, asTable)]);
     const part = asTable ? table : graph;
     if (body.firstElementChild !== part.element) body.replaceChildren(part.element);
     const fault = problems.picture ?? problems.geometry ?? null;

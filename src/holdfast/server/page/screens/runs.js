@@ -6,7 +6,7 @@ import { formatQuery } from "../pure/fragments.js";
 import { beginList, deletedRow, extendList, receiveRow, releaseFresh } from "../pure/rows.js";
 import { countAll, lookOfRun } from "../pure/statuses.js";
 import { shownWords, timeOfDay } from "../pure/words.js";
-import { connectionBanner, createBanner, problemBanner } from "../parts/banner.js";
+import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCountTabs, tabsFor } from "../parts/count_tabs.js";
 import { createFilters } from "../parts/filters.js";
 import { createFirstStart } from "../parts/first_start.js";
@@ -170,7 +170,6 @@ function createView(app, { more, showFresh }) {
   const columns = columnsFor(app);
   const pill = createNewPill(showFresh);
   const [shown, updated] = [element("p", { class: "shown" }), element("p", { class: "updated" })];
-  const banner = createBanner();
   const problem = createBanner();
   const table = createTable({ caption: "Runs, newest first", columns, keyOf: (row) => row.id, open });
   const moreButton = button("button more", more, `Show ${PAGE} more`);
@@ -192,7 +191,6 @@ function createView(app, { more, showFresh }) {
     element("h1", { class: "unseen" }, "Runs"),
     head,
     tools,
-    banner.element,
     problem.element,
     content,
     foot,
@@ -277,10 +275,7 @@ function createView(app, { more, showFresh }) {
       moreButton.hidden = !list.next;
       const total = filtered ? null : countAll(app.feed.board());
       setText(shown, shownWords(rows.length, total));
-      const connection = app.feed.connection();
-      const since = timeOfDay(connection.heardAt);
-      banner.update(connectionBanner(connection, { now: Date.now() / 1000, since, retry: app.feed.retry }));
-      setText(updated, `Updated ${app.feed.isLive() ? timeOfDay(app.clock.now()) : since}`);
+      setText(updated, `Updated ${timeOfDay(app.feed.isLive() ? app.clock.now() : app.feed.connection().heardAt)}`);
     },
   };
 }
