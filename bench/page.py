@@ -4,22 +4,25 @@ The server is `holdfast serve` in a process of its own, and the browser is chrom
 browser's own clock, from the beginning of a navigation to the frame in which what is measured was painted.
 """
 
+import json
+import os
 import shutil
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import holdfast as hf
-from holdfast.core.layout import lay_out
-
 from bench.parts import Bench
 from bench.report import Figure, at_most
 from bench.server import SIZES, fill
-from bench.server_process import TOKEN, ServerProcess, holdfast_server
+from bench.server_process import ROOT, TOKEN, ServerProcess, holdfast_server
+from holdfast.core.layout import lay_out
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 LIST_MS = 1000.0
@@ -66,7 +69,7 @@ _WATCH = """node => {
         look();
     });
 }"""
-"""Makes `changeDrawn` a promise of the milliseconds from the arrival of the event to the frame that shows its node as completed."""
+"""Makes `changeDrawn` a promise of the milliseconds from an event to the frame that shows its node as completed."""
 
 
 def page(bench: Bench) -> list[Figure]:
@@ -138,7 +141,9 @@ def large_run(bench: Bench) -> list[Figure]:
         run = hf.run(flow, {}, run_id="large", store=url)
         assert run.seq >= _EVENTS, f"only {run.seq} events"
         with holdfast_server(url) as serving, open_browser() as browser:
-            for number in bench.each_round("the screen of a run of 1,000 nodes", min(_GATES, bench.effort.rounds)):
+            for number in bench.each_round(
+                "the screen of a run of 1,000 nodes", min(_GATES, bench.effort.rounds)
+            ):
                 opened = open_page(browser, serving, "#/runs/large?node=n0000")
                 shown.append(float(opened.evaluate(_CLICKED, "n0001")))
                 opened.locator(".live-dot, [data-live]").first.wait_for()
@@ -197,4 +202,110 @@ def _drawn_ms(opened: Any, flow: hf.Flow[Any], url: str, gate: str) -> float:
     return took
 
 
-SCENES: tuple[Callable[[Bench], list[Figure]], ...] = (list_runs, large_run)
+# --- a run that moves fast -----------------------------------------------------------------------------
+
+EVENTS_PER_S = 200
+FRAME_MS = 100.0
+GROWTH_MB = 10.0
+_FAST = f"""
+import os
+import time
+
+import holdfast as hf
+
+graph = hf.Graph("fast")
+began = 0.0
+
+
+@graph.node
+def turn(state, ctx):
+    global began
+    while not os.path.exists(state["go"]):
+        time.sleep(0.01)
+    began = began or time.time()
+    due = began + ctx.iteration / {EVENTS_PER_S // 2}  # a turn is two events
+    time.sleep(max(0, due - time.time()))
+    return {{"turns": ctx.iteration}}
+
+
+graph.edge(hf.START, "turn")
+graph.branch("turn", lambda state: "turn", ["turn", hf.END])
+fast = graph.compile(max_iterations=1_000_000)
+"""
+_WATCH_FRAMES = """() => {
+    window.frames_ms = [];
+    let before = performance.now();
+    const look = (now) => { frames_ms.push(now - before); before = now; requestAnimationFrame(look); };
+    requestAnimationFrame(look);
+}"""
+
+
+def watch_fast_run(bench: Bench) -> list[Figure]:
+    """A run with 200 events a second, executed by a worker and watched by a page: its longest frame, and its memory."""
+    seconds = 5 if bench.effort.name == "quick" else 60
+    with bench.fresh() as place:
+        bench.progress.say(f"the page of a run with {EVENTS_PER_S} events a second, for {seconds} s")
+        (place.folder / "fast.py").write_text(_FAST, encoding="utf-8")
+        url = str(place.folder / "store.db")
+        with holdfast_server(url) as serving, open_browser() as browser:
+            frames, rate, growth = _watch(browser, serving, place.folder, seconds)
+    where = f"{EVENTS_PER_S} events/s for {seconds} s"
+    note = (
+        f"{rate:.0f} events/s; {len(frames):,} frames, p99 {sorted(frames)[int(len(frames) * 0.99)]:.0f} ms"
+    )
+    return [
+        Figure(
+            f"the longest frame of a run that is watched, {where}",
+            "ms",
+            [max(frames)],
+            at_most(FRAME_MS),
+            note=note,
+        ),
+        Figure(
+            f"growth of the page's memory from half-time to the end, {where}",
+            "MB",
+            [growth],
+            at_most(GROWTH_MB),
+        ),
+    ]
+
+
+def _watch(
+    browser: Any, serving: ServerProcess, folder: Path, seconds: float
+) -> tuple[list[float], float, float]:
+    """Watch a run for a time. Returns the lengths of all frames, the events per second, and the growth of the memory."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, sys.path)])}
+    command = [sys.executable, "-m", "holdfast.cli"]
+    more = {"env": environment, "cwd": folder, "stdout": subprocess.DEVNULL}
+    given = json.dumps({"go": str(folder / "go")})
+    start = ["start", "fast.py", "--run-id", "fast", "--input", given, "--store", "store.db"]
+    subprocess.run([*command, *start], check=True, **more)
+    with subprocess.Popen([*command, "worker", "fast.py", "--store", "store.db"], **more) as worker:
+        try:
+            opened = open_page(browser, serving, "#/runs/fast")
+            opened.locator(".timeline .bar").first.wait_for()
+            session = opened.context.new_cdp_session(opened)
+            opened.evaluate(_WATCH_FRAMES)
+            first = _last_seq(opened)
+            (folder / "go").touch()
+            opened.wait_for_timeout(seconds * 500)
+            middle = _heap_mb(session)
+            opened.wait_for_timeout(seconds * 500)
+            frames, last = opened.evaluate("frames_ms"), _last_seq(opened)
+            return frames, (last - first) / seconds, _heap_mb(session) - middle
+        finally:
+            worker.kill()
+
+
+def _last_seq(opened: Any) -> int:
+    """Return the last event that the page shows."""
+    return int(opened.locator(".view-head [data-key=log] .tab-count").inner_text().replace(",", ""))
+
+
+def _heap_mb(session: Any) -> float:
+    """Return the memory of the page's objects after everything that is not used any more was collected, in megabytes."""
+    session.send("HeapProfiler.collectGarbage")
+    return float(session.send("Runtime.getHeapUsage")["usedSize"]) / 1024**2
+
+
+SCENES: tuple[Callable[[Bench], list[Figure]], ...] = (list_runs, large_run, watch_fast_run)

@@ -11,7 +11,7 @@ import {
   placeOfVisit,
   tabFor,
 } from "../../src/holdfast/server/page/pure/run_choices.js";
-import { appendTimeline, standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
+import { standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
 import { addChunk, addRecorded, beginText, isSame } from "../../src/holdfast/server/page/pure/streams.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../../src/holdfast/server/page/pure/visit_words.js";
 
@@ -23,7 +23,7 @@ const remedy = (verb, given = {}) => ({
   words: `${verb} it`,
   command: `holdfast ${verb}`,
 });
-const run = (status, more = {}) => ({ id: "r", status, crashed: false, asks: 0, remedies: [], failed: null, ...more });
+const run = (status, more = {}) => ({ id: "r", status, crashed: false, questions: [], remedies: [], failed_node: null, ...more });
 const verbs = (actions) => actions.map((one) => one.label);
 
 test("a choice is read from the fragment, and what is no choice is left out", () => {
@@ -64,7 +64,7 @@ test("the tab that opens follows from the place and the visit", () => {
 });
 
 test("the first remedy of a failed run is the filled button, and the others follow", () => {
-  const { shown, more } = actionsOf(run("failed", { failed: "charge", remedies: [remedy("resume")] }), false);
+  const { shown, more } = actionsOf(run("failed", { failed_node: "charge", remedies: [remedy("resume")] }), false);
   assert.deepEqual(verbs(shown), ["Resume", "Retry charge", "Skip charge", "Fork"]);
   assert.deepEqual(verbs(more), ["Cancel"]);
   assert.deepEqual(
@@ -79,6 +79,19 @@ test("a run that moves by itself, and an earlier checkpoint, have no filled butt
   assert.ok(moving.shown.every((one) => !one.filled));
   const past = actionsOf(run("failed", { remedies: [remedy("resume")] }), true);
   assert.ok(past.shown.every((one) => !one.filled));
+});
+
+test("a run that asks is answered or cancelled, and the first of these is filled", () => {
+  const remedies = [remedy("answer"), remedy("answer"), remedy("resume")];
+  const { shown, more } = actionsOf(run("waiting", { questions: [{}], remedies }), false);
+  assert.deepEqual(
+    [verbs(shown), verbs(more)],
+    [
+      ["Answer", "Cancel"],
+      ["Fork", "Resume"],
+    ],
+  );
+  assert.deepEqual([shown[0].filled, shown[1].filled], [true, false]);
 });
 
 test("an ended run can only be forked, and a way that needs a terminal is no button", () => {
@@ -161,15 +174,15 @@ test("what a crashed attempt left is listed", () => {
 test("a chunk that comes live and then with its event is in the text once", () => {
   let text = addChunk(addChunk(beginText(), { number: 1, value: "a" }), { number: 2, value: "b" });
   text = addChunk(text, { number: 2, value: "b" });
-  text = addRecorded(text, ["a", "b", "c"]);
+  text = addRecorded(text, 1, ["a", "b", "c"]);
   assert.deepEqual([text.text, text.count, text.recorded], ["abc", 3, 3]);
   assert.equal(addChunk(text, { number: 3, value: "c" }), text);
 });
 
 test("only the end of a long text is kept, and other values are JSON", () => {
-  const long = addRecorded(beginText(), ["x".repeat(500_000)]);
-  assert.deepEqual([long.text.length, long.isCut], [200_000, true]);
-  assert.equal(addRecorded(beginText(), [{ a: 1 }, "b"]).text, '{"a":1}\nb');
+  const long = addRecorded(beginText(), 1, ["x".repeat(500_000)]);
+  assert.deepEqual([long.text.length, long.isCut], [50_000, true]);
+  assert.equal(addRecorded(beginText(), 1, [{ a: 1 }, "b"]).text, '{"a":1}\nb');
 });
 
 test("chunks of another attempt or item are others", () => {
@@ -202,12 +215,12 @@ test("the head of a run has its reason letter by letter, and a row alone is enou
     parent: null,
     remedy: remedy("resume"),
   };
-  const context = { now: 100, isLive: true, operates: false };
+  const context = { now: 100, isLive: true, readOnly: "dashboard" };
   const shown = standingOf({ row, run: null, picture: null, timeline: null }, context);
   assert.equal(shown.reason.map((part) => part.text).join(""), row.reason);
   assert.equal(shown.look.word, "failed");
-  assert.equal(shown.next, "Next: resume it.");
-  assert.match(shown.note, /may read runs/);
+  assert.equal(shown.next, ". Next: resume it.");
+  assert.equal(shown.note, "Token “dashboard” may only read");
   assert.ok(shown.facts.some((fact) => fact.name === "Held by" && fact.value === "nobody"));
 });
 
@@ -222,30 +235,10 @@ test("a run that cannot be read says so, and offers the command that looks into 
     created_at: 1,
     active_s: 0,
   };
-  const shown = standingOf({ row, run: null, picture: null, timeline: null }, { now: 5, isLive: true, operates: true });
+  const shown = standingOf({ row, run: null, picture: null, timeline: null }, { now: 5, isLive: true, readOnly: "" });
   assert.equal(shown.look.word, "unreadable");
   assert.deepEqual(
     shown.commands.map((one) => one.command),
     ["holdfast verify"],
   );
-});
-
-test("the pages of a timeline are one timeline, which ends where the last page does", () => {
-  const page = (seq, next) => ({
-    seq: 9,
-    beginning: seq === 1 ? "forked" : "",
-    holders: [],
-    attempts: [{ seq }],
-    items: [],
-    waits: [],
-    acts: [],
-    forks: [],
-    next,
-  });
-  const whole = appendTimeline(page(1, 5), page(6, null));
-  assert.deepEqual(
-    whole.attempts.map((one) => one.seq),
-    [1, 6],
-  );
-  assert.deepEqual([whole.next, whole.beginning], [null, "forked"]);
 });

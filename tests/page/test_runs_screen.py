@@ -381,9 +381,13 @@ def test_axe_finds_nothing(tab, served, theme, width):
     page = one.open(served.link)
     wait_for_rows(page, 8)
     page.add_script_tag(path=AXE)
-    for fragment in ("#/runs", "#/runs?flow=none", "#/workers", "#/doctor", "#/nothing"):
+    shown = {
+        "#/runs": ".run-link", "#/runs?flow=none": ".no-match", "#/workers": ".gauge", "#/doctor": ".finding",
+        "#/nothing": ".alone",
+    }  # fmt: skip
+    for fragment, element in shown.items():
         page.evaluate("fragment => { location.hash = fragment }", fragment)
-        page.wait_for_timeout(300)
+        page.locator(element).first.wait_for()
         found = page.evaluate("axe.run().then(result => result.violations)")
         told = [
             f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"

@@ -1,5 +1,6 @@
 // Why an attempt failed: the error, and where it was raised. The reader's own code comes first; lines of packages are folded.
 
+import { plural } from "../pure/words.js";
 import { element } from "../shell/elements.js";
 import { createCopyButton } from "./command.js";
 
@@ -9,6 +10,10 @@ export function createErrorFrames(failure) {
   const raised = frames.find((frame) => frame.own) ?? frames[0];
   const [own, others] = [frames.filter((frame) => frame.own), frames.filter((frame) => !frame.own)];
   const shown = own.length ? own : others.splice(0, 2);
+  const folded = others.length > 0 && [
+    element("summary", {}, plural(others.length, "more frame")),
+    element("div", { class: "frames" }, ...others.flatMap((frame) => createFrame(frame, false))),
+  ];
   return element(
     "section",
     { class: "error-frames" },
@@ -22,14 +27,7 @@ export function createErrorFrames(failure) {
     element(
       "footer",
       {},
-      others.length
-        ? element(
-            "details",
-            {},
-            element("summary", {}, `${others.length} more ${others.length === 1 ? "frame" : "frames"}`),
-            element("div", { class: "frames" }, ...others.flatMap((frame) => createFrame(frame, false))),
-          )
-        : element("span", {}),
+      folded ? element("details", {}, ...folded) : element("span", {}),
       failure.traceback ? createCopyButton(() => failure.traceback, "Copy traceback", "words") : null,
     ),
   );
@@ -40,7 +38,13 @@ export function createErrorFrames(failure) {
  * @param {boolean} raised
  */
 const createFrame = (frame, raised) => [
-  element("p", { class: "frame-place" }, frame.file, " in ", element("span", { class: "frame-function" }, frame.function)),
+  element(
+    "p",
+    { class: "frame-place", title: frame.file },
+    shortPath(frame.file),
+    " in ",
+    element("span", { class: "frame-function" }, frame.function),
+  ),
   element(
     "p",
     { class: raised ? "frame-line raised" : "frame-line" },
@@ -48,3 +52,6 @@ const createFrame = (frame, raised) => [
     element("code", {}, frame.source || "(the line was not recorded)"),
   ),
 ];
+
+/** The end of a path, by which its readers know a file. @param {string} path */
+const shortPath = (path) => path.split("/").slice(-2).join("/");

@@ -1,52 +1,65 @@
-// Fields of a state or of an input, by name. A large value is drawn when it is asked for, and fetched then if it was left out.
+// Fields of a state or of an input, by name. The server leaves out large values; each is fetched when a reader asks for it.
 
 import { button, element, keepChildren, setText } from "../shell/elements.js";
 import { createTree } from "./tree.js";
 
-/** @typedef {import("../shapes.js").Value} Value */
-
-const LARGE_BYTES = 8192;
+/**
+ * @typedef {import("../shapes.js").Value} Value
+ * @typedef {{ run: string | undefined, at: number, values: Record<string, Value> }} FieldsView  `at`: where the state has them
+ * @typedef {{ name: string, value: Value }} Named
+ */
 
 /**
- * @param {(name: string) => Promise<unknown>} fetchField  of one whose value was left out
- * @returns {import("../shell/elements.js").Part<Record<string, Value>>}
+ * @param {import("../shell/app.js").App} app
+ * @returns {import("../shell/elements.js").Part<FieldsView>}
  */
-export function createFields(fetchField) {
+export function createFields(app) {
   const host = element("div", { class: "fields" });
+  /** @type {FieldsView} */
+  let view;
+  /** @param {string} name */
+  async function fetchField(name) {
+    const answer = await app.api.get(`runs/${view.run}/state`, { field: [name], at: [String(view.at)] });
+    return answer.ok ? answer.value.state[name] : answer.problem.detail;
+  }
   const draw = keepChildren(
     host,
-    (/** @type {[string, Value]} */ [name]) => name,
+    (/** @type {Named} */ { name }) => name,
     () => createValueField(fetchField),
   );
-  return { element: host, update: (fields) => draw(Object.entries(fields)) };
+  return {
+    element: host,
+    update(next) {
+      view = next;
+      draw(Object.entries(next.values).map(([name, value]) => ({ name, value })));
+    },
+  };
 }
 
-/** @param {(name: string) => Promise<unknown>} fetchField @returns {import("../shell/elements.js").Part<[string, Value]>} */
+/** @param {(name: string) => Promise<unknown>} fetchField @returns {import("../shell/elements.js").Part<Named>} */
 function createValueField(fetchField) {
   const [title, tree] = [element("code", { class: "field-name", dir: "auto" }), createTree()];
-  const more = button("link", async () => {
-    isOpen = true;
-    if (value.bytes !== undefined) value = { value: await fetchField(name) };
-    draw();
-  });
-  let [name, isOpen, size] = ["", false, 0];
-  /** @type {Value} */
-  let value = {};
-  function draw() {
-    const isShown = value.bytes === undefined && (isOpen || size <= LARGE_BYTES);
-    tree.element.hidden = !isShown;
-    more.hidden = isShown;
-    if (isShown) tree.update(value.value);
-    else setText(more, `Show ${(size / 1024).toFixed(1)} KB`);
+  const more = button("link", async () => show(await fetchField(shown.name)));
+  /** @type {Named} */
+  let shown;
+  /** @param {unknown} value */
+  function show(value) {
+    tree.update(value);
+    tree.element.hidden = false;
+    more.hidden = true;
   }
   return {
     element: element("section", { class: "field-row" }, title, more, tree.element),
-    update([next, given]) {
-      if (isOpen && given.bytes !== undefined && given.sha256 === value.sha256) return;
-      [name, value] = [next, given];
-      size = given.bytes ?? JSON.stringify(given.value)?.length ?? 0;
-      setText(title, name);
-      draw();
+    update(next) {
+      const { bytes, sha256, value } = next.value;
+      if (bytes === undefined) show(value);
+      else if (sha256 !== shown?.value.sha256) {
+        tree.element.hidden = true;
+        more.hidden = false;
+        setText(more, `Show ${(bytes / 1024).toFixed(1)} KB`);
+      }
+      shown = next;
+      setText(title, next.name);
     },
   };
 }

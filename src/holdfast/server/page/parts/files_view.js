@@ -1,11 +1,10 @@
 // The files that the nodes of a run have written. The token is in a header, so a file is fetched and then saved, not linked.
 
-import { plural } from "../pure/words.js";
 import { button, element, glyph } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createSlot } from "./slot.js";
 
-/** @typedef {{ run: string, files: { kept: boolean, artifacts: Record<string, string[]> } | null }} FilesView */
+/** @typedef {{ place: import("../pure/fragments.js").Place, files: { kept: boolean, artifacts: Record<string, string[]> } | null }} FilesView */
 
 /**
  * @param {import("../shell/app.js").App} app
@@ -14,22 +13,17 @@ import { createSlot } from "./slot.js";
 export function createFilesView(app) {
   const problem = createBanner();
   let run = "";
+  const hint = (/** @type {string} */ text) => [element("p", { class: "hint" }, text)];
   const list = createSlot("files", (/** @type {any} */ { kept, artifacts }) => {
     const all = Object.entries(artifacts);
-    if (!kept) return [element("p", { class: "hint" }, "This server keeps no files: it was started without a folder for them.")];
-    if (!all.length) return [element("p", { class: "hint" }, "The nodes of this run have written no file.")];
-    return all.map(([node, names]) =>
-      element(
-        "section",
-        {},
-        element("h3", {}, element("code", {}, node), ` ${plural(names.length, "file")}`),
-        element(
-          "ul",
-          {},
-          ...names.map((/** @type {string} */ name) => element("li", {}, createDownload(name, `artifacts/${node}/${name}`))),
-        ),
-      ),
-    );
+    if (!kept) return hint("This server keeps no files.");
+    if (!all.length) return hint("The nodes of this run have written no file.");
+    return all.map(([node, names]) => {
+      const files = names.map((/** @type {string} */ name) =>
+        element("li", {}, createDownload(name, `artifacts/${node}/${name}`)),
+      );
+      return element("section", {}, element("h3", {}, element("code", {}, node)), element("ul", {}, ...files));
+    });
   });
 
   /** @param {string} name @param {string} path */
@@ -60,7 +54,7 @@ export function createFilesView(app) {
       ),
     ),
     update(next) {
-      run = next.run;
+      run = next.place.run ?? "";
       if (next.files) list.update(next.files);
     },
   };

@@ -4,15 +4,14 @@ import { eventWords, kindWords, toneOfEvent } from "../pure/event_words.js";
 import { formatFragment } from "../pure/fragments.js";
 import { fullInstant, plural, timeOfDay } from "../pure/words.js";
 import { button, element, keepChildren, setAttribute, setText } from "../shell/elements.js";
-import { createBanner, problemBanner } from "./banner.js";
+import { createFetched } from "./fetched.js";
 import { createTree } from "./tree.js";
 
 /**
  * @typedef {import("../shapes.js").RunEvent} RunEvent
  *
  * @typedef {object} LogView
- * @property {string} run
- * @property {number | undefined} at
+ * @property {import("../pure/fragments.js").Place} place
  * @property {string[]} nodes  of the flow
  * @property {string} node  the one that is chosen, or ""
  * @property {number} end  the last event of the log
@@ -25,59 +24,54 @@ const EVENTS_PAGE = 100;
  * @returns {import("../shell/elements.js").Part<LogView> & { event: (event: RunEvent) => void }}
  */
 export function createLogView(app) {
-  const [list, problem] = [element("ol", { class: "log" }), createBanner()];
+  const list = element("ol", { class: "log" });
   const [node, kind] = [createSelect("Node", "All nodes", reload), createSelect("Kind", "All kinds", reload)];
   const fresh = button("new-pill", reload);
-  const more = button("button more", () => void read(false));
+  const more = button("button more", () => read(older), `Show ${EVENTS_PAGE} older`);
   const draw = keepChildren(
     list,
     (/** @type {RunEvent} */ event) => String(event.seq),
-    () => createEventRow(app, () => view.run),
+    () => createEventRow(app, () => view.place.run),
   );
   /** @type {LogView} */
-  let view = { run: "", at: undefined, nodes: [], node: "", end: 0 };
+  let view;
   /** @type {RunEvent[]} */
   let events = [];
-  /** @type {number | null} */
-  let older = null;
-  let [count, asked] = [0, ""];
+  /** The seq before which events are read, and were read; null: from the end. */
+  let [before, older] = /** @type {(number | null)[]} */ ([null, null]);
+  let [count, shown] = [0, ""];
+  const fetched = createFetched(app, (page) => {
+    if (!page) return;
+    events = before === null ? page.events : [...events, ...page.events];
+    older = page.older;
+    kind.update(page.kinds.map((/** @type {string} */ one) => [one, kindWords(one)]));
+    draw(events);
+    more.hidden = older === null;
+    if (before === null) showFresh(0);
+  });
 
   function reload() {
-    void read(true);
+    read(null);
+    fetched.ask(true);
   }
 
-  /** @param {boolean} anew */
-  async function read(anew) {
-    const before = anew ? (view.at === undefined ? [] : [String(view.at + 1)]) : [String(older)];
-    const query = {
-      newest: ["true"],
-      limit: [String(EVENTS_PAGE)],
-      ...(before.length ? { before } : {}),
-      ...(node.value() ? { node: [node.value()] } : {}),
-      ...(kind.value() ? { kind: [kind.value()] } : {}),
-    };
-    const key = asked;
-    const answer = await app.api.get(`runs/${view.run}/events`, query);
-    if (key !== asked) return;
-    problem.update(answer.ok ? null : problemBanner(answer.problem, () => void read(anew)));
-    if (!answer.ok) return;
-    events = anew ? answer.value.events : [...events, ...answer.value.events];
-    older = answer.value.older;
-    if (anew) count = 0;
-    show();
+  /** @param {number | null} next */
+  function read(next) {
+    before = next;
+    fetched.want(`runs/${view.place.run}/events`, {
+      newest: true,
+      limit: EVENTS_PAGE,
+      before: before ?? (view.place.at && view.place.at + 1),
+      node: node.element.value || null,
+      kind: kind.element.value || null,
+    });
   }
 
-  function showFresh() {
+  /** @param {number} next */
+  function showFresh(next) {
+    count = next;
     fresh.hidden = count < 1;
     setText(fresh, plural(count, "new event"));
-  }
-
-  function show() {
-    kind.update([...new Set(events.map((event) => event.kind))].sort().map((one) => [one, kindWords(one)]));
-    draw(events);
-    showFresh();
-    more.hidden = older === null;
-    setText(more, `Show ${EVENTS_PAGE} older`);
   }
 
   return {
@@ -85,29 +79,26 @@ export function createLogView(app) {
       "div",
       { class: "view-pad" },
       element("div", { class: "view-tools" }, node.element, kind.element, fresh),
-      problem.element,
+      fetched.problem,
       list,
       more,
     ),
     event(event) {
-      const meets = (!node.value() || event.node === node.value()) && (!kind.value() || event.kind === kind.value());
-      if (!meets || view.at !== undefined || !asked) return;
-      count += 1;
-      showFresh();
+      const { value } = node.element;
+      const meets = (!value || event.node === value) && (!kind.element.value || event.kind === kind.element.value);
+      if (shown && meets && view.place.at === undefined) showFresh(count + 1);
     },
     update(next) {
       view = next;
       node.update(next.nodes.map((one) => [one, one]));
-      const key = `${next.run} ${next.at} ${next.node}`;
-      if (key !== asked) {
-        asked = key;
-        node.set(next.node);
-        return reload();
-      }
-      // What came while another view was shown.
-      if (next.at !== undefined || node.value() || kind.value() || !events.length) return;
-      count = next.end - events[0].seq;
-      showFresh();
+      const { run, at } = next.place;
+      const key = `${run} ${at} ${next.node}`;
+      if (key !== shown) {
+        shown = key;
+        node.element.value = next.node;
+        read(null);
+      } else if (at === undefined && !node.element.value && !kind.element.value && events.length)
+        showFresh(next.end - events[0].seq); // also what came while another view was shown
     },
   };
 }
@@ -125,11 +116,6 @@ function createSelect(label, all, changed) {
   );
   return {
     element: host,
-    value: () => host.value,
-    /** @param {string} value */
-    set(value) {
-      host.value = value;
-    },
     /** Choices are added, and never taken away from a reader. @param {string[][]} choices */
     update(choices) {
       const known = new Set([...host.options].map((option) => option.value));
@@ -140,7 +126,7 @@ function createSelect(label, all, changed) {
 
 /**
  * @param {import("../shell/app.js").App} app
- * @param {() => string} run
+ * @param {() => string | undefined} run
  * @returns {import("../shell/elements.js").Part<RunEvent>}
  */
 function createEventRow(app, run) {

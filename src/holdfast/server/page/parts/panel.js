@@ -2,15 +2,13 @@
 // attempt and item.
 
 import { formatFragment, withQuery } from "../pure/fragments.js";
-import { TABS, choiceIn, placeOfVisit, tabFor } from "../pure/run_choices.js";
+import { TABS, choiceIn, placeOfVisit, tabFor, titled } from "../pure/run_choices.js";
 import { lookOfNode, lookOfRun } from "../pure/statuses.js";
-import { plural } from "../pure/words.js";
 import { element, keepChildren, setAttribute, setText } from "../shell/elements.js";
-import { createReader } from "../shell/reader.js";
-import { createBanner, problemBanner } from "./banner.js";
+import { createFetched } from "./fetched.js";
 import { createMenu } from "./menu.js";
 import { createStatus } from "./status.js";
-import { createTabs } from "./tabs.js";
+import { createTabs, tabTo } from "./tabs.js";
 import { createBodies } from "./visit_tabs.js";
 
 /**
@@ -24,9 +22,10 @@ import { createBodies } from "./visit_tabs.js";
  * @property {import("../shapes.js").NodeMark | undefined} mark
  * @property {{ seq: number, node: string | null, iteration: number, execution: number }[]} checkpoints
  * @property {number} end  the last event of the log
+ *
+ * @typedef {{ name: string, label: string, choices: { words: string, href: string, chosen: boolean }[] }} Chip
  */
 
-const PANEL_READ_MS = 500;
 const LISTED = 200;
 
 /**
@@ -35,71 +34,43 @@ const LISTED = 200;
  *   chunk: (chunk: any) => void }}
  */
 export function createPanel(app) {
-  const [status, name, tabs, problem] = [
-    createStatus(),
-    element("h2", {}),
-    createTabs("About the node", "segments"),
-    createBanner(),
-  ];
-  const chips = createChips();
+  const [status, name, chips] = [createStatus(), element("h2", {}), element("div", { class: "visit-chips" })];
+  const tabs = createTabs("About the node", "segments");
+  const drawChips = keepChildren(chips, (/** @type {Chip} */ chip) => chip.name, createVisitChip);
   const bodies = createBodies(app);
   const content = element("div", { class: "panel-body" });
-  const head = element("header", { class: "panel-head" }, status.element, name, chips.element, tabs.element);
-  const host = element("section", { class: "run-panel", "aria-label": "Node" }, head, problem.element, content);
+  const head = element("header", { class: "panel-head" }, status.element, name, chips, tabs.element);
   /** @type {PanelView} */
   let view;
   /** @type {NodeVisit | null} */
   let visit = null;
-  let [asked, tab, openedAt] = ["", "overview", ""];
-  const reader = createReader(() => PANEL_READ_MS, read);
-
-  /** The request for the visit that is chosen. */
-  function wanted() {
-    const { iteration, execution, item } = choiceIn(view.place);
-    const given = { iteration, execution, item, at: view.place.at ?? null };
-    const query = Object.fromEntries(
-      Object.entries(given).flatMap(([key, value]) => (value === null ? [] : [[key, [String(value)]]])),
-    );
-    return { path: `runs/${view.place.run}/nodes/${view.node}`, query };
-  }
-
-  async function read() {
-    if (!view.node) return;
-    const { path, query } = wanted();
-    const key = asked;
-    const answer = await app.api.get(path, query);
-    if (key !== asked) return; // another one was chosen meanwhile
-    if (!answer.ok && !answer.problem.status && visit) return; // the server does not answer, and what is known stays
-    problem.update(answer.ok ? null : problemBanner(answer.problem, () => reader.ask(true)));
-    visit = answer.ok ? answer.value : null;
+  let [tab, openedAt] = ["overview", ""];
+  const fetched = createFetched(app, (value) => {
+    visit = value;
     draw();
-  }
+  });
+  const host = element("section", { class: "run-panel", "aria-label": "Node" }, head, fetched.problem, content);
 
   function draw() {
-    head.hidden = !view.node;
-    content.hidden = !visit;
-    if (!view.node) return;
-    setText(name, view.node);
-    if (!visit) return status.update(lookOfNode(view.mark));
-    const choice = choiceIn(view.place);
+    const { place, node, mark } = view;
+    head.hidden = node === null;
+    content.hidden = tabs.element.hidden = chips.hidden = !visit;
+    setText(name, node ?? "");
+    if (!visit) return status.update(lookOfNode(mark));
+    const choice = choiceIn(place);
     const attempt = visit.attempts.find((one) => one.attempt === choice.attempt) ?? visit.attempts.at(-1) ?? null;
     // A tab that opened by itself stays when the visit goes on.
-    const where = `${view.place.run} ${view.place.at} ${view.node}`;
-    if (choice.tab || where !== openedAt) tab = choice.tab ?? tabFor(view.place.at !== undefined, visit);
+    const where = `${place.run} ${place.at} ${node}`;
+    if (choice.tab || where !== openedAt) tab = choice.tab ?? tabFor(place.at !== undefined, visit);
     openedAt = where;
-    const { mark } = view;
     const isLatest = !visit.attempts.length || (mark?.iteration === visit.iteration && mark.execution === visit.execution);
     status.update(isLatest && visit.item === null ? lookOfNode(mark) : lookOfRun(visit));
-    chips.update({ visit, attempt: attempt?.attempt ?? null, place: view.place });
-    const counts = /** @type {Record<string, number>} */ ({ steps: visit.steps.length });
-    const base = withQuery(view.place, { node: view.node });
+    drawChips(chipsOf(visit, attempt?.attempt ?? null, place));
     tabs.update(
       TABS.map((key) => ({
+        ...tabTo(place, titled(key), { node: node ?? undefined, tab: key }, key === tab),
         key,
-        words: key.replace(/^./, (first) => first.toUpperCase()),
-        count: counts[key],
-        href: formatFragment(withQuery(base, { tab: key })),
-        chosen: key === tab,
+        count: key === "steps" ? visit?.steps.length : 0,
       })),
     );
     const body = bodies[tab];
@@ -113,100 +84,85 @@ export function createPanel(app) {
     event(event) {
       bodies.stream.event(event);
       // A visit that is shown as it was stays as it is.
-      if (event.node !== view?.node || view.place.at !== undefined) return;
-      reader.ask();
+      if (event.node === view?.node && view.place.at === undefined) fetched.ask();
     },
     update(next) {
+      const { place, node, mark } = next;
+      if (node !== view?.node || place.run !== view.place.run) visit = null;
       view = next;
-      setAttribute(host, "data-chosen", Boolean(next.place.query.node));
-      const key = next.node ? JSON.stringify([wanted(), next.mark?.status, next.mark?.tries]) : "";
-      if (key !== asked) {
-        const before = asked;
-        asked = key;
-        if (JSON.parse(before || "[{}]")[0].path !== JSON.parse(key || "[{}]")[0].path) visit = null;
-        reader.ask(true);
-      }
+      setAttribute(host, "data-chosen", Boolean(place.query.node));
+      const { iteration, execution, item } = choiceIn(place);
+      const asked = { iteration, execution, item, at: place.at };
+      if (node !== null) fetched.want(`runs/${place.run}/nodes/${node}`, asked, `${mark?.status} ${mark?.tries}`);
       draw();
     },
   };
 }
 
-/** @returns {import("../shell/elements.js").Part<{ visit: NodeVisit, attempt: number | null, place: Place }>} */
-function createChips() {
-  const [host, only] = [element("div", { class: "visit-chips" }), element("span", { class: "tag" })];
-  const draw = keepChildren(host, (/** @type {any} */ chip) => chip.name, createVisitChip);
-  return {
-    element: element("div", { class: "visit-chips" }, only, host),
-    update({ visit, attempt, place }) {
-      const { node, iteration, execution, visits, attempts, items } = visit;
-      const at = (/** @type {[number, number, number?]} */ chosen) => formatFragment(placeOfVisit(place, node, chosen));
-      const iterations = [...new Set(visits.map(([one]) => one))];
-      only.hidden = visits.length !== 1;
-      setText(only, `visit ${iteration}.${execution}`);
-      const executions = visits.filter(([one]) => one === iteration).map(([, one]) => one);
-      draw(
-        [
-          {
-            name: "iteration",
-            chosen: iteration,
-            all: iterations
-              .slice(-LISTED)
-              .map((one) => ({ one, href: at([one, visits.findLast(([other]) => other === one)?.[1] ?? 1]) })),
-          },
-          { name: "execution", chosen: execution, all: executions.map((one) => ({ one, href: at([iteration, one]) })) },
-          {
-            name: "attempt",
-            chosen: attempt,
-            all: attempts.map(({ attempt: one }) => ({ one, href: at([iteration, execution, one]) })),
-          },
-          {
-            name: "item",
-            chosen: visit.item,
-            all: [null, ...(items ?? []).map(({ item: one }) => one)].map((one) => ({
-              one,
-              href: formatFragment(
-                withQuery(place, { node, item: one === null ? undefined : String(one), visit: `${iteration}.${execution}` }),
-              ),
-            })),
-          },
-        ].filter(({ all, chosen, name }) => all.length > 1 || (name === "item" && chosen !== null)),
-      );
-    },
+/**
+ * The chips: those that have something to choose, and the visit if it is the only one.
+ * @param {NodeVisit} visit
+ * @param {number | null} attempt
+ * @param {Place} place
+ * @returns {Chip[]}
+ */
+function chipsOf({ node, iteration, execution, item, visits, attempts, items }, attempt, place) {
+  /** @param {string} name @param {number | null} chosen @param {(number | null)[]} all @param {(one: any) => Place} placeOf */
+  const chip = (name, chosen, all, placeOf) => {
+    const words = (/** @type {number | null} */ one) => (one === null ? `all ${name}s` : `${name} ${one}`);
+    const choices = [...new Set(all)].slice(-LISTED);
+    const made = choices.map((one) => ({ words: words(one), href: formatFragment(placeOf(one)), chosen: one === chosen }));
+    return choices.some((one) => one !== chosen) ? [{ name, label: words(chosen), choices: made }] : [];
   };
+  const visitAt = (/** @type {[number, number, number?]} */ ...one) => placeOfVisit(place, node, one);
+  const latest = (/** @type {number} */ one) => visits.findLast(([other]) => other === one)?.[1] ?? 1;
+  const all = [
+    ...chip(
+      "iteration",
+      iteration,
+      visits.map(([one]) => one),
+      (one) => visitAt(one, latest(one)),
+    ),
+    ...chip(
+      "execution",
+      execution,
+      visits.flatMap(([of, one]) => (of === iteration ? one : [])),
+      (one) => visitAt(iteration, one),
+    ),
+    ...chip(
+      "attempt",
+      attempt,
+      attempts.map((one) => one.attempt),
+      (one) => visitAt(iteration, execution, one),
+    ),
+    ...chip("item", item, [null, ...(items ?? []).map((one) => one.item)], (one) =>
+      withQuery(visitAt(iteration, execution), { item: one === null ? "" : String(one) }),
+    ),
+  ];
+  return visits.length === 1 ? [{ name: "visit", label: `visit ${iteration}.${execution}`, choices: [] }, ...all] : all;
 }
 
-/** @param {{ name: string }} first */
-function createVisitChip({ name }) {
-  /** @type {any} */
+/** @param {Chip} first  without choices, it only says which one it is */
+function createVisitChip({ choices }) {
+  /** @type {Chip} */
   let chip;
+  const only = element("span", { class: "tag" });
   const menu = createMenu({
     look: "chip-button",
     fill(panel, close) {
-      panel.append(
-        element(
-          "ul",
-          { class: "menu-list" },
-          ...chip.all.map((/** @type {any} */ { one, href }) =>
-            element(
-              "li",
-              {},
-              element(
-                "a",
-                { href, "aria-current": one === chip.chosen && "true", onclick: close },
-                one === null ? "all items" : `${name} ${one}`,
-              ),
-            ),
-          ),
-        ),
+      const items = chip.choices.map(({ words, href, chosen }) =>
+        element("li", {}, element("a", { href, "aria-current": chosen && "true", onclick: close }, words)),
       );
+      panel.append(element("ul", { class: "menu-list" }, ...items));
     },
   });
   return {
-    element: menu.element,
-    /** @param {any} next */
+    element: choices.length ? menu.element : only,
+    /** @param {Chip} next */
     update(next) {
       chip = next;
-      menu.update({ label: next.chosen === null ? plural(next.all.length, name) : `${name} ${next.chosen}` });
+      setText(only, next.label);
+      menu.update(next);
     },
   };
 }

@@ -20,7 +20,7 @@ import { createStatus } from "./status.js";
  * @property {Fact[]} facts
  * @property {Record<string, string>} labels
  * @property {{ shown: RunAction[], more: RunAction[] }} actions
- * @property {{ words: string, command: string }[]} commands  ways out that only a terminal has
+ * @property {{ words: string, command: string }[]} commands  ways out as commands
  * @property {string} note  why there are no actions
  */
 
@@ -31,47 +31,32 @@ import { createStatus } from "./status.js";
 export function createStanding(act) {
   const status = createStatus();
   const [id, reason] = [element("h1", { class: "run-id" }), element("span", { class: "standing-reason", dir: "auto" })];
-  const [next, ago, note] = [
-    element("span", { class: "hint" }),
-    element("span", { class: "hint ago phone-only" }),
-    element("p", { class: "hint" }),
-  ];
-  const [facts, labels, shown] = [
-    element("dl", { class: "facts" }),
-    element("ul", { class: "labels" }),
-    element("div", { class: "acts" }),
-  ];
+  const [next, ago, note] = ["hint", "hint ago phone-only", "hint"].map((look) => element("span", { class: look }));
+  const [facts, labels] = [element("dl", { class: "facts" }), element("ul", { class: "labels" })];
+  const shown = element("div", { class: "acts" });
   /** @type {StandingView} */
   let view;
   const menu = createMenu({
     mark: "more",
     hostLook: "acts-more",
     fill(panel, close) {
-      const items = view.actions.more.map((one) =>
-        element(
-          "li",
-          {},
-          button("menu-item", () => (close(), act(one.verb, one.node)), `${one.label}…`),
+      // A phone has room for two buttons; the others are here.
+      const hidden = view.actions.shown.filter((_, at) => !shown.children[at].checkVisibility());
+      const items = [
+        ...[...hidden, ...view.actions.more].map(({ verb, node, label }) =>
+          button("menu-item", () => (close(), act(verb, node)), `${label}…`),
         ),
-      );
-      const copies = view.commands.map((one) =>
-        element(
-          "li",
-          {},
-          createCopyButton(() => one.command, `Copy command: ${one.words}`, "words"),
-        ),
-      );
-      panel.append(element("ul", { class: "menu-list" }, ...items, ...copies));
+        ...view.commands.map(({ command, words }) => createCopyButton(() => command, `Copy command: ${words}`, "words")),
+      ];
+      panel.append(element("ul", { class: "menu-list" }, ...items.map((item) => element("li", {}, item))));
     },
   });
-  menu.update({ label: "" });
-  const opener = /** @type {HTMLElement} */ (menu.element.firstElementChild);
-  opener.setAttribute("aria-label", "More actions");
-  const acts = element("div", { class: "acts-bar" }, shown, menu.element);
+  menu.element.firstElementChild?.setAttribute("aria-label", "More actions");
+  const acts = element("div", { class: "acts-bar" }, note, shown, menu.element);
   const drawActs = keepChildren(
     shown,
-    (/** @type {RunAction} */ one) => `${one.verb} ${one.node}`,
-    () => createAct(act),
+    (/** @type {RunAction} */ one) => one.label,
+    (one) => createAct(one, act),
   );
   const drawFacts = keepChildren(facts, (/** @type {Fact} */ fact) => fact.name, createFact);
   const drawLabels = keepChildren(
@@ -79,23 +64,16 @@ export function createStanding(act) {
     (/** @type {string} */ label) => label,
     (label) => ({ element: element("li", { class: "tag", dir: "auto" }, label), update() {} }),
   );
+  const copy = createCopyButton(() => view.id, "Copy id");
   return {
     acts,
     element: element(
       "header",
       { class: "standing" },
-      element(
-        "div",
-        { class: "standing-line" },
-        status.element,
-        id,
-        createCopyButton(() => view.id, "Copy id"),
-        ago,
-      ),
+      element("div", { class: "standing-line" }, status.element, id, copy, ago),
       acts,
-      element("p", { class: "standing-sentence" }, reason, " ", next),
+      element("p", { class: "standing-sentence" }, reason, next),
       element("div", { class: "standing-facts" }, facts, labels),
-      note,
     ),
     update(given) {
       view = given;
@@ -109,44 +87,32 @@ export function createStanding(act) {
       drawActs(view.actions.shown);
       menu.element.hidden = !view.actions.more.length && !view.commands.length;
       setText(note, view.note);
-      note.hidden = !view.note;
     },
   };
 }
 
-/** @param {(verb: string, node: string | null) => void} act @returns {import("../shell/elements.js").Part<RunAction>} */
-function createAct(act) {
-  /** @type {RunAction} */
-  let shown;
-  const [words, node] = [element("span", {}), element("span", { class: "act-node" })];
-  const host = button("button", () => act(shown.verb, shown.node), words, node);
-  return {
-    element: host,
-    update(action) {
-      if (shown?.verb !== action.verb) host.prepend(glyph(action.glyph));
-      shown = action;
-      const [first] = action.label.split(" ", 1);
-      setText(words, action.node ? first : `${action.label}…`);
-      setText(node, action.node ? `\u00a0${action.node}…` : "");
-      host.classList.toggle("filled", action.filled);
-      setAttribute(host, "data-verb", action.verb);
-    },
-  };
+/**
+ * @param {RunAction} action
+ * @param {(verb: string, node: string | null) => void} act
+ * @returns {import("../shell/elements.js").Part<RunAction>}
+ */
+function createAct({ verb, node, word, glyph: mark }, act) {
+  const label = element("span", {}, word, node && element("span", { class: "act-node" }, ` ${node}`), "…");
+  const host = button("button", () => act(verb, node), glyph(mark), label);
+  host.dataset.verb = verb;
+  return { element: host, update: ({ filled }) => void host.classList.toggle("filled", filled) };
 }
 
-/** @returns {import("../shell/elements.js").Part<Fact>} */
-function createFact() {
-  const [name, value, link] = [element("dt", {}), element("dd", { dir: "auto" }), element("a", {})];
-  const host = element("div", {}, name, value);
+/** @param {Fact} first @returns {import("../shell/elements.js").Part<Fact>} */
+function createFact({ name, place }) {
+  const link = element("a", {});
+  const value = element("dd", { dir: "auto" }, place && link);
+  const host = element("div", {}, element("dt", {}, name), value);
   return {
     element: host,
     update(fact) {
-      setText(name, fact.name);
-      setText(fact.place ? link : value, fact.value);
-      if (fact.place) {
-        setAttribute(link, "href", formatFragment(fact.place));
-        if (!link.parentNode) value.append(link);
-      }
+      setText(place ? link : value, fact.value);
+      if (fact.place) setAttribute(link, "href", formatFragment(fact.place));
       setAttribute(value, "title", fact.title);
       setAttribute(host, "class", fact.wide && "wide");
     },

@@ -8,6 +8,7 @@ import { fullInstant, instant, markNames } from "../pure/words.js";
 import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
 import { valueText } from "./difference.js";
 import { createErrorFrames } from "./error_frames.js";
+import { queryOf } from "./fetched.js";
 import { createSlot } from "./slot.js";
 import { createStatus } from "./status.js";
 
@@ -17,10 +18,23 @@ import { createStatus } from "./status.js";
  * @typedef {import("../pure/visit_words.js").Line} Line
  * @typedef {import("../pure/fragments.js").Place} Place
  * @typedef {{ visit: NodeVisit, attempt: AttemptView | null, place: Place, now: number }} OverviewView
+ *
+ * @typedef {object} VisitRow  a row of attempts or items
+ * @property {string} key
+ * @property {import("../pure/statuses.js").Look} look
+ * @property {string} word
+ * @property {number | null} [began]
+ * @property {string} text
+ * @property {string} [note]
+ * @property {string} [time]
+ * @property {Place} place
+ * @property {boolean} [chosen]
+ * @property {number} now
  */
 
 const STEP_CHARS = 120;
 const EXCERPT_CHARS = 300;
+const STEPS_SHOWN = 20;
 
 /**
  * @param {import("../shell/app.js").App} app
@@ -28,17 +42,11 @@ const EXCERPT_CHARS = 300;
  */
 export function createVisitOverview(app) {
   const error = createSlot("", (/** @type {AttemptView["failure"]} */ failure) => (failure ? [createErrorFrames(failure)] : []));
-  const rows = element("ul", { class: "attempts" });
-  const attempts = element("section", {}, element("h3", {}, "Attempts"), rows);
-  const drawAttempts = keepChildren(
-    rows,
-    (/** @type {{ attempt: AttemptView }} */ row) => String(row.attempt.attempt),
-    createAttempt,
-  );
+  const rows = createVisitRows("attempts");
+  const attempts = element("section", {}, element("h3", {}, "Attempts"), rows.element);
   const left = createSlot("", createLeft);
-  const none = element("p", { class: "hint" }, "The run has not reached this node.");
-  const items = createItems(app);
-  const side = createVisitSide();
+  const none = element("p", { class: "hint" });
+  const [items, side] = [createItems(app), createVisitSide()];
   return {
     element: element(
       "div",
@@ -47,13 +55,29 @@ export function createVisitOverview(app) {
       side.element,
     ),
     update(view) {
-      const { visit, attempt, place } = view;
+      const { visit, attempt, place, now } = view;
       error.update(attempt?.failure ?? null);
       attempts.hidden = !visit.attempts.length;
       none.hidden = Boolean(visit.attempts.length || visit.causes.length);
-      drawAttempts([...visit.attempts].reverse().map((one) => ({ ...view, attempt: one, isShown: one === attempt })));
+      setText(
+        none,
+        visit.status === "waiting" ? "It begins when its question is answered." : "The run has not reached this node.",
+      );
+      rows.update(
+        visit.attempts.toReversed().map((one) => ({
+          key: String(one.attempt),
+          look: one.status === "crashed" ? LOOKS.crashed : lookOfRun(one),
+          word: `attempt ${one.attempt}`,
+          began: one.started_at,
+          ...attemptWords(one),
+          time: attemptTime(one, now),
+          place: placeOfVisit(place, visit.node, [visit.iteration, visit.execution, one.attempt]),
+          chosen: one === attempt,
+          now,
+        })),
+      );
       left.update(visit.attempts.findLast((one) => one.left) ?? null);
-      items.update({ visit, place });
+      items.update(view);
       side.update(view);
     },
   };
@@ -61,49 +85,34 @@ export function createVisitOverview(app) {
 
 /** Why it ran, the steps that are kept, and what else is known: beside every tab that has room for it. */
 export function createVisitSide() {
-  const why = createSlot("", (/** @type {Line[]} */ lines) =>
-    lines.length ? [element("h3", {}, "Why it ran"), ...lines.map(createWordLine)] : [],
+  const why = createSlot("", (/** @type {Line[]} */ lines) => titledList("Why it ran", lines.map(createWordLine)));
+  const steps = createSlot("", (/** @type {NodeVisit["steps"]} */ all) =>
+    titledList("Steps kept", all.slice(0, STEPS_SHOWN).map(createStep)),
   );
-  const steps = createSlot("", createSteps);
-  const facts = createSlot("", (/** @type {[string, string][]} */ all) =>
-    all.length
-      ? [
-          element("h3", {}, "This visit"),
-          element(
-            "dl",
-            { class: "visit-facts" },
-            ...all.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]),
-          ),
-        ]
-      : [],
-  );
-  const input = createSlot("", (/** @type {{ text: string, href: string } | null} */ given) =>
-    given
-      ? [
-          element("h3", {}, "Input ", element("a", { href: given.href }, "Open")),
-          element("p", { class: "excerpt" }, element("code", { dir: "auto" }, given.text)),
-        ]
-      : [],
-  );
+  const facts = createSlot("", (/** @type {[string, string][]} */ all) => {
+    const pairs = all.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
+    return titledList("This visit", pairs.length ? [element("dl", { class: "visit-facts" }, ...pairs)] : []);
+  });
+  const [open, excerpt] = [element("a", {}, "Open"), element("code", {})];
+  const title = element("header", {}, element("h3", {}, "Input"), open);
+  const input = element("div", {}, title, element("p", { class: "excerpt" }, excerpt));
+  const parts = [why.element, steps.element, facts.element, input];
   return {
-    element: element(
-      "section",
-      { class: "visit-side", "aria-label": "About this visit" },
-      why.element,
-      steps.element,
-      facts.element,
-      input.element,
-    ),
+    element: element("section", { class: "visit-side", "aria-label": "About this visit" }, ...parts),
     /** @param {OverviewView} view */
     update({ visit, attempt, place }) {
-      const href = formatFragment(withQuery(place, { node: visit.node, tab: "input" }));
-      input.update(visit.input && { text: excerptOf(visit.input), href });
       why.update(whyItRan(visit, attempt));
       steps.update(visit.steps);
       facts.update(visitFacts(visit));
+      input.hidden = !visit.input;
+      setAttribute(open, "href", formatFragment(withQuery(place, { node: visit.node, tab: "input" })));
+      setText(excerpt, excerptOf(visit.input ?? {}));
     },
   };
 }
+
+/** @param {string} title @param {HTMLElement[]} lines */
+const titledList = (title, lines) => (lines.length ? [element("h3", {}, title), ...lines] : []);
 
 /** The beginning of an input. @param {Record<string, import("../shapes.js").Value>} input */
 function excerptOf(input) {
@@ -114,115 +123,59 @@ function excerptOf(input) {
 
 /** @param {Line} line */
 function createWordLine({ glyph: mark, tone, text, names, seq }) {
-  const words = element("span", { dir: "auto" });
+  const words = element("bdi", {});
   setSentence(words, markNames(text, names));
-  return element(
+  return createTold(mark, tone, words, seq !== null && element("span", { class: "hint" }, ` @${seq}`));
+}
+
+/** @param {NodeVisit["steps"][number]} step */
+function createStep({ name, result, attempt }) {
+  const line = createTold("kept", "done", element("code", {}, name), ` ${valueText(result).slice(0, STEP_CHARS)}`);
+  line.lastElementChild?.classList.add("cut");
+  line.append(element("span", { class: "hint" }, `attempt ${attempt}`));
+  return line;
+}
+
+/**
+ * A line with its glyph.
+ * @param {import("../pure/glyphs.js").GlyphName} mark
+ * @param {string} tone
+ * @param {...import("../shell/elements.js").Child} words
+ */
+const createTold = (mark, tone, ...words) =>
+  element(
     "p",
     { class: "told" },
     element("span", { "data-tone": tone }, glyph(mark)),
-    element("span", {}, words, seq === null ? null : element("span", { class: "hint" }, ` @${seq}`)),
+    element("span", { dir: "auto" }, ...words),
   );
-}
-
-/** @returns {import("../shell/elements.js").Part<OverviewView & { attempt: AttemptView, isShown?: boolean }>} */
-function createAttempt() {
-  const status = createStatus();
-  const [began, words, note, time] = [
-    element("time", {}),
-    element("span", {}),
-    element("span", { class: "hint" }),
-    element("span", { class: "hint" }),
-  ];
-  const link = element(
-    "a",
-    { class: "attempt" },
-    status.element,
-    began,
-    element("span", { class: "cut", dir: "auto" }, words, " ", note),
-    time,
-  );
-  return {
-    element: element("li", {}, link),
-    update({ visit, attempt, place, now, isShown }) {
-      status.update({ ...lookOfAttempt(attempt), word: `attempt ${attempt.attempt}` });
-      setText(began, attempt.started_at === null ? "–" : instant(attempt.started_at, now));
-      setAttribute(began, "title", attempt.started_at !== null && fullInstant(attempt.started_at));
-      const said = attemptWords(attempt);
-      setText(words, said.text);
-      setText(note, said.note);
-      setText(time, attemptTime(attempt, now));
-      setAttribute(
-        link,
-        "href",
-        formatFragment(placeOfVisit(place, visit.node, [visit.iteration, visit.execution, attempt.attempt])),
-      );
-      setAttribute(link, "aria-current", isShown && "true");
-    },
-  };
-}
-
-/** @param {AttemptView} attempt */
-const lookOfAttempt = (attempt) => (attempt.status === "crashed" ? LOOKS.crashed : lookOfRun(attempt));
 
 /** @param {AttemptView | null} attempt */
 function createLeft(attempt) {
   const found = attempt?.left ? leftWords(attempt.left) : [];
-  if (!attempt || !found.length) return [];
-  const lines = found.map((one) =>
-    element(
-      "p",
-      { class: "told" },
-      element("span", { class: "hint" }, glyph(one.glyph)),
-      element("span", { dir: "auto" }, one.text),
-    ),
-  );
-  return [
-    element(
-      "h3",
-      {},
-      `Left by attempt ${attempt.attempt}, which ${attempt.status === "crashed" ? "crashed" : `was ${attempt.status}`}`,
-    ),
-    ...lines,
-  ];
-}
-
-/** @param {NodeVisit["steps"]} steps */
-function createSteps(steps) {
-  if (!steps.length) return [];
-  const lines = steps
-    .slice(0, 20)
-    .map((step) =>
-      element(
-        "p",
-        { class: "told" },
-        element("span", { "data-tone": "done" }, glyph("kept")),
-        element("span", { class: "cut" }, element("code", {}, step.name), ` ${valueText(step.result).slice(0, STEP_CHARS)}`),
-        element("span", { class: "hint" }, `attempt ${step.attempt}`),
-      ),
-    );
-  return [element("h3", {}, "Steps kept"), ...lines];
+  const end = attempt?.status === "crashed" ? "crashed" : `was ${attempt?.status}`;
+  const lines = found.map((one) => createTold(one.glyph, "rest", one.text));
+  return titledList(`Left by attempt ${attempt?.attempt}, which ${end}`, lines);
 }
 
 /**
  * The items of a fan-out, failures first, and more of them when asked for.
  * @param {import("../shell/app.js").App} app
- * @returns {import("../shell/elements.js").Part<{ visit: NodeVisit, place: Place }>}
+ * @returns {import("../shell/elements.js").Part<OverviewView>}
  */
 function createItems(app) {
-  const [title, list] = [element("h3", {}), element("ul", { class: "attempts" })];
+  const [title, rows] = [element("h3", {}), createVisitRows("items")];
   const more = button("link", () => void read());
-  const host = element("section", {}, title, list, more);
-  const draw = keepChildren(list, (/** @type {any} */ one) => String(one.item), createItem);
+  const host = element("section", {}, title, rows.element, more);
   /** Those after the ones that the visit has. @type {any[]} */
   let rest = [];
   let shown = "";
-  /** @type {{ visit: NodeVisit, place: Place }} */
+  /** @type {OverviewView} */
   let view;
 
   async function read() {
     const { node, iteration, execution, items } = view.visit;
-    const from = (items?.length ?? 0) + rest.length;
-    const query = { iteration: [String(iteration)], execution: [String(execution)], items_from: [String(from)] };
+    const query = queryOf({ iteration, execution, at: view.place.at, items_from: (items?.length ?? 0) + rest.length });
     const key = shown;
     const answer = await app.api.get(`runs/${view.place.run}/nodes/${node}`, query);
     if (!answer.ok || key !== shown) return;
@@ -231,10 +184,20 @@ function createItems(app) {
   }
 
   function show() {
-    const { visit, place } = view;
+    const { visit, place, now } = view;
     const all = [...(visit.items ?? []), ...rest];
     setText(title, `Items, failures first: ${new Set(all.map((one) => one.item)).size} of ${visit.items_all}`);
-    draw(all.map((one) => ({ ...one, visit, place })));
+    const there = placeOfVisit(place, visit.node, [visit.iteration, visit.execution]);
+    rows.update(
+      all.map(({ item, status, failure, value }) => ({
+        key: String(item),
+        look: lookOfRun({ status }),
+        word: `item ${item}`,
+        text: failure ? `${failure.type}: ${failure.message}` : `${status} · ${valueText(value).slice(0, STEP_CHARS)}`,
+        place: withQuery(there, { item: String(item) }),
+        now,
+      })),
+    );
     const left = visit.items_all - all.length;
     more.hidden = left <= 0;
     setText(more, `${left} more`);
@@ -253,23 +216,28 @@ function createItems(app) {
   };
 }
 
-function createItem() {
-  const status = createStatus();
-  const words = element("span", { class: "cut", dir: "auto" });
-  const link = element("a", { class: "attempt" }, status.element, words);
+/** @param {"attempts" | "items"} look @returns {import("../shell/elements.js").Part<VisitRow[]>} */
+function createVisitRows(look) {
+  const host = element("ul", { class: `visit-rows ${look}` });
+  return { element: host, update: keepChildren(host, (/** @type {VisitRow} */ row) => row.key, createVisitRow) };
+}
+
+/** @returns {import("../shell/elements.js").Part<VisitRow>} */
+function createVisitRow() {
+  const [status, began, words] = [createStatus(), element("time", {}), element("span", {})];
+  const [note, time] = [element("span", { class: "hint" }), element("span", { class: "hint" })];
+  const link = element("a", {}, status.element, began, element("span", { class: "cut", dir: "auto" }, words, " ", note), time);
   return {
     element: element("li", {}, link),
-    /** @param {any} one */
-    update(one) {
-      status.update({ ...lookOfRun(one), word: `item ${one.item}` });
-      setText(
-        words,
-        one.failure
-          ? `${one.failure.type}: ${one.failure.message}`
-          : `${one.status} · ${valueText(one.value).slice(0, STEP_CHARS)}`,
-      );
-      const there = placeOfVisit(one.place, one.visit.node, [one.visit.iteration, one.visit.execution]);
-      setAttribute(link, "href", formatFragment({ ...there, query: { ...there.query, item: [String(one.item)] } }));
+    update({ look, word, began: at, text, note: more = "", time: spent = "", place, chosen, now }) {
+      status.update({ ...look, word });
+      setText(began, at ? instant(at, now) : "");
+      setAttribute(began, "title", at && fullInstant(at));
+      setText(words, text);
+      setText(note, more);
+      setText(time, spent);
+      setAttribute(link, "href", formatFragment(place));
+      setAttribute(link, "aria-current", chosen && "true");
     },
   };
 }

@@ -4,25 +4,21 @@ import { instant, plural } from "./words.js";
 
 /** @typedef {import("../shapes.js").RunEvent} RunEvent */
 
-/** Kinds whose tone is not "nobody has to move". @type {Record<string, string>} */
-const TONES = {
-  NodeFailed: "fail",
-  RunFailed: "fail",
-  ItemFailed: "fail",
-  RoutingFailed: "fail",
-  NodeInterrupted: "ask",
-  QuestionAsked: "ask",
-  RequestRefused: "ask",
-  ResumeRefused: "ask",
-  NodeStarted: "accent",
-  RunCompleted: "done",
-};
+/** Ends of kinds whose tone is not "nobody has to move". @type {[end: RegExp, tone: string][]} */
+const TONES = [
+  [/Failed$/, "fail"],
+  [/(Interrupted|Asked|Refused)$/, "ask"],
+  [/NodeStarted/, "accent"],
+  [/RunCompleted/, "done"],
+];
 
 /** @param {RunEvent} event */
-export const toneOfEvent = ({ kind }) => TONES[kind] ?? "rest";
+export const toneOfEvent = ({ kind }) => TONES.find(([end]) => end.test(kind))?.[1] ?? "rest";
 
 /** "NodeFailed" as "node failed". @param {string} kind */
 export const kindWords = (kind) => kind.replace(/(?!^)([A-Z])/g, " $1").toLowerCase();
+
+const TEXTS = ["step", "question", "key", "text", "answer", "name", "reason", "holder", "verb"];
 
 /**
  * What the body says, in a line.
@@ -30,18 +26,16 @@ export const kindWords = (kind) => kind.replace(/(?!^)([A-Z])/g, " $1").toLowerC
  * @param {number} now
  */
 export function eventWords({ body = {}, by }, now) {
-  const failure = /** @type {{ type?: string, message?: string } | undefined} */ (body.failure);
-  const chunks = /** @type {unknown[] | undefined} */ (body.chunks);
-  const routes = /** @type {unknown[] | undefined} */ (body.routes);
-  const parts = [
-    by ? `by ${by}` : "",
-    failure ? `${failure.type}: ${failure.message}` : "",
-    Array.isArray(chunks) ? plural(chunks.length, "chunk") : "",
-    Array.isArray(routes) && routes.length ? `then ${routes.join(", ")}` : "",
-    ...["step", "question", "key", "text", "answer", "name", "reason", "holder", "verb"].map((name) =>
-      typeof body[name] === "string" && body[name] !== "" ? `${name === "reason" ? `“${body[name]}”` : body[name]}` : "",
-    ),
-    typeof body.retry_at === "number" ? `retry at ${instant(body.retry_at, now)}` : "",
-  ];
-  return parts.filter(Boolean).join(" · ");
+  const { failure, chunks, routes, retry_at } = /** @type {any} */ (body);
+  const texts = TEXTS.map((name) => typeof body[name] === "string" && (name === "reason" ? `“${body[name]}”` : body[name]));
+  return [
+    by && `by ${by}`,
+    failure && `${failure.type}: ${failure.message}`,
+    chunks?.length && plural(chunks.length, "chunk"),
+    routes?.length && `then ${routes.join(", ")}`,
+    ...texts,
+    retry_at && `retry at ${instant(retry_at, now)}`,
+  ]
+    .filter(Boolean)
+    .join(" · ");
 }

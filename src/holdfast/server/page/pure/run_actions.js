@@ -1,15 +1,16 @@
-// What can be done to a run from its screen: the ways out that the server names first, then the verbs that its status allows. The
+// What can be done to a run from its screen: the first way out that the server names, then the verbs that its status allows. The
 // first way out is the filled button; a run that moves by itself has none.
 
 import { VERBS } from "./actions.js";
 
 /**
  * @typedef {import("../shapes.js").Remedy} Remedy
- * @typedef {{ id: string, status: string, crashed: boolean, asks: number, remedies: Remedy[], failed: string | null }} Actable
+ * @typedef {Pick<import("../shapes.js").ShownRun, "id" | "status" | "crashed" | "questions" | "remedies" | "failed_node">} Actable
  *
  * @typedef {object} RunAction
  * @property {string} verb
  * @property {string | null} node
+ * @property {string} word
  * @property {string} label
  * @property {boolean} filled
  * @property {import("./glyphs.js").GlyphName} glyph
@@ -28,6 +29,8 @@ const GLYPH = {
 };
 const OF_NODE = new Set(["retry", "skip"]);
 const SHOWN = 4;
+/** Of a run that waits, what people do is to answer or to cancel. */
+const SHOWN_WAITING = 2;
 
 /**
  * The actions of a run: those that are buttons, and those in the menu.
@@ -36,32 +39,32 @@ const SHOWN = 4;
  * @returns {{ shown: RunAction[], more: RunAction[] }}
  */
 export function actionsOf(run, isPast) {
-  const moves = !run.crashed && (run.status === "running" || run.status === "pending");
-  const [wants, stopped] = [run.crashed || run.status === "failed", ["paused", "interrupted"].includes(run.status)];
-  /** @type {RunAction[]} */
-  const all = [];
-  /** @param {string} verb @param {string | null} node */
-  const add = (verb, node) => {
-    if (!(verb in VERBS) || all.some((one) => one.verb === verb)) return;
-    const own = OF_NODE.has(verb) ? node : null;
-    if (OF_NODE.has(verb) && !own) return;
-    all.push({ verb, node: own, label: own ? `${VERBS[verb]} ${own}` : VERBS[verb], filled: false, glyph: GLYPH[verb] });
-  };
-  for (const remedy of run.remedies) add(remedy.verb, nodeOf(remedy));
-  const waits = (run.status === "waiting" && run.asks > 0) || wants || stopped;
-  if (all.length && waits && !isPast) all[0].filled = true;
-  if (wants || stopped) add("resume", null);
-  if (run.failed) {
-    add("retry", run.failed);
-    add("skip", run.failed);
-  }
-  if (moves) add("pause", null);
-  add("fork", null);
-  const shown = all.slice(0, SHOWN);
-  const more = all.slice(SHOWN);
-  if (!["completed", "cancelled"].includes(run.status) && !all.some((one) => one.verb === "cancel"))
-    more.push({ verb: "cancel", node: null, label: VERBS.cancel, filled: false, glyph: GLYPH.cancel });
-  return { shown, more };
+  const { status, crashed, remedies, failed_node: failed, questions } = run;
+  const is = (/** @type {string[]} */ ...statuses) => statuses.includes(status);
+  const [isStuck, isWaiting] = [crashed || is("failed", "paused", "interrupted"), is("waiting") && !crashed];
+  const ways = remedies.filter((one) => one.verb in VERBS);
+  const wanted = [
+    ways[0]?.verb,
+    isStuck && "resume",
+    failed && "retry",
+    failed && "skip",
+    isWaiting && "cancel",
+    !isStuck && is("running", "pending") && "pause",
+    "fork",
+    ...ways.map((one) => one.verb),
+    !is("completed", "cancelled") && "cancel",
+  ];
+  const verbs = /** @type {string[]} */ ([...new Set(wanted)].filter(Boolean));
+  const all = verbs.flatMap((verb) => {
+    const node = OF_NODE.has(verb) ? (ways.map((one) => one.verb === verb && nodeOf(one)).find(Boolean) ?? failed) : "";
+    if (node === null) return [];
+    const word = VERBS[verb];
+    return { verb, node: node || null, word, label: node ? `${word} ${node}` : word, filled: false, glyph: GLYPH[verb] };
+  });
+  all[0].filled = !isPast && ways.length > 0 && (isStuck || (isWaiting && questions.length > 0));
+  const count = isWaiting ? SHOWN_WAITING : SHOWN;
+  const shown = all.slice(0, count).filter((one) => isWaiting || one.verb !== "cancel");
+  return { shown, more: all.filter((one) => !shown.includes(one)) };
 }
 
 /** @param {Remedy} remedy */
@@ -78,11 +81,11 @@ export function askFor(run, { verb, node, at }) {
   const remedy = isFrom ? undefined : run.remedies.find((one) => one.verb === verb && (!nodeOf(one) || nodeOf(one) === node));
   // The run is in the path; the other arguments are those of the request.
   const { run: _, run_id: __, ...given } = remedy?.arguments ?? {};
-  const from = isFrom ? ` from @${at}` : "";
-  const ofNode = OF_NODE.has(verb) && node ? node : null;
+  const ofNode = OF_NODE.has(verb) && node;
+  const [word, from] = [VERBS[verb], isFrom ? ` from @${at}` : ""];
   return {
-    title: ofNode ? `${VERBS[verb]} ${ofNode} of ${run.id}` : `${VERBS[verb]} ${run.id}${from}`,
-    label: ofNode ? `${VERBS[verb]} ${ofNode}` : `${VERBS[verb]}${from}`,
-    options: { ...given, ...(ofNode ? { node: ofNode } : {}), ...(isFrom ? { checkpoint: at } : {}) },
+    title: ofNode ? `${word} ${node} of ${run.id}` : `${word} ${run.id}${from}`,
+    label: ofNode ? `${word} ${node}` : `${word}${from}`,
+    options: { ...given, ...(ofNode && { node }), ...(isFrom && { checkpoint: at }) },
   };
 }

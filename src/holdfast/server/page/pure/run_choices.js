@@ -18,7 +18,11 @@ import { withQuery } from "./fragments.js";
  */
 
 export const TABS = ["overview", "input", "output", "change", "steps", "stream", "receipts"];
-export const VIEWS = ["timeline", "state", "log", "files"];
+/** The graph is a view of its own where it has no room beside the others. */
+export const VIEWS = ["timeline", "graph", "state", "log", "files"];
+
+/** The name of a tab or view as it is shown. @param {string} key */
+export const titled = (key) => key.replace(/^./, (first) => first.toUpperCase());
 
 /** A name that a node can have: it is part of paths. */
 const NODE = /^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$/;
@@ -37,7 +41,7 @@ export function choiceIn({ query }) {
     attempt,
     item: count(query.item?.[0] ?? ""),
     tab: TABS.includes(tab) ? tab : null,
-    view: VIEWS.includes(view) || view === "graph" ? view : VIEWS[0],
+    view: VIEWS.includes(view) ? view : VIEWS[0],
   };
 }
 

@@ -1,7 +1,6 @@
 // The head of a run as it is shown: sentence, next step and facts, from what is known of it.
 
-import { VERBS } from "./actions.js";
-import { lookOfRun } from "./statuses.js";
+import { LOOKS, lookOfRun } from "./statuses.js";
 import { costWords } from "./visit_words.js";
 import { age, duration, fullInstant, instant, markNames, nodesIn, number } from "./words.js";
 
@@ -9,31 +8,33 @@ import { age, duration, fullInstant, instant, markNames, nodesIn, number } from 
  * @typedef {import("../shapes.js").Row} Row
  * @typedef {import("../shapes.js").ShownRun} ShownRun
  * @typedef {import("../parts/standing.js").Fact} Fact
- * @typedef {{ row: Row | null, run: ShownRun | null, picture: any, timeline: import("../shapes.js").Timeline | null }} Known
+ * @typedef {{ row: Row | null, run: ShownRun | null, picture: any, timeline: import("../shapes.js").Timeline | null,
+ *   problems?: Record<string, import("../shapes.js").Problem | null> }} Known
  */
 
 /**
  * @param {Known} known  at least the row or the run
- * @param {{ now: number, isLive: boolean, operates: boolean }} context
+ * @param {{ now: number, isLive: boolean, readOnly: string }} context  `readOnly`: the name of a token that may only read
  * @returns {Omit<import("../parts/standing.js").StandingView, "actions">}
  */
 export function standingOf(known, context) {
   const { row, run } = known;
   const facts = /** @type {Row | ShownRun} */ (row ?? run);
   const remedies = run?.remedies ?? (row?.remedy ? [row.remedy] : []);
-  const look = lookOfRun({ ...facts, asks: row?.asks ?? run?.questions.length, remedy: remedies[0] ?? null });
-  const names = [...nodesIn(facts.reason), facts.held_by ?? ""].filter(Boolean);
-  const first = remedies[0]?.words ?? "";
+  const asks = row?.asks ?? run?.questions.length;
+  const isDamaged = known.problems?.run?.status === 409;
+  const first = remedies.find((one) => one.verb !== "follow"); // this page follows the run already
+  const stop = /[.?!]$/.test(facts.reason) ? "" : ".";
   return {
     id: facts.id,
-    look,
-    reason: markNames(facts.reason, names),
-    next: first && `Next: ${first}.`,
+    look: isDamaged ? LOOKS.unreadable : lookOfRun({ ...facts, asks, remedy: remedies[0] ?? null }),
+    reason: markNames(facts.reason, [...nodesIn(facts.reason), ...(facts.held_by ? [facts.held_by] : [])]),
+    next: first ? `${stop} Next: ${first.words}.` : stop,
     ago: ago(facts.updated_at, context),
     facts: factList(known, facts, context),
     labels: facts.labels,
-    commands: remedies.filter((one) => !(one.verb in VERBS)),
-    note: context.operates ? "" : "Your token may read runs and not operate them, so nothing can be done here.",
+    commands: remedies,
+    note: context.readOnly && `Token “${context.readOnly}” may only read`,
   };
 }
 
@@ -51,66 +52,28 @@ function ago(at, { now, isLive }) {
  * @returns {Fact[]}
  */
 function factList({ run, picture, timeline }, facts, context) {
+  const { flow, created_at, updated_at, seq, active_s, queue, held_by, parent, id } = facts;
   const by = timeline?.acts.find((act) => act.verb === "start")?.by;
   const marks = /** @type {import("../shapes.js").NodeMark[]} */ (Object.values(picture?.nodes ?? {}));
   const tries = marks.reduce((sum, mark) => sum + (mark.tries ?? 0), 0);
-  const cost = run ? costWords(run.cost) : "";
-  const { parent } = facts;
+  const origin = parent?.split("@", 1)[0]; // a parent may name the checkpoint: "order-17@12"
   const fork = timeline?.forks.at(-1)?.run_id;
-  return [
-    { name: "Flow", value: facts.flow },
-    {
-      name: "Started",
-      value: `${instant(facts.created_at, context.now)}${by ? ` by ${by}` : ""}`,
-      title: fullInstant(facts.created_at),
-      wide: true,
-    },
-    {
-      name: "Last event",
-      value: `@${facts.seq}, ${ago(facts.updated_at, context)}`,
-      title: fullInstant(facts.updated_at),
-      wide: true,
-    },
-    { name: "Active", value: duration(facts.active_s) },
-    ...(picture ? [{ name: "Attempts", value: number(tries) }] : []),
-    ...(cost ? [{ name: "Cost", value: cost }] : []),
-    { name: "Queue", value: facts.queue, wide: true },
-    { name: "Held by", value: facts.held_by ?? "nobody", wide: true },
-    ...(parent
-      ? [
-          { name: "Forked from", value: parent, place: { screen: /** @type {const} */ ("run"), run: runOf(parent), query: {} } },
-          {
-            name: "Compare",
-            value: "with its origin",
-            place: compared(runOf(parent), facts.id),
-          },
-        ]
-      : []),
-    ...(fork
-      ? [{ name: timeline?.forks.length === 1 ? "Fork" : "Last fork", value: fork, place: compared(facts.id, fork) }]
-      : []),
+  const began = `${instant(created_at, context.now)}${by ? ` by ${by}` : ""}`;
+  /** @type {[name: string, value: string | null | undefined | false, more?: Partial<Fact>][]} */
+  const all = [
+    ["Flow", flow],
+    ["Started", began, { title: fullInstant(created_at), wide: true }],
+    ["Last event", `@${seq}, ${ago(updated_at, context)}`, { title: fullInstant(updated_at), wide: true }],
+    ["Active", duration(active_s)],
+    ["Attempts", picture && number(tries)],
+    ["Cost", run && costWords(run.cost)],
+    ["Queue", queue, { wide: true }],
+    ["Held by", held_by ?? "nobody", { wide: true }],
+    ["Forked from", parent, { place: compared(origin ?? "", id) }],
+    [timeline?.forks.length === 1 ? "Fork" : "Last fork", fork, { place: compared(id, fork ?? "") }],
   ];
+  return all.flatMap(([name, value, more]) => (value ? { name, value, ...more } : []));
 }
 
 /** @param {string} a @param {string} b @returns {import("./fragments.js").Place} */
 const compared = (a, b) => ({ screen: "compare", query: { a: [a], b: [b] } });
-
-/** A parent may name the checkpoint: "order-17@12". @param {string} parent */
-const runOf = (parent) => parent.split("@", 1)[0];
-
-/**
- * Two pages of a timeline as one.
- * @param {import("../shapes.js").Timeline} first
- * @param {import("../shapes.js").Timeline} next
- * @returns {import("../shapes.js").Timeline}
- */
-export const appendTimeline = (first, next) => ({
-  ...next,
-  beginning: first.beginning,
-  holders: [...first.holders, ...next.holders],
-  attempts: [...first.attempts, ...next.attempts],
-  items: [...first.items, ...next.items],
-  waits: [...first.waits, ...next.waits],
-  acts: [...first.acts, ...next.acts],
-  forks: first.forks,
-});

@@ -2,7 +2,7 @@
 // are drawn is decided in timeline_shapes.js.
 
 import { lookOfNode } from "./statuses.js";
-import { duration, number } from "./words.js";
+import { duration, number, span } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").Timeline} Timeline
@@ -33,21 +33,14 @@ const LISTS = /** @type {const} */ (["holders", "attempts", "items", "waits", "a
 export const SLACK_S = 0.001;
 
 /**
- * A timeline with a further part. With `from`, the part has everything that overlaps the time from there on, so that a long run
- * can be brought up to date by reading its end; without, it is the next page.
+ * A timeline with its next page.
  * @param {Timeline} known
- * @param {Timeline} part
- * @param {number} [from]
+ * @param {Timeline} page
  * @returns {Timeline}
  */
-export function joinTimelines(known, part, from) {
-  /** @type {any} */
-  const joined = { ...part, forks: part.forks.length ? part.forks : known.forks };
-  for (const list of LISTS) {
-    /** @type {any[]} */
-    const was = known[list];
-    joined[list] = [...was.filter((one) => from === undefined || (one.at ?? one.ended_at ?? Infinity) < from), ...part[list]];
-  }
+export function joinTimelines(known, page) {
+  const joined = { ...page, beginning: known.beginning, forks: known.forks };
+  for (const list of LISTS) joined[list] = /** @type {any[]} */ ([...known[list], ...page[list]]);
   return joined;
 }
 
@@ -183,7 +176,14 @@ export const actWords = ({ by, verb, about, node }) =>
   `${by || "somebody"} ${DEEDS[verb] ?? verb} ${about ?? node ?? ""}`.trimEnd();
 
 /** A holder by name. The log does not always name the process that created the run. @param {{ holder: string | null }} span */
-export const holderName = (span) => span.holder ?? "starting process";
+export const holderName = ({ holder }) => holder?.replace(/^process (\d+) on .*/, "pid $1") ?? "starting process";
+
+/** "5 s", "2.5 s", "3 min". @param {number} seconds */
+export const pauseWords = (seconds) => (seconds < 10 ? `${Number(seconds.toFixed(1))} s` : span(seconds));
+
+/** @param {WaitSpan} wait */
+export const waitWords = ({ kind, reason, until, started_at }) =>
+  kind === "retry" && until ? `retry in ${pauseWords(until - started_at)}` : reason;
 
 /** "815 completed, 10 failed". @param {ItemSpan} band */
 export const countWords = (band) =>

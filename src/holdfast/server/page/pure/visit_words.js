@@ -21,26 +21,25 @@ export function whyItRan(visit, attempt) {
 
 /** @param {NodeVisit} visit @returns {Line[]} */
 function causesOf({ node, causes }) {
-  const names = causes.map((one) => one.node);
-  const seq = causes.at(-1)?.seq ?? null;
   const [first] = causes;
   if (!first) return [];
-  if (first.node === "START") return [{ glyph: "play", tone: "rest", text: "The run began here", names, seq }];
-  if (causes.length > 1) {
+  const names = [...causes.map((one) => one.node), node];
+  const seq = causes.length > 1 ? null : first.seq;
+  /** @param {Line["glyph"]} glyph @param {string} text */
+  const line = (glyph, text) => [{ glyph, tone: glyph === "completed" ? "done" : "rest", text, names, seq }];
+  if (first.node === "START") return line("play", "The run began here");
+  if (seq === null) {
     const all = causes.map((one) => `${one.node} @${one.seq}`);
-    const text = `${all.slice(0, -1).join(", ")} and ${all.at(-1)} arrived (join)`;
-    return [{ glyph: "completed", tone: "done", text, names, seq: null }];
+    return line("completed", `${all.slice(0, -1).join(", ")} and ${all.at(-1)} arrived (join)`);
   }
-  if (first.why === "branch")
-    return [{ glyph: "fork", tone: "rest", text: `${first.node} chose ${node}`, names: [first.node, node], seq }];
-  return [{ glyph: "completed", tone: "done", text: `${first.node} completed`, names, seq }];
+  return first.why === "branch" ? line("fork", `${first.node} chose ${node}`) : line("completed", `${first.node} completed`);
 }
 
 /** @param {AttemptView} attempt @param {AttemptView | undefined} before @returns {Line} */
 function becauseOf({ attempt, because }, before) {
   const { kind, seq, by, reason, holder } = /** @type {NonNullable<AttemptView["because"]>} */ (because);
-  const who = by ?? "somebody";
-  const said = reason ? `, “${reason}”` : "";
+  const [who, said] = [by ?? "somebody", reason ? `, “${reason}”` : ""];
+  const died = before?.status === "crashed" ? `the process of attempt ${before.attempt} died, ` : "";
   /** @type {Record<string, string>} */
   const words = {
     retry: `the attempt before failed${before?.failure ? ` with ${before.failure.type}` : ""}`,
@@ -48,7 +47,7 @@ function becauseOf({ attempt, because }, before) {
     resumed: `${who} resumed the run${said}`,
     rewound: `${who} went back to an earlier checkpoint${said}`,
     answered: `${who} answered${said}`,
-    claimed: `${before?.status === "crashed" ? `the process of attempt ${before.attempt} died, ` : ""}${holder ?? "another process"} claimed the run`,
+    claimed: `${died}${holder ?? "another process"} claimed the run`,
   };
   const glyph = kind === "claimed" ? "crashed" : kind === "retry" ? "retry" : "person";
   const tone = kind === "claimed" ? "ask" : kind === "retry" ? "rest" : "accent";
@@ -60,16 +59,13 @@ function becauseOf({ attempt, because }, before) {
  * @param {AttemptView} attempt
  * @returns {{ text: string, note: string }}
  */
-export function attemptWords(attempt) {
-  const { status, failure, retry_at, ended_at, because, reason, by } = attempt;
+export function attemptWords({ status, failure, retry_at, ended_at, reason, by }) {
   if (failure) {
-    const wait = retry_at && ended_at ? `, retried in ${duration(Math.max(0, retry_at - ended_at)).replace(/\.0 s/, " s")}` : "";
+    const wait = retry_at && ended_at ? `, retried in ${duration(retry_at - ended_at).replace(".0 s", " s")}` : "";
     return { text: failure.type, note: `${failure.kind}${wait}` };
   }
-  if (status === "crashed") return { text: "its process died", note: "" };
-  if (status === "skipped") return { text: by ? `${by} skipped it` : "skipped", note: reason ?? "" };
-  const after = because?.by && status === "completed" ? `after ${because.by} ${because.kind} it` : "";
-  return { text: status, note: reason ?? after };
+  const text = status === "crashed" ? "its process died" : status === "skipped" && by ? `${by} skipped it` : status;
+  return { text, note: reason ?? "" };
 }
 
 /** @param {AttemptView} attempt @param {number} now  null: "–" */
@@ -85,15 +81,13 @@ export function attemptTime({ started_at, ended_at, status }, now) {
  */
 export function leftWords({ steps, chunks, last_lines, files }) {
   const end = last_lines.at(-1);
-  return [
-    ...(steps.length
-      ? [{ glyph: /** @type {const} */ ("kept"), text: `${plural(steps.length, "step")} kept: ${steps.join(", ")}` }]
-      : []),
-    ...files.map((file) => ({ glyph: /** @type {const} */ ("file"), text: `${file}, not complete` })),
-    ...(chunks
-      ? [{ glyph: /** @type {const} */ ("list"), text: `${plural(chunks, "chunk")}${end ? `, ending “${end.slice(-60)}”` : ""}` }]
-      : []),
+  /** @type {[glyph: import("./glyphs.js").GlyphName, text: string | number | boolean][]} */
+  const all = [
+    ["kept", steps.length > 0 && `${plural(steps.length, "step")} kept: ${steps.join(", ")}`],
+    .../** @type {any} */ (files.map((file) => ["file", `${file}, not complete`])),
+    ["list", chunks && `${plural(chunks, "chunk")}${end ? `, ending “${end.slice(-60)}”` : ""}`],
   ];
+  return all.flatMap(([glyph, text]) => (text ? { glyph, text: String(text) } : []));
 }
 
 /**
@@ -103,15 +97,16 @@ export function leftWords({ steps, chunks, last_lines, files }) {
  */
 export function visitFacts({ options, cost }) {
   const tries = options.retry?.attempts;
-  return [
-    .../** @type {[string, string][]} */ (cost.usd || cost.tokens ? [["Cost", costWords(cost)]] : []),
-    .../** @type {[string, string][]} */ (options.timeout_s ? [["Time limit", duration(options.timeout_s)]] : []),
-    .../** @type {[string, string][]} */ (tries ? [["Retries", plural(Number(tries), "attempt")]] : []),
-    .../** @type {[string, string][]} */ (options.idempotent === false ? [["Repeats", "asks first: it is not idempotent"]] : []),
+  /** @type {[name: string, value: string][]} */
+  const all = [
+    ["Cost", costWords(cost)],
+    ["Time limit", options.timeout_s ? duration(options.timeout_s) : ""],
+    ["Retries", tries ? plural(Number(tries), "attempt") : ""],
+    ["Repeats", options.idempotent === false ? "asks first: it is not idempotent" : ""],
   ];
+  return all.filter(([, value]) => value);
 }
 
 /** @param {{ usd: number, tokens: number }} cost */
-export function costWords({ usd, tokens }) {
-  return [usd ? `$${usd.toFixed(3)}` : "", tokens ? plural(tokens, "token") : ""].filter(Boolean).join(" · ");
-}
+export const costWords = ({ usd, tokens }) =>
+  [usd ? `$${usd.toFixed(3)}` : "", tokens ? plural(tokens, "token") : ""].filter(Boolean).join(" · ");

@@ -1,9 +1,19 @@
 // Run: one run, as it is now or as it was at a checkpoint. Everything on the screen shows the same place in time.
 
-import { VERBS, actionFor, mayOperate } from "../pure/actions.js";
+import { VERBS, mayOperate } from "../pure/actions.js";
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { actionsOf, askFor } from "../pure/run_actions.js";
-import { TABS, VIEWS, choiceIn, nextProblem, nodeOfInterest, placeAt, placeOfNode, placeOfVisit } from "../pure/run_choices.js";
+import {
+  TABS,
+  VIEWS,
+  choiceIn,
+  nextProblem,
+  nodeOfInterest,
+  placeAt,
+  placeOfNode,
+  placeOfVisit,
+  titled,
+} from "../pure/run_choices.js";
 import { standingOf } from "../pure/run_facts.js";
 import { timeOfDay } from "../pure/words.js";
 import { connectionBanner, createBanner, problemBanner } from "../parts/banner.js";
@@ -16,8 +26,8 @@ import { createRequests } from "../parts/requests.js";
 import { afterWait, createSkeleton } from "../parts/skeleton.js";
 import { createStanding } from "../parts/standing.js";
 import { createStateView } from "../parts/state_view.js";
-import { createTabs } from "../parts/tabs.js";
-import { element, setAttribute } from "../shell/elements.js";
+import { createTabs, tabTo } from "../parts/tabs.js";
+import { element, setAttribute, setText } from "../shell/elements.js";
 import { createRunData } from "./run_data.js";
 import { createRunDrawings } from "./run_drawings.js";
 
@@ -26,6 +36,9 @@ import { createRunDrawings } from "./run_drawings.js";
  * @typedef {import("../shell/app.js").App} App
  * @typedef {import("./run_data.js").RunData} RunData
  */
+
+const VERB_KEYS = { r: "resume", t: "retry", s: "skip", o: "fork" };
+const isPhone = () => matchMedia("(max-width: 640px)").matches;
 
 /**
  * @param {App} app
@@ -36,15 +49,40 @@ export function createRunScreen(app) {
   let place = { screen: "run", run: "", query: {} };
   /** @type {RunData | null} */
   let data = null;
-  let stopTicks = () => {};
-  const view = createRunView(app, {
-    go: (next) => app.router.go(next),
-    act,
-    place: () => place,
-    reshape: (shape) => data?.setOpened(shape),
-    retry: () => data?.retry(),
-    again: () => data?.readAll(),
+  let [stopTicks, stopWaiting] = [() => {}, () => {}];
+  /** The node of the panel, and the one that was scrolled to. */
+  let [chosen, scrolledTo] = /** @type {(string | null)[]} */ ([null, null]);
+  let [shownRun, shownAt] = ["", ""];
+
+  const go = (/** @type {Place} */ next) => app.router.go(next);
+  const again = () => data?.readAll();
+  const [banner, problem] = [createBanner(), createBanner()];
+  const [standing, requests, tabs] = [createStanding(act), createRequests(), createTabs("Views")];
+  standing.element.append(requests.element);
+  standing.acts.prepend(requests.asked);
+  const bar = createCheckpointBar({
+    go: (seq) => go(placeAt(place, seq)),
+    fork: () => act("fork", null),
+    resume: () => act("resume", null),
   });
+  const drawings = createRunDrawings({
+    go,
+    choose: (node) => go(withQuery(placeOfNode(place, node), choiceIn(place).view === "log" ? {} : { view: undefined })),
+    chooseVisit: (node, visit, item) => go(withQuery(placeOfNode(place, node), { visit, item })),
+    chooseIteration: (node, iteration) => go(placeOfVisit(place, node, [iteration, 1])),
+    reshape: (shape) => data?.setOpened(shape),
+  });
+  const [panel, log] = [createPanel(app), createLogView(app)];
+  /** @type {Record<string, import("../shell/elements.js").Part<any>>} */
+  const views = { state: createStateView(app), log, files: createFilesView(app) };
+  const [title, content] = [element("h2", { class: "unseen" }), element("div", { class: "run-view" })];
+  const head = element("div", { class: "view-head" }, title, tabs.element, drawings.tools);
+  const main = element("div", { class: "run-main" }, head, content, panel.element);
+  const body = element("div", { class: "run-body" }, drawings.graph, main);
+  const loading = createSkeleton(8, ["c-status", "c-reason"]);
+  const parts = [banner.element, problem.element, standing.element, bar.element, body, loading];
+  const host = element("main", { class: "screen run", tabindex: "-1" }, ...parts);
+  loading.hidden = true;
 
   /** @param {Place} next */
   function show(next) {
@@ -52,7 +90,7 @@ export function createRunScreen(app) {
     stopTicks = app.clock.onTick(draw);
     if (next.run !== place.run || !data) {
       data?.stop();
-      data = createRunData(app, next.run ?? "", { changed: draw, event: view.event, chunk: view.chunk });
+      data = createRunData(app, next.run ?? "", { changed: draw, event: hear, chunk: panel.chunk });
       data.readAll();
     }
     place = next;
@@ -60,17 +98,108 @@ export function createRunScreen(app) {
     draw();
   }
 
-  function draw() {
-    if (!data) return;
-    view.update(place, data);
-    openAsked();
+  /** @param {import("../shapes.js").RunEvent} event */
+  function hear(event) {
+    panel.event(event);
+    log.event(event);
   }
 
-  /** A link with `do=VERB` opens the dialog of the verb once, and is then a plain link to the run. */
-  function openAsked() {
+  function draw() {
+    if (!data) return;
+    const { known } = data;
+    const { run, row, checkpoints } = known;
+    const about = run ?? (row && { ...row, remedies: row.remedy ? [row.remedy] : [], questions: [] });
+    drawBanners(data, !about);
+    if (!about) return;
+    shownRun = about.id;
+    const [now, isLive, operates] = [app.clock.now(), data.connection().state === "live", mayOperate(app.meta().role)];
+    standing.update({
+      ...standingOf(known, { now, isLive, readOnly: operates ? "" : app.meta().name }),
+      // Of a run that cannot be read, nothing is known that could be done.
+      actions: operates && run ? actionsOf(run, place.at !== undefined) : { shown: [], more: [] },
+    });
+    requests.update({ requests: known.requests, run: about, now });
+    const { seq, updated_at: at } = row ?? about;
+    bar.element.hidden ||= !checkpoints.length;
+    bar.update({ checkpoints, end: { seq, at }, at: place.at ?? null, live: isLive, operates });
+    const [nodes, choice] = [data.nodes(), choiceIn(place)];
+    choose(nodes, checkpoints, choice.node);
+    drawings.update({ known, nodes, place, chosen, now, again });
+    drawView(choice, known, seq);
+    panel.element.hidden = Boolean(known.problems.run);
+    if (!known.problems.run) panel.update({ place, node: chosen, mark: nodes[chosen ?? ""], checkpoints, end: seq });
+    openAsked(choice.node);
+  }
+
+  /** @param {RunData} data @param {boolean} isUnknown  nothing is known of the run yet */
+  function drawBanners({ known, connection: connected, retry }, isUnknown) {
+    const connection = connected();
+    const since = timeOfDay(connection.heardAt);
+    banner.update(connectionBanner(connection, { now: Date.now() / 1000, since, retry }));
+    const failed = known.problems.run ?? known.problems.row ?? null;
+    problem.update(failed && runBanner(failed, again, go));
+    // While the same run is read again, it stays as it was.
+    if (isUnknown && !failed && shownRun === place.run) return;
+    standing.element.hidden = isUnknown;
+    bar.element.hidden = body.hidden = isUnknown || Boolean(failed && !known.picture); // what cannot be read is said once
+    stopWaiting();
+    if (isUnknown && !failed) stopWaiting = afterWait(() => (loading.hidden = false));
+    loading.hidden = true;
+  }
+
+  /**
+   * Choose the node of the panel: the one in the fragment, the one that made the checkpoint, or what wants to be looked at.
+   * @param {Record<string, import("../shapes.js").NodeMark>} nodes
+   * @param {import("../shapes.js").Checkpoint[]} checkpoints
+   * @param {string | null} node
+   */
+  function choose(nodes, checkpoints, node) {
+    // Without a choice, the panel follows the run, but not under the pointer.
+    const where = formatFragment({ ...place, query: {} });
+    const isLookedAt = where === shownAt && chosen !== null && panel.element.matches(":hover, :focus-within");
+    shownAt = where;
+    chosen = node ?? checkpointAt(checkpoints)?.node ?? (isLookedAt ? chosen : nodeOfInterest(nodes));
+    // A phone has no room for both: what was chosen comes into view.
+    if (node && node !== scrolledTo && isPhone()) requestAnimationFrame(() => panel.element.scrollIntoView());
+    scrolledTo = node;
+  }
+
+  /** The checkpoint that is shown: the place may be any event after it. @param {import("../shapes.js").Checkpoint[]} checkpoints */
+  const checkpointAt = (checkpoints) => checkpoints.findLast((one) => one.seq <= (place.at ?? 0));
+
+  /**
+   * @param {import("../pure/run_choices.js").Choice} choice
+   * @param {RunData["known"]} known
+   * @param {number} end
+   */
+  function drawView({ view, node }, { files, geometry }, end) {
+    const counts = /** @type {Record<string, number>} */ ({
+      log: end,
+      files: Object.values(files?.artifacts ?? {}).flat().length,
+    });
+    tabs.update(
+      VIEWS.map((key, number) => ({
+        ...tabTo(
+          place,
+          !number && isPhone() ? "Story" : titled(key),
+          { view: number ? key : undefined, from: undefined },
+          key === view,
+        ),
+        key,
+        count: counts[key],
+      })),
+    );
+    setAttribute(host, "data-view", view);
+    setText(title, titled(view));
+    const shown = views[view]?.element ?? drawings.timeline;
+    if (content.firstElementChild !== shown) content.replaceChildren(shown);
+    views[view]?.update({ place, end, go, files, nodes: Object.keys(geometry?.nodes ?? {}), node: node ?? "" });
+  }
+
+  /** A link with `do=VERB` opens the dialog of the verb once, and is then a plain link to the run. @param {string | null} node */
+  function openAsked(node) {
     const [verb] = place.query.do ?? [];
     if (!verb || !data?.known.run) return;
-    const node = choiceIn(place).node;
     app.router.replace(withQuery(place, { do: undefined }));
     act(verb, node);
   }
@@ -81,56 +210,43 @@ export function createRunScreen(app) {
    * @param {string | null} node
    */
   function act(verb, node) {
-    const known = data?.known;
-    if (!known?.run || !mayOperate(app.meta().role) || !(verb in VERBS)) return;
-    const { run } = known;
-    // A run is resumed and forked from a checkpoint; the place that is shown may be any event after it.
-    const at = place.at && (known.checkpoints.findLast((one) => one.seq <= Number(place.at))?.seq ?? place.at);
-    if (verb === "answer") {
-      const remedy = run.remedies.find((one) => one.verb === verb);
-      const action = remedy && actionFor(run.id, remedy);
-      if (action) app.router.go(action.place);
-      return;
-    }
-    const asked = askFor({ ...run, asks: run.questions.length, failed: run.failed_node }, { verb, node, at });
-    openPreview(app, { run: run.id, verb, ...asked, done });
+    const { run, checkpoints } = data?.known ?? { run: null, checkpoints: [] };
+    if (!run || !mayOperate(app.meta().role) || !(verb in VERBS)) return;
+    if (verb === "answer") return go({ screen: "questions", query: { run: [run.id] } });
+    const at = place.at && (checkpointAt(checkpoints)?.seq ?? place.at);
+    openPreview(app, { run: run.id, verb, ...askFor(run, { verb, node, at }), done });
   }
 
   /** @param {any} answer */
   function done(answer) {
     const made = answer.id ?? answer.run?.id; // a fork is another run
-    if (typeof made === "string" && made !== place.run) return app.router.go({ screen: "run", run: made, query: {} });
-    data?.readAll();
-    if (place.at !== undefined) app.router.go(placeAt(place, null));
+    if (typeof made === "string" && made !== place.run) return go({ screen: "run", run: made, query: {} });
+    again();
+    if (place.at !== undefined) go(placeAt(place, null));
   }
 
-  /** @param {string} verb */
-  const actOnNode = (verb) => act(verb, view.node());
+  function goToProblem() {
+    const node = nextProblem(data?.nodes() ?? {}, chosen);
+    if (node) go(withQuery(placeOfNode(place, node), { view: undefined }));
+  }
+
+  /** @param {string} words @param {string[]} keys @param {(key: string) => void} doIt */
+  const key = (words, keys, doIt) => ({ keys, words, hint: true, act: doIt });
+  const verbKeys = Object.entries(VERB_KEYS).map(([letter, verb]) => key(verb, [letter], () => act(verb, chosen)));
+  const digits = TABS.map((_, number) => String(number + 1));
   return {
-    element: view.element,
+    element: host,
     title: () => place.run ?? "Run",
     keys: [
-      { keys: ["left", "right"], words: "checkpoint", hint: true, act: (key) => view.step(key === "left" ? -1 : 1) },
-      { keys: ["esc"], words: "now", hint: true, act: () => place.at !== undefined && app.router.go(placeAt(place, null)) },
+      key("checkpoint", ["left", "right"], (pressed) => bar.step(pressed === "left" ? -1 : 1)),
+      key("now", ["esc"], () => place.at !== undefined && go(placeAt(place, null))),
+      key("next problem", ["n"], goToProblem),
       {
-        keys: ["n"],
-        words: "next problem",
-        hint: true,
-        act: () => {
-          const node = nextProblem(data?.nodes() ?? {}, view.node());
-          if (node) app.router.go(withQuery(placeOfNode(place, node), { view: undefined }));
-        },
-      },
-      {
-        keys: ["1", "2", "3", "4", "5", "6", "7"],
+        keys: digits,
         words: "tab of the node",
-        act: (key) =>
-          app.router.go(withQuery(place, { node: view.node() ?? undefined, tab: TABS[Number(key) - 1], view: undefined })),
+        act: (digit) => go(withQuery(place, { node: chosen ?? undefined, tab: TABS[Number(digit) - 1], view: undefined })),
       },
-      { keys: ["r"], words: "resume", hint: true, act: () => actOnNode("resume") },
-      { keys: ["t"], words: "retry", hint: true, act: () => actOnNode("retry") },
-      { keys: ["s"], words: "skip", hint: true, act: () => actOnNode("skip") },
-      { keys: ["o"], words: "fork", hint: true, act: () => actOnNode("fork") },
+      ...verbKeys,
     ],
     show,
     hide() {
@@ -142,177 +258,16 @@ export function createRunScreen(app) {
   };
 }
 
-const isPhone = () => matchMedia("(max-width: 640px)").matches;
-
 /**
- * The elements of the screen, and how they show what is known of the run.
- * @param {App} app
- * @param {object} acts
- * @param {(place: Place) => void} acts.go
- * @param {(verb: string, node: string | null) => void} acts.act
- * @param {() => Place} acts.place
- * @param {(shape: import("../parts/graph.js").Shape) => void} acts.reshape
- * @param {() => void} acts.retry
- * @param {() => void} acts.again
- */
-function createRunView(app, { go, act, place: placeOf, reshape, retry, again }) {
-  const [banner, problem] = [createBanner(), createBanner()];
-  const [standing, requests, tabs] = [createStanding(act), createRequests(), createTabs("Views")];
-  standing.element.append(requests.element);
-  standing.acts.prepend(requests.asked);
-  const bar = createCheckpointBar({
-    go: (seq) => go(placeAt(placeOf(), seq)),
-    fork: () => act("fork", null),
-    resume: () => act("resume", null),
-  });
-  const drawings = createRunDrawings({
-    go,
-    choose(node) {
-      const to = placeOfNode(placeOf(), node);
-      go(choiceIn(to).view === "log" ? to : withQuery(to, { view: undefined }));
-    },
-    chooseVisit: (node, visit, item) => go(withQuery(placeOfNode(placeOf(), node), { visit, item })),
-    chooseIteration: (node, iteration) => go(placeOfVisit(placeOf(), node, [iteration, 1])),
-    reshape,
-  });
-  const panel = createPanel(app);
-  /** @type {Record<string, import("../shell/elements.js").Part<any>>} */
-  const views = { state: createStateView(app), log: createLogView(app), files: createFilesView(app) };
-  const content = element("div", { class: "run-view" });
-  const body = element(
-    "div",
-    { class: "run-body" },
-    drawings.graph,
-    element(
-      "div",
-      { class: "run-main" },
-      element("div", { class: "view-head" }, tabs.element, drawings.tools),
-      content,
-      panel.element,
-    ),
-  );
-  const loading = createSkeleton(8, ["c-status", "c-reason"]);
-  loading.hidden = true;
-  const host = element(
-    "main",
-    { class: "screen run", tabindex: "-1" },
-    banner.element,
-    problem.element,
-    standing.element,
-    bar.element,
-    body,
-    loading,
-  );
-  /** @type {string | null} */
-  let chosen = null;
-  let [shownRun, shownAt, stopWaiting] = ["", "", () => {}];
-  /** @type {string | null} */
-  let scrolledTo = null;
-
-  /** @param {Place} place @param {RunData} data */
-  function update(place, data) {
-    const { known } = data;
-    const [now, isPast] = [app.clock.now(), place.at !== undefined];
-    const connection = data.connection();
-    const since = timeOfDay(connection.heardAt);
-    banner.update(connectionBanner(connection, { now: Date.now() / 1000, since, retry }));
-    const failed = known.problems.run ?? known.problems.row ?? null;
-    problem.update(failed && runBanner(failed, again, go));
-    const about =
-      known.run ?? (known.row && { ...known.row, remedies: known.row.remedy ? [known.row.remedy] : [], questions: [] });
-    // While the same run is read again, it stays as it was.
-    if (!about && !failed && shownRun === place.run) return;
-    for (const part of [standing.element, bar.element, body]) part.hidden = !about;
-    stopWaiting();
-    if (!about) stopWaiting = failed ? () => {} : afterWait(() => (loading.hidden = false));
-    loading.hidden = true;
-    if (!about) return;
-    shownRun = place.run ?? "";
-    const operates = mayOperate(app.meta().role);
-    const isLive = connection.state === "live";
-    const acts = { ...about, asks: about.questions.length, failed: known.run?.failed_node ?? null };
-    standing.update({
-      ...standingOf(known, { now, isLive, operates }),
-      // Of a run that cannot be read, nothing is known that could be done.
-      actions: operates && known.run ? actionsOf(acts, isPast) : { shown: [], more: [] },
-    });
-    requests.update({ requests: known.requests, run: about, now });
-    const end = { seq: known.row?.seq ?? about.seq, at: known.row?.updated_at ?? about.updated_at };
-    bar.element.hidden = !known.checkpoints.length;
-    bar.update({ checkpoints: known.checkpoints, end, at: place.at ?? null, live: isLive, operates });
-    const nodes = data.nodes();
-    const choice = choiceIn(place);
-    const maker = isPast ? known.checkpoints.findLast((one) => one.seq <= Number(place.at))?.node : null;
-    // Without a choice, the panel follows the run, but not under the pointer.
-    const where = formatFragment({ ...place, query: {} });
-    const isLookedAt = where === shownAt && chosen !== null && panel.element.matches(":hover, :focus-within");
-    shownAt = where;
-    chosen = choice.node ?? maker ?? (isLookedAt ? chosen : nodeOfInterest(nodes));
-    // A phone has no room for both: what was chosen comes into view.
-    if (choice.node && choice.node !== scrolledTo && isPhone()) requestAnimationFrame(() => panel.element.scrollIntoView());
-    scrolledTo = choice.node;
-    drawings.update({ known, nodes, place, chosen, now, again: () => again() });
-    showView(place, choice, data, end.seq);
-    panel.update({
-      place,
-      node: chosen,
-      mark: chosen === null ? undefined : nodes[chosen],
-      checkpoints: known.checkpoints,
-      end: end.seq,
-    });
-  }
-
-  /**
-   * @param {Place} place
-   * @param {import("../pure/run_choices.js").Choice} choice
-   * @param {RunData} data
-   * @param {number} end
-   */
-  function showView(place, choice, { known }, end) {
-    const files = Object.values(known.files?.artifacts ?? {}).flat().length;
-    const counts = /** @type {Record<string, number>} */ ({ log: end, files });
-    tabs.update(
-      ["graph", ...VIEWS].map((key) => ({
-        key,
-        words: isPhone() && key === VIEWS[0] ? "Story" : key.replace(/^./, (first) => first.toUpperCase()),
-        count: counts[key],
-        href: formatFragment(withQuery(place, { view: key === VIEWS[0] ? undefined : key, from: undefined })),
-        chosen: key === choice.view,
-      })),
-    );
-    setAttribute(host, "data-view", choice.view);
-    const part = views[choice.view];
-    const shown = part?.element ?? drawings.timeline;
-    if (content.firstElementChild !== shown) content.replaceChildren(shown);
-    if (choice.view === "state") part.update({ place, end, go });
-    if (choice.view === "files") part.update({ run: place.run, files: known.files });
-    const names = Object.keys(known.geometry?.nodes ?? {});
-    if (choice.view === "log") part.update({ run: place.run, at: place.at, nodes: names, node: choice.node ?? "", end });
-  }
-
-  return {
-    element: host,
-    update,
-    step: bar.step,
-    node: () => chosen,
-    /** @param {import("../shapes.js").RunEvent} event */
-    event(event) {
-      panel.event(event);
-      /** @type {any} */ (views.log).event(event);
-    },
-    /** @param {any} chunk */
-    chunk: (chunk) => panel.chunk(chunk),
-  };
-}
-
-/**
- * A run that is not there leads to all others; one that is damaged, or of a newer version, can be read again.
+ * A run that is not there leads to all others; one that is damaged, or of a newer version, can be read again. The detail says what
+ * to do about this run.
  * @param {import("../shapes.js").Problem} failed
  * @param {() => void} again
  * @param {(place: Place) => void} go
  */
 function runBanner(failed, again, go) {
   const banner = problemBanner(failed, again);
-  if (failed.status !== 404) return banner;
-  return { ...banner, detail: failed.detail, action: { words: "All runs", act: () => go({ screen: "runs", query: {} }) } };
+  if (failed.status !== 404 && failed.status !== 409) return banner;
+  const action = failed.status === 404 ? { words: "All runs", act: () => go({ screen: "runs", query: {} }) } : banner.action;
+  return { ...banner, detail: failed.detail, action };
 }

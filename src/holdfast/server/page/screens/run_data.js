@@ -3,9 +3,10 @@
 
 import { mayOperate } from "../pure/actions.js";
 import { beginConnection } from "../pure/connection.js";
-import { appendTimeline } from "../pure/run_facts.js";
 import { applyEvent } from "../pure/node_states.js";
 import { lookOfRun } from "../pure/statuses.js";
+import { joinTimelines } from "../pure/timelines.js";
+import { oncePerFrame } from "../shell/frames.js";
 import { followLive } from "../shell/live.js";
 import { createReader } from "../shell/reader.js";
 
@@ -24,16 +25,14 @@ import { createReader } from "../shell/reader.js";
  */
 
 /** How long to wait between two readings of the same thing, in ms. The picture says most, and costs least. */
-const READ_PAUSE_MS = 1000;
+const RUN_READ_MS = 1000;
 const PICTURE_MS = 250;
-/** A timeline with more attempts than this is read less often. */
-const LARGE_RUN = 1000;
-const LARGE_MS = 5000;
+const FILES_MS = 5000;
 /** A crash leaves no event, nor does a request: they are asked for so often, in seconds. */
 const ROW_S = 5;
 const RECENT = 500;
-/** More pages of a timeline than this are not drawn. */
-const TIMELINE_PAGES = 10;
+/** Of a run with more attempts than this, the first are drawn. */
+const ATTEMPTS_MAX = 50_000;
 
 /**
  * @param {App} app
@@ -65,82 +64,83 @@ export function createRunData(app, run, heard) {
   let states = { seq: 0, nodes: {}, stale: false };
   /** Events that the picture may not have. @type {RunEvent[]} */
   let recent = [];
+  /** The pages of a timeline that have been read, if there are more. @type {import("../shapes.js").Timeline | null} */
+  let pages = null;
+  /** The last checkpoint that is known to be as it was; 0 after the run went back. */
+  let lastPlace = 0;
   let connection = beginConnection(Date.now() / 1000);
-  /** @type {import("../shell/live.js").Stream | null} */
+  /** Closed while the run is over. @type {import("../shell/live.js").Stream | null} */
   let stream = null;
   let stopped = false;
-  let waits = false;
 
-  /** Draw once a frame, however many events come. */
-  function changed() {
-    if (waits || stopped) return;
-    waits = true;
-    requestAnimationFrame(() => {
-      waits = false;
-      if (!stopped) heard.changed();
-    });
-  }
+  const changed = oncePerFrame(() => stopped || heard.changed());
 
-  /**
-   * While the server does not answer, the banner of the connection says so, and what is known stays.
-   * @param {string} name
-   * @param {import("../shell/api.js").Answer} answer
-   */
-  function note(name, answer) {
-    if (answer.ok || answer.problem.status || !known.row) known.problems[name] = answer.ok ? null : answer.problem;
-  }
+  /** A larger run is read less often. */
+  const attempts = () => known.timeline?.attempts.length ?? 0;
 
   /**
    * @param {string} name
-   * @param {string} from
+   * @param {() => string} from
    * @param {() => Query} query
    * @param {(value: any, query: Query) => void} take
    */
-  const reader = (name, from, query, take, pause = () => READ_PAUSE_MS) =>
+  const reader = (name, from, query, take, pause = () => RUN_READ_MS) =>
     createReader(pause, async () => {
       const asked = query();
-      const answer = await app.api.get(from, asked);
+      const answer = await app.api.get(from(), asked);
       if (stopped) return;
-      note(name, answer);
+      // While the server does not answer, the banner of the connection says so, and what is known stays.
+      if (answer.ok || answer.problem.status || !known.row) known.problems[name] = answer.ok ? null : answer.problem;
       if (answer.ok) take(answer.value, asked);
       changed();
     });
 
+  /** @type {(part: string) => () => string} */
+  const of = (part) => () => `${path}/${part}`;
   const none = () => /** @type {Query} */ ({});
   const readers = {
-    row: reader("row", "runs", () => ({ id: [run] }), takeRow),
-    picture: reader("picture", `${path}/picture`, placed, takePicture, () =>
-      states.stale && !isLarge() ? PICTURE_MS : READ_PAUSE_MS,
+    row: reader(
+      "row",
+      () => "runs",
+      () => ({ id: [run] }),
+      takeRow,
     ),
-    run: reader("run", path, none, takeRun),
-    places: reader("places", `${path}/checkpoints`, afterLast, takePlaces),
-    timeline: createReader(() => (isLarge() ? LARGE_MS : READ_PAUSE_MS), readTimeline),
-    requests: reader("requests", `${path}/requests`, none, (value) => (known.requests = value.requests)),
+    picture: reader("picture", of("picture"), placed, takePicture, () => Math.min(RUN_READ_MS, Math.max(PICTURE_MS, attempts()))),
+    run: reader(
+      "run",
+      () => path,
+      () => ({ brief: ["true"] }),
+      takeRun,
+    ),
+    places: reader("places", of("checkpoints"), () => ({ limit: ["1000"], after: [String(lastPlace)] }), takePlaces),
+    timeline: reader(
+      "timeline",
+      of("timeline"),
+      () => ({ limit: ["5000"], after: [String(pages?.next ?? 0)] }),
+      takeTimeline,
+      () => Math.max(RUN_READ_MS, attempts()),
+    ),
+    requests: reader("requests", of("requests"), none, (value) => (known.requests = value.requests)),
     files: reader(
       "files",
-      `${path}/artifacts`,
+      of("artifacts"),
       none,
       (value) => (known.files = value),
-      () => LARGE_MS,
+      () => FILES_MS,
     ),
   };
+  const geometry = reader(
+    "geometry",
+    () => `pictures/${known.picture.fingerprint}`,
+    () => opened,
+    (value) => (known.geometry = value),
+  );
 
-  const isLarge = () => (known.timeline?.attempts.length ?? 0) > LARGE_RUN;
-
-  /** The whole timeline: its pages together. */
-  async function readTimeline() {
-    /** @type {import("../shapes.js").Timeline | null} */
-    let whole = null;
-    for (let [page, after] = [0, /** @type {number | null} */ (0)]; after !== null && page < TIMELINE_PAGES; page += 1) {
-      const answer = await app.api.get(`${path}/timeline`, { limit: ["5000"], after: [String(after)] });
-      if (stopped) return;
-      note("timeline", answer);
-      if (!answer.ok) return changed();
-      whole = whole ? appendTimeline(whole, answer.value) : /** @type {import("../shapes.js").Timeline} */ (answer.value);
-      after = answer.value.next;
-    }
-    known.timeline = whole;
-    changed();
+  /** @param {import("../shapes.js").Timeline} page */
+  function takeTimeline(page) {
+    pages = pages ? joinTimelines(pages, page) : page;
+    if (page.next !== null && pages.attempts.length < ATTEMPTS_MAX) return readers.timeline.ask(true);
+    [known.timeline, pages] = [pages, null];
   }
 
   /** @returns {Query} */
@@ -148,15 +148,11 @@ export function createRunData(app, run, heard) {
     return at === undefined ? {} : { at: [String(at)] };
   }
 
-  /** @returns {Query} */
-  function afterLast() {
-    return { limit: ["1000"], after: [String(known.checkpoints.at(-1)?.seq ?? 0)] };
-  }
-
   /** @param {import("../shapes.js").RunPage} page */
   function takeRow({ runs: [row] }) {
     const was = known.row;
     known.row = row ?? null;
+    if (was && row?.seq > was.seq) follow(was.seq); // it was over, and goes on
     if (!row || (was && was.reason === row.reason && was.status === row.status)) return;
     if (was && row.asks > was.asks) app.announce(run, `${run} asks a question`);
     else if (was) app.announce(run, `${run} is ${lookOfRun(row).word}`);
@@ -169,9 +165,11 @@ export function createRunData(app, run, heard) {
     follow(value.seq);
   }
 
-  /** @param {{ checkpoints: any[], next: number | null }} page */
-  function takePlaces({ checkpoints, next }) {
-    known.checkpoints = [...known.checkpoints, ...checkpoints];
+  /** @param {{ checkpoints: any[], next: number | null }} page @param {Query} query */
+  function takePlaces({ checkpoints, next }, { after: [after] }) {
+    if (Number(after) !== lastPlace) return readers.places.ask(true); // the run went back meanwhile
+    known.checkpoints = [...known.checkpoints.filter((one) => one.seq <= lastPlace), ...checkpoints];
+    lastPlace = known.checkpoints.at(-1)?.seq ?? 0;
     if (next !== null) readers.places.ask(true);
   }
 
@@ -186,7 +184,7 @@ export function createRunData(app, run, heard) {
       if (states.stale) readers.picture.ask();
     }
     follow(picture.end);
-    void readGeometry(picture.fingerprint);
+    if (known.geometry?.fingerprint !== picture.fingerprint) geometry.ask(true);
   }
 
   /** What a resume from the place that is shown would run again: the server's own preview of it. */
@@ -198,20 +196,6 @@ export function createRunData(app, run, heard) {
     const answer = await app.api.post(`${path}/resume`, { checkpoint: at, force: true }, options);
     if (stopped || asked !== at || !answer.ok) return;
     known.again = answer.value.rerun.map((/** @type {{ node: string }} */ one) => one.node);
-    changed();
-  }
-
-  let asked = "";
-  /** @param {string} fingerprint */
-  async function readGeometry(fingerprint) {
-    const wanted = JSON.stringify([fingerprint, opened]);
-    if (wanted === asked) return;
-    asked = wanted;
-    const answer = await app.api.get(`pictures/${fingerprint}`, opened);
-    if (stopped || asked !== wanted) return;
-    known.problems.geometry = answer.ok ? null : answer.problem;
-    if (answer.ok) known.geometry = answer.value;
-    else asked = "";
     changed();
   }
 
@@ -233,15 +217,16 @@ export function createRunData(app, run, heard) {
   function receive({ event, data }) {
     const value = JSON.parse(data);
     if (event === "chunk") return heard.chunk(value);
-    if (event === "reset") {
-      known.checkpoints = [];
+    if (event === "event") receiveEvent(value);
+    else if (event === "reset") {
+      lastPlace = 0;
       readAll();
-    }
-    if (event === "over") stream?.stop();
-    else if (event === "problem") {
-      known.problems.run = value;
+    } else {
+      // "over", or "problem"
+      if (event === "problem") known.problems.run = value;
       stream?.stop();
-    } else if (event === "event") receiveEvent(value);
+      stream = null;
+    }
     changed();
   }
 
@@ -249,6 +234,7 @@ export function createRunData(app, run, heard) {
   function receiveEvent(event) {
     recent = [...recent.slice(-RECENT), event];
     states = applyEvent(states, event);
+    if (event.kind === "RunRewound") lastPlace = 0;
     if (at === undefined) readers.picture.ask();
     for (const one of [readers.row, readers.places, readers.timeline]) one.ask();
     if (known.requests.length || event.kind.endsWith("Refused")) readers.requests.ask();
@@ -260,16 +246,17 @@ export function createRunData(app, run, heard) {
     for (const one of Object.values(readers)) one.ask(true);
   }
 
+  const currentConnection = () => (stream ? connection : app.feed.connection());
   const stopTicks = app.clock.onTick(() => {
-    if (connection.state !== "live" || Math.round(app.clock.now()) % ROW_S) return;
+    if (currentConnection().state !== "live" || Math.round(app.clock.now()) % ROW_S) return;
     readers.row.ask();
     readers.requests.ask();
   });
   return {
     known,
     readAll,
-    connection: () => connection,
-    retry: () => stream?.retry(),
+    connection: currentConnection,
+    retry: () => (stream ?? app.feed).retry(),
     /** The nodes at the place that is shown. */
     nodes: () => (at === undefined ? states.nodes : (known.picture?.nodes ?? {})),
     /** @param {number | undefined} next */
@@ -282,13 +269,13 @@ export function createRunData(app, run, heard) {
     /** @param {Query} next  parameters of the geometry */
     setOpened(next) {
       opened = next;
-      if (known.picture) void readGeometry(known.picture.fingerprint);
+      if (known.picture) geometry.ask(true);
     },
     stop() {
       stopped = true;
       stopTicks();
       stream?.stop();
-      for (const one of Object.values(readers)) one.stop();
+      for (const one of [...Object.values(readers), geometry]) one.stop();
     },
   };
 }

@@ -1,14 +1,13 @@
 // The drawings of a run: its graph, or the same as a table, and its timeline, or on a phone its story. All show the same nodes at
 // the same place in time.
 
-import { formatFragment, withQuery } from "../pure/fragments.js";
 import { placeAt } from "../pure/run_choices.js";
 import { plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createGraph } from "../parts/graph.js";
 import { createNodeTable } from "../parts/node_table.js";
 import { createStory } from "../parts/story.js";
-import { createTabs } from "../parts/tabs.js";
+import { createTabs, tabTo } from "../parts/tabs.js";
 import { createTimeline } from "../parts/timeline.js";
 import { element, setText } from "../shell/elements.js";
 
@@ -54,10 +53,7 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     const { known, nodes, place, chosen, now, again } = value;
     const { picture, geometry, timeline: times, problems } = known;
     const asTable = place.query.nodes?.[0] === "table";
-    modes.update([
-      { key: "graph", words: "Graph", href: formatFragment(withQuery(place, { nodes: undefined })), chosen: !asTable },
-      { key: "table", words: "Table", href: formatFragment(withQuery(place, { nodes: "table" })), chosen: asTable },
-    ]);
+    modes.update([tabTo(place, "Graph", { nodes: undefined }, !asTable), tabTo(place, "Table", { nodes: "table" }, asTable)]);
     const part = asTable ? table : graph;
     if (body.firstElementChild !== part.element) body.replaceChildren(part.element);
     const fault = problems.picture ?? problems.geometry ?? null;
