@@ -32,7 +32,6 @@ from holdfast.reading import words
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose, diagnosis_as_json
 from holdfast.reading.pages import ListedRun
 from holdfast.reading.reader import Reader
-from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import NodeView, RequestView, Run, draw_run, held_by
 from holdfast.reading.visits import OpenVisit, open_visits, partial_of
 from holdfast.storage.contract import Query, RunRow
