@@ -152,7 +152,7 @@ function createRunSide(letter) {
   const run = element("a", { class: "run-link" });
   const sentence = element("p", { class: "sentence whole", dir: "auto" });
   const facts = createSlot("compare-facts", (/** @type {import("../pure/comparisons.js").Fact[]} */ all) =>
-    all.map(({ label, value }) => element("span", {}, `${label} `, element("b", {}, value))),
+    all.map(([label, value]) => element("span", {}, `${label} `, element("b", {}, value))),
   );
   return {
     element: element(

@@ -186,7 +186,6 @@ export function createQuestionsScreen(app) {
         "section",
         { class: "no-match" },
         element("h2", {}, run ? "This run asks nothing" : "No run asks anything"),
-        element("p", { class: "hint" }, "A question appears here as soon as a run asks it."),
         run && element("a", { class: "button", href: formatFragment({ screen: "run", run, query: {} }) }, "Open the run"),
       ),
     );
@@ -224,9 +223,9 @@ export function createQuestionsScreen(app) {
       if (list) list = reorder(list);
     },
     changed() {
-      const board = app.feed.board();
-      if (board && board.asks !== asks && host.isConnected && list) void load();
-      asks = board?.asks ?? asks;
+      const now = app.feed.board()?.asks ?? asks;
+      if (now !== asks && list) void load();
+      asks = now;
     },
   };
 }
