@@ -169,8 +169,11 @@ const faultsAt = (faults, name) =>
   faults.filter(({ path }) => String(path[0]) === String(name)).map(({ path, message }) => ({ path: path.slice(1), message }));
 
 /** @param {Control} control */
-const createStar = ({ kind, required }) =>
-  required && kind !== "checkbox" && element("span", { class: "star", "aria-label": "required" }, " *");
+const createStar = (control) =>
+  control.required &&
+  !("preset" in control) &&
+  control.kind !== "checkbox" &&
+  element("span", { class: "star", "aria-label": "required" }, " *");
 
 /** @param {string} id @returns {import("../shell/elements.js").Part<string>} */
 function createFault(id) {

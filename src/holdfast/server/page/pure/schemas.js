@@ -137,9 +137,7 @@ const labelOf = (name) => (name.charAt(0).toUpperCase() + name.slice(1)).replace
 /** @param {Schema} schema @param {boolean} required */
 function helpFor(schema, required) {
   if (schema.description) return schema.description;
-  const { minimum, maximum, type } = schema;
-  if (minimum !== undefined && maximum !== undefined) return `${minimum} to ${maximum}`;
-  if (type === "boolean" && "default" in schema) return `Default: ${schema.default ? "yes" : "no"}`;
+  if (schema.type === "boolean" && "default" in schema) return `Default: ${schema.default ? "yes" : "no"}`;
   const limits = limitsOf(schema).map(({ words }, at) => (at ? words.toLowerCase() : words));
   return limits.join(", ") || (required ? "" : "Optional");
 }
