@@ -48,7 +48,7 @@ test("the button is off until each node that is not idempotent is ticked, and sa
 
 test("what was decided is sent, and nothing else", () => {
   assert.deepEqual(bodyOf(preview(), { checkpoint: 4 }, undecided), { checkpoint: 4 });
-  const ticked = { reason: "card updated", ticked: new Set(["ship"]), repeat: { ship: "Run again" } };
+  const ticked = { reason: "card updated", ticked: new Set(["ship"]), repeat: { ship: "run" } };
   assert.deepEqual(bodyOf(preview(), {}, ticked), { reason: "card updated", confirm: ["ship"] });
   assert.deepEqual(bodyOf(preview({ verb: "fork" }), {}, ticked), { reason: "card updated", repeat: { ship: "run" } });
 });

@@ -105,7 +105,7 @@ def test_a_wrong_value_is_named_at_its_field_and_nothing_is_sent(tab, served, as
     page.get_by_label("partial").check()
     page.get_by_label("Cents").fill("8490")
     answer_button(page).click()
-    page.locator(".form-field.number").get_by_text("At most 4200").wait_for()
+    page.locator(".form-field.number").get_by_text("At most 4200", exact=True).wait_for()
     assert page.evaluate("document.activeElement.labels[0].textContent") == "Cents *"
     assert sent == []
     page.get_by_label("Cents").fill("4200")

@@ -3,7 +3,7 @@
 
 import { actionFor } from "../pure/actions.js";
 import { formatFragment } from "../pure/fragments.js";
-import { EDITS, PLAIN, REPEATS, bodyOf, editOf, previewRows, whatChanged, whyOff } from "../pure/previews.js";
+import { EDITS, PLAIN, REPEATS, bodyOf, editOf, previewRows, verbsAt, whatChanged, whyOff } from "../pure/previews.js";
 import { faultsIn } from "../pure/questions.js";
 import { instant, markNames } from "../pure/words.js";
 import { isRefusal } from "../shell/api.js";
@@ -66,12 +66,14 @@ export function openPreview(app, asked) {
     oninput: () => (decision.reason = reason.value.trim()),
     onchange: () => void look(), // the command has the reason, too
   });
+  const verbs = hasPlace ? createSchemaForm({ anyOf: verbsAt(checkpoint), default: verb }, "Resume or fork") : null;
+  verbs?.element.addEventListener("change", chooseVerb);
   const close = () => dialog.close();
   const dialog = element(
     "dialog",
     { class: "dialog preview", "aria-labelledby": "preview-title", onclose: () => dialog.remove() },
     element("header", {}, title, button("icon-button", close, glyph("close"), element("span", { class: "unseen" }, "Close"))),
-    hasPlace && createVerbCards(checkpoint, verb, chooseVerb),
+    verbs?.element,
     verb in PLAIN && element("p", { class: "preview-note" }, PLAIN[verb]),
     banner.element,
     confirms,
@@ -108,9 +110,8 @@ export function openPreview(app, asked) {
     decide();
   }
 
-  /** @param {string} next */
-  function chooseVerb(next) {
-    verb = next;
+  function chooseVerb() {
+    verb = String(verbs?.peek());
     options = verb === asked.verb ? asked.options : { checkpoint };
     preview = null;
     setText(act, `${verb === "fork" ? "Fork" : "Resume"} from @${checkpoint}`);
@@ -220,29 +221,6 @@ export function openPreview(app, asked) {
 }
 
 /**
- * Resume or fork, as cards.
- * @param {number} at
- * @param {string} chosen
- * @param {(verb: string) => void} choose
- */
-function createVerbCards(at, chosen, choose) {
-  const card = (/** @type {string} */ verb, /** @type {string} */ words, /** @type {string} */ note) =>
-    element(
-      "label",
-      { class: "card" },
-      element("input", { type: "radio", name: "preview-verb", checked: verb === chosen, onchange: () => choose(verb) }),
-      element("span", {}, element("strong", {}, words), element("span", { class: "hint" }, note)),
-    );
-  return element(
-    "fieldset",
-    { class: "verb-cards" },
-    element("legend", { class: "unseen" }, "Resume or fork"),
-    card("resume", "Resume this run", `Goes back to @${at}; nothing is deleted.`),
-    card("fork", "Fork a new run", `Shares ${at > 1 ? `@1 to @${at}` : "@1"}; this run stays.`),
-  );
-}
-
-/**
  * The nodes that are not idempotent, first, with a tick or a choice for each.
  * @param {App} app
  * @param {Preview} preview
@@ -254,7 +232,7 @@ function createConfirm(app, { verb, confirm }, { ticked, repeat }, changed) {
     const when = at === null ? "has begun" : `${status} at ${instant(at, app.clock.now())}`;
     const form =
       verb === "fork"
-        ? createSchemaForm({ enum: Object.keys(REPEATS), default: repeat[node] ?? "Ask" }, `What the fork does with ${node}`)
+        ? createSchemaForm({ anyOf: REPEATS, default: repeat[node] ?? "ask" }, `What the fork does with ${node}`)
         : createSchemaForm({ type: "boolean" }, `Run ${node} again`);
     form.element.addEventListener("change", () => {
       const chosen = form.peek();

@@ -22,7 +22,7 @@ import { controlFor, faultsOf, readTyped } from "./schemas.js";
  * @typedef {object} Decision  what a reader has chosen after looking at a preview
  * @property {string} reason
  * @property {Set<string>} ticked  nodes that may run again although they are not idempotent
- * @property {Record<string, string>} repeat  of a fork: node -> one of `REPEATS`
+ * @property {Record<string, string>} repeat  of a fork: node -> "ask", "run" or "skip"
  * @property {Record<string, unknown> | null} [edit]  fields that are changed before the run continues, or the result of a node
  *   that is skipped
  * @property {boolean} [faulty]  what was typed as such fields is not valid
@@ -31,8 +31,18 @@ import { controlFor, faultsOf, readTyped } from "./schemas.js";
 /** Verb -> the field of its body that a reader may write as JSON. @type {Record<string, "edit" | "update" | "payload">} */
 export const EDITS = { resume: "edit", fork: "edit", skip: "update", signal: "payload" };
 
-/** What a fork can do with a node that is not idempotent, as the API calls it. @type {Record<string, string>} */
-export const REPEATS = { Ask: "ask", "Run again": "run", Skip: "skip" };
+/** What a fork can do with a node that is not idempotent. */
+export const REPEATS = [
+  { const: "ask", title: "Ask" },
+  { const: "run", title: "Run again" },
+  { const: "skip", title: "Skip" },
+];
+
+/** A run is resumed or forked at a place. @param {number} at */
+export const verbsAt = (at) => [
+  { const: "resume", title: "Resume this run", description: `Goes back to @${at}; nothing is deleted.` },
+  { const: "fork", title: "Fork a new run", description: `Shares ${at > 1 ? "@1 to " : ""}@${at}; this run stays.` },
+];
 
 /** Verbs without a preview of the server, because they repeat and skip nothing -> what they do. @type {Record<string, string>} */
 export const PLAIN = {
@@ -99,13 +109,12 @@ export function whyOff(preview, { ticked, faulty }) {
  * @param {Decision} decision
  */
 export function bodyOf(preview, options, { reason, ticked, repeat, edit }) {
-  const choices = Object.entries(repeat).map(([node, words]) => [node, REPEATS[words]]);
   return {
     ...options,
     ...(edit && preview.verb in EDITS ? { [EDITS[preview.verb]]: edit } : {}),
     ...(reason ? { reason } : {}),
     ...(preview.verb === "resume" && ticked.size ? { confirm: [...ticked] } : {}),
-    ...(preview.verb === "fork" && choices.length ? { repeat: Object.fromEntries(choices) } : {}),
+    ...(preview.verb === "fork" && Object.keys(repeat).length ? { repeat } : {}),
   };
 }
 
