@@ -341,7 +341,7 @@ def test_markup_and_long_names_stay_text_in_every_view_and_tab(tab, served):
     head(page).locator(".standing-reason", has_text="<b>bold</b>").wait_for()
     for place, seen in (
         (f"?node={LONG}&tab=output", ".change-path"),
-        (f"?node={LONG}&tab=steps", ".steps td"),
+        (f"?node={LONG}&tab=steps", ".panel-pad .told"),
         (f"?node={LONG}&tab=stream", ".stream-text"),
         (f"?node={LONG}&tab=receipts", ".panel-pad .tree"),
         ("?node=fan", ".error-frames"),
