@@ -88,7 +88,7 @@ class Hands:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 text=True,
-            )  # fmt: skip
+            )
         )
         return self.workers[-1]
 

@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+from bench import page as bench_page
+from bench.server_process import holdfast_server
 from live_flows import Hands, write_live
 
 import holdfast as hf
@@ -86,7 +88,7 @@ def test_a_run_is_watched_to_its_end_while_its_worker_is_killed_and_another_take
     hands.file("o-1").touch()
     page.locator(".timeline-row text", has_text="1.5 s").wait_for()
     status(page, "completed").wait_for()
-    page.get_by_role("button", name="charge completed").wait_for()
+    page.get_by_role("button", name="completed charge").wait_for()
     bars = page.locator('.timeline-row [data-visit^="1.1."]')
     page.locator(".bar.live").wait_for(state="detached")
     assert bars.evaluate_all("all => all.map(one => one.getAttribute('class'))") == [
@@ -225,9 +227,17 @@ def test_a_run_of_ten_thousand_events_is_drawn(tab, serving):
     flow = graph.compile()
     execute(serving, flow, lambda engine: engine.run(flow, {}, run_id="f-1"))
     page = show(tab, serving, "f-1")
-    page.locator(".timeline-row", has_text="embed×5,000").locator("path.bar.done").wait_for()
+    page.locator(".timeline-row", has_text="5,000").locator("path.bar.done").wait_for()
     assert int(page.locator('.view-head [data-key="log"] .tab-count').inner_text().replace(",", "")) > 10_000
     assert heap_mb(page) < 60
+
+
+def test_two_hundred_events_a_second_make_no_long_task_and_keep_little_memory(browser, tmp_path):
+    with holdfast_server(str(tmp_path / "store.db")) as serving:
+        seen = bench_page.watch(browser, serving, tmp_path, 4)
+    assert seen.events_per_s > 50
+    assert seen.longest_task_ms < bench_page.FRAME_MS
+    assert seen.growth_mb < bench_page.GROWTH_MB
 
 
 def execute(serving, flow, act, clock: ManualClock | None = None) -> None:

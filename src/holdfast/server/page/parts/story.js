@@ -1,9 +1,9 @@
 // The story of a run on a phone: what happened, newest first.
 
 import { storyOf } from "../pure/stories.js";
-import { LOOKS } from "../pure/statuses.js";
 import { age, fullInstant, instant } from "../pure/words.js";
-import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
+import { button, element, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
+import { createStatus } from "./status.js";
 
 /**
  * @typedef {import("../pure/stories.js").StoryEntry} StoryEntry
@@ -59,34 +59,23 @@ export function createStory({ choose }) {
  * @returns {import("../shell/elements.js").Part<StoryEntry>}
  */
 function createStoryEntry(first, choose, now) {
-  let node = first.node;
-  let drawn = "";
-  const [mark, title, detail] = [
-    element("span", { class: "story-mark", role: "img" }),
-    element("span", {}),
-    element("span", { class: "hint" }),
-  ];
+  let { node } = first;
+  const [status, title, detail] = [createStatus(), element("span", {}), element("span", { class: "hint" })];
   const [time, gap] = [element("time", { class: "hint" }), element("span", { class: "tag" })];
   const body = node
     ? button("story-body", () => node && choose({ node }), title, detail)
     : element("div", { class: "story-body" }, title, detail);
-  const gapRow = element("div", { class: "story-gap" }, gap);
-  const host = element("li", {}, mark, body, time, gapRow);
   return {
-    element: host,
+    element: element("li", {}, status.element, body, time, gap),
     update(entry) {
-      node = entry.node;
-      if (entry.glyph !== drawn) mark.replaceChildren(glyph(entry.glyph, entry.turns ? "turns" : ""));
-      drawn = entry.glyph;
-      setAttribute(mark, "data-tone", entry.tone);
-      setAttribute(mark, "aria-label", LOOKS[entry.glyph]?.word ?? entry.glyph);
+      ({ node } = entry);
+      status.update(entry.look);
       setSentence(title, entry.title);
       setText(detail, entry.detail);
-      detail.hidden = !entry.detail;
-      setText(time, entry.turns ? age(now() - entry.at) : instant(entry.at, now()).replace(/^(\d\d:\d\d):\d\d$/, "$1"));
+      setText(time, entry.look.turns ? age(now() - entry.at) : instant(entry.at, now()).replace(/^(\d\d:\d\d):\d\d$/, "$1"));
       setAttribute(time, "title", fullInstant(entry.at));
       setText(gap, entry.gap ?? "");
-      gapRow.hidden = !entry.gap;
+      gap.hidden = !entry.gap;
     },
   };
 }

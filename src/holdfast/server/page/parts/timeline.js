@@ -2,14 +2,14 @@
 // click shows all of it again. A table with the same facts is beside it for those who do not see the drawing.
 
 import { storyOf } from "../pure/stories.js";
-import { LOOKS } from "../pure/statuses.js";
 import { createTimeScale } from "../pure/time_scale.js";
 import { BAR_ROW_PX, actShapes, axisShapes, gridShapes, heldShapes, overShapes, rowShapes } from "../pure/timeline_shapes.js";
 import { busyTimes, holderGaps, timelineRows, wholeTime } from "../pure/timelines.js";
 import { visibleRows } from "../pure/windows.js";
 import { cutMiddle, instant } from "../pure/words.js";
-import { button, drawing, element, glyph, keepChildren, setAttribute, setText } from "../shell/elements.js";
+import { button, drawing, element, keepChildren, setAttribute, setText } from "../shell/elements.js";
 import { oncePerFrame } from "../shell/frames.js";
+import { createStatus } from "./status.js";
 
 /**
  * @typedef {import("../pure/timeline_shapes.js").Shape} Shape
@@ -40,31 +40,24 @@ const LINES_MAX = 200;
 export function createTimeline({ choose }) {
   const [axis, held, people] = [createLayer("lane axis"), createLayer("lane"), createLayer("lane")];
   const [under, over] = [createLayer("timeline-under"), createLayer("timeline-over")];
-  const folds = element("div", { class: "timeline-folds", "aria-hidden": "true" });
-  const drawFolds = keepChildren(folds, (/** @type {Fold} */ fold) => fold.key, createFold);
+  under.element.append(hatch());
   const list = element("ul", {});
-  const room = element("div", { class: "timeline-room" }, list);
+  const room = element("div", {}, list);
   const rows = element("div", { class: "timeline-rows", onscroll: () => drawSoon() }, room);
   const drawRows = keepChildren(
     list,
     (/** @type {DrawnRow} */ one) => one.row.name,
     () => createTimelineRow(choose),
   );
-  const peopleRow = element(
-    "div",
-    { class: "timeline-row" },
-    element("span", { class: "timeline-label" }, "People"),
-    people.element,
-  );
+  const peopleRow = createLane("timeline-row", "People", people);
   const beginning = element("p", { class: "hint timeline-beginning" });
   const lines = element("tbody", {});
   const host = element(
     "div",
     { class: "timeline", role: "group", "aria-label": "Timeline" },
-    folds,
     under.element,
     element("div", { class: "timeline-axis" }, axis.element),
-    element("div", { class: "timeline-held" }, element("span", { class: "timeline-label" }, "Held by"), held.element),
+    createLane("timeline-held", "Held by", held),
     rows,
     peopleRow,
     over.element,
@@ -73,18 +66,13 @@ export function createTimeline({ choose }) {
       "table",
       { class: "unseen" },
       element("caption", {}, "What happened, newest first"),
-      element(
-        "thead",
-        {},
-        element("tr", {}, ...["When", "What", "Status", "Details"].map((word) => element("th", { scope: "col" }, word))),
-      ),
+      element("thead", {}, tableRow("th", ["When", "What", "Status", "Details"])),
       lines,
     ),
   );
-  const fold = createSwitch("Fold idle time", true, () => draw());
-  const hide = createSwitch("Hide completed", false, () => draw());
+  const fold = createSwitch("Fold idle time", true, draw);
+  const hide = createSwitch("Hide completed", false, draw);
   const reset = button("button small", () => zoom(null), "Show all of the time");
-  const tools = element("div", { class: "timeline-tools" }, reset, hide.element, fold.element);
 
   /** @type {TimelineView | null} */
   let view = null;
@@ -103,52 +91,45 @@ export function createTimeline({ choose }) {
     const whole = wholeTime(timeline, now);
     const width = Math.max(120, rows.clientWidth - LABEL_PX);
     const busy = busyTimes(timeline, now);
-    scale = createTimeScale({ ...(zoomed ?? whole), busy, width: width - (whole.isOpen ? 24 : 88), fold: fold.isOn() });
+    const used = width - (whole.isOpen ? 24 : 88);
+    scale = createTimeScale({ ...(zoomed ?? whole), busy, width: used, fold: fold.isOn(), now });
     const all = timelineRows(timeline, view.nodes, now);
     const isLong = all.length > ROWS_WINDOWED_FROM;
     hide.element.hidden = !isLong;
     reset.hidden = !zoomed;
     const hides = isLong && hide.isOn();
-    const shown = all.filter((row) => !hides || row.name === chosen || !["completed", "skipped"].includes(row.look.word));
     // That somebody started the run is where the axis begins.
     const acts = timeline.acts.filter((act) => act.verb !== "start" && act.verb !== "fork");
     const isRunning = timeline.attempts.some((bar) => bar.status === "running");
     axis.update(axisShapes(scale, width, checkpoint?.at));
-    held.update(heldShapes(timeline.holders, holderGaps(timeline), scale, now));
+    held.update(heldShapes(timeline.holders, holderGaps(timeline), scale));
     people.update(actShapes(acts, scale, width));
     peopleRow.hidden = !acts.length;
     under.update(gridShapes(scale));
-    drawFolds(scale.stretches.filter((one) => one.folded).map((one) => ({ key: String(one.from), x: one.x, width: one.width })));
-    over.update(overShapes({ acts, checkpoint, now: isRunning ? now : null, marked }, scale));
-    drawVisible(shown, scale);
+    over.update(overShapes({ acts, checkpoint, isRunning, marked }, scale));
+    const isOver = (/** @type {TimelineRow} */ row) => row.name !== chosen && ["completed", "skipped"].includes(row.look.word);
+    drawVisible(hides ? all.filter((row) => !isOver(row)) : all, scale, chosen);
     setText(beginning, timeline.beginning && `The earlier events are in ${timeline.beginning}.`);
     beginning.hidden = !timeline.beginning;
   }
 
-  /** @param {TimelineRow[]} shown @param {TimeScale} on */
-  function drawVisible(shown, on) {
-    if (!view) return;
-    const { now, chosen } = view;
+  /** @param {TimelineRow[]} shown @param {TimeScale} on @param {string | null} chosen */
+  function drawVisible(shown, on, chosen) {
     const count = shown.length;
     room.style.height = `${count * BAR_ROW_PX}px`;
     const top = shown.findIndex((row) => row.name === chosen) * BAR_ROW_PX;
     const isOut = top < rows.scrollTop || top + BAR_ROW_PX > rows.scrollTop + rows.clientHeight;
     if (chosen !== revealed && isOut && top >= 0) rows.scrollTop = top - rows.clientHeight / 2;
     revealed = chosen;
-    const seen = visibleRows({
-      count,
-      rowHeight: BAR_ROW_PX,
-      scrolled: rows.scrollTop,
-      height: count > ROWS_WINDOWED_FROM ? rows.clientHeight : count * BAR_ROW_PX,
-    });
-    list.style.transform = `translateY(${seen.above}px)`;
-    const drawn = shown.slice(seen.from, seen.to);
-    drawRows(drawn.map((row) => ({ row, chosen: row.name === chosen, shapes: rowShapes(row, on, now) })));
+    const height = count > ROWS_WINDOWED_FROM ? rows.clientHeight : count * BAR_ROW_PX;
+    const { from, to, above } = visibleRows({ count, rowHeight: BAR_ROW_PX, scrolled: rows.scrollTop, height });
+    list.style.transform = `translateY(${above}px)`;
+    drawRows(shown.slice(from, to).map((row) => ({ row, chosen: row.name === chosen, shapes: rowShapes(row, on) })));
   }
 
   const drawSoon = oncePerFrame(draw);
 
-  /** @param {{ from: number, to: number } | null} next */
+  /** @param {typeof zoomed} next */
   function zoom(next) {
     zoomed = next;
     draw();
@@ -156,29 +137,39 @@ export function createTimeline({ choose }) {
 
   new ResizeObserver(drawSoon).observe(host);
   host.addEventListener("dblclick", (event) => !isOnLabel(event) && zoom(null));
-  onDrag(host, {
-    mark(from, to) {
-      marked = [from, to];
-      drawSoon();
-    },
-    done(from, to) {
-      marked = null;
-      const [a, b] = [scale?.timeOf(Math.min(from, to)) ?? 0, scale?.timeOf(Math.max(from, to)) ?? 0];
-      zoom(b - a > 0.01 ? { from: a, to: b } : zoomed);
-    },
+  onDrag(host, (from, to, isDone) => {
+    marked = isDone ? null : [from, to];
+    const [a, b] = [from, to].sort((one, other) => one - other).map((x) => scale?.timeOf(x) ?? 0);
+    if (isDone && b - a > 0.01) zoomed = { from: a, to: b };
+    drawSoon();
   });
 
   return {
     element: host,
-    tools,
+    tools: element("div", { class: "timeline-tools" }, reset, hide.element, fold.element),
     update(next) {
       if (view?.timeline !== next.timeline) drawLines(lines, next);
-      if (view && view.timeline.run_id !== next.timeline.run_id) zoomed = null;
+      if (view?.timeline.run_id !== next.timeline.run_id) zoomed = null;
       view = next;
       draw();
     },
   };
 }
+
+/** @param {"th" | "td"} name @param {string[]} words */
+const tableRow = (name, words) => element("tr", {}, ...words.map((word) => element(name, {}, word)));
+
+/** @param {string} look @param {string} label @param {ReturnType<typeof createLayer>} layer */
+const createLane = (look, label, layer) =>
+  element("div", { class: look }, element("span", { class: "timeline-label" }, label), layer.element);
+
+/** How folded time is filled. */
+const hatch = () =>
+  drawing(
+    "pattern",
+    { id: "hatch", width: 6, height: 6, patternUnits: "userSpaceOnUse", patternTransform: "rotate(45)" },
+    drawing("path", { d: "M0 0V6" }),
+  );
 
 /** A drawing that is kept in step with a list of shapes. @param {string} look */
 function createLayer(look) {
@@ -202,20 +193,6 @@ function createShape({ name, words }) {
   };
 }
 
-/** @typedef {{ key: string, x: number, width: number }} Fold */
-
-/** @returns {import("../shell/elements.js").Part<Fold>} */
-function createFold() {
-  const strip = element("div", { class: "fold" });
-  return {
-    element: strip,
-    update({ x, width }) {
-      strip.style.left = `${x}px`;
-      strip.style.width = `${width}px`;
-    },
-  };
-}
-
 /** @typedef {{ row: TimelineRow, chosen: boolean, shapes: Shape[] }} DrawnRow */
 
 /**
@@ -224,28 +201,24 @@ function createFold() {
  */
 function createTimelineRow(choose) {
   let name = "";
-  let shownGlyph = "";
-  const [mark, word] = [element("span", { class: "timeline-glyph" }), element("span", { class: "unseen" })];
+  const status = createStatus();
   const [code, count, time] = [element("code", {}), element("span", {}), element("span", { class: "timeline-time" })];
   const once = element("span", { class: "once", title: "not idempotent" }, "1×");
-  const label = button("timeline-label", () => choose({ node: name }), mark, code, count, once, word, time);
+  const label = button("timeline-label", () => choose({ node: name }), status.element, code, count, once, time);
   const lane = createLayer("lane");
-  lane.element.addEventListener("click", (event) => {
-    const bar = /** @type {SVGElement} */ (event.target).dataset;
-    choose({ node: name, visit: bar.visit, item: bar.item });
+  lane.element.addEventListener("click", ({ target }) => {
+    const { visit, item } = /** @type {SVGElement} */ (target).dataset;
+    choose({ node: name, visit, item });
   });
   const host = element("li", { class: "timeline-row" }, label, lane.element);
   return {
     element: host,
     update({ row, chosen, shapes }) {
       name = row.name;
-      if (row.look.glyph !== shownGlyph) mark.replaceChildren(glyph(row.look.glyph, row.look.turns ? "turns" : ""));
-      shownGlyph = row.look.glyph;
-      setAttribute(mark, "data-tone", row.look.tone);
-      setText(code, cutMiddle(row.name, 15 - row.count.length));
-      setAttribute(label, "title", code.textContent === row.name ? null : row.name);
+      status.update(row.look);
+      setText(code, cutMiddle(name, 15 - row.count.length));
+      setAttribute(label, "title", code.textContent === name ? null : name);
       setText(count, row.count);
-      setText(word, ` ${row.look.word} `);
       setText(time, row.time);
       once.hidden = !row.once;
       setAttribute(label, "aria-pressed", String(chosen));
@@ -264,15 +237,14 @@ function createSwitch(words, isOn, changed) {
 
 /** @param {HTMLElement} body @param {TimelineView} view */
 function drawLines(body, { timeline, now }) {
-  const cells = storyOf(timeline, now)
-    .slice(0, LINES_MAX)
-    .map(({ at, title, glyph, detail }) => [
-      instant(at, now),
-      title.map((part) => part.text).join(""),
-      LOOKS[glyph]?.word ?? "",
-      detail,
-    ]);
-  body.replaceChildren(...cells.map((words) => element("tr", {}, ...words.map((word) => element("td", {}, word)))));
+  const told = storyOf(timeline, now).slice(0, LINES_MAX);
+  const cells = told.map(({ at, title, look, detail }) => [
+    instant(at, now),
+    title.map((part) => part.text).join(""),
+    look.word,
+    detail,
+  ]);
+  body.replaceChildren(...cells.map((words) => tableRow("td", words)));
 }
 
 /** @param {Event} event */
@@ -281,9 +253,9 @@ const isOnLabel = (event) => Boolean(/** @type {Element} */ (event.target).close
 /**
  * Follow a drag along the lanes. A finger scrolls instead.
  * @param {HTMLElement} host
- * @param {{ mark: (from: number, to: number) => void, done: (from: number, to: number) => void }} act
+ * @param {(from: number, to: number, isDone: boolean) => void} drag
  */
-function onDrag(host, act) {
+function onDrag(host, drag) {
   /** @type {number | null} */
   let from = null;
   let isDragging = false;
@@ -297,13 +269,12 @@ function onDrag(host, act) {
     if (from === null || (!isDragging && Math.abs(place(event) - from) < DRAG_PX)) return;
     if (!isDragging) host.setPointerCapture(event.pointerId);
     isDragging = true;
-    act.mark(from, place(event));
+    drag(from, place(event), false);
   });
   host.addEventListener("pointerup", (event) => {
-    if (isDragging && from !== null) act.done(from, place(event));
+    if (isDragging && from !== null) drag(from, place(event), true);
     from = null;
   });
-  host.addEventListener("pointercancel", () => (from = null));
   // The click that ends a drag chooses nothing.
   host.addEventListener("click", (event) => isDragging && !isOnLabel(event) && event.stopPropagation(), { capture: true });
 }

@@ -1,7 +1,7 @@
 // The timeline as a story, newest first, for screens that are too narrow for a drawing. What completed in a row is told in one
 // entry, and idle time between two entries names its length.
 
-import { LOOKS } from "./statuses.js";
+import { LOOKS, lookOfRun } from "./statuses.js";
 import { foldedGaps } from "./time_scale.js";
 import {
   SLACK_S,
@@ -25,9 +25,7 @@ import { duration, number, span } from "./words.js";
  * @typedef {object} StoryEntry
  * @property {string} key
  * @property {number} at
- * @property {import("./glyphs.js").GlyphName} glyph
- * @property {import("./statuses.js").Tone} tone
- * @property {boolean} [turns]
+ * @property {import("./statuses.js").Look} look
  * @property {{ text: string, code: boolean }[]} title
  * @property {string} detail
  * @property {string} [node]  what a tap chooses
@@ -58,11 +56,8 @@ const code = (text) => ({ text, code: true });
 /** @param {string} text */
 const plain = (text) => ({ text, code: false });
 
-/** @type {(status: string) => Pick<StoryEntry, "glyph" | "tone" | "turns">} */
-const lookOf = (status) => {
-  const { glyph, tone, turns } = LOOKS[status] ?? LOOKS.unreached;
-  return { glyph, tone, turns };
-};
+/** @type {import("./statuses.js").Look} */
+const PERSON = { word: "a person", glyph: "person", tone: "accent" };
 
 /** @type {Record<string, string>} */
 const ENDS = { running: "runs", waiting: "began to wait" };
@@ -82,7 +77,7 @@ function attemptEntry(bar, timeline) {
   return {
     key: `attempt ${bar.seq}`,
     at,
-    ...lookOf(bar.status),
+    look: lookOfRun(bar),
     // That an attempt completed is what its glyph says.
     title: [code(bar.node), plain(bar.status === "completed" ? which : `${which} ${end}`)].filter((part) => part.text),
     detail: bar.status === "crashed" ? crashWords(bar, timeline) : bar.error ? bar.error + retry : spent,
@@ -102,7 +97,7 @@ function crashWords(bar, { holders }) {
 const bandEntry = (band) => ({
   key: `items ${band.seq}`,
   at: band.ended_at ?? band.started_at,
-  ...lookOf(band.ended_at === null ? "running" : band.counts.failed ? "failed" : "completed"),
+  look: LOOKS[isOpenPiece(band) ? "running" : band.counts.failed ? "failed" : "completed"],
   title: [code(band.node), plain(` ×${number(band.items)}`)],
   detail: countWords(band),
   node: band.node,
@@ -110,23 +105,22 @@ const bandEntry = (band) => ({
 
 /** @param {WaitSpan} wait @returns {StoryEntry[]} */
 function waitEntry(wait) {
-  if (wait.kind === "retry") return []; // the attempt that failed says so
+  const { seq, kind, node, reason, started_at } = wait;
   const isOpen = isOpenPiece(wait);
-  if (wait.kind === "holder" && !isOpen) return []; // the attempt that crashed says so
-  const entry = { key: `wait ${wait.seq} ${wait.kind}`, at: wait.started_at, node: wait.node ?? undefined };
-  if (wait.kind === "holder") return [{ ...entry, ...lookOf("crashed"), title: [plain("No process holds the run")], detail: "" }];
-  const asks = wait.kind === "question";
-  const words = asks ? (isOpen ? " asks" : " asked") : isOpen ? " waits" : " waited";
-  const detail = asks ? wait.reason : `for ${wait.reason}`;
-  return [{ ...entry, ...lookOf(asks ? "asks" : "waiting"), title: [code(wait.node ?? "run"), plain(words)], detail }];
+  // The attempt that failed or crashed says so.
+  if (kind === "retry" || (kind === "holder" && !isOpen)) return [];
+  const entry = { key: `wait ${seq} ${kind}`, at: started_at, node: node ?? undefined };
+  if (kind === "holder") return [{ ...entry, look: LOOKS.crashed, title: [plain("No process holds the run")], detail: "" }];
+  const asks = kind === "question";
+  const title = [code(node ?? "run"), plain(` ${asks ? "ask" : "wait"}${isOpen ? "s" : "ed"}`)];
+  return [{ ...entry, look: LOOKS[asks ? "asks" : "waiting"], title, detail: asks ? reason : `for ${reason}` }];
 }
 
 /** @param {import("../shapes.js").Act} act @returns {StoryEntry} */
 const actEntry = (act) => ({
   key: `act ${act.seq}`,
   at: act.at,
-  glyph: "person",
-  tone: "accent",
+  look: PERSON,
   title: [plain(actWords(act))],
   detail: act.reason ? `“${act.reason}”` : "",
   node: act.node ?? undefined,
@@ -155,4 +149,4 @@ function together(entries, gaps) {
 }
 
 /** @param {StoryEntry} entry */
-const isRoutine = (entry) => entry.glyph === "completed" && entry.key.startsWith("attempt");
+const isRoutine = (entry) => entry.look === LOOKS.completed && entry.key.startsWith("attempt");

@@ -3,8 +3,8 @@
 
 import { span, timeOfDay } from "./words.js";
 
-export const FOLD_MIN_PX = 40;
-export const FOLD_MAX_PX = 62;
+const FOLD_MIN_PX = 40;
+const FOLD_MAX_PX = 62;
 /** A gap is folded if it is longer than this many median attempts, and than this share of the whole span. */
 const MEDIANS = 5;
 const SHARE = 0.1;
@@ -15,10 +15,13 @@ const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600
 
 /**
  * @typedef {{ start: number, end: number }} Span
- * @typedef {{ from: number, to: number, x: number, width: number, folded: boolean, words: string }} Stretch
+ * @typedef {{ from: number, to: number, x: number, right: number, words: string }} Stretch  `words`: of a folded one
  * @typedef {{ x: number, words: string }} Tick
  *
  * @typedef {object} TimeScale
+ * @property {number} from
+ * @property {number} to
+ * @property {number} now  where a piece ends that is open
  * @property {Stretch[]} stretches  in order; together they cover the whole width
  * @property {Tick[]} ticks
  * @property {(at: number) => number} xOf
@@ -32,22 +35,32 @@ const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600
  * @param {Span[]} view.busy  when something ran: attempts, in any order
  * @param {number} view.width
  * @param {boolean} [view.fold]
+ * @param {number} [view.now]
  * @returns {TimeScale}
  */
-export function createTimeScale({ from, to, busy, width, fold = true }) {
+export function createTimeScale({ from, to, busy, width, fold = true, now = to }) {
   const end = Math.max(to, from + 0.001);
   const gaps = fold ? foldedGaps(busy, from, end) : [];
-  const stretches = layStretches(gaps, from, end, width);
-  const open = stretches.filter((stretch) => !stretch.folded);
-  const seconds = open.reduce((sum, stretch) => sum + stretch.to - stretch.from, 0);
-  const pixels = open.reduce((sum, stretch) => sum + stretch.width, 0);
+  const folds = layFolds(gaps, from, MARGIN * (end - from - addUp(gaps.map(lengthOf))));
+  const pixels = Math.max(1, width - addUp(folds.map((one) => one.width)));
+  const perSecond = pixels / Math.max(0.001, end - from - addUp(folds.map(lengthOf)));
+  const stretches = layStretches(folds, from, end, perSecond);
   return {
+    from,
+    to,
+    now,
     stretches,
-    ticks: open.flatMap((stretch) => ticksOf(stretch, pixels / Math.max(seconds, 0.001))),
-    xOf: (at) => xOf(stretches, at),
-    timeOf: (x) => timeAt(stretches, x),
+    ticks: stretches.filter((one) => !one.words).flatMap((one) => ticksOf(one, perSecond)),
+    xOf: (at) => convert(stretches, at, ["from", "to", "x", "right"]),
+    timeOf: (x) => convert(stretches, x, ["x", "right", "from", "to"]),
   };
 }
+
+/** @param {number[]} numbers */
+const addUp = (numbers) => numbers.reduce((all, one) => all + one, 0);
+
+/** @param {Span} span */
+const lengthOf = ({ start, end }) => end - start;
 
 /**
  * The gaps that are folded: nothing runs in them, and they are long beside the attempts and beside the whole.
@@ -58,52 +71,53 @@ export function createTimeScale({ from, to, busy, width, fold = true }) {
  */
 export function foldedGaps(busy, from, to) {
   const sorted = busy.filter((one) => one.end >= from && one.start <= to).sort((a, b) => a.start - b.start);
-  const lengths = sorted.map((one) => one.end - one.start).sort((a, b) => a - b);
-  const least = Math.max(MEDIANS * (lengths[lengths.length >> 1] ?? 0), SHARE * (to - from));
+  const lengths = sorted.map(lengthOf).sort((a, b) => a - b);
+  const least = Math.max(MEDIANS * lengths[lengths.length >> 1], SHARE * (to - from));
   const gaps = [];
   let reached = from;
   for (const one of [...sorted, { start: to, end: to }]) {
+    // If nothing ever ran, `least` is not a number: an axis that is one fold says nothing.
     if (one.start - reached > least) gaps.push({ start: reached, end: one.start });
     reached = Math.max(reached, one.end);
   }
-  // If nothing ever ran, the whole span is one wait, and an axis that is one fold says nothing.
-  return sorted.length ? gaps : [];
+  return gaps;
 }
 
 /**
+ * Name the gaps, and leave room before each, for words about the end of an attempt.
  * @param {Span[]} gaps
  * @param {number} from
- * @param {number} to
- * @param {number} width
- * @returns {Stretch[]}
+ * @param {number} margin  in seconds
  */
-function layStretches(gaps, from, to, width) {
-  const names = gaps.map((gap) => span(gap.end - gap.start));
-  const folds = names.map(foldWidth);
-  const left = Math.max(1, width - folds.reduce((sum, one) => sum + one, 0));
-  const busy = to - from - gaps.reduce((sum, gap) => sum + gap.end - gap.start, 0);
-  /** @param {Span} gap */
-  const foldStart = (gap) => (gap.start > from ? gap.start + Math.min(MARGIN * busy, (gap.end - gap.start) / 2) : from);
-  const open = Math.max(0.001, to - from - gaps.reduce((sum, gap) => sum + gap.end - foldStart(gap), 0));
+const layFolds = (gaps, from, margin) =>
+  gaps.map(({ start, end }) => {
+    const words = span(end - start);
+    const width = Math.min(FOLD_MAX_PX, Math.max(FOLD_MIN_PX, 12 + 6 * words.length));
+    return { start: start > from ? start + Math.min(margin, (end - start) / 2) : from, end, words, width };
+  });
+
+/**
+ * @param {ReturnType<typeof layFolds>} folds
+ * @param {number} from
+ * @param {number} to
+ * @param {number} perSecond
+ */
+function layStretches(folds, from, to, perSecond) {
   /** @type {Stretch[]} */
   const laid = [];
-  let x = 0;
-  let at = from;
-  /** @param {number} until @param {number} wide @param {string} words */
-  const add = (until, wide, words) => {
-    if (until > at || words) laid.push({ from: at, to: until, x, width: wide, folded: words !== "", words });
-    [x, at] = [x + wide, until];
+  let [x, at] = [0, from];
+  /** @param {number} until @param {number} width */
+  const add = (until, width, words = "") => {
+    if (until > at) laid.push({ from: at, to: until, x, right: x + width, words });
+    [x, at] = [x + width, until];
   };
-  gaps.forEach((gap, number) => {
-    add(foldStart(gap), ((foldStart(gap) - at) / open) * left, "");
-    add(gap.end, folds[number], names[number]);
-  });
-  add(to, ((to - at) / open) * left, "");
+  for (const { start, end, words, width } of folds) {
+    add(start, (start - at) * perSecond);
+    add(end, width, words);
+  }
+  add(to, (to - at) * perSecond);
   return laid;
 }
-
-/** Wide enough for its label, within its bounds. @param {string} words */
-const foldWidth = (words) => Math.min(FOLD_MAX_PX, Math.max(FOLD_MIN_PX, 12 + 6 * words.length));
 
 /**
  * The first tick of a stretch is the time of day, the others count from it.
@@ -111,33 +125,22 @@ const foldWidth = (words) => Math.min(FOLD_MAX_PX, Math.max(FOLD_MIN_PX, 12 + 6 
  * @param {number} perSecond
  * @returns {Tick[]}
  */
-function ticksOf(stretch, perSecond) {
-  const step = STEPS.find((one) => one * perSecond >= TICK_PX) ?? STEPS[STEPS.length - 1];
-  const ticks = [{ x: stretch.x, words: timeOfDay(stretch.from) }];
-  for (let count = 1; stretch.from + count * step < stretch.to; count += 1) {
-    const x = stretch.x + count * step * perSecond;
-    const after = count * step;
-    ticks.push({ x, words: `+${after < 60 ? `${Number(after.toFixed(1))} s` : tickWords(after)}` });
-  }
+function ticksOf({ from, to, x }, perSecond) {
+  const step = STEPS.find((one) => one * perSecond >= TICK_PX) ?? 604800;
+  const ticks = [{ x, words: timeOfDay(from) }];
+  for (let after = step; from + after < to; after += step)
+    ticks.push({ x: x + after * perSecond, words: `+${step < 60 ? `${Number(after.toFixed(1))} s` : span(after)}` });
   return ticks;
 }
 
-/** "1 min", "1 min 40 s", "1 h 30 min": a tick is exact. @param {number} seconds  a minute or more */
-function tickWords(seconds) {
-  const rest = seconds % 60;
-  return seconds < 3600 ? `${Math.floor(seconds / 60)} min${rest ? ` ${rest} s` : ""}` : span(seconds);
-}
-
-/** @param {Stretch[]} stretches @param {number} at */
-function xOf(stretches, at) {
-  const found = stretches.find((one) => at <= one.to) ?? stretches[stretches.length - 1];
-  const share = (at - found.from) / Math.max(0.001, found.to - found.from);
-  return found.x + Math.min(1, Math.max(0, share)) * found.width;
-}
-
-/** @param {Stretch[]} stretches @param {number} x */
-function timeAt(stretches, x) {
-  const found = stretches.find((one) => x <= one.x + one.width) ?? stretches[stretches.length - 1];
-  const share = (x - found.x) / Math.max(0.001, found.width);
-  return found.from + Math.min(1, Math.max(0, share)) * (found.to - found.from);
+/**
+ * A time as a place on the axis, or the other way round.
+ * @param {Stretch[]} stretches
+ * @param {number} value
+ * @param {("from" | "to" | "x" | "right")[]} ends  of what is given, and of what is wanted
+ */
+function convert(stretches, value, [from, to, start, end]) {
+  const one = /** @type {Stretch} */ (stretches.find((each) => value <= each[to]) ?? stretches.at(-1));
+  const share = (value - one[from]) / (one[to] - one[from]);
+  return one[start] + Math.min(1, Math.max(0, share)) * (one[end] - one[start]);
 }

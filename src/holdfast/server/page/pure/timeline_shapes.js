@@ -18,14 +18,14 @@ import { cutMiddle, duration, span } from "./words.js";
  */
 
 export const BAR_ROW_PX = 30;
-export const AXIS_PX = 25;
+const AXIS_PX = 25;
 const MIDDLE = BAR_ROW_PX / 2;
 const BAR_PX = 16;
 const LANE_PX = 3;
 /** A narrower bar has no number. */
 const WORDS_PX = 18;
 /** A crashed attempt is at least so wide: nothing tells how long it ran after its last sign of life. */
-const TORN_PX = 20;
+const TORN_PX = 24;
 const HELD_Y = 20;
 const LABEL_Y = HELD_Y - 8;
 /** How far a label may be from what it names. */
@@ -51,6 +51,9 @@ const pathShape = (key, look, d, words) => shape(key, "path", look, { d }, words
 /** @type {(key: string | number, look: string, x: number) => Shape} */
 const upright = (key, look, x) => shape(key, "line", look, { x1: x, x2: x, y1: AXIS_PX, y2: "100%" });
 
+/** @type {(look: string, x: number, width: number | string, y?: number, height?: number | string) => Shape} */
+const box = (look, x, width, y = AXIS_PX, height = "100%") => shape(`${look} ${x}`, "rect", look, { x, width, y, height });
+
 /** @param {number} x @param {number} y */
 const diamond = (x, y) => `M${x} ${y - 5}l5 5-5 5-5-5z`;
 
@@ -58,16 +61,18 @@ const diamond = (x, y) => `M${x} ${y - 5}l5 5-5 5-5-5z`;
 const at = (x) => Math.round(x * 4) / 4;
 
 /**
- * Where a time is drawn; null if it is outside of the axis.
+ * Pieces with their places, without those that are outside of the axis.
+ * @template {{ at?: number, started_at?: number, ended_at?: number | null }} Piece
+ * @param {Piece[]} pieces
  * @param {TimeScale} scale
- * @param {number} start
- * @param {number} [end]
  */
-function spanOf({ stretches, xOf }, start, end = start) {
-  if (end < stretches[0].from || start > stretches[stretches.length - 1].to) return null;
-  const x = at(xOf(start));
-  return { x, width: at(xOf(end)) - x };
-}
+const inView = (pieces, { from, to, now, xOf }) =>
+  pieces.flatMap((piece) => {
+    const start = piece.at ?? piece.started_at ?? 0;
+    const end = piece.at ?? piece.ended_at ?? now;
+    const x = at(xOf(start));
+    return end < from || start > to ? [] : [{ piece, x, width: at(xOf(end)) - x }];
+  });
 
 /** @type {Record<string, string>} */
 const BAR_TONES = { failed: "fail", crashed: "ask", running: "live" };
@@ -81,61 +86,57 @@ const undone = (piece) => (piece.current === false ? " undone" : "");
 /**
  * @param {TimelineRow} row
  * @param {TimeScale} scale
- * @param {number} now
  * @returns {Shape[]}
  */
-export function rowShapes(row, scale, now) {
+export function rowShapes(row, scale) {
   const items = [...new Set(row.lanes.map((bar) => bar.item))].sort((a, b) => Number(a) - Number(b));
   const pitch = Math.min(4.5, (BAR_ROW_PX - 2) / items.length);
   /** @param {number | null | undefined} item */
   const laneOf = (item) => MIDDLE + (items.indexOf(item) - items.length / 2) * pitch;
-  const bars = visibleBars(row.bars, scale, now);
+  const bars = visibleBars(row.bars, scale);
   return [
     ...row.waits.flatMap((wait) => {
       const inLane = items.includes(wait.item);
-      return waitShapes(wait, scale, now, inLane ? laneOf(wait.item) + LANE_PX / 2 : MIDDLE, inLane);
+      return waitShapes(wait, scale, inLane ? laneOf(wait.item) + LANE_PX / 2 : MIDDLE, inLane);
     }),
-    ...row.bands.flatMap((band) => bandShapes(band, scale, now)),
-    ...visibleBars(row.lanes, scale, now).map(({ bar, x, width }) =>
-      barShape(bar, now, { x, width: Math.max(2, width), y: laneOf(bar.item), height: LANE_PX, rx: 1 }),
+    ...inView(row.bands, scale).flatMap(({ piece }) => bandShapes(piece, scale)),
+    ...visibleBars(row.lanes, scale).map(({ piece, x, width }) =>
+      barShape(piece, scale, { x, width: Math.max(2, width), y: laneOf(piece.item), height: LANE_PX, rx: 1 }),
     ),
-    ...bars.flatMap((drawn, number) => wholeBar(drawn, row.bars, now, bars[number + 1]?.x ?? Infinity)),
+    ...bars.flatMap(({ piece, x, width }, number) => wholeBar(piece, scale, x, width, row.bars, bars[number + 1]?.x ?? Infinity)),
   ];
 }
-
-/** @typedef {{ bar: AttemptSpan, x: number, width: number }} DrawnBar */
 
 /**
  * Bars that are in view, without those that are hidden behind another: a loop of a thousand rounds has no more bars than there
  * are pixels.
  * @param {AttemptSpan[]} bars
  * @param {TimeScale} scale
- * @param {number} now
- * @returns {DrawnBar[]}
  */
-function visibleBars(bars, scale, now) {
-  /** @type {Map<string, number>} */
-  const ends = new Map();
-  return bars.flatMap((bar) => {
-    const found = spanOf(scale, bar.started_at, bar.ended_at ?? now);
-    const look = `${bar.item} ${toneOf(bar)}`;
-    if (!found || found.x + found.width <= (ends.get(look) ?? -1)) return [];
-    ends.set(look, found.x + Math.max(1.5, found.width));
-    return [{ bar, ...found }];
+function visibleBars(bars, scale) {
+  /** @type {Record<string, number>} */
+  const ends = {};
+  return inView(bars, scale).filter(({ piece, x, width }) => {
+    const look = `${piece.item} ${toneOf(piece)}`;
+    const isHidden = x + width <= ends[look];
+    if (!isHidden) ends[look] = x + Math.max(1.5, width);
+    return !isHidden;
   });
 }
 
 /**
- * @param {DrawnBar} drawn
+ * @param {AttemptSpan} bar
+ * @param {TimeScale} scale
+ * @param {number} x
+ * @param {number} exact
  * @param {AttemptSpan[]} bars
- * @param {number} now
  * @param {number} next  where the next bar begins
  * @returns {Shape[]}
  */
-function wholeBar({ bar, x, width: exact }, bars, now, next) {
+function wholeBar(bar, scale, x, exact, bars, next) {
   const width = Math.max(bar.status === "crashed" ? TORN_PX : 3, exact);
-  const words = width < WORDS_PX ? undefined : barWords(bar, bars).find((one) => wide(one) + 12 <= width);
-  const shapes = [barShape(bar, now, { x, width, y: MIDDLE - BAR_PX / 2, height: BAR_PX, rx: 3 })];
+  const words = width < WORDS_PX ? "" : barWords(bar, bars).find((one) => wide(one) + 12 <= width);
+  const shapes = [barShape(bar, scale, { x, width, y: MIDDLE - BAR_PX / 2, height: BAR_PX, rx: 3 })];
   if (words) shapes.push(textShape(bar.seq, `bar-words ink-${toneOf(bar)}`, x + 7, MIDDLE + 4, words));
   const end = x + width + 6;
   if (failsRun(bar) && end + wide("run failed") <= next)
@@ -145,10 +146,10 @@ function wholeBar({ bar, x, width: exact }, bars, now, next) {
 
 /**
  * @param {AttemptSpan} bar
- * @param {number} now
+ * @param {TimeScale} scale
  * @param {{ x: number, y: number, width: number, height: number, rx: number }} box
  */
-function barShape(bar, now, box) {
+function barShape(bar, { now }, box) {
   const spent = duration((bar.ended_at ?? now) - bar.started_at);
   const tip = `${isItem(bar) ? `item ${bar.item}, ` : ""}attempt ${bar.attempt}: ${bar.status}, ${spent}\n${bar.error ?? ""}`;
   const isTorn = bar.status === "crashed" && box.height === BAR_PX; // where its process died
@@ -161,34 +162,24 @@ function barShape(bar, now, box) {
 /**
  * @param {WaitSpan} wait
  * @param {TimeScale} scale
- * @param {number} now
  * @param {number} y
  * @param {boolean} isThin  it has no room for words
  * @returns {Shape[]}
  */
-function waitShapes(wait, scale, now, y, isThin) {
-  const found = spanOf(scale, wait.started_at, wait.ended_at ?? now);
-  if (!found) return [];
-  const { seq, kind, item } = wait;
-  const reason = waitWords(wait);
-  const key = `${kind} ${seq} ${item}`;
-  const { x } = found;
-  const end = x + found.width;
-  const look = `wait ${kind}${undone(wait)}`;
-  if (kind === "question") {
-    return [
-      pathShape(key, look, `M${x} ${y}H${end}`, reason),
-      pathShape(`at ${key}`, `gem ask${undone(wait)}`, diamond(x, y), reason),
-    ];
-  }
-  const room = widestRoom(scale, x, end);
-  // At least the seconds of a retry are written.
-  const words = [reason, reason.replace("retry in ", "")].find((one) => !isThin && wide(one) + 20 <= room.width);
-  if (!words) return [pathShape(key, look, `M${x} ${y}H${end}`, reason)];
-  const middle = at(room.x + room.width / 2);
-  const half = at(wide(words) / 2 + 5);
-  const line = `M${x} ${y}H${middle - half}M${middle + half} ${y}H${end}`;
-  return [pathShape(key, look, line, reason), textShape(key, "words", middle, y + 4, words, "middle")];
+function waitShapes(wait, scale, y, isThin) {
+  return inView([wait], scale).flatMap(({ x, width }) => {
+    const reason = waitWords(wait);
+    const key = `${wait.kind} ${wait.seq} ${wait.item}`;
+    /** @param {string} d */
+    const line = (d) => pathShape(key, `wait ${wait.kind}${undone(wait)}`, `M${x} ${y}${d}H${x + width}`, reason);
+    if (wait.kind === "question") return [line(""), pathShape(`at ${key}`, `gem ask${undone(wait)}`, diamond(x, y), reason)];
+    const room = widestRoom(scale, x, x + width);
+    // At least the seconds of a retry are written.
+    const words = [reason, reason.replace("retry in ", "")].find((one) => !isThin && wide(one) + 20 <= room.width);
+    if (!words) return [line("")];
+    const [middle, half] = [at(room.x + room.width / 2), at(wide(words) / 2 + 5)];
+    return [line(`H${middle - half}M${middle + half} ${y}`), textShape(key, "words", middle, y + 4, words, "middle")];
+  });
 }
 
 /**
@@ -197,30 +188,22 @@ function waitShapes(wait, scale, now, y, isThin) {
  * @param {number} from
  * @param {number} to
  */
-function widestRoom(scale, from, to) {
-  let room = { x: from, width: 0 };
-  for (const stretch of scale.stretches) {
-    const x = Math.max(from, stretch.x);
-    const width = Math.min(to, stretch.x + stretch.width) - x;
-    if (!stretch.folded && width > room.width) room = { x, width };
-  }
-  return room;
-}
+const widestRoom = ({ stretches }, from, to) =>
+  stretches
+    .map((one) => ({ x: Math.max(from, one.x), width: one.words ? 0 : Math.min(to, one.right) - Math.max(from, one.x) }))
+    .reduce((most, one) => (one.width > most.width ? one : most));
 
 /**
  * How many items of a large fan-out ran at a time, and in red how many failed.
  * @param {import("../shapes.js").ItemSpan} band
  * @param {TimeScale} scale
- * @param {number} now
  * @returns {Shape[]}
  */
-function bandShapes(band, scale, now) {
-  const end = band.ended_at ?? now;
-  if (!spanOf(scale, band.started_at, end)) return [];
+function bandShapes(band, { now, xOf }) {
   const most = Math.max(1, ...band.running, ...band.failed);
-  const part = (end - band.started_at) / band.running.length;
+  const part = ((band.ended_at ?? now) - band.started_at) / band.running.length;
   /** @param {number} number */
-  const edge = (number) => at(scale.xOf(band.started_at + number * part));
+  const edge = (number) => at(xOf(band.started_at + number * part));
   /** @param {number} count @param {number} number */
   const column = (count, number) =>
     count && `M${edge(number)} 25v${at(-Math.max(2, (count / most) * 20))}H${Math.max(edge(number + 1), edge(number) + 1)}V25z`;
@@ -238,29 +221,25 @@ const HOLDER_ENDS = { died: "killed", drained: "drained", replaced: "replaced" }
  * @param {import("../shapes.js").HolderSpan[]} holders
  * @param {WaitSpan[]} gaps
  * @param {TimeScale} scale
- * @param {number} now
  * @returns {Shape[]}
  */
-export function heldShapes(holders, gaps, scale, now) {
-  const shapes = gaps.flatMap((gap) => waitShapes(gap, scale, now, HELD_Y, true));
-  const drawn = holders.flatMap((holder, number) => {
-    const found = spanOf(scale, holder.started_at, holder.ended_at ?? now);
-    return found ? [{ ...found, holder, tookOver: holders[number - 1]?.end === "died" }] : [];
-  });
+export function heldShapes(holders, gaps, scale) {
+  const shapes = gaps.flatMap((gap) => waitShapes(gap, scale, HELD_Y, true));
   let free = 0; // where the label before ends
-  drawn.forEach(({ holder, x, width, tookOver }, number) => {
+  inView(holders, scale).forEach(({ piece: holder, x, width }, number, drawn) => {
     const end = HOLDER_ENDS[holder.end ?? ""] ?? "";
     const died = holder.end === "died";
     const right = x + Math.max(3, width);
-    const tip = [holder.holder, end, span((holder.ended_at ?? now) - holder.started_at)].filter(Boolean).join(", ");
+    const spent = span((holder.ended_at ?? scale.now) - holder.started_at);
+    const tip = [holder.holder, end, spent].filter(Boolean).join(", ");
     shapes.push(shape(holder.seq, "rect", "held", { x, y: HELD_Y - 3, width: right - x, height: 6, rx: 2 }, tip));
     const left = Math.max(x, free);
     const room = (drawn[number + 1]?.x ?? Infinity) - left - (died ? wide(end) + 12 : 4);
     const name = holderName(holder);
-    const whole = name + (end && !died ? `, ${end}` : tookOver ? " took over" : "");
-    const words =
-      left < x + LABEL_OFF_PX && [whole, name, cutMiddle(name, Math.floor(room / 6.3))].find((one) => wide(one) <= room);
-    if (words && words.length > 3) {
+    const tookOver = drawn[number - 1]?.piece.end === "died" ? " took over" : "";
+    const fits = [name + (end && !died ? `, ${end}` : tookOver), name, cutMiddle(name, Math.floor(room / 6.3))];
+    const words = fits.find((one) => left < x + LABEL_OFF_PX && one.length > 3 && wide(one) <= room);
+    if (words) {
       shapes.push(textShape(holder.seq, "words", left, LABEL_Y, words));
       free = left + wide(words) + 6;
     }
@@ -284,23 +263,16 @@ export function heldShapes(holders, gaps, scale, now) {
  * @returns {Shape[]}
  */
 export function actShapes(acts, scale, width) {
-  const places = acts.map((act) => spanOf(scale, act.at)?.x ?? -1);
   let free = 0;
-  return acts.flatMap((act, number) => {
-    const x = places[number];
-    if (x < 0) return [];
+  return inView(acts, scale).flatMap(({ piece: act, x }, number, drawn) => {
     const whole = actWords(act) + (act.reason ? `: “${act.reason}”` : "");
-    const next = places[number + 1] ?? -1;
     const fits = [whole, actWords(act)];
-    const right = fits.find((one) => x + 18 + wide(one) <= (next < 0 ? width : next));
-    const left = fits.find((one) => x - 10 - wide(one) >= free);
+    const right = fits.find((one) => x + 18 + wide(one) <= (drawn[number + 1]?.x ?? width));
+    const words = right ?? fits.find((one) => x - 10 - wide(one) >= free);
     free = x + 10 + wide(right ?? "");
-    const words = right
-      ? [textShape(act.seq, "words accent", x + 10, MIDDLE + 4, right)]
-      : left
-        ? [textShape(act.seq, "words accent", x - 10, MIDDLE + 4, left, "end")]
-        : [];
-    return [pathShape(act.seq, "gem accent", diamond(x, MIDDLE), whole), ...words];
+    const gem = pathShape(act.seq, "gem accent", diamond(x, MIDDLE), whole);
+    if (!words) return [gem];
+    return [gem, textShape(act.seq, "words accent", x + (right ? 10 : -10), MIDDLE + 4, words, right ? "start" : "end")];
   });
 }
 
@@ -314,21 +286,26 @@ export function actShapes(acts, scale, width) {
 export function axisShapes({ stretches, ticks, xOf }, width, head) {
   const taken = head === undefined ? [] : [{ x: xOf(head), half: 20 }];
   const starts = new Set(stretches.map((one) => one.x));
-  const folds = stretches.map((one) => ({ x: one.x + one.width / 2, words: one.words }));
-  // What comes first has its spanOf first: folded times, then times of day, then what counts from them.
+  const folds = stretches.filter((one) => one.words).map((one) => ({ x: (one.x + one.right) / 2, words: one.words }));
+  // What comes first has its place first: folded times, then times of day, then what counts from them.
   const labels = [...folds, ...ticks.filter((one) => starts.has(one.x)), ...ticks.filter((one) => !starts.has(one.x))];
   return labels.flatMap(({ x, words }, number) => {
     const half = wide(words) / 2;
     const middle = at(number >= folds.length && x && starts.has(x) ? x + 8 + half : x); // beside the name of a fold
     const isTaken = taken.some((one) => Math.abs(one.x - middle) < one.half + half + 6);
-    if (!words || isTaken || middle + half > width + 8) return [];
+    if (isTaken || middle + half > width + 8) return [];
     taken.push({ x: middle, half });
     return [textShape(number, number < folds.length ? "fold-words" : "tick", middle, 16, words, "middle")];
   });
 }
 
-/** The lines below the times. @param {TimeScale} scale */
-export const gridShapes = (scale) => scale.ticks.map((tick, number) => upright(number, "grid", at(tick.x)));
+/** The lines below the times, and the folded times. @param {TimeScale} scale */
+export const gridShapes = ({ ticks, stretches }) => [
+  ...ticks.map((tick, number) => upright(number, "grid", at(tick.x))),
+  ...stretches.flatMap(({ x, right, words }) =>
+    words ? [box("fold", at(x), at(right) - at(x)), upright(`fold ${x}`, "grid", at(x))] : [],
+  ),
+];
 
 /**
  * What lies over all rows: the acts of people as hairlines, the present, what a reader marks with the pointer, and the chosen
@@ -336,25 +313,20 @@ export const gridShapes = (scale) => scale.ticks.map((tick, number) => upright(n
  * @param {object} view
  * @param {import("../shapes.js").Act[]} view.acts
  * @param {{ seq: number, at: number } | null} view.checkpoint
- * @param {number | null} view.now  null if nothing runs
+ * @param {boolean} view.isRunning
  * @param {[number, number] | null} view.marked  in pixels
  * @param {TimeScale} scale
  * @returns {Shape[]}
  */
-export function overShapes({ acts, checkpoint, now, marked }, scale) {
-  /** @type {(key: string, look: string, time: number) => Shape[]} */
-  const line = (key, look, time) => {
-    const found = spanOf(scale, time);
-    return found ? [upright(key, look, found.x)] : [];
-  };
-  /** @type {(look: string, x: number, width: number | string, y?: number, height?: number | string) => Shape} */
-  const box = (look, x, width, y = AXIS_PX, height = "100%") => shape(look, "rect", look, { x, width, y, height });
-  const shapes = acts.flatMap((act) => line(`act ${act.seq}`, "hairline", act.at));
+export function overShapes({ acts, checkpoint, isRunning, marked }, scale) {
+  const shapes = inView(acts, scale).map(({ piece, x }) => upright(`act ${piece.seq}`, "hairline", x));
   if (marked) shapes.push(box("marked", Math.min(...marked), Math.abs(marked[1] - marked[0])));
-  if (!checkpoint) return now === null ? shapes : [...shapes, ...line("now", "playhead", now)];
-  const x = at(scale.xOf(checkpoint.at));
+  const head = checkpoint?.at ?? (isRunning ? scale.now : -1);
+  const playhead = inView([{ at: head }], scale).map(({ x }) => upright("head", "playhead", x));
+  if (!checkpoint) return [...shapes, ...playhead];
+  const x = at(scale.xOf(head));
   const words = `@${checkpoint.seq}`;
   const half = wide(words) / 2 + 7;
-  shapes.push(box("veil", x, "100%"), ...line("head", "playhead", checkpoint.at), box("place", x - half, 2 * half, 3, 19));
-  return [...shapes, textShape("place", "place-words", x, 17, words, "middle")];
+  const place = [box("place", x - half, 2 * half, 3, 19), textShape("place", "place-words", x, 17, words, "middle")];
+  return [...shapes, box("veil", x, "100%"), ...playhead, ...place];
 }
