@@ -10,6 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
+from bench import page as bench_page
+from bench.server_process import holdfast_server
 from live_flows import Hands, write_live
 
 import holdfast as hf
@@ -228,6 +230,14 @@ def test_a_run_of_ten_thousand_events_is_drawn(tab, serving):
     page.locator(".timeline-row", has_text="5,000").locator("path.bar.done").wait_for()
     assert int(page.locator('.view-head [data-key="log"] .tab-count').inner_text().replace(",", "")) > 10_000
     assert heap_mb(page) < 60
+
+
+def test_two_hundred_events_a_second_make_no_long_task_and_keep_little_memory(browser, tmp_path):
+    with holdfast_server(str(tmp_path / "store.db")) as serving:
+        seen = bench_page.watch(browser, serving, tmp_path, 4)
+    assert seen.events_per_s > 50
+    assert seen.longest_task_ms < bench_page.FRAME_MS
+    assert seen.growth_mb < bench_page.GROWTH_MB
 
 
 def execute(serving, flow, act, clock: ManualClock | None = None) -> None:

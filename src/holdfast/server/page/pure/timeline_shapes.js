@@ -22,6 +22,8 @@ const AXIS_PX = 25;
 const MIDDLE = BAR_ROW_PX / 2;
 const BAR_PX = 16;
 const LANE_PX = 3;
+/** A narrower bar has no number. */
+const WORDS_PX = 18;
 /** A crashed attempt is at least so wide: nothing tells how long it ran after its last sign of life. */
 const TORN_PX = 24;
 const HELD_Y = 20;
@@ -133,7 +135,7 @@ function visibleBars(bars, scale) {
  */
 function wholeBar(bar, scale, x, exact, bars, next) {
   const width = Math.max(bar.status === "crashed" ? TORN_PX : 3, exact);
-  const words = barWords(bar, bars).find((one) => wide(one) + 12 <= width);
+  const words = width < WORDS_PX ? "" : barWords(bar, bars).find((one) => wide(one) + 12 <= width);
   const shapes = [barShape(bar, scale, { x, width, y: MIDDLE - BAR_PX / 2, height: BAR_PX, rx: 3 })];
   if (words) shapes.push(textShape(bar.seq, `bar-words ink-${toneOf(bar)}`, x + 7, MIDDLE + 4, words));
   const end = x + width + 6;

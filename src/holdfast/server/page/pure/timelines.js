@@ -50,8 +50,9 @@ export function joinTimelines(known, page) {
  * @param {number} now
  */
 export function wholeTime({ holders, attempts, items, waits, started_at, ended_at }, now) {
+  /** @type {{ started_at: number, ended_at?: number | null, current?: boolean }[]} */
   const pieces = [...holders, ...attempts, ...items, ...waits];
-  const isOpen = pieces.some((one) => isOpenPiece(one) && /** @type {AttemptSpan} */ (one).current !== false);
+  const isOpen = pieces.some((one) => isOpenPiece(one) && one.current !== false);
   // A fork also has what its origin did before.
   const from = pieces.reduce((first, one) => Math.min(first, one.started_at), started_at);
   return { from, to: isOpen ? Math.max(now, ended_at) : ended_at, isOpen };
@@ -139,11 +140,10 @@ export const holderGaps = ({ waits, attempts }) =>
  */
 export function barWords(bar, bars) {
   const visit = visitName(bar);
-  if (bars.every((one) => visitName(one) === visit)) {
+  if (bars.every((one) => visitName(one) === visit))
     return bars.some((one) => one.attempt !== bar.attempt) ? [String(bar.attempt)] : [];
-  }
   const short = bars.every((one) => one.execution === 1) ? String(bar.iteration) : visit;
-  return bar.attempt === 1 ? [short] : [`${short} · attempt ${bar.attempt}`, `${short} · att. ${bar.attempt}`, short];
+  return bar.attempt === 1 ? [short] : [`${short} · attempt ${bar.attempt}`, short];
 }
 
 /** @param {AttemptSpan} bar */
