@@ -104,8 +104,7 @@ def test_arrow_keys_follow_the_lines_of_the_graph(show):
 
 def test_the_badge_of_a_loop_chooses_an_iteration(show):
     page = show("order-1")
-    page.get_by_role("button", name="2 of 5").click()
-    page.get_by_role("button", name="Iteration 1", exact=True).click()
+    page.get_by_label("Iterations of charge").select_option("Iteration 1")
     page.wait_for_url("**node=charge&visit=1.1*")
     page.locator(".panel-head", has_text="iteration 1").wait_for()
 
