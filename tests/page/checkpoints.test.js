@@ -22,7 +22,6 @@ test("checkpoints are places, acts of people are diamonds, and the last place is
     ["1 dot", "5 dot", "9 person", "12 now"],
   );
   assert.equal(stopsOf([checkpoint(5)], { seq: 5, at: 1005 }).length, 1, "a checkpoint at the end is now");
-  assert.ok(stopsOf([checkpoint(5, "NodeCompleted", "plan", false)], { seq: 9, at: 0 })[0].left);
 });
 
 test("an event is shown at the last checkpoint up to it", () => {

@@ -49,7 +49,7 @@ class Serving:
             name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))
         }
         paths = os.pathsep.join(path for path in sys.path if path)
-        self._environment = clean | {"PYTHONPATH": paths, "HOME": str(folder)}
+        self.environment = clean | {"PYTHONPATH": paths, "HOME": str(folder)}
         self.process = self.start(*words, "--port", "0")
         self.link = self.process.stdout.readline().rstrip()
         self.url, _, self.token = self.link.partition("#token=")
@@ -59,7 +59,7 @@ class Serving:
         return subprocess.Popen(
             [sys.executable, "-m", "holdfast.cli", "serve", *words],
             cwd=self.folder,
-            env=self._environment,
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -24,6 +24,22 @@ class Refund(msgspec.Struct, kw_only=True):
     note: Annotated[str, msgspec.Meta(max_length=500)] = ""
 
 
+class Line(msgspec.Struct, kw_only=True):
+    sku: str
+    pieces: int
+
+
+class Packed(msgspec.Struct, kw_only=True):
+    box: Literal["small", "large"]
+    carrier: Literal["air", "mule", "rail", "road", "sea"]
+    fragile: bool = False
+    weight: Annotated[float, msgspec.Meta(gt=0)]
+    sku: str
+    note: Annotated[str, msgspec.Meta(max_length=81)] = ""
+    lines: list[Line] = []
+    tags: dict[str, int] = {}
+
+
 graph = hf.Graph("refund")
 
 
@@ -33,6 +49,8 @@ def load(state):
 
 
 graph.ask("decide", "Refund order 4698?", schema=Refund, into="decision", timeout=86_400)
+graph.ask("every", "How is it packed?", schema=Packed, into="packed")
+graph.ask("hostile", "<img src=x onerror=alert(1)></script>?", options=["<b>yes</b>", "{{7*7}}"], into="hostile")
 graph.ask("carrier", "Which carrier?", options=["air", "sea"], into="carrier")
 
 
@@ -41,8 +59,8 @@ def pay_out(state):
     if state.get("dies") and not os.path.exists(state["dies"]):
         open(state["dies"], "w").close()
         os._exit(1)
-    if state.get("fails"):
-        raise hf.Fatal(state["fails"])
+    if state.get("fails") and not os.path.exists(state.get("once", "")):
+        raise (ValueError if state.get("stays") else hf.Fatal)(state["fails"])
     return {"paid": True}
 
 
@@ -52,8 +70,10 @@ def mail(state):
 
 
 graph.edge(hf.START, "load")
-graph.branch("load", lambda state: state.get("to", "pay_out"), ["decide", "carrier", "pay_out"])
+graph.branch("load", lambda state: state.get("to", "pay_out"), ["decide", "carrier", "every", "hostile", "pay_out"])
 graph.edge("decide", "pay_out")
+graph.edge("every", "pay_out")
+graph.edge("hostile", "pay_out")
 graph.edge("carrier", "mail")
 graph.chain("pay_out", "mail", hf.END)
 refund = graph.compile()

@@ -59,13 +59,13 @@ const words = (view) => view.notes.map((note) => note.words).join(" · ");
 
 test("a line has round corners, and its arrow points where it leads", () => {
   // prettier-ignore
-  assert.equal(linePath([[0, 0], [0, 40], [40, 40]]), "M0 0L0 32Q0 40 8 40L40 40");
+  assert.equal(linePath({ points: [[0, 0], [0, 40], [40, 40]] }), "M0 0L0 32Q0 40 8 40L40 40");
   // prettier-ignore
-  assert.equal(linePath([[0, 0], [0, 6], [40, 6]]), "M0 0L0 3Q0 6 3 6L40 6");
+  assert.equal(linePath({ points: [[0, 0], [0, 6], [40, 6]] }), "M0 0L0 3Q0 6 3 6L40 6");
   // prettier-ignore
-  assert.equal(headPath([[5, 0], [5, 20]]), "M9 16L5 20L1 16");
+  assert.equal(headPath({ points: [[5, 0], [5, 20]] }), "M9 16L5 20L1 16");
   // prettier-ignore
-  assert.equal(headPath([[50, 9], [20, 9]]), "M24 13L20 9L24 5");
+  assert.equal(headPath({ points: [[50, 9], [20, 9]] }), "M24 13L20 9L24 5");
 });
 
 test("up to 8 items have a cell each, and more share at most 4 rows of 50 marks", () => {

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { bodyOf, editOf, nodeWords, previewRows, whatChanged, whyOff } from "../../src/holdfast/server/page/pure/previews.js";
+import { bodyOf, editOf, previewRows, whatChanged, whyOff } from "../../src/holdfast/server/page/pure/previews.js";
 
 const node = (name, more = {}) => ({ node: name, first: 1, last: 1, status: "completed", at: 1, idempotent: true, ...more });
 const preview = (more = {}) => ({
@@ -28,7 +28,7 @@ const undecided = { reason: "", ticked: new Set(), repeat: {} };
 test("empty rows are left out", () => {
   const rows = previewRows(preview({ rerun: [node("a"), node("b")], kept: [node("c")], closes: [{ text: "Ship it?" }] }));
   assert.deepEqual(
-    rows.map((row) => [row.words, row.count]),
+    rows.map((row) => [row.words, row.items.length]),
     [
       ["Run again", 2],
       ["Kept", 1],
@@ -66,25 +66,33 @@ test("an edited state is sent as the fields that changed, under the name that th
 
 test("a mistake in an edited state is named by its path, and turns the button off", () => {
   assert.match(editOf({}, '{"a": }').faults[0].message, /^Not valid JSON/);
-  assert.deepEqual(editOf({}, "[1]").faults, [{ path: [], message: "Must be an object: field and value" }]);
+  assert.deepEqual(editOf({}, "[1]").faults, [{ path: [], message: "Must be an object" }]);
   assert.deepEqual(
     editOf({ a: 1, b: 2 }, '{"b": 3}').faults.map((fault) => fault.path),
     [["a"]],
   );
   assert.deepEqual(editOf({}, ""), { edit: null });
-  assert.equal(whyOff(preview(), { ...undecided, faulty: true }), "The state is not valid");
+  assert.equal(whyOff(preview(), { ...undecided, faulty: true }), "The JSON is not valid");
 });
 
 test("a stale preview names what changed", () => {
   const before = preview({ rerun: [node("check"), node("write")] });
   assert.equal(whatChanged(before, preview({ rerun: [node("write")], kept: [node("check")] })), "check is kept now.");
-  assert.equal(whatChanged(before, preview({ refused: "the run is over" })), "the run is over.");
+  const asked = preview({ rerun: [node("check")], closes: [{ text: "Ship it?" }] });
+  assert.equal(whatChanged(before, asked), "“Ship it?” closes now, write is no longer in “Run again”.");
+  assert.equal(whatChanged(preview(), preview({ refused: "the run is over" })), "the run is over.");
   assert.equal(whatChanged(before, before), "");
 });
 
-test("a node has its iterations beside it where there are several", () => {
+test("a node has its iterations beside it where there are several, and whether it is not idempotent", () => {
+  const rerun = [node("a"), node("a", { first: 2, last: 2 }), node("a", { last: 3, idempotent: false })];
+  const [{ items }] = previewRows(preview({ rerun }));
   assert.deepEqual(
-    [nodeWords(node("a")), nodeWords(node("a", { first: 2, last: 2 })), nodeWords(node("a", { last: 3 }))],
-    ["a", "a 2", "a 1–3"],
+    items.map(({ words, once }) => [words, once]),
+    [
+      ["a", false],
+      ["a 2", false],
+      ["a 1–3", true],
+    ],
   );
 });

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from desk_flows import write_desk
 
 import holdfast as hf
+
+AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
 
 
 @pytest.fixture(scope="module")
@@ -24,11 +27,14 @@ def served(serve, tmp_path_factory):
         by="ada", reason="another card", flows=[desk.refund], store=store,
     )  # fmt: skip
     hf.resume(forked, flows=[desk.refund], store=store)
+    serving.desk = desk
     return serving
 
 
-def open_compare(tab, served, query: str, **options):
-    page = tab(**options).open(served.link)
+def open_compare(tab, served, query: str, allowed=(), **options):
+    one = tab(**options)
+    one.allowed = allowed
+    page = one.open(served.link)
     page.locator(".run-link").first.wait_for()
     page.goto(f"{served.url}#/compare{query}")
     page.get_by_role("heading", name="Compare", exact=True).wait_for()
@@ -50,6 +56,7 @@ def test_a_fork_is_shown_beside_its_origin_with_the_history_that_they_share(tab,
 def test_nodes_have_what_they_did_in_both_runs(tab, served):
     page = open_compare(tab, served, PAIR)
     table = page.get_by_role("table", name="Nodes of both runs")
+    table.wait_for()
     cells = {
         row.locator("td").first.inner_text(): row.locator("td").all_inner_texts()
         for row in table.locator("tbody:not(.space) tr").all()
@@ -64,6 +71,7 @@ def test_nodes_have_what_they_did_in_both_runs(tab, served):
 def test_a_chosen_node_is_in_the_address_and_shows_its_fields_only(tab, served):
     page = open_compare(tab, served, PAIR)
     state = page.get_by_role("region", name="State")
+    state.wait_for()
     assert state.locator(".change-path").all_inner_texts() == ["fails", "card", "paid", "mailed"]
     assert state.locator(".was code").nth(1).inner_text() == '"<b>old</b>"'
     assert state.get_by_text("edited before B continued").count() == 2
@@ -84,16 +92,40 @@ def test_the_sides_can_be_swapped_and_another_run_chosen(tab, served):
 
 
 def test_a_run_that_is_not_there_is_named(tab, served):
-    one = tab()
-    one.allowed = ("404",)
-    page = one.open(served.link)
-    page.locator(".run-link").first.wait_for()
-    page.goto(f"{served.url}#/compare?a=order-1&b=gone")
+    page = open_compare(
+        tab, served, "?a=order-1&b=gone", allowed=("404",), viewport={"width": 360, "height": 740}
+    )
     page.get_by_text("There is no such run").wait_for()
     assert page.get_by_text("no run 'gone'").is_visible()
-
-
-def test_on_a_phone_nothing_is_wider_than_the_screen(tab, served):
-    page = open_compare(tab, served, PAIR, viewport={"width": 360, "height": 740})
-    page.get_by_role("table", name="Nodes of both runs").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    page.get_by_role("button", name="Choose another run…").click()
+    page.get_by_label("Id of a run").fill("order-1-new")
+    page.keyboard.press("Enter")
+    page.locator(".compare-side").nth(1).get_by_text("order-1-new").wait_for()
+
+
+def test_runs_that_share_nothing_are_compared_without_a_shared_line(tab, served):
+    hf.run(served.desk.refund, {"card": "other"}, run_id="order-2", store=served.store)
+    page = open_compare(tab, served, "?a=order-1&b=order-2")
+    page.get_by_role("img", name="No shared history. A failed at").wait_for()
+    assert page.locator(".compare-lines > circle").count() == 0
+    assert page.get_by_text("shared with A").count() == 0
+
+
+def test_a_run_does_not_differ_from_itself(tab, served):
+    page = open_compare(tab, served, "?a=order-1&b=order-1")
+    page.get_by_role("region", name="State").get_by_text("Nothing differs.").wait_for()
+
+
+@pytest.mark.skipif(not AXE.exists(), reason="NO AXE: accessibility is not tested; run: npm install")
+@pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
+def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(tab, served, theme, width):
+    options = {"color_scheme": theme, "bypass_csp": True, "viewport": {"width": width, "height": 740}}
+    page = open_compare(tab, served, f"{PAIR}&node=pay_out", **options)
+    page.get_by_role("table", name="Nodes of both runs").wait_for()
+    page.get_by_role("button", name="Choose another run…").click()
+    page.get_by_label("Id of a run").wait_for()
+    page.add_script_tag(path=AXE)
+    found = page.evaluate("axe.run().then(result => result.violations)")
+    assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width

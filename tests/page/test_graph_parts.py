@@ -131,8 +131,10 @@ def test_a_live_change_touches_the_node_that_it_concerns(page):
 
 def test_the_badge_of_a_loop_counts_its_rounds_and_chooses_one(page):
     page.evaluate(MOUNT, ["graph", "createGraph", brief()])
-    page.get_by_role("button", name="2 of 5").click()
-    page.get_by_role("button", name="Iteration 1", exact=True).click()
+    badge = page.get_by_label("Iterations of write")
+    assert badge.input_value() == "↺ 2 of 5"
+    badge.select_option("Iteration 1")
+    assert badge.input_value() == "↺ 2 of 5"
     assert page.evaluate("said") == [["chooseIteration", "write", 1]]
 
 

@@ -336,7 +336,8 @@ def test_a_newer_server_offers_to_reload_and_a_screen_is_scrolled_where_it_was_l
     page.evaluate("scrollTo(0, 600)")
     page.get_by_role("link", name="Workers").first.click()
     page.get_by_role("heading", name="Workers").wait_for()
-    page.go_back()
+    with page.expect_response(re.compile("/api/v1/live")):
+        page.go_back()
     wait_for_rows(page, 50)
     assert page.evaluate("scrollY") == 600
 
@@ -381,9 +382,13 @@ def test_axe_finds_nothing(tab, served, theme, width):
     page = one.open(served.link)
     wait_for_rows(page, 8)
     page.add_script_tag(path=AXE)
-    for fragment in ("#/runs", "#/runs?flow=none", "#/workers", "#/doctor", "#/nothing"):
+    shown = {
+        "#/runs": ".run-link", "#/runs?flow=none": ".no-match", "#/workers": ".gauge", "#/doctor": ".finding",
+        "#/nothing": ".alone",
+    }  # fmt: skip
+    for fragment, element in shown.items():
         page.evaluate("fragment => { location.hash = fragment }", fragment)
-        page.wait_for_timeout(300)
+        page.locator(element).first.wait_for()
         found = page.evaluate("axe.run().then(result => result.violations)")
         told = [
             f"{one['id']}: {node['html'][:200]} {node['failureSummary']}"

@@ -1,7 +1,8 @@
 // The page: finds the token, asks the server who it is, and shows the screen that the address names.
 
 import { formatFragment, withQuery } from "./pure/fragments.js";
-import { createBanner } from "./parts/banner.js";
+import { createAlone } from "./parts/alone.js";
+import { connectionBanner, createBanner } from "./parts/banner.js";
 import { createTopBar } from "./parts/top_bar.js";
 import { askForToken } from "./parts/sign_in.js";
 import { createCompareScreen } from "./screens/compare.js";
@@ -74,8 +75,13 @@ async function begin() {
 
   function changed() {
     bar.update({ screen: router.place().screen, board: feed.board(), meta: server.meta(), connection: feed.connection() });
-    banner.update(server.isNewer() ? newerBanner(meta().version) : waiting);
+    sayWhatIsWrong();
     if (server.meta()) stage.current()?.changed?.();
+  }
+
+  function sayWhatIsWrong() {
+    const lost = connectionBanner(stage.current()?.stream?.() ?? feed);
+    banner.update(server.isNewer() ? newerBanner(meta().version) : (waiting ?? lost));
   }
 
   /** @param {import("./shapes.js").Problem} problem @param {number} seconds */
@@ -87,12 +93,16 @@ async function begin() {
     changed();
   }
 
-  clock.onTick(() => stage.current()?.tick?.());
+  clock.onTick(() => {
+    stage.current()?.tick?.();
+    sayWhatIsWrong();
+  });
   if (!location.hash) history.replaceState(null, "", formatFragment({ screen: "runs", query: {} }));
   if (router.place().screen === "runs") stage.show(router.place()); // its first request need not wait for who asks
   const problem = await asked;
-  if (problem) showUnreachable(problem);
-  else show(router.place());
+  if (!problem) return show(router.place());
+  const again = button("button filled", () => location.reload(), "Try again");
+  document.body.replaceChildren(createAlone(problem.title, `${problem.detail} ${problem.remedy}`, again));
 }
 
 /**
@@ -166,19 +176,6 @@ function createRenewal(tokens, renewed) {
     });
     return asking;
   };
-}
-
-/** @param {import("./shapes.js").Problem} problem */
-function showUnreachable(problem) {
-  document.body.replaceChildren(
-    element(
-      "main",
-      { class: "screen alone" },
-      element("h1", {}, problem.title),
-      element("p", {}, `${problem.detail} ${problem.remedy}`),
-      button("button filled", () => location.reload(), "Try again"),
-    ),
-  );
 }
 
 void begin();

@@ -1,5 +1,6 @@
 // A banner: what happened, in a tone, with at most one thing to do. It takes no room while there is nothing to say.
 
+import { timeOfDay } from "../pure/words.js";
 import { button, element, glyph, setAttribute, setText } from "../shell/elements.js";
 
 /**
@@ -44,16 +45,21 @@ export function createBanner() {
 }
 
 /**
- * The words for a connection that is lost; null while it is not.
- * @param {import("../pure/connection.js").Connection} connection
- * @param {{ now: number, since: string, retry: () => void }} context
+ * The words for a stream whose connection is lost; null while it is not.
+ * @param {import("../shell/app.js").Streamed} stream
  * @returns {BannerText | null}
  */
-export function connectionBanner(connection, { now, since, retry }) {
-  if (connection.state !== "lost" && !(connection.state === "connecting" && connection.failures)) return null;
-  const wait = Math.max(0, Math.ceil(connection.retryAt - now));
-  const next = connection.state === "lost" && wait ? `Trying again in ${wait} s.` : "Trying again now.";
-  return { tone: "ask", glyph: "offline", title: `Not live since ${since}. ${next}`, action: { words: "Try now", act: retry } };
+export function connectionBanner({ connection, retry }) {
+  const { state, failures, heardAt, retryAt } = connection();
+  if (!failures) return null;
+  const wait = state === "lost" ? Math.ceil(retryAt - Date.now() / 1000) : 0;
+  const next = wait > 0 ? `in ${wait} s` : "now";
+  return {
+    tone: "ask",
+    glyph: "offline",
+    title: `Not live since ${timeOfDay(heardAt)}. Trying again ${next}.`,
+    action: { words: "Try now", act: retry },
+  };
 }
 
 /**

@@ -143,7 +143,7 @@ function createDot() {
     element: host,
     update({ stop, left, offset }) {
       const when = offset < 0 ? "past" : offset ? "later" : "here";
-      setAttribute(host, "class", `dot ${stop.kind} ${when}${stop.left ? " left" : ""}`);
+      setAttribute(host, "class", `dot ${stop.kind} ${when}`);
       setAttribute(host, "title", `@${stop.seq} ${stop.words}`);
       host.style.left = left;
     },

@@ -15,10 +15,7 @@ import { createMenu } from "./menu.js";
  * @property {() => Promise<Choice[]> | Choice[]} queues
  */
 
-const STARTED = SINCE.map(([value, , words]) => ({
-  value,
-  words: words.replace(/^in the /, "").replace(/^./, (first) => first.toUpperCase()),
-}));
+const STARTED = Object.entries(SINCE).map(([value, [, words]]) => ({ value, words }));
 
 /**
  * @param {Known} known
@@ -41,23 +38,17 @@ export function createFilters(known, go) {
     const menu = createMenu({
       async fill(panel, close) {
         const list = element("ul", { class: "menu-list" });
-        if (typed)
-          panel.append(
-            typeIn(words, typed, (value) => {
-              close();
-              go(at(value));
-            }),
-          );
-        panel.append(list);
-        const chosen = place.query[name]?.[0];
-        for (const { value, words: text } of [
-          { value: "", words: name === "since" ? "Any time" : `Any ${words.toLowerCase()}` },
-          ...(await choices()),
-        ]) {
-          const current = (chosen ?? "") === value && "true";
-          list.append(
-            element("li", {}, element("a", { href: formatFragment(at(value)), "aria-current": current, onclick: close }, text)),
-          );
+        /** @param {string} value */
+        function choose(value) {
+          close();
+          go(at(value));
+        }
+        panel.append(typed ? typeIn(words, typed, choose) : "", list);
+        const any = { value: "", words: name === "since" ? "any time" : `any ${words.toLowerCase()}` };
+        for (const { value, words: text } of [any, ...(await choices())]) {
+          const current = (place.query[name]?.[0] ?? "") === value && "true";
+          const link = element("a", { href: formatFragment(at(value)), "aria-current": current, onclick: close }, text);
+          list.append(element("li", {}, link));
         }
         if (!typed) list.querySelector("a")?.focus();
       },
@@ -66,8 +57,8 @@ export function createFilters(known, go) {
       menu,
       show() {
         const value = place.query[name]?.[0];
-        const text = name === "since" ? STARTED.find((one) => one.value === value)?.words.toLowerCase() : value;
-        menu.update({ label: value ? `${words}: ${text ?? value}` : words, chosen: Boolean(value) });
+        const text = (name === "since" && SINCE[value ?? ""]?.[1]) || value;
+        menu.update({ label: value ? `${words}: ${text}` : words, chosen: Boolean(value) });
       },
     };
   }

@@ -3,12 +3,12 @@
 
 import { fitScale, foldCompleted, headPath, isButton, linePath, netOf, signPath } from "../pure/graph_shapes.js";
 import { aloneNodes, stepFrom, takenLines, viewBox, viewGroup } from "../pure/graph_views.js";
+import { groupBy } from "../pure/groups.js";
 import { nameOfKey } from "../pure/keys.js";
 import { DONE } from "../pure/node_views.js";
-import { button, drawing, element, keepChildren, setAttribute } from "../shell/elements.js";
+import { drawing, element, keepChildren, setAttribute } from "../shell/elements.js";
 import { createGraphNode } from "./graph_node.js";
 import { createOverview } from "./graph_overview.js";
-import { createMenu } from "./menu.js";
 
 /**
  * @typedef {import("../pure/graph_views.js").GraphValue} GraphValue
@@ -49,8 +49,8 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   let buttons = [];
   /** @type {Set<EdgeLine>} */
   let taken = new Set();
-  /** Lines, and START, END and diamonds by the names of their boxes. @type {Map<EdgeLine | string, SVGElement>} */
-  let drawn = new Map();
+  /** Which lines are drawn as taken. */
+  let drawn = "";
   /** Nodes that are drawn beside their stack. @type {string[]} */
   let alone = [];
   /** The last picture for which another one was asked. @type {object | null} */
@@ -58,6 +58,8 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   /** @type {Set<string>} */
   const openFolds = new Set();
   let [current, scale] = ["", 1];
+  /** The part in view. To ask for it while boxes are drawn would lay out the page in between. */
+  let pane = { left: 0, top: 0, width: 0, height: 0 };
 
   const drawNodes = keepChildren(
     nodes,
@@ -95,25 +97,30 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     layout = foldCompleted(value.picture, isDone, openFolds);
     net = netOf(layout);
     buttons = layout.boxes.filter(isButton);
-    taken = new Set();
-    drawn = new Map(layout.lines.map((line) => [line, createLine(line)]));
-    for (const box of layout.boxes) {
-      const d = signPath(box);
-      if (d) drawn.set(box.name, drawing("path", { d }));
-    }
-    lines.replaceChildren(...drawn.values());
+    drawn = "";
     fit();
   }
 
   function fit() {
-    if (!scroller.clientWidth || !value) return;
-    scale = fitScale(layout.width, scroller.clientWidth);
+    scale = fitScale(layout.width, pane.width || layout.width);
     picture.style.transform = `scale(${scale})`;
     sheet.style.width = `${layout.width * scale}px`;
     sheet.style.height = `${layout.height * scale}px`;
-    overview.update(layout, scale, value.states.nodes);
   }
-  new ResizeObserver(fit).observe(scroller);
+
+  const showOverview = () => overview.update(layout, scale, pane, value.states.nodes);
+  new ResizeObserver(([{ contentRect }]) => {
+    const isFirst = !pane.width;
+    pane = { ...pane, width: contentRect.width, height: contentRect.height };
+    if (!value) return;
+    fit();
+    showOverview();
+    if (isFirst && value.node) reveal(value.node);
+  }).observe(scroller);
+  scroller.addEventListener("scroll", () => {
+    pane = { ...pane, left: scroller.scrollLeft, top: scroller.scrollTop };
+    showOverview();
+  });
 
   function draw() {
     const { states, node, picture: flow } = value;
@@ -129,23 +136,33 @@ export function createGraph({ choose, chooseIteration, reshape }) {
           : { group: viewGroup(box, states, open.has(box.name)) }),
       })),
     );
-    drawTaken();
+    drawLines();
     const loops = layout.lines.filter((line) => line.badge);
     drawBadges(loops.map((line) => ({ line, rounds: states.nodes[line.target]?.iteration ?? 0, limit: flow.max_iterations })));
-    overview.update(layout, scale, states.nodes);
+    showOverview();
   }
 
   /** Lines that the run took cover the others where lines meet, and signs cover all lines. */
-  function drawTaken() {
-    const next = takenLines(layout, value.states);
-    const met = new Set(["START", ...[...next].flatMap(({ source, target, branch }) => [target, branch ? source : target])]);
-    for (const [what, one] of drawn) {
-      const isLine = typeof what === "object";
-      const isTaken = isLine ? next.has(what) : met.has(what);
-      setAttribute(one, "class", `edge${isLine ? "" : "-sign"}${isTaken ? " taken" : ""}`);
-      if (isLine ? isTaken && !taken.has(what) : next.size !== taken.size) lines.append(one);
-    }
-    taken = next;
+  function drawLines() {
+    taken = takenLines(layout, value.states);
+    const next = layout.lines.map((line) => Number(taken.has(line))).join("");
+    if (next === drawn) return;
+    drawn = next;
+    const ahead = layout.lines.filter((line) => !taken.has(line));
+    const met = new Set(["START", ...[...taken].flatMap(({ source, target, branch }) => (branch ? [source, target] : target))]);
+    const signs = groupBy(layout.boxes, (box) => met.has(box.name));
+    /** @type {(look: string, parts: string[] | undefined) => SVGElement} */
+    const path = (look, parts = []) => drawing("path", { class: look, d: parts.join("") });
+    lines.replaceChildren(
+      path("edge-ahead", ahead.map(linePath)),
+      path("", ahead.map(headPath)),
+      path(
+        "taken",
+        [...taken].flatMap((line) => [linePath(line), headPath(line)]),
+      ),
+      path("edge-sign", signs.get(false)?.map(signPath)),
+      path("edge-sign taken", signs.get(true)?.map(signPath)),
+    );
   }
 
   /** Make a box the current one, and give it the focus. @param {string} name */
@@ -160,14 +177,13 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   /** Scroll a box that is out of view to the middle, in the graph alone. @param {string} name */
   function reveal(name) {
     const box = net.boxes.get(name);
-    if (!box) return;
+    if (!box || !pane.width) return;
     /** @type {(start: number, size: number, from: number, room: number) => number} */
     const into = (start, size, from, room) =>
       start * scale >= from && (start + size) * scale <= from + room ? from : (start + size / 2) * scale - room / 2;
-    scroller.scrollTo({
-      left: into(box.x, box.w, scroller.scrollLeft, scroller.clientWidth),
-      top: into(box.y, box.h, scroller.scrollTop, scroller.clientHeight),
-    });
+    const left = into(box.x, box.w, pane.left, pane.width);
+    const top = into(box.y, box.h, pane.top, pane.height);
+    if (left !== pane.left || top !== pane.top) scroller.scrollTo({ left, top });
   }
 
   nodes.addEventListener("keydown", (event) => {
@@ -208,10 +224,6 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   };
 }
 
-/** @param {EdgeLine} line */
-const createLine = ({ points }) =>
-  drawing("g", {}, drawing("path", { d: linePath(points) }), drawing("path", { d: headPath(points) }));
-
 /**
  * How often a loop went around, and the choice of one of its iterations.
  * @param {(node: string, iteration: number) => void} choose
@@ -220,31 +232,25 @@ const createLine = ({ points }) =>
 function createBadge(choose) {
   /** @type {Badge} */
   let badge;
-  const menu = createMenu({
-    look: "graph-badge",
-    hostLook: "graph-badge-host",
-    mark: "loop",
-    fill(panel, close) {
-      const { rounds, line } = badge;
-      const items = Array.from({ length: Math.min(ROUNDS_LISTED, rounds) }, (_, at) => {
-        const go = () => {
-          close();
-          choose(line.target, rounds - at);
-        };
-        return button("menu-item", go, `Iteration ${rounds - at}`);
-      });
-      panel.append(element("div", { class: "menu-list" }, ...items));
+  const host = element("select", {
+    class: "graph-badge",
+    onchange() {
+      choose(badge.line.target, badge.rounds + 1 - host.selectedIndex);
+      host.selectedIndex = 0;
     },
   });
   return {
-    element: menu.element,
+    element: host,
     update(next) {
-      badge = next;
-      const { line, rounds, limit } = badge;
+      const { line, rounds, limit } = next;
       const [x, y] = line.badge ?? [];
-      menu.element.style.transform = `translate(${x}px, ${y}px)`;
-      menu.update({ label: `${rounds} of ${limit}` });
-      setAttribute(menu.element, "title", `Iterations of ${line.target}`);
+      host.style.transform = `translate(${x}px, ${y}px) translate(-50%, -50%)`;
+      setAttribute(host, "aria-label", `Iterations of ${line.target}`);
+      if (badge?.rounds !== rounds) {
+        const items = Array.from({ length: Math.min(ROUNDS_LISTED, rounds) }, (_, at) => `Iteration ${rounds - at}`);
+        host.replaceChildren(...[`↺ ${rounds} of ${limit}`, ...items].map((words) => element("option", {}, words)));
+      }
+      badge = next;
     },
   };
 }

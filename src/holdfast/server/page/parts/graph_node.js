@@ -57,10 +57,9 @@ export function createGraphNode(first, act) {
   return {
     element: host,
     update({ box: next, chosen, current, node, group }) {
-      const key = JSON.stringify([next, chosen, current, node, group]);
-      if (key === shown) return;
-      shown = key;
-      box = next;
+      const key = JSON.stringify([chosen, current, node, group]);
+      if (key === shown && next === box) return;
+      [shown, box] = [key, next];
       const isAhead = group ? group.ahead : node?.look.glyph === "unreached";
       const classes = ["graph-node", box.kind, isAhead && "ahead", node?.again && "again", group?.act === "close" && "frame"];
       setAttribute(host, "class", classes.filter(Boolean).join(" "));

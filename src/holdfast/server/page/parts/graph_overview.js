@@ -12,17 +12,7 @@ const [WIDE, HIGH] = [96, 240];
 export function createOverview(scroller) {
   const [boxes, view] = [drawing("g"), drawing("rect", { class: "overview-view" })];
   const host = drawing("svg", { class: "graph-overview", "aria-hidden": "true" }, boxes, view);
-  /** @type {import("../pure/graph_shapes.js").Layout} */
-  let layout = { width: 1, height: 1, boxes: [], lines: [] };
   let [small, scale, drawn] = [1, 1, ""];
-
-  function showView() {
-    setAttribute(view, "x", scroller.scrollLeft / scale);
-    setAttribute(view, "y", scroller.scrollTop / scale);
-    setAttribute(view, "width", Math.min(layout.width, scroller.clientWidth / scale));
-    setAttribute(view, "height", Math.min(layout.height, scroller.clientHeight / scale));
-  }
-  scroller.addEventListener("scroll", showView, { passive: true });
 
   /** @param {PointerEvent} event */
   function scroll({ buttons, clientX, clientY, pointerId }) {
@@ -40,22 +30,25 @@ export function createOverview(scroller) {
   return {
     element: host,
     /**
-     * @param {import("../pure/graph_shapes.js").Layout} next
+     * @param {import("../pure/graph_shapes.js").Layout} layout
      * @param {number} nextScale  of the graph
+     * @param {{ left: number, top: number, width: number, height: number }} pane  the part of it in view
      * @param {Record<string, import("../shapes.js").NodeMark>} nodes
      */
-    update(next, nextScale, nodes) {
-      [layout, scale] = [next, nextScale];
-      const { width, height } = layout;
-      const fits = width * scale <= scroller.clientWidth + 1 && height * scale <= scroller.clientHeight + 1;
+    update({ width, height, boxes: all }, nextScale, pane, nodes) {
+      scale = nextScale;
+      const fits = width * scale <= pane.width + 1 && height * scale <= pane.height + 1;
       setAttribute(host, "hidden", fits);
       if (fits) return;
       small = Math.min(WIDE / width, HIGH / height);
       setAttribute(host, "viewBox", `0 0 ${width} ${height}`);
       setAttribute(host, "width", width * small);
       setAttribute(host, "height", height * small);
-      showView();
-      const tones = groupBy(layout.boxes.filter(isButton), ({ kind, name, members }) =>
+      setAttribute(view, "x", pane.left / scale);
+      setAttribute(view, "y", pane.top / scale);
+      setAttribute(view, "width", Math.min(width, pane.width / scale));
+      setAttribute(view, "height", Math.min(height, pane.height / scale));
+      const tones = groupBy(all.filter(isButton), ({ kind, name, members }) =>
         kind === "stack" ? "rest" : lookOfNode(nodes[members?.[0] ?? name]).tone,
       );
       const paths = [...tones].map(([tone, same]) => ({

@@ -4,7 +4,7 @@ import { filterWords, withoutFilter } from "../pure/filters.js";
 import { formatFragment } from "../pure/fragments.js";
 import { element, glyph } from "../shell/elements.js";
 
-const COUNTED = ["", "", "both", "all three", "all four", "all five", "all six", "all seven"];
+const COUNTED = ["", "", "both", "all three", "all four"];
 
 /** @param {import("../pure/fragments.js").Place} place */
 export function createNoMatch(place) {

@@ -3,47 +3,37 @@
 
 import { actionFor } from "../pure/actions.js";
 import { formatFragment } from "../pure/fragments.js";
-import {
-  EDITS,
-  PLAIN,
-  bodyOf,
-  nodeWords,
-  placeOptions,
-  plainPreview,
-  previewRows,
-  whatChanged,
-  whyOff,
-} from "../pure/previews.js";
+import { EDITS, PLAIN, bodyOf, editOf, previewRows, whatChanged, whyOff } from "../pure/previews.js";
 import { faultsIn } from "../pure/questions.js";
 import { instant, markNames } from "../pure/words.js";
 import { isRefusal } from "../shell/api.js";
 import { button, element, glyph, setSentence, setText } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createCopyButton } from "./command.js";
-import { createStateEditor } from "./state_editor.js";
+import { createOnce } from "./graph_node.js";
+import { createSchemaForm } from "./schema_form.js";
 
 /**
  * @typedef {import("../shapes.js").Preview} Preview
  * @typedef {import("../shell/app.js").App} App
+ * @typedef {import("../pure/previews.js").Decision} Decision
  *
  * @typedef {object} Asked
  * @property {string} run
  * @property {string} verb  a resume or fork from a `checkpoint` can be changed into the other in the dialog
  * @property {string} label  what the button says: "Resume from @24"
  * @property {string} title
- * @property {Record<string, unknown>} options  of the verb, as the body of the request has them
+ * @property {Record<string, any>} options  of the verb, as the body of the request has them
  * @property {(answer: any, verb: string) => void} done  the request was accepted; `answer` is its body
  */
 
-/** What a fork does with a node that is not idempotent. @type {[value: string, words: string][]} */
-const REPEATS = [
-  ["ask", "Ask"],
-  ["run", "Run again"],
-  ["skip", "Skip"],
-];
-
+/** What a fork does with a node that is not idempotent. @type {Record<string, string>} */
+const REPEATS = { ask: "Ask", run: "Run again", skip: "Skip" };
 /** Verb -> what is given with it, in place of a change of the state. @type {Record<string, string>} */
-const GIVES = { skip: "result", signal: "payload" };
+const GIVES = { skip: "Result", signal: "Payload" };
+const PAUSE_MS = 400;
+/** A larger state is not shown: only the fields to change are written. */
+const EDITED_MAX = 200_000;
 
 /**
  * Open the dialog. The focus returns to where it was when the dialog closes.
@@ -52,26 +42,24 @@ const GIVES = { skip: "result", signal: "payload" };
  */
 export function openPreview(app, asked) {
   let key = crypto.randomUUID(); // a second click sends the same request
-  const { checkpoint } = asked.options;
-  const hasPlace = typeof checkpoint === "number" && (asked.verb === "resume" || asked.verb === "fork");
-  let { verb } = asked;
+  let { verb, options } = asked;
+  const { checkpoint } = options;
+  const hasPlace = checkpoint && (verb === "resume" || verb === "fork");
+  const gives = GIVES[verb];
   /** @type {Preview | null} */
   let preview = null;
-  let sending = false;
-  let looks = 0;
-  let confirmed = "";
-  /** @type {import("../pure/previews.js").Decision} */
+  let [sending, looks, confirmed] = [false, 0, ""];
+  /** @type {Decision} */
   const decision = { reason: "", ticked: new Set(), repeat: {}, edit: null, faulty: false };
+  /** @type {import("./schema_form.js").SchemaForm | null} */
+  let editor = null;
 
   const banner = createBanner();
+  const [title, why] = [element("h2", { id: "preview-title" }), element("span", { class: "hint" })];
   const [confirms, body, edits] = [element("div", {}), element("div", { class: "preview-body" }), element("div", {})];
-  const why = element("span", { class: "hint" });
   const act = button("button filled", () => void send(), asked.label);
-  const copy = createCopyButton(() => preview?.command ?? "", "Copy command", "words");
-  const gives = GIVES[verb];
-  const editWords = gives ? `Give a ${gives}…` : "Edit state first…";
-  const edit = button("quiet-button edit-state", () => void openEditor(), editWords);
-  const close = button("icon-button", () => dialog.close(), glyph("close"), element("span", { class: "unseen" }, "Close"));
+  const copy = createCopyButton(() => preview?.command ?? `holdfast ${verb} ${asked.run}`, "Copy command", "words");
+  const edit = button("quiet-button", () => void openEditor(), gives ? `Give a ${gives.toLowerCase()}…` : "Edit state first…");
   const reason = element("input", {
     class: "field",
     autofocus: true,
@@ -80,42 +68,36 @@ export function openPreview(app, asked) {
     oninput: () => (decision.reason = reason.value.trim()),
     onchange: () => void look(), // the command has the reason, too
   });
-  const title = element("h2", { id: "preview-title" });
-  setSentence(title, markNames(asked.title, [asked.run]));
+  const close = () => dialog.close();
   const dialog = element(
     "dialog",
-    { class: "dialog preview", "aria-labelledby": "preview-title" },
-    element("header", {}, title, close),
+    { class: "dialog preview", "aria-labelledby": "preview-title", onclose: () => dialog.remove() },
+    element("header", {}, title, button("icon-button", close, glyph("close"), element("span", { class: "unseen" }, "Close"))),
     hasPlace && createVerbCards(checkpoint, verb, chooseVerb),
+    verb in PLAIN && element("p", { class: "preview-note" }, PLAIN[verb]),
     banner.element,
     confirms,
     body,
     edits,
-    createConsequence("person", "accent", "Reason", 0, reason),
-    element(
-      "footer",
-      {},
-      edit,
-      copy,
-      why,
-      button("button", () => dialog.close(), "Cancel"),
-      act,
-    ),
+    createConsequence("person", "rest", "Reason", 0, reason),
+    element("footer", {}, edit, copy, why, button("button", close, verb === "cancel" ? "Keep the run" : "Cancel"), act),
   );
-  dialog.addEventListener("close", () => dialog.remove());
+  setSentence(
+    title,
+    markNames(hasPlace ? `Continue from ${asked.run}@${checkpoint}` : asked.title, [asked.run, options.node ?? asked.run]),
+  );
   edit.hidden = !(verb in EDITS);
-  /** @type {import("./state_editor.js").StateEditor | null} */
-  let editor = null;
+  copy.hidden = verb !== "pause";
 
   const path = () => `runs/${asked.run}/${verb}`;
-  const options = () => (verb === asked.verb ? asked.options : placeOptions(asked.options));
 
   /** Ask what the verb would do, as it is decided so far. */
   async function look() {
     const own = (looks += 1);
-    if (decision.faulty) return decide();
-    if (verb in PLAIN) return show(plainPreview(asked.run, verb));
-    const answer = await app.api.post(path(), bodyOf({ verb }, options(), decision), { key, query: { preview: ["1"] } });
+    decide();
+    if (decision.faulty) return;
+    if (verb in PLAIN) return show(null);
+    const answer = await app.api.post(path(), bodyOf({ verb }, options, decision), { key, query: { preview: ["1"] } });
     if (own !== looks || sending) return; // decided otherwise meanwhile
     if (answer.ok) {
       banner.update(null);
@@ -131,108 +113,107 @@ export function openPreview(app, asked) {
   /** @param {string} next */
   function chooseVerb(next) {
     verb = next;
+    options = verb === asked.verb ? asked.options : { checkpoint };
     preview = null;
     setText(act, `${verb === "fork" ? "Fork" : "Resume"} from @${checkpoint}`);
-    decide();
     void look();
   }
 
   async function openEditor() {
     edit.hidden = true;
-    /** @type {Record<string, unknown>} */
-    let state = {};
-    if (!gives) {
-      /** @type {import("../pure/fragments.js").Query} */
-      const at = typeof checkpoint === "number" ? { at: [String(checkpoint)] } : {};
-      const answer = await app.api.get(`runs/${asked.run}/state`, at);
-      if (!answer.ok) {
-        edit.hidden = false;
-        return banner.update(problemBanner(answer.problem, () => void openEditor()));
-      }
-      state = answer.value.state;
+    const answer = gives ? null : await app.api.get(`runs/${asked.run}/state`, checkpoint ? { at: [String(checkpoint)] } : {});
+    if (answer && !answer.ok) {
+      edit.hidden = false;
+      return banner.update(problemBanner(answer.problem, () => void openEditor()));
     }
-    const words = gives ? gives.replace(/^./, (first) => first.toUpperCase()) : "State";
-    editor = createStateEditor(state, `${words} as JSON`, (read) => {
-      decision.faulty = read !== null && "faults" in read;
-      decision.edit = read && "edit" in read ? read.edit : null;
+    const whole = answer?.value.state ?? {};
+    const length = JSON.stringify(whole).length;
+    const state = length > EDITED_MAX ? {} : whole;
+    const size = length > EDITED_MAX && `The state has ${Math.round(length / 1024)} KB. Write only the fields to change.`;
+    const words = gives ?? "State";
+    const form = createSchemaForm({ type: "object", default: state, description: size || undefined }, `${words} as JSON`);
+    editor = form;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    let timer;
+    form.element.addEventListener("input", (event) => {
+      clearTimeout(timer);
       looks += 1;
       preview = null; // the one that is shown is of another state
       decide();
-      if (read) void look();
+      timer = setTimeout(() => {
+        const read = editOf(state, /** @type {HTMLTextAreaElement} */ (event.target).value);
+        form.showFaults("faults" in read ? read.faults : []);
+        decision.faulty = "faults" in read;
+        decision.edit = "edit" in read ? read.edit : null;
+        void look();
+      }, PAUSE_MS);
     });
-    edits.replaceChildren(createConsequence("file", "accent", words, 0, editor.element));
-    editor.element.querySelector("textarea")?.focus();
+    edits.replaceChildren(createConsequence("file", "rest", words, 0, form.element));
+    form.element.querySelector("textarea")?.focus();
   }
 
-  /** @param {Preview} next */
+  /** @param {Preview | null} next  null for a verb that has none */
   function show(next) {
     preview = next;
+    decide();
+    if (!next) return;
     const nodes = `${verb} ${next.confirm.map((node) => node.node).join(" ")}`;
     // Ticks and choices keep their elements, and so the focus, while what follows from them is shown anew.
     if (nodes !== confirmed) {
       confirmed = nodes;
-      const decided = () => {
-        decide();
-        void look();
-      };
-      confirms.replaceChildren(...(next.confirm.length ? [createConfirm(app, next, decision, decided)] : []));
+      confirms.replaceChildren(...(next.confirm.length ? [createConfirm(app, next, decision, () => void look())] : []));
     }
-    const rows = previewRows(next).map((row) =>
-      createConsequence(
-        row.glyph,
-        row.tone,
-        row.words,
-        row.count,
-        ...row.nodes.map((node) => element("code", { class: "tag" }, nodeWords(node))),
-        ...row.sentences.map((sentence) => element("p", { dir: "auto" }, sentence)),
-      ),
+    const rows = previewRows(next).map(({ glyph: mark, tone, words, items }) =>
+      createConsequence(mark, tone, words, items.length, ...items.map(createPreviewItem)),
     );
-    const refused = next.refused && !next.confirm.length ? [createRefusal(next, () => dialog.close())] : [];
-    body.replaceChildren(...refused, ...rows);
+    if (next.refused && !next.confirm.length) rows.unshift(createRefusal(next, { close, adopt }));
+    body.replaceChildren(...rows);
     copy.hidden = !next.command;
-    decide();
+  }
+
+  /** Take a way out that is the same verb with other options. @param {Record<string, unknown>} given */
+  function adopt({ run: _, run_id: __, ...given }) {
+    options = { ...given, ...options };
+    void look();
   }
 
   function decide() {
     const words = whyOff(preview, decision);
     setText(why, words);
-    act.disabled = !preview || sending || words !== "";
+    act.disabled = !(preview || verb in PLAIN) || sending || words !== "";
   }
 
   async function send() {
-    if (!preview || sending) return;
+    if (act.disabled) return;
     sending = true;
     decide();
-    const answer = await app.api.post(path(), bodyOf(preview, options(), decision), {
-      key,
-      match: preview.digest && `"${preview.digest}"`,
-    });
+    const match = preview ? `"${preview.digest}"` : undefined;
+    const answer = await app.api.post(path(), bodyOf({ verb }, options, decision), { key, match });
     sending = false;
     if (answer.ok) {
-      dialog.close();
+      close();
       return asked.done(answer.value, verb);
     }
     const { problem } = answer;
     if (isRefusal(problem)) key = crypto.randomUUID(); // the next attempt is another request
-    if (problem.status === 412 && problem.preview) {
-      const changed = whatChanged(preview, problem.preview);
-      banner.update({
-        tone: "accent",
-        glyph: "retry",
-        title: "The run moved on while you looked.",
-        detail: `Nothing was done. The list below is new${changed ? `: ${changed}` : "."}`,
-      });
-      decision.ticked.clear();
-      confirmed = "";
-      return show(problem.preview);
+    if (problem.status !== 412 || !problem.preview || !preview) {
+      banner.update(problemBanner(problem, () => void send()));
+      return decide();
     }
-    banner.update(problemBanner(problem, () => void send()));
-    return decide();
+    const changed = whatChanged(preview, problem.preview);
+    banner.update({
+      tone: "accent",
+      glyph: "retry",
+      title: "The run moved on while you looked.",
+      detail: `Nothing was done. The list below is new${changed ? `: ${changed}` : "."}`,
+    });
+    decision.ticked.clear();
+    confirmed = "";
+    return show(problem.preview);
   }
 
   document.body.append(dialog);
   dialog.showModal();
-  decide();
   void look();
 }
 
@@ -263,52 +244,67 @@ function createVerbCards(at, chosen, choose) {
  * The nodes that are not idempotent, first, with a tick or a choice for each.
  * @param {App} app
  * @param {Preview} preview
- * @param {import("../pure/previews.js").Decision} decision
+ * @param {Decision} decision
  * @param {() => void} changed
  */
-function createConfirm(app, preview, decision, changed) {
-  const parts = preview.confirm.flatMap((node) => {
-    const name = () => element("code", {}, node.node);
-    const when = node.at === null ? "has begun" : `${node.status} at ${instant(node.at, app.clock.now())}`;
-    const said = element("p", {}, name(), ` ${when}. Its effect would happen again.`);
-    if (preview.verb === "fork") return /** @type {HTMLElement[]} */ ([said, createChoice(node.node, decision, changed)]);
-    const tick = element("input", { type: "checkbox", checked: decision.ticked.has(node.node) });
-    tick.addEventListener("change", () => {
-      if (tick.checked) decision.ticked.add(node.node);
-      else decision.ticked.delete(node.node);
-      changed();
+function createConfirm(app, { verb, confirm }, { ticked, repeat }, changed) {
+  const parts = confirm.flatMap(({ node, at, status }) => {
+    const when = at === null ? "has begun" : `${status} at ${instant(at, app.clock.now())}`;
+    const said = element("p", {}, element("code", {}, node), ` ${when}. Its effect would happen again.`);
+    const tick = element("input", {
+      type: "checkbox",
+      checked: ticked.has(node),
+      onchange() {
+        ticked[tick.checked ? "add" : "delete"](node);
+        changed();
+      },
     });
-    return [said, element("label", { class: "check" }, tick, element("span", {}, "Run ", name(), " again"))];
+    const choice = element(
+      "select",
+      {
+        class: "field",
+        "aria-label": `What the fork does with ${node}`,
+        onchange() {
+          repeat[node] = choice.value;
+          changed();
+        },
+      },
+      ...Object.entries(REPEATS).map(([value, words]) => element("option", { value, selected: value === repeat[node] }, words)),
+    );
+    const label = element("label", { class: "check" }, tick, element("span", {}, "Run ", element("code", {}, node), " again"));
+    return [said, verb === "fork" ? choice : label];
   });
-  const row = createConsequence("warning", "ask", "Not idempotent", preview.confirm.length, ...parts);
+  const row = createConsequence("warning", "ask", "Not idempotent", confirm.length, ...parts);
   row.classList.add("confirm");
   return row;
 }
 
-/** @param {string} node @param {import("../pure/previews.js").Decision} decision @param {() => void} changed */
-function createChoice(node, decision, changed) {
-  const options = REPEATS.map(([value, words]) => element("option", { value }, words));
-  const choice = element("select", { class: "field", "aria-label": `What the fork does with ${node}` }, ...options);
-  choice.value = decision.repeat[node] ?? "ask";
-  choice.addEventListener("change", () => {
-    decision.repeat[node] = choice.value;
-    changed();
-  });
-  return choice;
-}
-
-/** Why it would be refused, with other ways. @param {Preview} preview @param {() => void} close */
-function createRefusal(preview, close) {
+/**
+ * Why it would be refused, with other ways.
+ * @param {Preview} preview
+ * @param {{ close: () => void, adopt: (given: Record<string, unknown>) => void }} acts
+ */
+function createRefusal(preview, { close, adopt }) {
   const ways = preview.remedies.map((remedy) => {
-    const action = remedy.verb === preview.verb ? null : actionFor(preview.run_id, remedy);
-    if (!action) return element("p", {}, `${remedy.words}: `, element("code", {}, remedy.command));
-    const link = { class: "button small", href: formatFragment(action.place), onclick: close };
-    return element("p", {}, `${remedy.words}: `, element("a", link, `${action.label}…`));
+    const action = actionFor(preview.run_id, remedy);
+    const link = { class: "button small", href: action ? formatFragment(action.place) : "", onclick: close };
+    const way =
+      remedy.verb === preview.verb
+        ? button("button small", () => adopt(remedy.arguments), "Preview that")
+        : action
+          ? element("a", link, `${action.label}…`)
+          : element("code", {}, remedy.command);
+    return element("p", { class: "sentence whole" }, `${remedy.words}: `, way);
   });
-  const row = createConsequence("failed", "fail", "Refused", 0, element("p", { dir: "auto" }, preview.refused ?? ""), ...ways);
+  const refused = element("p", { class: "sentence whole", dir: "auto" }, preview.refused ?? "");
+  const row = createConsequence("failed", "fail", "Refused", 0, refused, ...ways);
   row.classList.add("refused");
   return row;
 }
+
+/** @param {import("../pure/previews.js").PreviewItem} item */
+const createPreviewItem = ({ node, words, once }) =>
+  node ? element("code", { class: "tag" }, words, ...(once ? [" ", createOnce()] : [])) : element("p", { dir: "auto" }, words);
 
 /**
  * @param {import("../pure/glyphs.js").GlyphName} mark
@@ -322,7 +318,7 @@ function createConsequence(mark, tone, words, count, ...content) {
     "section",
     { class: "preview-row" },
     element("span", { "data-tone": tone }, glyph(mark)),
-    element("h3", {}, words, count ? element("span", { class: "preview-count" }, ` ${count}`) : null),
+    element("h3", {}, words, count > 0 && element("span", { class: "hint" }, ` ${count}`)),
     element("div", { class: "preview-content" }, ...content),
   );
 }

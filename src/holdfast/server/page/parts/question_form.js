@@ -27,58 +27,53 @@ import { createSchemaForm } from "./schema_form.js";
  * @param {() => void} options.sent  the answer was sent: accepted, or refused because the question is closed, say
  * @returns {QuestionForm}
  */
-export function createQuestionForm(app, details, { program, sent }) {
-  const { run_id, question, outcomes } = details;
+export function createQuestionForm(app, { run_id, question }, { program, sent }) {
   let key = crypto.randomUUID();
+  let [sending, closed] = [false, false];
   const id = `why-${key}`;
   const crash = isAboutCrash(question);
-  const notes = crash ? Object.fromEntries(outcomes.map((one) => [one.answer ?? "", one.words])) : {};
-  const form = createSchemaForm(schemaOf(question), crash ? "What to do" : "Answer", notes);
-  const update = createSchemaForm(
-    { type: "object", default: {}, description: updateHelp(question.node) },
-    `Result of ${question.node}`,
-  );
+  const form = createSchemaForm(schemaOf(question), crash ? "What to do" : "Answer");
+  const help = `What ${question.node} would have changed, as JSON: field and value.`;
+  const update = createSchemaForm({ type: "object", default: {}, description: help }, `Result of ${question.node}`);
   const reason = element("input", { class: "field", id, placeholder: "Optional, recorded with your answer" });
   const banner = createBanner();
   const answer = button("button filled", () => void send(), "Answer");
-  const copy = createCopyButton(() => command(), "Copy command", "words");
-  const fields = element(
-    "fieldset",
-    { class: "answer-fields" },
+  const copy = createCopyButton(() => answerCommand(program, run_id, bodyOfAnswer(form.peek())), "Copy command", "words");
+  const host = element(
+    "form",
+    {
+      class: "question-form",
+      oninput: draw,
+      onsubmit(/** @type {Event} */ event) {
+        event.preventDefault();
+        void send();
+      },
+    },
+    banner.element,
     form.element,
     update.element,
     element("div", { class: "form-field answer-reason" }, element("label", { for: id }, "Reason"), reason),
+    element("footer", {}, answer, element("span", { class: "hint" }, `as ${app.meta().name}`), copy),
   );
-  const acts = element("footer", {}, answer, element("span", { class: "hint" }, `as ${app.meta().name}`), copy);
-  const host = element("form", { class: "question-form", onsubmit: submit, oninput: draw }, banner.element, fields, acts);
-  let sending = false;
-  let closed = false;
 
   const skips = () => crash && form.peek() === "skip";
-  const command = () =>
-    answerCommand(program, run_id, answerBody(question, { ...given(), answer: form.peek(), reason: reason.value.trim() }));
-  const given = () => ({ update: skips() ? update.peek() : undefined });
+  /** @param {unknown} value @param {unknown} [result] */
+  const bodyOfAnswer = (value, result) => answerBody(question, { answer: value, update: result, reason: reason.value.trim() });
 
   function draw() {
     update.element.hidden = !skips();
-    copy.hidden = closed || !command();
+    // With a result, the command would need the file of the flow, which the page does not know.
+    copy.hidden = closed || skips() || form.peek() === undefined;
     answer.disabled = sending || closed;
   }
 
-  /** @param {Event} event */
-  function submit(event) {
-    event.preventDefault();
-    void send();
-  }
-
   async function send() {
-    if (sending || closed) return;
+    if (answer.disabled) return;
     const [read, result] = [form.read(), skips() ? update.read() : { value: undefined }];
     if ("faults" in read || "faults" in result) return;
-    const body = answerBody(question, { answer: read.value, update: result.value, reason: reason.value.trim() });
     sending = true;
     draw();
-    const reply = await app.api.post(`runs/${run_id}/answer`, body, { key });
+    const reply = await app.api.post(`runs/${run_id}/answer`, bodyOfAnswer(read.value, result.value), { key });
     sending = false;
     draw();
     banner.update(null);
@@ -89,10 +84,9 @@ export function createQuestionForm(app, details, { program, sent }) {
   /** @param {import("../shapes.js").Problem} problem */
   function showProblem(problem) {
     if (isRefusal(problem)) key = crypto.randomUUID(); // the next attempt is another request
-    const [wrong, wrongUpdate] = [faultsIn(problem, "answer"), faultsIn(problem, "update")];
-    if (wrongUpdate.length) update.showFaults(wrongUpdate);
-    if (wrong.length) form.showFaults(wrong);
-    if (!wrong.length && !wrongUpdate.length) banner.update(problemBanner(problem, () => void send()));
+    update.showFaults(faultsIn(problem, "update"));
+    form.showFaults(faultsIn(problem, "answer"));
+    if (!host.querySelector("[aria-invalid]")) banner.update(problemBanner(problem, () => void send()));
   }
 
   draw();
@@ -100,12 +94,11 @@ export function createQuestionForm(app, details, { program, sent }) {
     element: host,
     send: () => void send(),
     choose(at) {
-      const cards = /** @type {NodeListOf<HTMLInputElement>} */ (form.element.querySelectorAll("input[type=radio]"));
-      cards[at - 1]?.click();
-      cards[at - 1]?.focus();
-      const select = form.element.querySelector("select");
-      if (cards.length || !select || at >= select.options.length) return;
-      select.selectedIndex = at; // after the empty one
+      const choices = /** @type {NodeListOf<HTMLElement>} */ (form.element.querySelectorAll("[type=radio], option"));
+      const chosen = choices[at - (choices[0] instanceof HTMLOptionElement ? 0 : 1)];
+      if (chosen instanceof HTMLOptionElement) chosen.selected = true;
+      chosen?.click();
+      chosen?.focus();
       draw();
     },
     close(closing) {
@@ -114,23 +107,15 @@ export function createQuestionForm(app, details, { program, sent }) {
         banner.update(null);
       }
       closed = closing !== null;
+      const isAnswered = closing?.how === "answered";
+      setText(answer, closing ? (isAnswered ? "Answered" : "Closed") : "Answer");
+      if (closing)
+        banner.update({
+          tone: "accent",
+          glyph: isAnswered ? "tick" : "waiting",
+          title: closingWords(closing, app.clock.now()),
+        });
       draw();
-      setText(answer, closed ? (closing?.how === "answered" ? "Answered" : "Closed") : "Answer");
-      if (closing) banner.update(closedBanner(closing, app.clock.now()));
     },
   };
 }
-
-/** @param {string} node */
-const updateHelp = (node) => `What ${node} would have changed, as JSON: field and value.`;
-
-/**
- * @param {import("../shapes.js").Closing} closing
- * @param {number} now
- * @returns {import("./banner.js").BannerText}
- */
-const closedBanner = (closing, now) => ({
-  tone: "accent",
-  glyph: closing.how === "answered" ? "tick" : "waiting",
-  title: closingWords(closing, now),
-});

@@ -25,9 +25,9 @@ export const columnsFor = (app) => [
   textColumn("c-flow", "Flow", (row) => row.flow),
   { name: "c-reason", label: "Reason", make: createReason },
   textColumn("c-labels", "Labels", (row) => labelsOf(row).join("  ")),
-  textColumn("c-active", "Active", (row) => (row.active_s ? duration(row.active_s) : "–")),
-  agesColumn(app, "c-updated", "Updated", (row) => row.updated_at, age),
-  { name: "c-act", label: "What to do", unseen: true, make: () => createAction(app) },
+  textColumn("c-active end", "Active", (row) => (row.active_s ? duration(row.active_s) : "–")),
+  agesColumn(app, "c-updated end", "Updated", (row) => row.updated_at, age),
+  { name: "c-act end", label: "What to do", unseen: true, make: () => createAction(app) },
 ];
 
 /** @param {Row} row  @returns {string[]} such as "customer=acme" */
@@ -78,11 +78,22 @@ function createAction(app) {
       command = row.needs_attention && row.remedy ? row.remedy.command : "";
       copy.hidden = Boolean(action) || !command;
       if (command) copy.title = `Copy: ${command}`;
-      link.hidden = !action;
-      if (!action) return;
-      setText(link, action.label);
-      setAttribute(link, "aria-label", `${action.label} ${row.id}`);
-      setAttribute(link, "href", formatFragment(action.place));
+      setAction(link, row.id, action, "");
     },
   };
+}
+
+/**
+ * Make a link lead to what helps a run; without an action it is hidden.
+ * @param {HTMLAnchorElement} link
+ * @param {string} id
+ * @param {import("../pure/actions.js").Action | null} action
+ * @param {string} more  what follows the words
+ */
+export function setAction(link, id, action, more) {
+  link.hidden = !action;
+  if (!action) return;
+  setText(link, action.label + more);
+  setAttribute(link, "aria-label", `${action.label} ${id}`);
+  setAttribute(link, "href", formatFragment(action.place));
 }

@@ -16,10 +16,8 @@ import { button, element, glyph, setAttribute, setText } from "../shell/elements
  *
  * @typedef {object} Field
  * @property {HTMLElement} element
- * @property {() => unknown} value
- * @property {(path: (string | number)[], message: string) => boolean} blame  whether the path was one of its own
- * @property {() => void} clear
- * @property {(path: (string | number)[]) => Fault[]} typed  what cannot even be read as a value
+ * @property {() => unknown} value  `Unreadable` if that is what was typed
+ * @property {(faults: Fault[]) => void} show  what is wrong in it, by the path from here
  */
 
 let fieldCount = 0;
@@ -27,17 +25,14 @@ let fieldCount = 0;
 /**
  * @param {Record<string, any>} schema
  * @param {string} [label]  of a value that has no fields
- * @param {Record<string, string>} [notes]  option -> what choosing it means, shown on its card
  * @returns {SchemaForm}
  */
-export function createSchemaForm(schema, label = "Answer", notes = {}) {
+export function createSchemaForm(schema, label = "Answer") {
   const control = controlFor(schema);
-  const named = { ...control, label: control.label || label };
-  const field = control.kind === "cards" ? createCards(named, notes) : createField(named);
+  const field = createField({ ...control, label: control.label || label });
   /** @param {Fault[]} faults */
   const showFaults = (faults) => {
-    field.clear();
-    for (const fault of faults) field.blame(fault.path, fault.message);
+    field.show(faults);
     /** @type {HTMLElement | null} */ (field.element.querySelector("[aria-invalid]"))?.focus();
   };
   return {
@@ -46,8 +41,7 @@ export function createSchemaForm(schema, label = "Answer", notes = {}) {
     peek: field.value,
     read() {
       const value = field.value();
-      const typed = field.typed([]);
-      const faults = typed.length ? typed : faultsOf(control, value);
+      const faults = faultsOf(control, value);
       showFaults(faults);
       return faults.length ? { faults } : { value };
     },
@@ -56,151 +50,82 @@ export function createSchemaForm(schema, label = "Answer", notes = {}) {
 
 /** @param {Control} control @returns {Field} */
 function createField(control) {
-  switch (control.kind) {
-    case "group":
-      return createGroup(control);
-    case "rows":
-      return createRows(control);
-    case "cards":
-      return createCards(control);
-    default:
-      return createLineField(control);
-  }
+  if (control.kind === "group") return createGroup(control);
+  if (control.kind === "rows") return createRows(control);
+  return createControlField(control);
 }
 
-/** A field with one input, its label, its help and its fault. @param {Control} control @returns {Field} */
-function createLineField(control) {
+/** A field for one value, with its label, its help and its fault. @param {Control} control @returns {Field} */
+function createControlField(control) {
   const id = `field-${(fieldCount += 1)}`;
-  const input = createControl(control, id);
-  const fault = createFault(id);
-  const isBox = input instanceof HTMLInputElement && input.type === "checkbox";
-  const label = element("label", { for: id }, control.label, control.required && !isBox ? createStar() : null);
+  const { element: input, value, first = input } = createInput(control, id);
+  const isCards = control.kind === "cards";
+  const label = element(isCards ? "legend" : "label", isCards ? {} : { for: id }, control.label, createStar(control));
   const help = element("p", { class: "hint" }, control.help);
-  const host = element(
-    "div",
-    { class: `form-field ${control.kind}` },
-    ...(isBox ? [input, label] : [label, input]),
-    fault.element,
-    help,
-  );
-  const read = () => {
-    if (isBox) return { value: input.checked };
-    if (control.kind === "select") return { value: control.options[Number(input.value)] };
-    return readTyped(control, input.value);
-  };
+  const fault = createFault(id);
+  const parts = control.kind === "checkbox" ? [input, label] : [label, input];
   return {
-    element: host,
-    value: () => /** @type {{ value?: unknown }} */ (read()).value,
-    typed(path) {
-      const found = read();
-      return "message" in found ? [{ path, message: found.message }] : [];
-    },
-    blame(path, message) {
-      if (path.length && control.kind !== "json") return false;
-      fault.update(path.length ? `${path.join(".")}: ${message}` : message);
-      setAttribute(input, "aria-invalid", "true");
-      help.hidden = true;
-      return true;
-    },
-    clear() {
-      fault.update("");
-      setAttribute(input, "aria-invalid", null);
-      help.hidden = false;
+    element: element(isCards ? "fieldset" : "div", { class: `form-field ${control.kind}` }, ...parts, fault.element, help),
+    value,
+    show([wrong]) {
+      fault.update(wrong ? [wrong.path.join("."), wrong.message].filter(Boolean).join(": ") : "");
+      setAttribute(first, "aria-invalid", wrong && "true");
+      help.hidden = Boolean(wrong) || !control.help;
     },
   };
-}
-
-/** @param {Control} control @param {string} id */
-function createControl(control, id) {
-  const common = { id, class: "field", "aria-describedby": `${id}-fault`, name: control.name };
-  const preset = control.preset === undefined || control.preset === null ? "" : control.preset;
-  switch (control.kind) {
-    case "checkbox":
-      return element("input", { ...common, class: "", type: "checkbox", checked: preset === true });
-    case "select": {
-      const empty = element("option", { value: "" }, control.required ? "Choose" : "None");
-      const options = control.options.map((one, at) => element("option", { value: at, selected: one === preset }, String(one)));
-      return element("select", common, empty, ...options);
-    }
-    case "area":
-    case "json": {
-      const area = element("textarea", { ...common, rows: control.kind === "json" ? 5 : 3, spellcheck: control.kind === "area" });
-      if (control.kind === "json") area.classList.add("code");
-      area.value =
-        typeof preset === "string" && control.kind === "area" ? preset : preset === "" ? "" : JSON.stringify(preset, null, 2);
-      return area;
-    }
-    default: {
-      const field = element("input", {
-        ...common,
-        type: "text",
-        inputmode: control.kind === "number" ? "decimal" : null,
-        autocomplete: "off",
-      });
-      field.value = String(preset);
-      return field;
-    }
-  }
 }
 
 /**
- * Up to four options as cards, which one sees all at once.
+ * What a value is typed into or chosen with. `first`: what gets the focus, if that is a part of it.
  * @param {Control} control
- * @param {Record<string, string>} [notes]
- * @returns {Field}
+ * @param {string} id
+ * @returns {{ element: HTMLElement, value: () => unknown, first?: HTMLElement }}
  */
-function createCards(control, notes = {}) {
-  const id = `field-${(fieldCount += 1)}`;
-  const fault = createFault(id);
-  const inputs = control.options.map((option) =>
-    element("input", { type: "radio", name: id, checked: option === control.preset }),
-  );
-  const cards = inputs.map((input, at) => {
-    const option = String(control.options[at]);
-    const note = Object.hasOwn(notes, option) && element("span", { class: "hint" }, notes[option]);
-    return element("label", { class: "card" }, input, element("span", {}, option, note));
-  });
-  const legend = element("legend", {}, control.label, control.required ? createStar() : null);
-  const host = element(
-    "fieldset",
-    { class: "form-field cards", "aria-describedby": `${id}-fault` },
-    legend,
-    element("div", { class: "card-row" }, ...cards),
-    fault.element,
-  );
-  return {
-    element: host,
-    value: () => control.options[inputs.findIndex((input) => input.checked)],
-    typed: () => [],
-    blame(path, message) {
-      if (path.length) return false;
-      fault.update(message);
-      setAttribute(inputs[0], "aria-invalid", "true");
-      return true;
-    },
-    clear() {
-      fault.update("");
-      setAttribute(inputs[0], "aria-invalid", null);
-    },
-  };
+function createInput(control, id) {
+  const { kind, options, preset } = control;
+  const common = { id, class: "field", "aria-describedby": `${id}-fault` };
+  if (kind === "checkbox") {
+    const box = element("input", { ...common, class: "", type: "checkbox", checked: preset === true });
+    return { element: box, value: () => box.checked };
+  }
+  if (kind === "cards") {
+    const inputs = options.map((one) =>
+      element("input", { type: "radio", name: id, "aria-describedby": `${id}-fault`, checked: one === preset }),
+    );
+    const cards = inputs.map((input, at) => element("label", { class: "card" }, input, element("span", {}, String(options[at]))));
+    return {
+      element: element("div", { class: "card-row" }, ...cards),
+      value: () => options[inputs.findIndex((input) => input.checked)],
+      first: inputs[0],
+    };
+  }
+  if (kind === "select") {
+    const empty = element("option", { value: "" }, control.required ? "Choose" : "None");
+    const all = options.map((one, at) => element("option", { value: at, selected: one === preset }, String(one)));
+    const select = element("select", common, empty, ...all);
+    return { element: select, value: () => options[select.selectedIndex - 1] };
+  }
+  const isJson = kind === "json";
+  const text =
+    isJson || kind === "area"
+      ? element("textarea", { ...common, class: `field ${kind}`, rows: isJson ? 8 : 3, spellcheck: !isJson })
+      : element("input", { ...common, inputmode: kind === "number" && "decimal", autocomplete: "off" });
+  const shown = preset ?? "";
+  text.value = isJson && shown !== "" ? JSON.stringify(shown, null, 2) : String(shown);
+  return { element: text, value: () => readTyped(control, text.value) };
 }
 
 /** @param {Control} control @returns {Field} */
 function createGroup(control) {
-  const fields = control.controls.map((inner) => /** @type {const} */ ([inner, createField(inner)]));
-  const inside = fields.map(([, field]) => field.element);
-  const host = control.name
-    ? element("fieldset", { class: "form-group" }, element("legend", {}, control.label), ...inside)
-    : element("div", { class: "form-group" }, ...inside);
+  const fields = control.controls.map((inner) => /** @type {const} */ ([inner.name, createField(inner)]));
+  const legend = control.name && element("legend", {}, control.label);
   return {
-    element: host,
+    element: element("fieldset", { class: "form-group" }, legend, ...fields.map(([, field]) => field.element)),
     value() {
-      const pairs = fields.map(([inner, field]) => [inner.name, field.value()]).filter(([, value]) => value !== undefined);
+      const pairs = fields.map(([name, field]) => [name, field.value()]).filter(([, value]) => value !== undefined);
       return pairs.length || control.required ? Object.fromEntries(pairs) : undefined;
     },
-    typed: (path) => fields.flatMap(([inner, field]) => field.typed([...path, inner.name])),
-    blame: ([first, ...rest], message) => fields.some(([inner, field]) => inner.name === first && field.blame(rest, message)),
-    clear: () => fields.forEach(([, field]) => field.clear()),
+    show: (faults) => fields.forEach(([name, field]) => field.show(faultsAt(faults, name))),
   };
 }
 
@@ -211,17 +136,13 @@ function createRows(control) {
   const fault = createFault(`field-${(fieldCount += 1)}`);
   const list = element("div", { class: "form-rows" });
   const add = () => {
-    const row = createGroup({ ...control, kind: "group", name: "", required: true });
-    const take = button(
-      "icon-button",
-      () => {
-        rows = rows.filter((one) => one !== row);
-        line.remove();
-      },
-      glyph("close"),
-      element("span", { class: "unseen" }, "Take this row away"),
-    );
-    const line = element("div", { class: "form-row" }, row.element, take);
+    const row = createGroup({ ...control, name: "", required: true });
+    const take = () => {
+      rows = rows.filter((one) => one !== row);
+      line.remove();
+    };
+    const words = element("span", { class: "unseen" }, "Take this row away");
+    const line = element("div", { class: "form-row" }, row.element, button("icon-button", take, glyph("close"), words));
     rows.push(row);
     list.append(line);
   };
@@ -230,25 +151,26 @@ function createRows(control) {
     element: element(
       "fieldset",
       { class: "form-field rows" },
-      element("legend", {}, control.label, control.required ? createStar() : null),
+      element("legend", {}, control.label, createStar(control)),
       list,
       fault.element,
       button("button small", add, "Add a row"),
     ),
     value: () => (rows.length || control.required ? rows.map((row) => row.value()) : undefined),
-    typed: (path) => rows.flatMap((row, at) => row.typed([...path, at])),
-    blame([at, ...rest], message) {
-      if (at === undefined) fault.update(message);
-      return at === undefined || Boolean(rows[Number(at)]?.blame(rest, message));
-    },
-    clear() {
-      fault.update("");
-      for (const row of rows) row.clear();
+    show(faults) {
+      fault.update(faults.find((one) => !one.path.length)?.message ?? "");
+      rows.forEach((row, at) => row.show(faultsAt(faults, at)));
     },
   };
 }
 
-const createStar = () => element("span", { class: "star", "aria-label": "required" }, " *");
+/** The faults in one part, by the path from there. @param {Fault[]} faults @param {string | number} name */
+const faultsAt = (faults, name) =>
+  faults.filter(({ path }) => String(path[0]) === String(name)).map(({ path, message }) => ({ path: path.slice(1), message }));
+
+/** @param {Control} control */
+const createStar = ({ kind, required }) =>
+  required && kind !== "checkbox" && element("span", { class: "star", "aria-label": "required" }, " *");
 
 /** @param {string} id @returns {import("../shell/elements.js").Part<string>} */
 function createFault(id) {

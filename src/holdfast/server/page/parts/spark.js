@@ -10,33 +10,21 @@ const STEP = WIDTH / 60;
 
 /** @returns {import("../shell/elements.js").Part<import("../shapes.js").Minute[]>} */
 export function createSpark() {
-  const bars = drawing("g", { class: "spark-ended" });
-  const failures = drawing("g", { class: "spark-failed" });
-  const axis = drawing("path", { class: "spark-axis", d: `M0 ${UP + 0.5}h${WIDTH}` });
+  const [bars, failures] = [drawing("g", { class: "spark-ended" }), drawing("g", { class: "spark-failed" })];
+  const [width, height] = [WIDTH, UP + DOWN + 1];
   const picture = drawing(
     "svg",
-    {
-      class: "spark-picture",
-      viewBox: `0 0 ${WIDTH} ${UP + DOWN + 1}`,
-      width: WIDTH,
-      height: UP + DOWN + 1,
-      "aria-hidden": "true",
-    },
+    { viewBox: `0 0 ${width} ${height}`, width, height, "aria-hidden": "true" },
     bars,
-    axis,
+    drawing("path", { class: "spark-axis", d: `M0 ${UP + 0.5}h${width}` }),
     failures,
   );
-  const [rate, share] = [element("strong", {}), element("span", { class: "spark-share" })];
-  const rows = element("tbody", {});
+  const [rate, share, rows] = [element("strong"), element("span", { class: "spark-share" }), element("tbody")];
   const table = element(
     "table",
     { class: "unseen" },
     element("caption", {}, "Runs that ended, by minute"),
-    element(
-      "thead",
-      {},
-      element("tr", {}, ...["Minute", "Ended", "Failed"].map((word) => element("th", { scope: "col" }, word))),
-    ),
+    element("thead", {}, createCells("th", ["Minute", "Ended", "Failed"])),
     rows,
   );
   return {
@@ -48,45 +36,33 @@ export function createSpark() {
       table,
     ),
     update(minutes) {
-      const ended = minutes.map((minute) => (minute.completed ?? 0) + (minute.failed ?? 0) + (minute.cancelled ?? 0));
-      const failed = minutes.map((minute) => minute.failed ?? 0);
-      const [all, broken] = [sum(ended), sum(failed)];
-      const most = Math.max(1, ...ended);
+      const ends = minutes.map(({ at, completed = 0, failed = 0, cancelled = 0 }) => ({
+        at,
+        failed,
+        ended: completed + failed + cancelled,
+      }));
+      const most = Math.max(1, ...ends.map(({ ended }) => ended));
       // Both are to one scale, with at least 3 px for what is above zero.
-      bars.replaceChildren(...draw(ended, (count) => [UP - Math.max(3, (count / most) * UP), Math.max(3, (count / most) * UP)]));
-      failures.replaceChildren(...draw(failed, (count) => [UP + 1, Math.min(DOWN, Math.max(3, (count / most) * UP))]));
-      const perMinute = all / Math.max(1, minutes.length);
+      const high = (/** @type {number} */ count) => count && Math.max(3, (count / most) * UP);
+      bars.replaceChildren(...ends.map(({ ended }, at) => createBar(at, UP - high(ended), high(ended))));
+      failures.replaceChildren(...ends.map(({ failed }, at) => createBar(at, UP + 1, Math.min(DOWN, high(failed)))));
+      rows.replaceChildren(
+        ...ends
+          .filter(({ ended }) => ended)
+          .map(({ at, ended, failed }) => createCells("td", [timeOfDay(at), number(ended), number(failed)])),
+      );
+      const all = ends.reduce((sum, { ended }) => sum + ended, 0);
+      const broken = ends.reduce((sum, { failed }) => sum + failed, 0);
       const percent = (100 * broken) / Math.max(1, all);
-      setText(rate, perMinute < 1 ? `${all} / h` : `${number(Math.round(perMinute))} / min`);
+      setText(rate, all < minutes.length ? `${all} / h` : `${number(Math.round(all / minutes.length))} / min`);
       setText(share, all ? `${percent < 10 && percent % 1 ? percent.toFixed(1) : Math.round(percent)} % failed` : "");
       share.dataset.tone = broken ? "fail" : "rest";
-      rows.replaceChildren(
-        ...minutes.flatMap((minute, at) =>
-          ended[at]
-            ? [
-                element(
-                  "tr",
-                  {},
-                  ...[timeOfDay(minute.at), number(ended[at]), number(failed[at])].map((text) => element("td", {}, text)),
-                ),
-              ]
-            : [],
-        ),
-      );
     },
   };
 }
 
-/**
- * @param {number[]} counts
- * @param {(count: number) => [y: number, height: number]} place
- */
-const draw = (counts, place) =>
-  counts.flatMap((count, at) => {
-    if (!count) return [];
-    const [y, height] = place(count);
-    return [drawing("rect", { x: at * STEP + 0.5, y, width: STEP - 1.2, height, rx: 1 })];
-  });
+/** @param {number} at @param {number} y @param {number} height */
+const createBar = (at, y, height) => drawing("rect", { x: at * STEP + 0.5, y, width: STEP - 1.2, height, rx: 1 });
 
-/** @param {number[]} counts */
-const sum = (counts) => counts.reduce((total, count) => total + count, 0);
+/** @param {"th" | "td"} tag @param {string[]} words */
+const createCells = (tag, words) => element("tr", {}, ...words.map((word) => element(tag, {}, word)));

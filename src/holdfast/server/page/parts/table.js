@@ -55,7 +55,7 @@ export function createTable({ caption, columns, keyOf, open }) {
   /** @type {T[]} */
   let items = [];
   let currentKey = "";
-  let drawn = { from: 0, to: 0 };
+  let drawn = { from: 0, to: 0, above: 0, below: 0 };
   const draw = keepChildren(body, keyOf, createRow);
 
   /** @returns {import("../shell/elements.js").Part<T>} */
@@ -101,20 +101,16 @@ export function createTable({ caption, columns, keyOf, open }) {
 
   function drawWindow() {
     const isCards = getComputedStyle(body).display !== "table-row-group"; // on a phone, rows are as high as their text
-    const seen =
-      items.length < WINDOWED_FROM || isCards
-        ? { from: 0, to: items.length, above: 0, below: 0 }
-        : visibleRows({
-            count: items.length,
-            rowHeight: ROW_PX,
-            scrolled: -body.getBoundingClientRect().top + above.height(),
-            height: innerHeight,
-          });
-    drawn = seen;
-    above.update(seen.above);
-    below.update(seen.below);
-    draw(items.slice(seen.from, seen.to));
-    setAttribute(host, "aria-rowcount", seen.to - seen.from < items.length && items.length + 1);
+    const count = items.length;
+    const scrolled = drawn.above - body.getBoundingClientRect().top;
+    drawn =
+      count < WINDOWED_FROM || isCards
+        ? { from: 0, to: count, above: 0, below: 0 }
+        : visibleRows({ count, rowHeight: ROW_PX, scrolled, height: innerHeight });
+    above.update(drawn.above);
+    below.update(drawn.below);
+    draw(items.slice(drawn.from, drawn.to));
+    setAttribute(host, "aria-rowcount", drawn.to - drawn.from < count && count + 1);
   }
 
   let waits = false;
@@ -207,19 +203,15 @@ export const agesColumn = (app, name, label, at, words) => ({
   },
 });
 
-/** The room of rows that are not drawn. */
+/** The room of rows that are not drawn. @returns {import("../shell/elements.js").Part<number>} */
 function createSpace() {
-  const row = element("tr", {}, element("td", {}));
-  const host = element("tbody", { class: "space", "aria-hidden": "true", hidden: true }, row);
-  let height = 0;
+  const row = element("tr", {}, element("td"));
+  const host = element("tbody", { class: "space", "aria-hidden": "true" }, row);
   return {
     element: host,
-    height: () => height,
-    /** @param {number} next */
-    update(next) {
-      height = next;
-      host.hidden = !next;
-      row.style.height = `${next}px`;
+    update(height) {
+      host.hidden = !height;
+      row.style.height = `${height}px`;
     },
   };
 }

@@ -11,7 +11,6 @@ import { plural, timeOfDay } from "./words.js";
  * @property {"dot" | "person" | "now"} kind  a diamond is what a person did
  * @property {string} node  the node that made it, or ""
  * @property {string} words  what happened there, after "@24 ", the node as its first word: "outline completed"
- * @property {boolean} left  the run went back to before it
  */
 
 /** As many are drawn at a time. */
@@ -39,15 +38,14 @@ const OF_PEOPLE = ["RunForked", "StateEdited", "NodeSkipped", "QuestionAnswered"
 export const stopsOf = (checkpoints, end) => [
   ...checkpoints
     .filter((one) => one.seq < end.seq)
-    .map(({ seq, at, kind, node, current }) => ({
+    .map(({ seq, at, kind, node }) => ({
       seq,
       at,
       kind: /** @type {Stop["kind"]} */ (OF_PEOPLE.includes(kind) ? "person" : "dot"),
       node: node ?? "",
       words: `${node ? `${node} ` : ""}${WORDS[kind] ?? kind}`,
-      left: !current,
     })),
-  { ...end, kind: "now", node: "", words: "now", left: false },
+  { ...end, kind: "now", node: "", words: "now" },
 ];
 
 /**

@@ -1,22 +1,33 @@
 // The filters of the Runs screen: how they are sent, how they read as words, and whether a row meets them. They are in the
 // fragment, so a link shows the same runs elsewhere.
 
+import { withQuery } from "./fragments.js";
+
 /**
  * @typedef {import("../shapes.js").Row} Row
  * @typedef {import("./fragments.js").Query} Query
  * @typedef {{ name: string, value: string, words: string }} FilterWord  one value of a filter, which can be taken off
  */
 
-/** The choices of "Started": how they are in the fragment, in seconds, and in words. */
-export const SINCE = /** @type {const} */ ([
-  ["15min", 900, "in the last 15 minutes"],
-  ["1h", 3600, "in the last hour"],
-  ["1d", 86400, "in the last day"],
-  ["7d", 604800, "in the last 7 days"],
-  ["30d", 2592000, "in the last 30 days"],
-]);
+/** The choices of "Started": as in the fragment -> seconds, and words. @type {Record<string, [seconds: number, words: string]>} */
+export const SINCE = {
+  "15min": [900, "last 15 minutes"],
+  "1h": [3600, "last hour"],
+  "1d": [86400, "last day"],
+  "7d": [604800, "last 7 days"],
+  "30d": [2592000, "last 30 days"],
+};
 
-const NAMES = ["status", "attention", "flow", "label", "queue", "since", "find"];
+/** Filter -> a value of it as words, in the order in which the screen has them. @type {Record<string, (value: string) => string>} */
+const FILTER_WORDS = {
+  status: (value) => value,
+  attention: () => "need attention",
+  flow: (value) => `flow ${value}`,
+  label: (value) => value,
+  queue: (value) => `queue ${value}`,
+  since: (value) => `started in the ${SINCE[value]?.[1] ?? value}`,
+  find: (value) => `id begins with ${value}`,
+};
 
 /**
  * The parameters of `GET runs` and `GET live` for the filters of a fragment. Anything else in the fragment is not a filter.
@@ -25,13 +36,15 @@ const NAMES = ["status", "attention", "flow", "label", "queue", "since", "find"]
  * @returns {Query}
  */
 export function filterParameters(query, now) {
-  const { since, find, ...rest } = Object.fromEntries(NAMES.filter((name) => query[name]).map((name) => [name, query[name]]));
-  const seconds = SINCE.find(([name]) => name === since?.[0])?.[1];
+  const { since, find, ...rest } = Object.fromEntries(
+    Object.entries(query).filter(([name]) => Object.hasOwn(FILTER_WORDS, name)),
+  );
+  const seconds = SINCE[since?.[0]]?.[0];
   return {
     ...rest,
-    ...(find ? { prefix: find.slice(0, 1) } : {}),
+    ...(find && { prefix: find.slice(0, 1) }),
     // Rounded, so that the same view asks the same question for a while, and the server may share its answer.
-    ...(seconds ? { since: [String(Math.floor((now - seconds) / 60) * 60)] } : {}),
+    ...(seconds && { since: [String(Math.floor((now - seconds) / 60) * 60)] }),
   };
 }
 
@@ -40,26 +53,10 @@ export function filterParameters(query, now) {
  * @param {Query} query
  * @returns {FilterWord[]}
  */
-export function filterWords(query) {
-  return NAMES.flatMap((name) => (query[name] ?? []).map((value) => ({ name, value, words: inWords(name, value) })));
-}
-
-/** @param {string} name @param {string} value */
-function inWords(name, value) {
-  switch (name) {
-    case "attention":
-      return "need attention";
-    case "flow":
-    case "queue":
-      return `${name} ${value}`;
-    case "since":
-      return `started ${SINCE.find(([one]) => one === value)?.[2] ?? value}`;
-    case "find":
-      return `id begins with ${value}`;
-    default:
-      return value;
-  }
-}
+export const filterWords = (query) =>
+  Object.entries(FILTER_WORDS).flatMap(([name, words]) =>
+    (query[name] ?? []).map((value) => ({ name, value, words: words(value) })),
+  );
 
 /**
  * The query without one value of a filter.
@@ -69,8 +66,7 @@ function inWords(name, value) {
  */
 export function withoutFilter(query, { name, value }) {
   const left = (query[name] ?? []).filter((one) => one !== value);
-  const rest = Object.fromEntries(Object.entries(query).filter(([one]) => one !== name));
-  return left.length ? { ...rest, [name]: left } : rest;
+  return withQuery({ screen: "runs", query }, { [name]: left }).query;
 }
 
 /**
@@ -81,7 +77,7 @@ export function withoutFilter(query, { name, value }) {
  */
 export function meetsFilters(row, query, now) {
   const { status, flow, label, queue, since, attention, find } = query;
-  const seconds = SINCE.find(([name]) => name === since?.[0])?.[1] ?? Infinity;
+  const seconds = SINCE[since?.[0] ?? ""]?.[0] ?? Infinity;
   return (
     (!status || status.includes(row.status)) &&
     (!flow || flow.includes(row.flow)) &&

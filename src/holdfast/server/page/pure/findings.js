@@ -5,26 +5,22 @@ import { plural } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").Finding} Finding
+ * @typedef {import("./glyphs.js").GlyphName} GlyphName
+ * @typedef {import("./statuses.js").Tone} Tone
  * @typedef {{ problems: Finding[], waits: Finding[], store: Finding[] }} Findings
  */
 
 const WAITS = new Set(["question", "signal", "paused"]);
 
-/**
- * Kind of a finding -> how it looks, where that is not the look of a status.
- * @type {Record<string, import("./statuses.js").Look>}
- */
+/** Kind of a finding -> glyph and tone, where these are not those of a status. @type {Record<string, [GlyphName, Tone]>} */
 const OWN = {
-  question: { ...LOOKS.asks, word: "question" },
-  signal: { ...LOOKS.waiting, word: "signal" },
-  answered: { word: "answered", glyph: "pending", tone: "ask" },
-  "flow changed": { word: "flow changed", glyph: "warning", tone: "fail" },
-  "flow unknown": { word: "flow unknown", glyph: "warning", tone: "ask" },
-  "queue full": { word: "queue full", glyph: "warning", tone: "ask" },
-  "no worker": { word: "no worker", glyph: "pending", tone: "ask" },
-  due: { word: "due", glyph: "waiting", tone: "ask" },
-  quarantined: { word: "quarantined", glyph: "failed", tone: "fail" },
-  store: { word: "store", glyph: "warning", tone: "fail" },
+  question: ["asks", "ask"],
+  signal: ["waiting", "rest"],
+  answered: ["pending", "ask"],
+  "flow changed": ["warning", "fail"],
+  "no worker": ["pending", "ask"],
+  due: ["waiting", "ask"],
+  quarantined: ["failed", "fail"],
 };
 
 /**
@@ -52,8 +48,10 @@ export const checksOf = (checks, found) => [
 ];
 
 /** @param {Finding} finding @returns {import("./statuses.js").Look} */
-export const lookOfFinding = (finding) =>
-  OWN[finding.kind] ?? LOOKS[finding.kind] ?? { word: finding.kind, glyph: "warning", tone: "ask" };
+export function lookOfFinding({ kind }) {
+  const [glyph, tone] = OWN[kind] ?? ["warning", "ask"];
+  return (!OWN[kind] && LOOKS[kind]) || { word: kind, glyph, tone };
+}
 
 /**
  * The findings in one sentence.

@@ -23,8 +23,7 @@ const TOKEN = /^#token=([A-Za-z0-9._~-]+)$/;
  * @returns {Place}
  */
 export function parseFragment(fragment) {
-  const text = fragment.replace(/^#/, "");
-  const [path, , rest] = cut(text, "?");
+  const [path, rest] = fragment.replace(/^#/, "").split(/\?(.*)/s);
   const [, screen, run, ...more] = path.split("/");
   const query = parseQuery(rest);
   if (!path || path === "/") return { screen: "runs", query };
@@ -96,15 +95,6 @@ function parseQuery(text) {
     if (value) (query[name] ??= []).push(value);
   }
   return query;
-}
-
-/**
- * @param {string} text
- * @param {string} mark
- */
-function cut(text, mark) {
-  const at = text.indexOf(mark);
-  return at < 0 ? [text, "", ""] : [text.slice(0, at), mark, text.slice(at + mark.length)];
 }
 
 /** @param {string} text  percent-encoded, by whoever made the link */

@@ -30,11 +30,8 @@ export const isButton = ({ kind }) => kind !== "start" && kind !== "end";
 
 const CORNER = 8;
 
-/**
- * The path of a line, with round corners.
- * @param {Point[]} points
- */
-export function linePath(points) {
+/** The path of a line, with round corners. @param {{ points: Point[] }} line */
+export function linePath({ points }) {
   const corners = points.slice(1, -1).map((here, at) => {
     const [before, after] = [points[at], points[at + 2]];
     const reach = Math.min(CORNER, length(before, here) / 2, length(here, after) / 2);
@@ -43,18 +40,15 @@ export function linePath(points) {
   return `M${points[0].join(" ")}${corners.join("")}L${points[points.length - 1].join(" ")}`;
 }
 
-/**
- * The path of the arrowhead at the end of a line.
- * @param {Point[]} points
- */
-export function headPath(points) {
+/** The path of the arrowhead at the end of a line. @param {{ points: Point[] }} line */
+export function headPath({ points }) {
   const [[fromX, fromY], [x, y]] = points.slice(-2);
   const [across, down] = [4 * Math.sign(x - fromX), 4 * Math.sign(y - fromY)];
   return `M${x - across + down} ${y - down - across}L${x} ${y}L${x - across - down} ${y - down + across}`;
 }
 
 /**
- * START and END as circles, and the diamond of a branch; null for any other box.
+ * START and END as circles, and the diamond of a branch; nothing for any other box.
  * @param {Box} box
  */
 export function signPath(box) {
@@ -62,7 +56,7 @@ export function signPath(box) {
   if (diamond) return `M${diamond[0]} ${diamond[1] - 6}l6 6-6 6-6-6z`;
   /** @param {number} r */
   const circle = (r) => `M${x + w / 2 - r} ${y + w / 2}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0-${2 * r} 0`;
-  return isButton(box) ? null : circle(w / 2 - 1) + (kind === "end" ? circle(1) : "");
+  return isButton(box) ? "" : circle(w / 2 - 1) + (kind === "end" ? circle(1) : "");
 }
 
 /** @param {Point} a @param {Point} b */

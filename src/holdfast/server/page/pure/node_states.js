@@ -8,19 +8,19 @@
  * @typedef {{ seq: number, nodes: Record<string, NodeMark>, stale: boolean }} NodeStates
  */
 
-/** Kind of event -> what its node is after it. @type {Record<string, Partial<NodeMark>>} */
-const AFTER = {
-  NodeScheduled: { status: "pending" },
-  NodeStarted: { status: "running" },
-  NodeCompleted: { status: "completed" },
-  NodeFailed: { status: "failed" },
-  NodeInterrupted: { status: "interrupted" },
-  NodeSkipped: { status: "skipped" },
-  NodeWaiting: { status: "waiting" },
-  QuestionAsked: { status: "waiting", waits_for: "question" },
-  SignalAwaited: { status: "waiting", waits_for: "signal" },
-  TimerSet: { status: "waiting", waits_for: "timer" },
+/** Kind of event -> the status of its node after it. @type {Record<string, string>} */
+const STATUS_AFTER = {
+  NodeScheduled: "pending",
+  NodeStarted: "running",
+  NodeCompleted: "completed",
+  NodeFailed: "failed",
+  NodeInterrupted: "interrupted",
+  NodeSkipped: "skipped",
+  NodeWaiting: "waiting",
 };
+
+/** Kind of event -> what its node waits for after it. @type {Record<string, NodeMark["waits_for"]>} */
+const WAITS_AFTER = { QuestionAsked: "question", SignalAwaited: "signal", TimerSet: "timer" };
 
 /** Kinds that change no node. Any other kind changes several, or counts that the picture shows: it is then read anew. */
 const QUIET = new Set(["NodeStreamed", "NodeCheckpointed", "StepCompleted", "CostIncurred", "RequestRefused", "StateEdited"]);
@@ -35,23 +35,23 @@ export function applyEvent(states, event) {
   if (event.seq > states.seq + 1) return { ...states, seq: event.seq, stale: true }; // an event is missing
   const next = { ...states, seq: event.seq };
   if (QUIET.has(event.kind)) return next;
-  const after = AFTER[event.kind];
-  if (!event.node || !after) return { ...next, stale: true };
+  const waits = WAITS_AFTER[event.kind] ?? null;
+  const status = waits ? "waiting" : STATUS_AFTER[event.kind];
+  if (!event.node || !status) return { ...next, stale: true };
   const was = states.nodes[event.node];
   const retry = event.kind === "NodeFailed" ? event.body?.retry_at : null;
   /** @type {NodeMark} */
   const mark = {
     ...was,
-    status: "pending",
+    status,
     crashed: false,
     iteration: event.iteration ?? was?.iteration ?? 1,
     execution: event.execution ?? was?.execution ?? 1,
     attempt: event.attempt ?? was?.attempt ?? 1,
-    waits_for: null,
+    waits_for: waits,
     until: null,
-    ...after,
-    ...(typeof retry === "number" ? { status: "waiting", waits_for: "retry", until: retry } : {}),
-    ...(event.kind === "NodeStarted" ? { started_at: event.at, ended_at: null } : {}),
+    ...(typeof retry === "number" && { status: "waiting", waits_for: "retry", until: retry }),
+    ...(status === "running" && { started_at: event.at, ended_at: null }),
   };
   return { ...next, nodes: { ...states.nodes, [event.node]: mark } };
 }

@@ -1,19 +1,23 @@
 // Previews: what a verb would do, as rows for a reader; what has to be decided before it may be done; and what is sent then.
 
-import { equal } from "./differences.js";
+import { controlFor, faultsOf, readTyped } from "./schemas.js";
 
 /**
  * @typedef {import("../shapes.js").Preview} Preview
  * @typedef {import("../shapes.js").PreviewNode} PreviewNode
+ * @typedef {import("./glyphs.js").GlyphName} GlyphName
+ * @typedef {import("./statuses.js").Tone} Tone
  *
  * @typedef {object} PreviewRow
- * @property {string} key
- * @property {import("./glyphs.js").GlyphName} glyph
- * @property {import("./statuses.js").Tone} tone
+ * @property {GlyphName} glyph
+ * @property {Tone} tone
  * @property {string} words
- * @property {number} count
- * @property {PreviewNode[]} nodes
- * @property {string[]} sentences  in place of nodes
+ * @property {PreviewItem[]} items
+ *
+ * @typedef {object} PreviewItem  a node with its iterations ("write", "write 2", "write 1–3"), or a sentence
+ * @property {string} words
+ * @property {string} [node]
+ * @property {boolean} [once]  the node is not idempotent
  *
  * @typedef {object} Decision  what a reader has chosen after looking at a preview
  * @property {string} reason
@@ -34,55 +38,40 @@ export const PLAIN = {
 };
 
 /**
- * The preview of a verb that the server has none of.
- * @param {string} run
- * @param {string} verb
- * @returns {Preview}
+ * @typedef {"confirm" | "rerun" | "asks" | "skips" | "stops" | "kept" | "closes" | "unknown"} PreviewList
  */
-export const plainPreview = (run, verb) => ({
-  ...{
-    run_id: run,
-    verb,
-    at: null,
-    refused: null,
-    error: null,
-    command: verb === "pause" ? `holdfast pause ${run}` : null,
-    digest: "",
-  },
-  ...{ kept: [], rerun: [], confirm: [], asks: [], skips: [], stops: [], closes: [], remedies: [], unknown: [] },
-});
+
+/**
+ * The lists of a preview, in the order of its rows; then what a node that has come into one is said to do now.
+ * @type {[list: PreviewList, glyph: GlyphName, tone: Tone, words: string, now: string][]}
+ */
+const CONSEQUENCES = [
+  ["confirm", "warning", "ask", "Not idempotent", "has to be confirmed now"],
+  ["rerun", "retry", "accent", "Run again", "runs again now"],
+  ["asks", "asks", "ask", "Asked about first", "is asked about now"],
+  ["skips", "skipped", "rest", "Skipped", "is skipped now"],
+  ["stops", "interrupted", "rest", "Stop", "stops now"],
+  ["kept", "kept", "done", "Kept", "is kept now"],
+  ["closes", "asks", "ask", "Questions close", "closes now"],
+  ["unknown", "warning", "ask", "Not known here", "is not known now"],
+];
 
 /**
  * The rows of a preview; empty ones are left out. The nodes that have to be confirmed come apart from these, first.
  * @param {Preview} preview
  * @returns {PreviewRow[]}
  */
-export function previewRows(preview) {
-  /**
-   * @param {string} key
-   * @param {PreviewRow["glyph"]} glyph
-   * @param {PreviewRow["tone"]} tone
-   * @param {string} words
-   * @param {PreviewNode[]} nodes
-   * @returns {PreviewRow}
-   */
-  const row = (key, glyph, tone, words, nodes) => ({ key, glyph, tone, words, count: nodes.length, nodes, sentences: [] });
-  const rows = [
-    row("rerun", "retry", "accent", "Run again", preview.rerun),
-    row("asks", "asks", "ask", "Asked about first", preview.asks),
-    row("skips", "skipped", "rest", "Skipped", preview.skips),
-    row("stops", "interrupted", "rest", "Stop", preview.stops),
-    row("kept", "kept", "done", "Kept", preview.kept),
-    {
-      ...row("closes", "asks", "ask", "Questions close", []),
-      count: preview.closes.length,
-      sentences: preview.closes.map((question) => question.text),
-    },
-    { ...row("unknown", "warning", "ask", "Not known here", []), count: preview.unknown.length, sentences: preview.unknown },
-  ];
-  const plain = PLAIN[preview.verb];
-  if (plain) rows.push({ ...row("plain", "play", "accent", "Effect", []), count: 1, sentences: [plain] });
-  return rows.filter((one) => one.count > 0);
+export const previewRows = (preview) =>
+  CONSEQUENCES.slice(1)
+    .map(([list, glyph, tone, words]) => ({ glyph, tone, words, items: preview[list].map(itemOf) }))
+    .filter(({ items }) => items.length);
+
+/** A node, question or sentence of a preview. @param {PreviewNode | { text: string } | string} one @returns {PreviewItem} */
+function itemOf(one) {
+  if (typeof one === "string") return { words: one };
+  if ("text" in one) return { words: one.text };
+  const { node, first, last, idempotent } = one;
+  return { node, words: last === 1 ? node : `${node} ${first === last ? last : `${first}–${last}`}`, once: !idempotent };
 }
 
 /**
@@ -91,7 +80,7 @@ export function previewRows(preview) {
  * @param {Decision} decision
  */
 export function whyOff(preview, { ticked, faulty }) {
-  if (faulty) return "The state is not valid";
+  if (faulty) return "The JSON is not valid";
   if (!preview) return "";
   const open = preview.verb === "fork" ? [] : preview.confirm.filter((one) => !ticked.has(one.node));
   if (open.length) return open.length === 1 ? "Needs the tick above" : `Needs ${open.length} ticks above`;
@@ -117,32 +106,21 @@ export function bodyOf(preview, options, { reason, ticked, repeat, edit }) {
 }
 
 /**
- * The options for another verb at the same place: a run can be resumed or forked there.
- * @param {Record<string, unknown>} options
- */
-export const placeOptions = ({ checkpoint }) => ({ checkpoint });
-
-/**
  * The fields that a reader has changed in a state that was shown as JSON, or what is wrong, by path.
  * @param {Record<string, unknown>} before  the state as it was shown
  * @param {string} text
  * @returns {{ edit: Record<string, unknown> | null } | { faults: import("./schemas.js").Fault[] }}
  */
 export function editOf(before, text) {
-  /** @type {unknown} */
-  let after;
-  try {
-    after = JSON.parse(text.trim() || "{}");
-  } catch (fault) {
-    return { faults: [{ path: [], message: `Not valid JSON: ${/** @type {Error} */ (fault).message}` }] };
-  }
-  if (typeof after !== "object" || after === null || Array.isArray(after))
-    return { faults: [{ path: [], message: "Must be an object: field and value" }] };
-  const given = /** @type {Record<string, unknown>} */ (after);
-  const gone = Object.keys(before).filter((name) => !Object.hasOwn(given, name));
-  const message = "A field cannot be taken away; set it to null";
-  if (gone.length) return { faults: gone.map((name) => ({ path: [name], message })) };
-  const changed = Object.entries(given).filter(([name, value]) => !Object.hasOwn(before, name) || !equal(before[name], value));
+  const control = controlFor({ type: "object" });
+  const after = /** @type {Record<string, unknown>} */ (readTyped(control, text) ?? {});
+  const faults = faultsOf(control, after);
+  if (faults.length) return { faults };
+  const gone = Object.keys(before).filter((name) => !Object.hasOwn(after, name));
+  if (gone.length)
+    return { faults: gone.map((name) => ({ path: [name], message: "A field cannot be taken away; set it to null" })) };
+  const isSame = (/** @type {string} */ name) => JSON.stringify(before[name]) === JSON.stringify(after[name]);
+  const changed = Object.entries(after).filter(([name]) => !Object.hasOwn(before, name) || !isSame(name));
   return { edit: changed.length ? Object.fromEntries(changed) : null };
 }
 
@@ -152,26 +130,18 @@ export function editOf(before, text) {
  * @param {Preview} after
  */
 export function whatChanged(before, after) {
-  const names = (/** @type {PreviewNode[]} */ nodes) => new Set(nodes.map((one) => one.node));
-  /** @type {[keyof Preview & ("kept" | "rerun" | "confirm"), string][]} */
-  const lists = [
-    ["kept", "is kept now"],
-    ["rerun", "runs again now"],
-    ["confirm", "has to be confirmed now"],
-  ];
-  const found = lists.flatMap(([list, words]) => {
-    const known = names(before[list]);
-    return [...names(after[list])].filter((node) => !known.has(node)).map((node) => `${node} ${words}`);
-  });
-  if (after.refused && after.refused !== before.refused && !after.confirm.length) found.push(after.refused);
-  return found.length ? `${found.slice(0, 3).join(", ")}${found.length > 3 ? ` and ${found.length - 3} more` : ""}.` : "";
-}
-
-/**
- * A node of a preview with its iterations: "write", "write 2", "write 1–3".
- * @param {PreviewNode} node
- */
-export function nodeWords({ node, first, last }) {
-  if (last === 1) return node;
-  return `${node} ${first === last ? last : `${first}–${last}`}`;
+  const entriesOf = (/** @type {Preview} */ preview) =>
+    CONSEQUENCES.flatMap(([list, , , words, now]) =>
+      preview[list].map(itemOf).map((item) => ({ name: item.node ?? `“${item.words}”`, words, now })),
+    );
+  const [was, is] = [entriesOf(before), entriesOf(after)];
+  const come = is.filter(({ name, now }) => !was.some((one) => one.name === name && one.now === now));
+  const gone = was.filter(({ name }) => !is.some((one) => one.name === name));
+  const found = new Set([
+    ...come.map(({ name, now }) => `${name} ${now}`),
+    ...gone.map(({ name, words }) => `${name} is no longer in “${words}”`),
+  ]);
+  if (after.refused && after.refused !== before.refused && !after.confirm.length) found.add(after.refused);
+  const more = found.size > 3 ? ` and ${found.size - 3} more` : "";
+  return found.size ? `${[...found].slice(0, 3).join(", ")}${more}.` : "";
 }

@@ -1,7 +1,7 @@
 // Questions: their order, the schema of their answer, what follows, and what became of one that was answered elsewhere.
 
 import { LOOKS } from "./statuses.js";
-import { age, instant } from "./words.js";
+import { agoWords, instant } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").AskedQuestion} Asked
@@ -20,13 +20,10 @@ export const keyOfAsked = (asked) => `${asked.run_id} ${asked.question.key}`;
  * Soonest deadline first, then oldest.
  * @param {Asked[]} all
  */
-export const orderQuestions = (all) =>
-  [...all].sort((one, other) => {
-    const [a, b] = [one.question, other.question];
-    return (a.until ?? Infinity) === (b.until ?? Infinity)
-      ? a.asked_at - b.asked_at
-      : (a.until ?? Infinity) - (b.until ?? Infinity);
-  });
+export const orderQuestions = (all) => {
+  const due = (/** @type {Asked} */ { question }) => question.until ?? Infinity;
+  return [...all].sort((one, other) => due(one) - due(other) || one.question.asked_at - other.question.asked_at);
+};
 
 /**
  * What is open now, without moving a row that a reader sees: new questions wait, closed ones stay where they are.
@@ -56,6 +53,9 @@ export const reorder = (list) =>
 /** Whether the engine asks what to do with a node that may have had its effect. @param {Question} question */
 export const isAboutCrash = ({ about = "interrupt" }) => about === "interrupt" || about === "repeat";
 
+/** The text, in which the engine quotes the name of the node. @param {Question} question */
+export const questionWords = ({ text, node }) => text.replace(`'${node}'`, node);
+
 /** @param {Question} question @returns {import("./statuses.js").Look} */
 export const lookOfQuestion = (question) => (isAboutCrash(question) ? LOOKS.crashed : LOOKS.asks);
 
@@ -64,10 +64,7 @@ export const lookOfQuestion = (question) => (isAboutCrash(question) ? LOOKS.cras
  * @param {Question} question
  * @returns {Record<string, any>}
  */
-export function schemaOf({ answer_schema, options }) {
-  if (options.length) return { enum: options };
-  return answer_schema ?? {};
-}
+export const schemaOf = ({ answer_schema, options }) => (options.length ? { enum: options } : (answer_schema ?? {}));
 
 /**
  * When the question wants an answer: "until 16:00:00", "asked 3 min ago".
@@ -76,8 +73,7 @@ export function schemaOf({ answer_schema, options }) {
  */
 export function whenWords({ until, asked_at }, now) {
   if (until) return until > now ? `until ${instant(until, now)}` : "time is up";
-  const ago = age(now - asked_at);
-  return ago === "now" ? "asked now" : `asked ${ago} ago`;
+  return `asked ${agoWords(now - asked_at)}`;
 }
 
 /**
@@ -87,7 +83,7 @@ export function whenWords({ until, asked_at }, now) {
  */
 export function closingWords({ how, by, at, answer, reason }, now) {
   const when = at === null ? "" : ` at ${instant(at, now)}`;
-  if (how === "timed out") return `No answer came in time${when && `; the time was up${when}`}.`;
+  if (how === "timed out") return "No answer came in time.";
   if (how === "withdrawn") return "The question was withdrawn: its node or the run ended, or was resumed from before it.";
   const value = typeof answer === "string" ? `“${answer}”` : JSON.stringify(answer);
   const why = reason ? ` Reason: “${reason}”.` : "";
@@ -100,14 +96,11 @@ export function closingWords({ how, by, at, answer, reason }, now) {
  * @returns {{ answers: string[], words: string, once: string[] }[]}
  */
 export function consequences(outcomes) {
-  /** @type {Map<string, { answers: string[], words: string, once: string[] }>} */
-  const found = new Map();
-  for (const { answer, words, once } of outcomes) {
-    const row = found.get(words) ?? { answers: [], words, once };
-    if (answer !== null) row.answers.push(answer);
-    found.set(words, row);
-  }
-  return [...found.values()].map((row) => (row.answers.length === outcomes.length ? { ...row, answers: [] } : row));
+  return [...new Set(outcomes.map(({ words }) => words))].map((words) => {
+    const same = outcomes.filter((one) => one.words === words);
+    const answers = same.length === outcomes.length ? [] : same.flatMap(({ answer }) => answer ?? []);
+    return { answers, words, once: same[0].once };
+  });
 }
 
 /**
@@ -123,17 +116,15 @@ export const answerBody = ({ key }, { answer, update, reason }) => ({
 });
 
 /**
- * The command that gives the same answer; "" if it would need the file of the flow, which the page does not know.
+ * The command that gives the same answer.
  * @param {string} program  as the server calls it
  * @param {string} run
  * @param {ReturnType<typeof answerBody>} body
  */
-export function answerCommand(program, run, { question, answer, update, reason }) {
-  if (answer === undefined || update !== undefined) return "";
+export function answerCommand(program, run, { question, answer, reason }) {
   const value = typeof answer === "string" && !isJson(answer) ? answer : JSON.stringify(answer);
   const why = reason ? ["--reason", reason] : [];
-  const words = [run, question, ...why, ...(value.startsWith("-") ? ["--"] : []), value];
-  return `${program} answer ${words.map(quote).join(" ")}`;
+  return `${program} answer ${[run, question, ...why, ...(value.startsWith("-") ? ["--"] : []), value].map(quote).join(" ")}`;
 }
 
 /** @param {string} text */

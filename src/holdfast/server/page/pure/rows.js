@@ -56,6 +56,12 @@ export function receiveRow(list, row, matches) {
  */
 export const releaseFresh = (list) => ({ ...list, rows: [...list.fresh, ...list.rows], fresh: [] });
 
+/** The row of a run that the store has no more: it stays where it is, and says so. @param {Row} row @returns {any} */
+export const deletedRow = (row) => ({
+  ...row,
+  ...{ status: "deleted", reason: "Deleted from the store", remedy: null, crashed: false, needs_attention: false },
+});
+
 /**
  * @param {Row} before
  * @param {Row} after

@@ -17,13 +17,38 @@
  * @property {boolean} nullable
  * @property {unknown} [preset]  the default
  * @property {unknown[]} options  of cards and select
- * @property {boolean} integer
  * @property {Control[]} controls  of a group, or of each row
  * @property {Schema} schema  without references
  */
 
 const CARDS_MAX = 4;
 const LINE_MAX = 80;
+
+/** What a reader typed that cannot even be read as a value. */
+export class Unreadable extends Error {}
+
+/** Keyword -> whether a number, or the length of a text or list, keeps to it, and what it demands in words.
+ * @type {Record<string, [keeps: (size: number, limit: number) => boolean, words: string, unit?: string]>} */
+const LIMITS = {
+  minimum: [(size, limit) => size >= limit, "At least "],
+  exclusiveMinimum: [(size, limit) => size > limit, "More than "],
+  maximum: [(size, limit) => size <= limit, "At most "],
+  exclusiveMaximum: [(size, limit) => size < limit, "Less than "],
+  multipleOf: [(size, limit) => size % limit === 0, "A multiple of "],
+  minLength: [(size, limit) => size >= limit, "At least ", " characters"],
+  maxLength: [(size, limit) => size <= limit, "Up to ", " characters"],
+  minItems: [(size, limit) => size >= limit, "At least "],
+  maxItems: [(size, limit) => size <= limit, "At most "],
+};
+
+/** The limits that a schema has, and what they demand. @param {Schema} schema */
+const limitsOf = (schema) =>
+  Object.entries(LIMITS)
+    .filter(([keyword]) => keyword in schema)
+    .map(([keyword, [keeps, words, unit = ""]]) => ({
+      keeps: (/** @type {number} */ size) => keeps(size, schema[keyword]),
+      words: `${words}${schema[keyword]}${unit}`,
+    }));
 
 /**
  * The control for a schema.
@@ -34,57 +59,39 @@ const LINE_MAX = 80;
 export function controlFor(schema, { name = "", required = true, root = schema } = {}) {
   const { plain, nullable } = resolve(schema, root);
   const options = plain.enum ?? (plain.const === undefined ? plain.anyOf?.map(constOf) : [plain.const]) ?? [];
-  const known = options.every((/** @type {unknown} */ one) => one !== undefined) ? options : [];
-  const kind = kindOf(plain, known, root);
-  const inner = kind === "rows" ? resolve(plain.items, root).plain : plain;
+  const known = options.includes(undefined) ? [] : options;
+  const inner = plain.type === "array" ? resolve(plain.items, root).plain : plain;
+  const kind = kindOf(plain, known, inner);
   return {
     kind,
     name,
-    label: plain.title && name && plain.title !== name ? plain.title : words(name),
+    label: plain.title && name && plain.title !== name ? plain.title : labelOf(name),
     help: helpFor(plain, required),
     required,
     nullable,
-    ...("default" in schema || "default" in plain ? { preset: schema.default ?? plain.default } : {}),
+    ...("default" in plain ? { preset: plain.default } : {}),
     options: known,
-    integer: plain.type === "integer",
-    controls: kind === "group" || kind === "rows" ? controlsOf(inner, root) : [],
+    controls: Object.entries(inner.properties ?? {}).map(([one, of]) =>
+      controlFor(of, { name: one, required: Boolean(inner.required?.includes(one)), root }),
+    ),
     schema: plain,
   };
 }
 
-/**
- * @param {Schema} schema
- * @param {Schema} root
- */
-function controlsOf(schema, root) {
-  return Object.entries(schema.properties ?? {}).map(([name, of]) =>
-    controlFor(/** @type {Schema} */ (of), { name, required: (schema.required ?? []).includes(name), root }),
-  );
-}
+/** @type {Record<string, ControlKind>} */
+const KINDS = { boolean: "checkbox", integer: "number", number: "number", string: "line" };
 
 /**
  * @param {Schema} schema
  * @param {unknown[]} options
- * @param {Schema} root
+ * @param {Schema} inner  of a list: what is in it
  * @returns {ControlKind}
  */
-function kindOf(schema, options, root) {
+function kindOf({ type, maxLength }, options, inner) {
   if (options.length) return options.length <= CARDS_MAX ? "cards" : "select";
-  switch (schema.type) {
-    case "boolean":
-      return "checkbox";
-    case "integer":
-    case "number":
-      return "number";
-    case "string":
-      return (schema.maxLength ?? 0) > LINE_MAX ? "area" : "line";
-    case "object":
-      return schema.properties ? "group" : "json";
-    case "array":
-      return schema.items && resolve(schema.items, root).plain.properties ? "rows" : "json";
-    default:
-      return "json";
-  }
+  if (type === "string" && maxLength > LINE_MAX) return "area";
+  if (inner.properties) return type === "array" ? "rows" : "group";
+  return KINDS[type] ?? "json";
 }
 
 /**
@@ -97,17 +104,17 @@ function resolve(schema, root) {
   let plain = schema ?? {};
   let nullable = false;
   for (let depth = 0; depth < 10; depth += 1) {
-    const choices = plain.anyOf ?? plain.oneOf;
+    const { $ref, anyOf, oneOf, allOf, ...rest } = plain;
+    const choices = anyOf ?? oneOf ?? allOf;
     const others = choices?.filter((/** @type {Schema} */ one) => one.type !== "null");
-    if (typeof plain.$ref === "string") plain = { ...lookUp(plain.$ref, root), ...without(plain, "$ref") };
-    else if (others && others.length < choices.length) {
-      nullable = true;
-      plain = others.length === 1 ? { ...others[0], ...without(plain, "anyOf", "oneOf") } : { ...plain, anyOf: others };
-    } else if (plain.allOf?.length === 1) plain = { ...plain.allOf[0], ...without(plain, "allOf") };
-    else break;
+    if ($ref) plain = { ...lookUp($ref, root), ...rest };
+    else if (others?.length === 1) plain = { ...others[0], ...rest };
+    else if (others && !allOf) plain = { ...rest, anyOf: others };
+    nullable ||= others?.length < choices?.length;
+    if (!$ref && others?.length !== 1) break;
   }
-  if (Array.isArray(plain.type) && plain.type.includes("null")) {
-    nullable = true;
+  if (Array.isArray(plain.type)) {
+    nullable ||= plain.type.includes("null");
     plain = { ...plain, type: plain.type.find((/** @type {string} */ one) => one !== "null") };
   }
   return { plain, nullable };
@@ -117,126 +124,86 @@ function resolve(schema, root) {
 function lookUp(reference, root) {
   /** @type {any} */
   let found = root;
-  for (const part of reference.replace(/^#\/?/, "").split("/")) found = found?.[part.replace(/~1/g, "/").replace(/~0/g, "~")];
+  for (const part of reference.split("/").slice(1)) found = found?.[part.replaceAll("~1", "/").replaceAll("~0", "~")];
   return found ?? {};
 }
-
-/** @param {Schema} schema @param {...string} names */
-const without = (schema, ...names) => Object.fromEntries(Object.entries(schema).filter(([name]) => !names.includes(name)));
 
 /** @param {Schema} schema */
 const constOf = (schema) => schema.const ?? (schema.enum?.length === 1 ? schema.enum[0] : undefined);
 
 /** "amount_in_cents" -> "Amount in cents". @param {string} name */
-const words = (name) => (name.charAt(0).toUpperCase() + name.slice(1)).replaceAll("_", " ");
+const labelOf = (name) => (name.charAt(0).toUpperCase() + name.slice(1)).replaceAll("_", " ");
 
 /** @param {Schema} schema @param {boolean} required */
 function helpFor(schema, required) {
-  if (schema.description) return String(schema.description);
-  if (schema.type === "string" && schema.maxLength) return `Up to ${schema.maxLength} characters`;
-  const { least, most } = boundsOf(schema);
-  if (least !== undefined && most !== undefined) return `${least} to ${most}`;
-  if (most !== undefined) return `At most ${most}`;
-  if (least !== undefined) return `At least ${least}`;
-  if (schema.type === "boolean" && "default" in schema) return `Default: ${schema.default ? "yes" : "no"}`;
-  return required ? "" : "Optional";
+  if (schema.description) return schema.description;
+  const { minimum, maximum, type } = schema;
+  if (minimum !== undefined && maximum !== undefined) return `${minimum} to ${maximum}`;
+  if (type === "boolean" && "default" in schema) return `Default: ${schema.default ? "yes" : "no"}`;
+  const limits = limitsOf(schema).map(({ words }, at) => (at ? words.toLowerCase() : words));
+  return limits.join(", ") || (required ? "" : "Optional");
 }
-
-/** @param {Schema} schema */
-const boundsOf = (schema) => ({
-  least: schema.minimum ?? schema.exclusiveMinimum,
-  most: schema.maximum ?? schema.exclusiveMaximum,
-});
 
 /**
  * What a reader typed into a control, as a value; undefined for a field that was left empty.
  * @param {Control} control
  * @param {string} typed
- * @returns {{ value: unknown } | { message: string }}
+ * @returns {unknown}
  */
-export function readTyped(control, typed) {
-  const text = control.kind === "line" || control.kind === "area" ? typed : typed.trim();
-  if (text === "") return { value: control.nullable && control.required ? null : undefined };
-  if (control.kind === "number") {
-    const value = Number(text);
-    if (!Number.isFinite(value)) return { message: "Not a number" };
-    return control.integer && !Number.isInteger(value) ? { message: "A whole number" } : { value };
-  }
-  if (control.kind !== "json") return { value: text };
+export function readTyped({ kind, schema, nullable, required }, typed) {
+  const text = typed.trim();
+  if (!text) return nullable && required ? null : undefined;
+  if (kind === "number") return Number.isFinite(Number(text)) ? Number(text) : new Unreadable("Not a number");
+  if (kind !== "json") return typed;
   try {
-    return { value: JSON.parse(text) };
+    return JSON.parse(text);
   } catch (fault) {
     // Where any value fits, words are an answer too, unless they begin as JSON does.
-    if (!control.schema.type && !control.schema.anyOf && !/^[{["]/.test(text)) return { value: text };
-    return { message: `Not valid JSON: ${/** @type {Error} */ (fault).message}` };
+    if (!schema.type && !schema.anyOf && !/^[{["]/.test(text)) return text;
+    return new Unreadable(`Not valid JSON: ${/** @type {Error} */ (fault).message}`);
   }
 }
 
 /**
  * What is wrong with a value, by path, in the order of the form; empty if nothing is.
  * @param {Control} control
- * @param {unknown} value
+ * @param {any} value
  * @param {Path} [path]
  * @returns {Fault[]}
  */
 export function faultsOf(control, value, path = []) {
   if (value === undefined) return control.required && !("preset" in control) ? [{ path, message: "Required" }] : [];
   if (value === null && control.nullable) return [];
-  if (control.kind === "group") {
-    const given = /** @type {Record<string, unknown>} */ (isObject(value) ? value : {});
-    return control.controls.flatMap((one) => faultsOf(one, given[one.name], [...path, one.name]));
-  }
-  if (control.kind === "rows" && Array.isArray(value)) {
-    const group = /** @type {Control} */ ({ ...control, kind: "group", required: true });
-    return [...lengthFaults(control.schema, value, path), ...value.flatMap((row, at) => faultsOf(group, row, [...path, at]))];
-  }
   const message = messageFor(control, value);
-  return message ? [{ path, message }] : [];
+  const own = message ? [{ path, message }] : [];
+  const inside = (/** @type {any} */ row, /** @type {Path} */ at) =>
+    control.controls.flatMap((one) => faultsOf(one, row[one.name], [...at, one.name]));
+  if (control.kind === "group") return inside(value, path);
+  if (control.kind !== "rows") return own;
+  return [...own, ...value.flatMap((/** @type {unknown} */ row, /** @type {number} */ at) => inside(row, [...path, at]))];
 }
 
 /** @param {Control} control @param {unknown} value */
-function messageFor({ kind, schema, options, integer }, value) {
-  if (kind === "cards" || kind === "select") {
-    return options.some((one) => JSON.stringify(one) === JSON.stringify(value)) ? "" : "Choose one of these";
-  }
-  if (kind === "checkbox") return typeof value === "boolean" ? "" : "Yes or no";
-  if (kind === "number") return typeof value === "number" ? numberFault(schema, value, integer) : "Not a number";
-  if (kind === "line" || kind === "area") return typeof value === "string" ? textFault(schema, value) : "Not a text";
-  const type = Array.isArray(value) ? "array" : isObject(value) ? "object" : value === null ? "null" : typeof value;
+function messageFor({ schema, options }, value) {
+  if (value instanceof Unreadable) return value.message;
+  if (options.length) return options.some((one) => JSON.stringify(one) === JSON.stringify(value)) ? "" : "Choose one of these";
+  const type = Array.isArray(value) ? "array" : value === null ? "null" : typeof value;
   const wanted = schema.type === "integer" ? "number" : schema.type;
-  return wanted && wanted !== type ? `Must be ${/^[aeiou]/.test(wanted) ? "an" : "a"} ${wanted}` : "";
+  if (wanted && wanted !== type) return `Must be ${/^[aeiou]/.test(wanted) ? "an" : "a"} ${wanted}`;
+  if (schema.type === "integer" && !Number.isInteger(value)) return "A whole number";
+  if (type !== "number" && type !== "string" && type !== "array") return "";
+  // JSON Schema counts code points.
+  const size = type === "number" ? Number(value) : [.../** @type {string} */ (value)].length;
+  const broken = limitsOf(schema).find(({ keeps }) => !keeps(size));
+  if (broken) return broken.words;
+  return type === "string" && !matches(schema.pattern, /** @type {string} */ (value)) ? `Must match ${schema.pattern}` : "";
 }
 
-/** @param {Schema} schema @param {number} value @param {boolean} integer */
-function numberFault(schema, value, integer) {
-  if (integer && !Number.isInteger(value)) return "A whole number";
-  if (schema.minimum !== undefined && value < schema.minimum) return `At least ${schema.minimum}`;
-  if (schema.maximum !== undefined && value > schema.maximum) return `At most ${schema.maximum}`;
-  if (schema.exclusiveMinimum !== undefined && value <= schema.exclusiveMinimum) return `More than ${schema.exclusiveMinimum}`;
-  if (schema.exclusiveMaximum !== undefined && value >= schema.exclusiveMaximum) return `Less than ${schema.exclusiveMaximum}`;
-  if (schema.multipleOf && value % schema.multipleOf !== 0) return `A multiple of ${schema.multipleOf}`;
-  return "";
-}
-
-/** @param {Schema} schema @param {string} value */
-function textFault(schema, value) {
-  const length = [...value].length; // JSON Schema counts code points
-  if (schema.minLength !== undefined && length < schema.minLength) return `At least ${schema.minLength} characters`;
-  if (schema.maxLength !== undefined && length > schema.maxLength) return `At most ${schema.maxLength} characters`;
-  if (schema.pattern === undefined) return "";
+/** @param {string | undefined} pattern @param {string} value */
+function matches(pattern, value) {
   try {
-    return new RegExp(schema.pattern, "u").test(value) ? "" : `Must match ${schema.pattern}`;
+    return pattern === undefined || new RegExp(pattern, "u").test(value);
   } catch {
-    return ""; // a pattern of another dialect: the server checks it
+    return true; // a pattern of another dialect: the server checks it
   }
 }
-
-/** @param {Schema} schema @param {unknown[]} value @param {Path} path @returns {Fault[]} */
-function lengthFaults(schema, value, path) {
-  if (schema.minItems !== undefined && value.length < schema.minItems) return [{ path, message: `At least ${schema.minItems}` }];
-  if (schema.maxItems !== undefined && value.length > schema.maxItems) return [{ path, message: `At most ${schema.maxItems}` }];
-  return [];
-}
-
-/** @param {unknown} value */
-const isObject = (value) => typeof value === "object" && value !== null && !Array.isArray(value);

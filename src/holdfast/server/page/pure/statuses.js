@@ -6,22 +6,31 @@
  * @typedef {{ word: string, glyph: import("./glyphs.js").GlyphName, tone: Tone, turns?: boolean }} Look
  */
 
+/** Name -> tone, and the word and the glyph where these are not the name. @type {[name: string, Tone, word?: string, glyph?: string][]} */
+const KNOWN = [
+  ["pending", "rest"],
+  ["running", "accent"],
+  ["waiting", "rest"],
+  ["asks", "ask", "waiting"],
+  ["crashed", "ask"],
+  ["paused", "rest"],
+  ["interrupted", "rest"],
+  ["completed", "done"],
+  ["failed", "fail"],
+  ["cancelled", "rest"],
+  ["skipped", "rest"],
+  ["unreached", "rest", "not reached"],
+  ["deleted", "rest", "deleted", "close"],
+  ["unreadable", "fail", "unreadable", "warning"],
+];
+
 /** @type {Record<string, Look>} */
-export const LOOKS = {
-  pending: { word: "pending", glyph: "pending", tone: "rest" },
-  running: { word: "running", glyph: "running", tone: "accent", turns: true },
-  waiting: { word: "waiting", glyph: "waiting", tone: "rest" },
-  asks: { word: "waiting", glyph: "asks", tone: "ask" },
-  crashed: { word: "crashed", glyph: "crashed", tone: "ask" },
-  paused: { word: "paused", glyph: "paused", tone: "rest" },
-  interrupted: { word: "interrupted", glyph: "interrupted", tone: "rest" },
-  completed: { word: "completed", glyph: "completed", tone: "done" },
-  failed: { word: "failed", glyph: "failed", tone: "fail" },
-  cancelled: { word: "cancelled", glyph: "cancelled", tone: "rest" },
-  skipped: { word: "skipped", glyph: "skipped", tone: "rest" },
-  unreached: { word: "not reached", glyph: "unreached", tone: "rest" },
-  unreadable: { word: "unreadable", glyph: "warning", tone: "fail" },
-};
+export const LOOKS = Object.fromEntries(
+  KNOWN.map(([name, tone, word = name, glyph = name]) => [
+    name,
+    { word, glyph: /** @type {import("./glyphs.js").GlyphName} */ (glyph), tone, turns: name === "running" },
+  ]),
+);
 
 /** The statuses in the order in which the page lists them: what moves first, then what stopped, then what ended. */
 export const STATUS_ORDER = /** @type {const} */ ([

@@ -1,27 +1,23 @@
 // Quantities, times and names as people read them. All functions are given the present; none reads a clock.
 
-const MINUTE = 60;
-const HOUR = 3600;
-const DAY = 86400;
+/** @type {[seconds: number, word: string][]} */
+const UNITS = [
+  [86400, "d"],
+  [3600, "h"],
+  [60, "min"],
+];
 
 /**
  * How long something took, to one decimal while that says something: "0.3 s", "41.2 s", "12 min", "3 h", "2 d".
  * @param {number} seconds
  */
-export function duration(seconds) {
-  const spent = Math.max(0, seconds);
-  if (spent < 99.95) return `${spent.toFixed(1)} s`;
-  return coarse(spent);
-}
+export const duration = (seconds) => (seconds < 99.95 ? `${Math.max(0, seconds).toFixed(1)} s` : coarse(seconds));
 
 /**
  * How long ago something was, in its largest unit: "now", "31 s", "6 min", "2 h", "1 d".
  * @param {number} seconds
  */
-export function age(seconds) {
-  if (seconds < 1.5) return "now";
-  return seconds < 99.5 ? `${Math.round(seconds)} s` : coarse(seconds);
-}
+export const age = (seconds) => (seconds < 1.5 ? "now" : short(seconds));
 
 /** How long ago something was, in a sentence: "now", "31 s ago". @param {number} seconds */
 export const agoWords = (seconds) => (seconds < 1.5 ? "now" : `${age(seconds)} ago`);
@@ -31,32 +27,40 @@ export const agoWords = (seconds) => (seconds < 1.5 ? "now" : `${age(seconds)} a
  * @param {number} seconds
  */
 export function span(seconds) {
-  if (seconds < 99.5) return `${Math.round(seconds)} s`;
-  if (seconds < HOUR) return coarse(seconds);
-  const [large, unit, small, other] = seconds < DAY ? [HOUR, "h", MINUTE, "min"] : [DAY, "d", HOUR, "h"];
-  const whole = Math.floor(seconds / Number(large));
-  const rest = Math.floor((seconds - whole * Number(large)) / Number(small));
-  return rest ? `${whole} ${unit} ${rest} ${other}` : `${whole} ${unit}`;
+  const at = UNITS.findIndex(([size]) => seconds >= size);
+  if (at !== 0 && at !== 1) return short(seconds);
+  const rest = seconds % UNITS[at][0];
+  return rest < UNITS[at + 1][0] ? coarse(seconds) : `${coarse(seconds)} ${coarse(rest)}`;
 }
 
 /** @param {number} seconds */
+const short = (seconds) => (seconds < 99.5 ? `${Math.round(seconds)} s` : coarse(seconds));
+
+/** @param {number} seconds */
 function coarse(seconds) {
-  if (seconds < HOUR) return `${Math.max(1, Math.floor(seconds / MINUTE))} min`;
-  if (seconds < 2 * DAY) return seconds < DAY ? `${Math.floor(seconds / HOUR)} h` : "1 d";
-  return `${Math.floor(seconds / DAY)} d`;
+  const [size, unit] = UNITS.find((one) => seconds >= one[0]) ?? UNITS[2];
+  return `${Math.max(1, Math.floor(seconds / size))} ${unit}`;
 }
 
-const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
-const SHORT = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
-const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
-const YEAR = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
-const FULL = new Intl.DateTimeFormat("en-GB", { dateStyle: "medium", timeStyle: "medium" });
+/** @param {Intl.DateTimeFormatOptions} options @returns {(at: number) => string} */
+function instants(options) {
+  const format = new Intl.DateTimeFormat("en-GB", options);
+  return (at) => format.format(at * 1000);
+}
+
+/** @type {Intl.DateTimeFormatOptions[]} */
+const [DAY, CLOCK] = [
+  { day: "numeric", month: "short" },
+  { hour: "2-digit", minute: "2-digit" },
+];
+const inYear = instants({ ...DAY, ...CLOCK });
+const inOtherYear = instants({ ...DAY, year: "numeric" });
 
 /**
  * The time of day: "14:31:52".
  * @param {number} at  seconds since the epoch
  */
-export const timeOfDay = (at) => TIME.format(at * 1000);
+export const timeOfDay = instants({ ...CLOCK, second: "2-digit" });
 
 /**
  * An instant as short as the present allows: "14:31:52" today, "16 Nov, 14:31" this year, else "16 Nov 2025".
@@ -65,24 +69,18 @@ export const timeOfDay = (at) => TIME.format(at * 1000);
  */
 export function instant(at, now) {
   const [then, today] = [new Date(at * 1000), new Date(now * 1000)];
-  if (then.getFullYear() !== today.getFullYear()) return YEAR.format(then);
-  if (then.toDateString() !== today.toDateString()) return `${DATE.format(then)}, ${SHORT.format(then)}`;
-  return timeOfDay(at);
+  if (then.getFullYear() !== today.getFullYear()) return inOtherYear(at);
+  return (then.toDateString() === today.toDateString() ? timeOfDay : inYear)(at);
 }
 
 /**
  * An instant in full, for a tooltip.
  * @param {number} at
  */
-export const fullInstant = (at) => FULL.format(at * 1000);
+export const fullInstant = instants({ dateStyle: "medium", timeStyle: "medium" });
 
-const NUMBER = new Intl.NumberFormat("en-GB");
-
-/**
- * A number with its thousands parted: "98,274".
- * @param {number} value
- */
-export const number = (value) => NUMBER.format(value);
+/** A number with its thousands parted: "98,274". */
+export const number = new Intl.NumberFormat("en-GB").format;
 
 /**
  * "1 run", "2 runs", "2 runs match".
@@ -154,12 +152,7 @@ export function nodesIn(sentence) {
  * @param {string} url  as `GET meta` has it, without a password
  */
 export function storeName(url) {
-  const found = /^([a-z][a-z0-9+.-]*):\/\/(?:[^/]*)(?:\/(.*))?$/i.exec(url);
-  if (!found) return url;
-  const [, scheme, path = ""] = found;
-  const end = path.replace(/\?.*$/, "").replace(/\/+$/, "");
-  if (scheme.startsWith("postgres")) return `${end || "postgres"} · PostgreSQL`;
-  if (scheme === "memory") return "in memory";
-  const parts = end.split("/").filter(Boolean);
-  return parts.slice(-2).join("/") || url;
+  const [, scheme, path] = /^(\w+)[^:]*:\/\/[^/]*\/*([^?]*)/.exec(url) ?? ["", "", url];
+  if (scheme.startsWith("postgres")) return `${path || "postgres"} · PostgreSQL`;
+  return scheme === "memory" ? "in memory" : path.split("/").slice(-2).join("/");
 }

@@ -9,10 +9,11 @@ import { createDifference } from "../parts/difference.js";
 import { createMenu } from "../parts/menu.js";
 import { createPartingLines } from "../parts/parting_lines.js";
 import { afterWait, createSkeleton } from "../parts/skeleton.js";
+import { createSlot } from "../parts/slot.js";
 import { createStatus } from "../parts/status.js";
 import { createTable } from "../parts/table.js";
 import { createTabs } from "../parts/tabs.js";
-import { element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
+import { element, glyph, setAttribute, setSentence, setText } from "../shell/elements.js";
 
 /**
  * @typedef {import("../shapes.js").Comparison} Comparison
@@ -142,25 +143,22 @@ async function fillChooser(app, place, panel, close) {
   const [first] = place().query.a ?? [];
   const goTo = (/** @type {string} */ id) => withQuery(place(), first ? { b: id, node: undefined } : { a: id });
   const field = element("input", { class: "field", "aria-label": "Id of a run", placeholder: "Id of a run" });
-  const form = element("form", { class: "menu-form" }, field);
-  form.addEventListener("submit", (event) => {
+  const list = element("div", { class: "menu-list" });
+  const submit = (/** @type {Event} */ event) => {
     event.preventDefault();
     const id = field.value.trim();
     if (!id) return;
     close();
     app.router.go(goTo(id));
-  });
-  const list = element("div", { class: "menu-list" });
-  panel.append(form, list);
-  const answer = await app.api.get("runs", first ? { parent: [first], limit: ["10"] } : { limit: ["10"] });
+  };
+  panel.append(element("form", { class: "menu-form", onsubmit: submit }, field), list);
+  const answer = await app.api.get("runs", { limit: ["10"], ...(first ? { parent: [first] } : {}) });
   if (!answer.ok) return;
-  const links = answer.value.runs.map((/** @type {Row} */ row) =>
-    element("a", { href: formatFragment(goTo(row.id)), onclick: close }, row.id),
+  const links = answer.value.runs.map((/** @type {Row} */ { id }) =>
+    element("a", { href: formatFragment(goTo(id)), onclick: close }, id),
   );
-  list.append(
-    element("p", { class: "menu-note hint" }, first ? (links.length ? "Its forks" : "It has no fork") : "Newest"),
-    ...links,
-  );
+  const words = first ? (links.length ? "Its forks" : "It has no fork") : "Newest";
+  list.append(element("p", { class: "menu-note hint" }, words), ...links);
 }
 
 /**
@@ -172,40 +170,25 @@ function createRunSide(letter) {
   const status = createStatus();
   const run = element("a", { class: "run-link" });
   const sentence = element("p", { class: "sentence whole", dir: "auto" });
-  const facts = element("p", { class: "compare-facts" });
-  const drawFacts = keepChildren(
-    facts,
-    (/** @type {import("../pure/comparisons.js").Fact} */ fact) => fact.label,
-    createSideFact,
+  const facts = createSlot("compare-facts", (/** @type {import("../pure/comparisons.js").Fact[]} */ all) =>
+    all.map(({ label, value }) => element("span", {}, `${label} `, element("b", {}, value))),
   );
   return {
     element: element(
       "section",
       { class: "compare-side panel" },
-      element("h2", {}, element("span", { class: "compare-letter" }, letter), status.element, run),
+      element("h2", {}, element("span", { class: "tag" }, letter), status.element, run),
       sentence,
-      facts,
+      facts.element,
     ),
     update({ found, side, row }) {
-      const { id, status: word } = found[side];
+      const { id, status: word, error } = found[side];
       status.update(lookOfRun(row ?? { status: word }));
       setText(run, id);
       setAttribute(run, "href", formatFragment({ screen: "run", run: id, query: {} }));
-      const why = (side === "b" && forkWords(found)) || row?.reason || found[side].error || "";
+      const why = (side === "b" && forkWords(found)) || row?.reason || error || "";
       setSentence(sentence, markNames(why, nodesIn(why)));
-      drawFacts(factsOf(found, side, row?.active_s ?? null));
-    },
-  };
-}
-
-/** @returns {import("../shell/elements.js").Part<import("../pure/comparisons.js").Fact>} */
-function createSideFact() {
-  const [label, value] = [element("span", {}), element("b", {})];
-  return {
-    element: element("span", {}, label, " ", value),
-    update(fact) {
-      setText(label, fact.label);
-      setText(value, fact.value);
+      facts.update(factsOf(found, side, row?.active_s ?? null));
     },
   };
 }
@@ -216,10 +199,8 @@ function createSideFact() {
  */
 function nodeColumns(place) {
   /** @param {"a" | "b"} side @returns {(node: ComparedNode) => string} */
-  const time = (side) => (node) => {
-    const one = side === "b" && node.shared ? null : node[side];
-    return one ? duration(one.seconds) : "";
-  };
+  const time = (side) => (node) => (node[side] && !(side === "b" && node.shared) ? duration(node[side].seconds) : "");
+  const differs = (/** @type {ComparedNode} */ { differs: fields }) => (fields.length ? fields.join(", ") : "equal");
   return [
     { name: "n-node", label: "Node", make: () => createNodeName(place) },
     { name: "n-side", label: "A", make: () => createNodeSide("a") },
@@ -227,7 +208,7 @@ function nodeColumns(place) {
     { name: "n-side", label: "B", make: () => createNodeSide("b") },
     { name: "n-time", label: "Time", make: () => createText(time("b")) },
     { name: "n-time", label: "B − A", make: () => createText(timeApart) },
-    { name: "n-differs", label: "State differs in", make: () => createText((node) => node.differs.join(", ") || "equal") },
+    { name: "n-differs", label: "State differs in", make: () => createText(differs) },
   ];
 }
 
@@ -239,8 +220,7 @@ function createNodeName(place) {
     update({ node }) {
       setText(link, node);
       setAttribute(link, "href", formatFragment(withQuery(place(), { node })));
-      const row = link.closest("tr");
-      if (row) setAttribute(row, "data-chosen", place().query.node?.[0] === node);
+      setAttribute(link, "aria-current", place().query.node?.[0] === node && "true");
     },
   };
 }
@@ -252,13 +232,12 @@ function createNodeSide(side) {
   return {
     element: element("span", { class: "cut" }, status.element, plain),
     update(node) {
-      const isShared = side === "b" && node.shared;
-      const one = node[side];
+      const one = side === "b" && node.shared ? null : node[side];
       const { look, words } = sideWords(one);
-      status.element.hidden = isShared || !one;
+      status.element.hidden = !one;
       status.update({ ...look, word: one?.cost.usd ? `${words} · ${dollars(one.cost.usd)}` : words });
       setAttribute(status.element, "title", look.word);
-      setText(plain, isShared ? "shared with A" : one ? "" : words);
+      setText(plain, one ? "" : node[side] ? "shared with A" : words);
     },
   };
 }
@@ -275,7 +254,7 @@ function createText(words) {
  * @returns {import("../shell/elements.js").Part<Comparison>}
  */
 function createStateDifference(place) {
-  const [title, equal] = [element("h2", {}), element("p", { class: "compare-equal" })];
+  const [title, equal] = [element("h2", {}), element("p", { class: "hint" })];
   const tabs = createTabs("Which fields", "segments");
   const difference = createDifference({ was: ["A", "in A"], now: ["B", "in B"] });
   return {
@@ -290,15 +269,12 @@ function createStateDifference(place) {
       const node = found.nodes.find((one) => one.node === place().query.node?.[0])?.node;
       const changes = changesFor(found, node);
       setSentence(title, markNames(node ? `State, as ${node} set it` : "State", node ? [node] : []));
-      const all = {
-        key: "all",
-        words: "All",
-        count: found.changes.length,
-        href: formatFragment(withQuery(place(), { node: undefined })),
-        chosen: !node,
-      };
-      const own = { key: "node", words: "Of the node", count: changes.length, href: formatFragment(place()), chosen: true };
-      tabs.update(node ? [own, all] : [all]);
+      const hrefTo = (/** @type {string | undefined} */ to) => formatFragment(withQuery(place(), { node: to }));
+      tabs.element.hidden = !node;
+      tabs.update([
+        { key: "node", words: "Of the node", count: changes.length, href: hrefTo(node), chosen: true },
+        { key: "all", words: "All", count: found.changes.length, href: hrefTo(undefined), chosen: false },
+      ]);
       difference.update(changes);
       const none = changes.length ? "" : "Nothing differs. ";
       setText(equal, `${none}${plural(found.equal, "field is equal", "fields are equal")}`);

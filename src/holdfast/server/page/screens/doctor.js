@@ -5,9 +5,10 @@ import { actionFor, mayOperate } from "../pure/actions.js";
 import { checksOf, findingsInWords, groupFindings, lookOfFinding } from "../pure/findings.js";
 import { formatFragment } from "../pure/fragments.js";
 import { countAll } from "../pure/statuses.js";
-import { agoWords, instant, markNames, nodesIn, plural } from "../pure/words.js";
+import { agoWords, instant, markNames, nodesIn, number, plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCommand } from "../parts/command.js";
+import { setAction } from "../parts/run_columns.js";
 import { afterWait, createSkeleton } from "../parts/skeleton.js";
 import { createSlot } from "../parts/slot.js";
 import { createStatus } from "../parts/status.js";
@@ -93,7 +94,7 @@ function createFindings(app, title, note) {
   const list = element("ul", {});
   const more = button("link findings-more", () => {
     limit = Infinity;
-    part.update(all);
+    update(all);
   });
   const host = element(
     "section",
@@ -106,19 +107,16 @@ function createFindings(app, title, note) {
   let limit = FINDINGS_SHOWN;
   /** @type {Finding[]} */
   let all = [];
-  /** @type {import("../shell/elements.js").Part<Finding[]>} */
-  const part = {
-    element: host,
-    update(found) {
-      all = found;
-      host.hidden = !found.length;
-      setText(count, String(found.length));
-      draw(found.slice(0, limit));
-      more.hidden = found.length <= limit;
-      setText(more, `${found.length - limit} more`);
-    },
-  };
-  return part;
+  /** @param {Finding[]} found */
+  function update(found) {
+    all = found;
+    host.hidden = !found.length;
+    setText(count, number(found.length));
+    draw(found.slice(0, limit));
+    more.hidden = found.length <= limit;
+    setText(more, `${found.length - limit} more`);
+  }
+  return { element: host, update };
 }
 
 /** @param {Finding} finding */
@@ -157,11 +155,7 @@ function createFinding(app) {
       setAttribute(open, "href", here);
       setAttribute(open, "aria-label", `Open ${id}`);
       const action = remedy && mayOperate(app.meta().role) ? actionFor(id, remedy) : null;
-      act.hidden = !action;
-      if (!action) return;
-      setText(act, `${action.label}…`);
-      setAttribute(act, "aria-label", `${action.label} ${id}`);
-      setAttribute(act, "href", formatFragment(action.place));
+      setAction(act, id, action, "…");
     },
   };
 }

@@ -3,15 +3,24 @@
 
 import { mayOperate } from "../pure/actions.js";
 import { formatFragment } from "../pure/fragments.js";
-import { isAboutCrash, keyOfAsked, lookOfQuestion, receiveQuestions, reorder, whenWords } from "../pure/questions.js";
-import { markNames, plural } from "../pure/words.js";
+import {
+  isAboutCrash,
+  keyOfAsked,
+  lookOfQuestion,
+  questionWords,
+  receiveQuestions,
+  reorder,
+  whenWords,
+} from "../pure/questions.js";
+import { agoWords, markNames, plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCommand } from "../parts/command.js";
 import { createQuestionForm } from "../parts/question_form.js";
 import { createQuestionSide } from "../parts/question_side.js";
 import { createRequests } from "../parts/requests.js";
 import { afterWait, createSkeleton } from "../parts/skeleton.js";
-import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
+import { createStatus } from "../parts/status.js";
+import { button, element, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
 import { keyHints } from "../shell/keyboard.js";
 
 /**
@@ -22,16 +31,14 @@ import { keyHints } from "../shell/keyboard.js";
  * @typedef {import("../shell/app.js").App} App
  *
  * @typedef {object} Opened  a question that was opened, with its form
- * @property {QuestionDetails} details
  * @property {HTMLElement} element
  * @property {import("../parts/question_form.js").QuestionForm | null} form  null if the token may not answer
  * @property {() => void} tick  a second has passed
- * @property {boolean} waits  an answer was given that no process has carried out yet
  * @property {(details: QuestionDetails, facts: Facts) => void} update
  *
  * @typedef {object} Facts  what is known about its run
  * @property {Record<string, import("../shapes.js").NodeMark>} marks
- * @property {any} visit  of a node that crashed
+ * @property {import("../shapes.js").NodeVisit | null} visit  of a node that crashed
  * @property {import("../shapes.js").RunRequest[]} requests
  * @property {import("../shapes.js").Row | null} row
  */
@@ -114,30 +121,25 @@ export function createQuestionsScreen(app) {
 
   /** Open what the address names; without that, the first question, which then stays. */
   function choosePlace() {
-    const [run] = place.query.run ?? [];
-    const [key] = place.query.key ?? [];
+    const [[run], [key]] = [place.query.run ?? [], place.query.key ?? []];
     const shown = list?.shown ?? [];
     const first = run
       ? shown.find((one) => one.run_id === run && (!key || one.question.key === key))
       : (shown.find((one) => keyOfAsked(one) === current) ?? shown[0]);
-    const next = first ? keyOfAsked(first) : run && key ? `${run} ${key}` : "";
-    const known = opened.get(next);
-    const isClosed = Boolean(list?.closed.has(next));
-    const isNews = known && (known.waits || (first && isClosed !== (known.details.closing !== null)));
+    current = first ? keyOfAsked(first) : run && key ? `${run} ${key}` : "";
     setAttribute(host, "data-chosen", Boolean(run));
-    if (next && (next !== current || isNews || !known)) void open(next);
-    else if (!next) showNothing(run);
+    if (current) void open(current);
+    else showNothing(run);
     draw();
   }
 
-  /** @param {string} key  of a question */
+  /** Show a question as it is now: it may have been answered elsewhere. @param {string} key */
   async function open(key) {
-    current = key;
-    const [run, question] = [key.slice(0, key.indexOf(" ")), key.slice(key.indexOf(" ") + 1)];
+    const [run, ...rest] = key.split(" ");
     const known = opened.get(key);
     if (known) showIn(detail, known.element);
     const [asked, picture, listed, requested] = await Promise.all([
-      app.api.get(`runs/${run}/questions`, { key: [question] }),
+      app.api.get(`runs/${run}/questions`, { key: [rest.join(" ")] }),
       app.api.get(`runs/${run}/picture`),
       app.api.get("runs", { id: [run] }),
       app.api.get(`runs/${run}/requests`),
@@ -145,17 +147,20 @@ export function createQuestionsScreen(app) {
     if (current !== key) return;
     if (!asked.ok) {
       const text = problemBanner(asked.problem, () => void open(key));
-      return known ? problem.update(text) : showProblem(text); // a form with an answer in it stays
+      if (known) return problem.update(text); // a form with an answer in it stays
+      const banner = createBanner();
+      banner.update(text);
+      return detail.replaceChildren(banner.element);
     }
     /** @type {QuestionDetails} */
     const details = asked.value.questions[0];
-    const { node } = details.question;
-    const visit = isAboutCrash(details.question) ? await app.api.get(`runs/${run}/nodes/${node}`) : null;
+    const { question } = details;
+    const visit = isAboutCrash(question) ? await app.api.get(`runs/${run}/nodes/${question.node}`) : null;
     /** @type {import("../shapes.js").Row | null} */
-    const row = listed.ok ? (listed.value.runs[0] ?? null) : null;
-    const [program, rest] = row?.remedy?.command.split(" answer ") ?? [];
+    const row = (listed.ok && listed.value.runs[0]) || null;
+    const [program, words] = row?.remedy?.command.split(" answer ") ?? [];
     const made =
-      opened.get(key) ?? createOpened(app, details, { program: rest ? program : "holdfast", sent: () => void again(key) });
+      opened.get(key) ?? createOpened(app, details, { program: (words && program) || "holdfast", sent: () => void load() });
     opened.set(key, made);
     made.update(details, {
       marks: picture.ok ? picture.value.nodes : {},
@@ -164,24 +169,10 @@ export function createQuestionsScreen(app) {
       row,
     });
     if (current === key) showIn(detail, made.element);
-    return draw();
-  }
-
-  /** Look again at a question that was answered here, or that may have been answered elsewhere. @param {string} key */
-  async function again(key) {
-    await Promise.all([load(), open(key)]);
-  }
-
-  /** @param {import("../parts/banner.js").BannerText} text */
-  function showProblem(text) {
-    const banner = createBanner();
-    banner.update(text);
-    detail.replaceChildren(banner.element);
   }
 
   /** @param {string | undefined} run */
   function showNothing(run) {
-    current = "";
     detail.replaceChildren(
       element(
         "section",
@@ -240,18 +231,15 @@ export function createQuestionsScreen(app) {
 async function readOpen(app) {
   /** @type {Asked[]} */
   const open = [];
-  /** @type {string | null} */
-  let cursor = null;
+  /** @type {import("../pure/fragments.js").Query} */
+  let query = { limit: [QUESTIONS_PAGE] };
   for (let page = 0; page < PAGES_MAX; page += 1) {
-    const query = /** @type {import("../pure/fragments.js").Query} */ ({
-      limit: [QUESTIONS_PAGE],
-      ...(cursor ? { cursor: [cursor] } : {}),
-    });
     const answer = await app.api.get("questions", query);
     if (!answer.ok) return { problem: answer.problem };
-    open.push(...answer.value.questions);
-    cursor = answer.value.next;
-    if (!cursor) break;
+    const { questions, next } = answer.value;
+    open.push(...questions);
+    if (!next) break;
+    query = { ...query, cursor: [next] };
   }
   return { open };
 }
@@ -270,30 +258,19 @@ const placeOf = ({ run_id, question }) => ({ screen: "questions", query: { run: 
  * @returns {import("../shell/elements.js").Part<Asked>}
  */
 function createQuestionRow(app, state) {
-  const [text, run, node, when] = [
-    element("strong", { dir: "auto" }),
-    element("code", {}),
-    element("span", {}),
-    element("span", {}),
-  ];
-  const mark = element("span", {});
-  const link = element("a", {}, mark, text, element("span", { class: "question-about" }, run, " · ", node), when);
-  let shown = "";
+  const status = createStatus();
+  const [text, about, when] = [element("strong", { dir: "auto" }), element("span", { class: "cut" }), element("span", {})];
+  const link = element("a", {}, status.element, text, about, when);
   return {
     element: element("li", {}, link),
     update(asked) {
       const { list, current } = state();
       const { question, run_id } = asked;
-      const isClosed = Boolean(list?.closed.has(keyOfAsked(asked)));
-      const look = lookOfQuestion(question);
-      const mood = isClosed ? "tick" : look.glyph;
-      if (mood !== shown) mark.replaceChildren(glyph((shown = mood)));
-      setAttribute(mark, "data-tone", isClosed ? "rest" : look.tone);
-      setText(text, question.text);
-      setText(run, run_id);
-      setText(node, question.node);
+      const isClosed = list?.closed.has(keyOfAsked(asked));
+      status.update(isClosed ? { word: "closed", glyph: "tick", tone: "rest" } : lookOfQuestion(question));
+      setText(text, questionWords(question));
+      setSentence(about, markNames(`${run_id} · ${question.node}`, [run_id]));
       setText(when, isClosed ? "closed" : whenWords(question, app.clock.now()));
-      setAttribute(when, "class", question.until && !isClosed ? "question-when due" : "question-when");
       setAttribute(link, "href", formatFragment(placeOf(asked)));
       setAttribute(link, "aria-current", keyOfAsked(asked) === current && "true");
     },
@@ -311,60 +288,39 @@ function createQuestionRow(app, state) {
 function createOpened(app, first, { program, sent }) {
   const form = mayOperate(app.meta().role) ? createQuestionForm(app, first, { program, sent }) : null;
   const requests = createRequests();
-  const side = createQuestionSide();
-  const title = element("h2", { dir: "auto" });
+  const side = createQuestionSide(app.clock.now);
   const { question, run_id, flow } = first;
-  setSentence(title, markNames(question.text.replace(`'${question.node}'`, question.node), [question.node]));
-  const [ago, due] = [element("span", {}), element("span", { class: "due", "data-tone": "ask" })];
-  const about = element(
-    "p",
-    { class: "question-head" },
-    element("code", {}, run_id),
-    ` · flow ${flow} · asked by `,
-    element("code", {}, question.node),
-    " ",
-    ago,
-    due,
-  );
+  const title = element("h2", { dir: "auto" });
+  setSentence(title, markNames(questionWords(question), [question.node]));
+  const [about, due] = [element("span", {}), element("span", { "data-tone": "ask" })];
   /** @type {import("../parts/requests.js").Requested} */
   let requested;
-  const back = element("a", { class: "phone-only", href: "#/questions" }, "All questions");
-  const host = element(
-    "article",
-    { class: "question" },
-    back,
-    about,
-    title,
-    element(
-      "div",
-      { class: "question-columns" },
+  /** @type {Opened} */
+  const made = {
+    element: element(
+      "article",
+      { class: "question" },
+      element("a", { class: "phone-only", href: "#/questions" }, "All questions"),
+      element("p", { class: "question-head" }, about, due),
+      title,
       element("div", { class: "question-answer" }, requests.asked, requests.element, form?.element ?? createReadOnly(app)),
       side.element,
     ),
-  );
-  /** @type {Opened} */
-  const made = {
-    details: first,
-    element: host,
     form,
-    waits: false,
     tick() {
       const now = app.clock.now();
-      setText(ago, whenWords({ ...question, until: null }, now).replace("asked ", ""));
-      setText(due, question.until ? whenWords(question, now) : "");
-      if (made.waits) requests.update({ ...requested, now });
+      const asked = `${run_id} · flow ${flow} · asked by ${question.node} ${agoWords(now - question.asked_at)}`;
+      setSentence(about, markNames(asked, [run_id, question.node]));
+      setText(due, question.until ? ` · ${whenWords(question, now)}` : "");
+      requests.update({ ...requested, now });
     },
     update(details, { marks, visit, requests: asked, row }) {
-      made.details = details;
-      const now = app.clock.now();
-      side.update({ details, marks, visit, now });
+      side.update({ details, marks, visit });
       form?.close(details.closing);
       // Other requests to the run are shown on its own screen.
-      const answers = asked.filter((one) => one.verb === "answer");
-      made.waits = answers.some((one) => one.status === "waiting");
+      const answers = asked.filter(({ verb }) => verb === "answer");
       const run = { id: run_id, flow, held_by: null, updated_at: 0, ...row, remedies: row?.remedy ? [row.remedy] : [] };
-      requested = { requests: answers, run, now };
-      requests.update(requested);
+      requested = { requests: answers, run, now: 0 };
       made.tick();
     },
   };
@@ -373,12 +329,9 @@ function createOpened(app, first, { program, sent }) {
 
 /** @param {App} app */
 function createReadOnly(app) {
+  const { name } = app.meta();
   const command = createCommand();
-  command.update(`holdfast token create ${app.meta().name} --role operate`);
-  return element(
-    "div",
-    { class: "read-only" },
-    element("p", {}, `Token “${app.meta().name}” may only read. To answer, open a link made with an operate token.`),
-    command.element,
-  );
+  command.update(`holdfast token create ${name} --role operate`);
+  const words = `Token “${name}” may only read. To answer, open a link made with an operate token.`;
+  return element("div", { class: "read-only" }, element("p", {}, words), command.element);
 }

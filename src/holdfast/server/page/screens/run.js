@@ -15,8 +15,7 @@ import {
   titled,
 } from "../pure/run_choices.js";
 import { standingOf } from "../pure/run_facts.js";
-import { timeOfDay } from "../pure/words.js";
-import { connectionBanner, createBanner, problemBanner } from "../parts/banner.js";
+import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCheckpointBar } from "../parts/checkpoint_bar.js";
 import { createFilesView } from "../parts/files_view.js";
 import { createLogView } from "../parts/log_view.js";
@@ -56,7 +55,7 @@ export function createRunScreen(app) {
 
   const go = (/** @type {Place} */ next) => app.router.go(next);
   const again = () => data?.readAll();
-  const [banner, problem] = [createBanner(), createBanner()];
+  const problem = createBanner();
   const [standing, requests, tabs] = [createStanding(act), createRequests(), createTabs("Views")];
   standing.element.append(requests.element);
   standing.acts.prepend(requests.asked);
@@ -80,7 +79,7 @@ export function createRunScreen(app) {
   const main = element("div", { class: "run-main" }, head, content, panel.element);
   const body = element("div", { class: "run-body" }, drawings.graph, main);
   const loading = createSkeleton(8, ["c-status", "c-reason"]);
-  const parts = [banner.element, problem.element, standing.element, bar.element, body, loading];
+  const parts = [problem.element, standing.element, bar.element, body, loading];
   const host = element("main", { class: "screen run", tabindex: "-1" }, ...parts);
   loading.hidden = true;
 
@@ -132,10 +131,7 @@ export function createRunScreen(app) {
   }
 
   /** @param {RunData} data @param {boolean} isUnknown  nothing is known of the run yet */
-  function drawBanners({ known, connection: connected, retry }, isUnknown) {
-    const connection = connected();
-    const since = timeOfDay(connection.heardAt);
-    banner.update(connectionBanner(connection, { now: Date.now() / 1000, since, retry }));
+  function drawBanners({ known }, isUnknown) {
     const failed = known.problems.run ?? known.problems.row ?? null;
     problem.update(failed && runBanner(failed, again, go));
     // While the same run is read again, it stays as it was.
@@ -258,6 +254,7 @@ export function createRunScreen(app) {
       data = null;
     },
     changed: draw,
+    stream: () => data,
   };
 }
 

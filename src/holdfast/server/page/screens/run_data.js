@@ -193,7 +193,7 @@ export function createRunData(app, run, heard) {
     if (at === undefined || !mayOperate(app.meta().role)) return;
     const options = { key: crypto.randomUUID(), query: { preview: ["1"] } };
     const asked = at;
-    const answer = await app.api.post(`${path}/resume`, { checkpoint: at }, options);
+    const answer = await app.api.post(`${path}/resume`, { checkpoint: at, force: true }, options);
     if (stopped || asked !== at || !answer.ok) return;
     known.again = answer.value.rerun.map((/** @type {{ node: string }} */ one) => one.node);
     changed();

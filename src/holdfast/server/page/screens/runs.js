@@ -3,10 +3,10 @@
 import { actionOfRow, mayOperate } from "../pure/actions.js";
 import { filterParameters, meetsFilters } from "../pure/filters.js";
 import { formatQuery } from "../pure/fragments.js";
-import { beginList, extendList, receiveRow, releaseFresh } from "../pure/rows.js";
+import { beginList, deletedRow, extendList, receiveRow, releaseFresh } from "../pure/rows.js";
 import { countAll, lookOfRun } from "../pure/statuses.js";
 import { shownWords, timeOfDay } from "../pure/words.js";
-import { connectionBanner, createBanner, problemBanner } from "../parts/banner.js";
+import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCountTabs, tabsFor } from "../parts/count_tabs.js";
 import { createFilters } from "../parts/filters.js";
 import { createFirstStart } from "../parts/first_start.js";
@@ -27,6 +27,8 @@ import { keyHints } from "../shell/keyboard.js";
  */
 
 const PAGE = 50;
+/** How many rows are asked for by their ids. */
+const ASKED_MAX = 200;
 /** How often rows that the stream does not cover, such as those of later pages, are asked for again. */
 const REFRESH_S = 5;
 
@@ -50,10 +52,13 @@ export function createRunsScreen(app) {
   function show(next) {
     place = next;
     view.setPlace(place);
-    const parameters = filterParameters(place.query, app.clock.now());
+    const parameters = parametersOf(place);
     if (formatQuery(parameters) !== asked) void load(parameters);
     else if (list) watch(parameters);
   }
+
+  /** @param {Place} of */
+  const parametersOf = (of) => ({ ...filterParameters(of.query, app.clock.now()), limit: [String(PAGE)] });
 
   /** @param {import("../pure/fragments.js").Query} parameters */
   async function load(parameters) {
@@ -61,7 +66,7 @@ export function createRunsScreen(app) {
     loading.abort();
     const own = (loading = new AbortController());
     const stopWaiting = afterWait(() => view.showLoading());
-    const answer = await app.api.get("runs", { ...parameters, limit: [String(PAGE)] }, own.signal).catch(() => null);
+    const answer = await app.api.get("runs", parameters, own.signal).catch(() => null);
     stopWaiting();
     if (own.signal.aborted || !answer) return;
     if (!answer.ok) {
@@ -77,14 +82,11 @@ export function createRunsScreen(app) {
 
   /** @param {import("../pure/fragments.js").Query} parameters */
   function watch(parameters) {
-    app.feed.watch(
-      { ...parameters, limit: [String(PAGE)] },
-      {
-        onRow: receive,
-        onIds: (ids) => void (covered = new Set(ids)),
-        onOpen: (again) => void (again && refresh()),
-      },
-    );
+    app.feed.watch(parameters, {
+      onRow: receive,
+      onIds: (ids) => void (covered = new Set(ids)),
+      onOpen: (again) => void (again && refresh()),
+    });
   }
 
   /** @param {Row} row */
@@ -101,14 +103,10 @@ export function createRunsScreen(app) {
   async function loadMore() {
     if (!list?.next) return;
     const { next } = list;
-    const answer = await app.api.get("runs", {
-      ...filterParameters(place.query, app.clock.now()),
-      cursor: [next],
-      limit: [String(PAGE)],
-    });
+    const answer = await app.api.get("runs", { ...parametersOf(place), cursor: [next] });
     if (list?.next !== next) return; // meanwhile the list is another one
-    if (answer.ok) list = extendList(list, answer.value);
-    else view.showProblem(answer.problem, loadMore);
+    if (!answer.ok) return view.showProblem(answer.problem, loadMore);
+    list = extendList(list, answer.value);
     draw();
   }
 
@@ -119,15 +117,16 @@ export function createRunsScreen(app) {
 
   /** Ask for the rows in view that the stream does not cover. */
   async function refresh() {
-    const ids = view
+    const rows = view
       .inView()
-      .map((row) => row.id)
-      .filter((id) => !covered.has(id))
-      .slice(0, 200);
+      .filter((row) => !covered.has(row.id))
+      .slice(0, ASKED_MAX);
     refreshedAt = app.clock.now();
-    if (!ids.length) return;
-    const answer = await app.api.get("runs", { id: ids, limit: ["200"] });
-    if (answer.ok) for (const row of answer.value.runs) receive(row);
+    if (!rows.length) return;
+    const answer = await app.api.get("runs", { id: rows.map((row) => row.id), limit: [String(ASKED_MAX)] });
+    if (!answer.ok) return;
+    const found = new Map(answer.value.runs.map((/** @type {Row} */ row) => [row.id, row]));
+    for (const row of rows) receive(found.get(row.id) ?? deletedRow(row));
   }
 
   function tick() {
@@ -171,7 +170,6 @@ function createView(app, { more, showFresh }) {
   const columns = columnsFor(app);
   const pill = createNewPill(showFresh);
   const [shown, updated] = [element("p", { class: "shown" }), element("p", { class: "updated" })];
-  const banner = createBanner();
   const problem = createBanner();
   const table = createTable({ caption: "Runs, newest first", columns, keyOf: (row) => row.id, open });
   const moreButton = button("button more", more, `Show ${PAGE} more`);
@@ -193,7 +191,6 @@ function createView(app, { more, showFresh }) {
     element("h1", { class: "unseen" }, "Runs"),
     head,
     tools,
-    banner.element,
     problem.element,
     content,
     foot,
@@ -278,10 +275,7 @@ function createView(app, { more, showFresh }) {
       moreButton.hidden = !list.next;
       const total = filtered ? null : countAll(app.feed.board());
       setText(shown, shownWords(rows.length, total));
-      const connection = app.feed.connection();
-      const since = timeOfDay(connection.heardAt);
-      banner.update(connectionBanner(connection, { now: Date.now() / 1000, since, retry: app.feed.retry }));
-      setText(updated, `Updated ${app.feed.isLive() ? timeOfDay(app.clock.now()) : since}`);
+      setText(updated, `Updated ${timeOfDay(app.feed.isLive() ? app.clock.now() : app.feed.connection().heardAt)}`);
     },
   };
 }

@@ -62,20 +62,19 @@ export function createApi(token, renewToken, waitAsTold) {
     }
   }
 
+  /** @param {string} path @param {import("../pure/fragments.js").Query} query */
+  const withText = (path, query) => [path, formatQuery(query)].filter(Boolean).join("?");
+
   return {
-    async get(path, query = {}, signal) {
-      const text = formatQuery(query);
-      return read(await send(text ? `${path}?${text}` : path, { headers: {}, signal }));
-    },
+    get: async (path, query = {}, signal) => read(await send(withText(path, query), { headers: {}, signal })),
     async post(path, body, { key, match, wait, query = {} }) {
       const headers = {
         "Content-Type": "application/json",
         "Idempotency-Key": key,
-        ...(match ? { "If-Match": match } : {}),
-        ...(wait ? { Prefer: `wait=${wait}` } : {}),
+        ...(match && { "If-Match": match }),
+        ...(wait && { Prefer: `wait=${wait}` }),
       };
-      const text = formatQuery(query);
-      return read(await send(text ? `${path}?${text}` : path, { method: "POST", headers, body: JSON.stringify(body) }));
+      return read(await send(withText(path, query), { method: "POST", headers, body: JSON.stringify(body) }));
     },
     stream: (path, headers, signal) => send(path, { headers: { ...headers, Accept: "text/event-stream" }, signal }),
   };
@@ -100,19 +99,13 @@ async function read(response) {
  * @returns {Promise<Refused>}
  */
 async function readProblem(response) {
-  const retryAfter = Number(response.headers.get("Retry-After")) || 0;
-  try {
-    const value = await response.json();
-    if (typeof value.title === "string") return { ok: false, problem: value, retryAfter, value };
-  } catch {
-    // not ours: a proxy answered
-  }
-  const detail = `The answer was ${response.status} ${response.statusText}, which is not from Holdfast.`;
-  return {
-    ok: false,
-    retryAfter,
-    problem: { type: "", title: "Something between here and the server answered", status: response.status, detail, remedy: "" },
-  };
+  const { status, statusText, headers } = response;
+  const value = await response.json().catch(() => null);
+  // What is not ours was answered by a proxy.
+  const ours = typeof value?.title === "string" && value;
+  const detail = `The answer was ${status} ${statusText}, which is not from Holdfast.`;
+  const theirs = { type: "", title: "Something between here and the server answered", status, detail, remedy: "" };
+  return { ok: false, problem: ours || theirs, retryAfter: Number(headers.get("Retry-After")) || 0, value };
 }
 
 /**

@@ -1,5 +1,6 @@
 // What every screen gets, and what every screen is. Types only: browsers never load this file.
 
+import type { Connection } from "../pure/connection.js";
 import type { KeyCommand } from "../pure/keys.js";
 import type { Place } from "../pure/fragments.js";
 import type { Meta } from "../shapes.js";
@@ -19,6 +20,12 @@ export interface App {
   focusSearch: () => void;
 }
 
+/** Something that is kept up to date over a connection. */
+export interface Streamed {
+  connection: () => Connection;
+  retry: () => void;
+}
+
 /** A screen is made when it is first shown, and kept: scrolling and choices survive a visit elsewhere. */
 export interface Screen {
   element: HTMLElement;
@@ -30,6 +37,8 @@ export interface Screen {
   hide?: () => void;
   /** The board, the connection or who asks has changed. */
   changed?: () => void;
+  /** The stream on which the screen depends, if that is not the feed. */
+  stream?: () => Streamed | null;
   /** A second has passed. */
   tick?: () => void;
 }

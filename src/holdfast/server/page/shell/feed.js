@@ -17,7 +17,7 @@ import { followLive } from "./live.js";
  * @typedef {object} Feed
  * @property {() => Board | null} board
  * @property {() => Connection} connection
- * @property {() => boolean} isLive
+ * @property {() => boolean} isLive  what is shown is fresh; also true until the first connection is there
  * @property {(filters: import("../pure/fragments.js").Query, listener: RowListener | null) => void} watch
  * @property {() => void} retry
  */
@@ -64,7 +64,7 @@ export function createFeed(api, onChange, onReturn) {
   return {
     board: () => board,
     connection: () => connection,
-    isLive: () => connection.state === "live",
+    isLive: () => !connection.failures,
     retry: () => stream?.retry(),
     watch(filters, listener) {
       const wanted = `live?${formatQuery(listener ? filters : ALONE)}`;
