@@ -341,7 +341,7 @@ def test_markup_and_long_names_stay_text_in_every_view_and_tab(tab, served):
     head(page).locator(".standing-reason", has_text="<b>bold</b>").wait_for()
     for place, seen in (
         (f"?node={LONG}&tab=output", ".change-path"),
-        (f"?node={LONG}&tab=steps", ".steps td"),
+        (f"?node={LONG}&tab=steps", ".panel-pad .told"),
         (f"?node={LONG}&tab=stream", ".stream-text"),
         (f"?node={LONG}&tab=receipts", ".panel-pad .tree"),
         ("?node=fan", ".error-frames"),
@@ -409,7 +409,7 @@ def test_the_run_never_scrolls_sideways(tab, served, width):
 def test_a_phone_has_a_story_and_its_actions_at_the_bottom(tab, served):
     page = show(tab, served, "order-broken", viewport={"width": 390, "height": 844})
     page.locator(".story-list li").first.wait_for()
-    assert page.locator(".story-list li").first.inner_text().startswith("charge")
+    assert page.locator(".story-list li").first.locator(".story-body").inner_text().startswith("charge")
     assert page.locator(".view-head a:visible").all_inner_texts() == ["Story", "Graph", "State", "Log"]
     bar = page.locator(".acts-bar").bounding_box()
     assert bar["y"] + bar["height"] > 700

@@ -336,7 +336,8 @@ def test_a_newer_server_offers_to_reload_and_a_screen_is_scrolled_where_it_was_l
     page.evaluate("scrollTo(0, 600)")
     page.get_by_role("link", name="Workers").first.click()
     page.get_by_role("heading", name="Workers").wait_for()
-    page.go_back()
+    with page.expect_response(re.compile("/api/v1/live")):
+        page.go_back()
     wait_for_rows(page, 50)
     assert page.evaluate("scrollY") == 600
 

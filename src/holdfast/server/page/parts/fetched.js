@@ -1,4 +1,4 @@
-// What a part reads from the server when it is shown. The answer to an earlier question is dropped, and a problem is said in place.
+// What a part reads from the server when it is shown. The answer to an earlier question is dropped; a problem is said in place.
 
 import { createReader } from "../shell/reader.js";
 import { createBanner, problemBanner } from "./banner.js";

@@ -4,7 +4,10 @@ import { button, element, glyph } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createSlot } from "./slot.js";
 
-/** @typedef {{ place: import("../pure/fragments.js").Place, files: { kept: boolean, artifacts: Record<string, string[]> } | null }} FilesView */
+/**
+ * @typedef {{ kept: boolean, artifacts: Record<string, string[]> }} Files
+ * @typedef {{ place: import("../pure/fragments.js").Place, files: Files | null }} FilesView
+ */
 
 /**
  * @param {import("../shell/app.js").App} app

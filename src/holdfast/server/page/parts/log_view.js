@@ -40,6 +40,7 @@ export function createLogView(app) {
   /** The seq before which events are read, and were read; null: from the end. */
   let [before, older] = /** @type {(number | null)[]} */ ([null, null]);
   let [count, shown] = [0, ""];
+  kind.update([]);
   const fetched = createFetched(app, (page) => {
     if (!page) return;
     events = before === null ? page.events : [...events, ...page.events];
@@ -109,17 +110,17 @@ export function createLogView(app) {
  * @param {() => void} changed
  */
 function createSelect(label, all, changed) {
-  const host = element(
-    "select",
-    { class: "field", "aria-label": label, onchange: changed },
-    element("option", { value: "" }, all),
-  );
+  const host = element("select", { class: "field", "aria-label": label, onchange: changed });
+  let shown = "-";
   return {
     element: host,
-    /** Choices are added, and never taken away from a reader. @param {string[][]} choices */
+    /** @param {string[][]} choices */
     update(choices) {
-      const known = new Set([...host.options].map((option) => option.value));
-      for (const [value, words] of choices) if (!known.has(value)) host.append(element("option", { value }, words));
+      if (choices.join() === shown) return;
+      shown = choices.join();
+      const { value } = host;
+      host.replaceChildren(...[["", all], ...choices].map(([one, words]) => element("option", { value: one }, words)));
+      host.value = value;
     },
   };
 }

@@ -25,9 +25,9 @@ export const columnsFor = (app) => [
   textColumn("c-flow", "Flow", (row) => row.flow),
   { name: "c-reason", label: "Reason", make: createReason },
   textColumn("c-labels", "Labels", (row) => labelsOf(row).join("  ")),
-  textColumn("c-active", "Active", (row) => (row.active_s ? duration(row.active_s) : "–")),
-  agesColumn(app, "c-updated", "Updated", (row) => row.updated_at, age),
-  { name: "c-act", label: "What to do", unseen: true, make: () => createAction(app) },
+  textColumn("c-active end", "Active", (row) => (row.active_s ? duration(row.active_s) : "–")),
+  agesColumn(app, "c-updated end", "Updated", (row) => row.updated_at, age),
+  { name: "c-act end", label: "What to do", unseen: true, make: () => createAction(app) },
 ];
 
 /** @param {Row} row  @returns {string[]} such as "customer=acme" */

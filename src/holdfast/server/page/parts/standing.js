@@ -87,6 +87,7 @@ export function createStanding(act) {
       drawActs(view.actions.shown);
       menu.element.hidden = !view.actions.more.length && !view.commands.length;
       setText(note, view.note);
+      note.hidden = !view.note;
     },
   };
 }

@@ -87,7 +87,10 @@ export function createVisitOverview(app) {
 export function createVisitSide() {
   const why = createSlot("", (/** @type {Line[]} */ lines) => titledList("Why it ran", lines.map(createWordLine)));
   const steps = createSlot("", (/** @type {NodeVisit["steps"]} */ all) =>
-    titledList("Steps kept", all.slice(0, STEPS_SHOWN).map(createStep)),
+    titledList(
+      "Steps kept",
+      all.slice(0, STEPS_SHOWN).map((one) => createStep(one)),
+    ),
   );
   const facts = createSlot("", (/** @type {[string, string][]} */ all) => {
     const pairs = all.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
@@ -128,11 +131,16 @@ function createWordLine({ glyph: mark, tone, text, names, seq }) {
   return createTold(mark, tone, words, seq !== null && element("span", { class: "hint" }, ` @${seq}`));
 }
 
-/** @param {NodeVisit["steps"][number]} step */
-function createStep({ name, result, attempt }) {
-  const line = createTold("kept", "done", element("code", {}, name), ` ${valueText(result).slice(0, STEP_CHARS)}`);
-  line.lastElementChild?.classList.add("cut");
-  line.append(element("span", { class: "hint" }, `attempt ${attempt}`));
+/**
+ * A step whose result is kept.
+ * @param {NodeVisit["steps"][number]} step
+ * @param {boolean} [isWhole]  with all of its result
+ */
+export function createStep({ name, key, result, attempt, seq }, isWhole = false) {
+  const value = ` ${valueText(result)}`.slice(0, isWhole ? undefined : STEP_CHARS);
+  const line = createTold("kept", "done", element("code", {}, key ? `${name} ${key}` : name), value);
+  line.lastElementChild?.classList.add(isWhole ? "wrap" : "cut");
+  line.append(element("span", { class: "hint" }, `attempt ${attempt} · @${seq}`));
   return line;
 }
 

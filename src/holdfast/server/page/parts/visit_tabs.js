@@ -1,9 +1,8 @@
 // The tabs of the panel of a node: what a visit was given, what it returned and changed, its steps, its stream and its receipts.
 
 import { withQuery } from "../pure/fragments.js";
-import { timeOfDay } from "../pure/words.js";
 import { element, setText } from "../shell/elements.js";
-import { createDifference, valueText } from "./difference.js";
+import { createDifference } from "./difference.js";
 import { createFetched } from "./fetched.js";
 import { createFields } from "./fields.js";
 import { createSlot } from "./slot.js";
@@ -11,7 +10,7 @@ import { changedWords } from "./state_view.js";
 import { createStream } from "./stream.js";
 import { createTabs, tabTo } from "./tabs.js";
 import { createTree } from "./tree.js";
-import { createVisitOverview, createVisitSide } from "./visit_overview.js";
+import { createStep, createVisitOverview, createVisitSide } from "./visit_overview.js";
 
 /** @typedef {import("../shapes.js").NodeVisit} NodeVisit */
 
@@ -27,7 +26,11 @@ export function createBodies(app) {
     input: createInputTab(app),
     output: createOutput(),
     change: createChanges(app),
-    steps: createSlot("panel-pad", ({ visit }) => createStepRows(visit)),
+    steps: createSlot("panel-pad", ({ visit: { steps } }) =>
+      steps.length
+        ? steps.map((/** @type {any} */ one) => createStep(one, true))
+        : [element("p", { class: "hint" }, "This visit has kept no step.")],
+    ),
     stream: {
       ...stream,
       element: element("div", { class: "visit" }, element("div", { class: "visit-main" }, stream.element), side.element),
@@ -41,22 +44,6 @@ export function createBodies(app) {
     },
     receipts: createReceipts(app),
   };
-}
-
-/** @param {NodeVisit} visit */
-function createStepRows({ steps }) {
-  if (!steps.length) return [element("p", { class: "hint" }, "This visit has kept no step.")];
-  const rows = steps.map(({ name, key, attempt, seq, at, result }) =>
-    element(
-      "tr",
-      {},
-      element("th", { scope: "row" }, element("code", {}, key ? `${name} ${key}` : name)),
-      element("td", {}, `attempt ${attempt}`),
-      element("td", { class: "hint" }, `@${seq} · ${timeOfDay(at)}`),
-      element("td", {}, element("code", { class: "wrap" }, valueText(result))),
-    ),
-  );
-  return [element("table", { class: "steps", "aria-label": "Steps kept" }, element("tbody", {}, ...rows))];
 }
 
 /** @param {import("../shell/app.js").App} app */

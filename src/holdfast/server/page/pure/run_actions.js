@@ -5,7 +5,8 @@ import { VERBS } from "./actions.js";
 
 /**
  * @typedef {import("../shapes.js").Remedy} Remedy
- * @typedef {Pick<import("../shapes.js").ShownRun, "id" | "status" | "crashed" | "questions" | "remedies" | "failed_node">} Actable
+ * @typedef {import("../shapes.js").ShownRun} ShownRun
+ * @typedef {Pick<ShownRun, "id" | "status" | "crashed" | "questions" | "remedies" | "failed_node">} Actable
  *
  * @typedef {object} RunAction
  * @property {string} verb

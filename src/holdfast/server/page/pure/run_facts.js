@@ -12,6 +12,9 @@ import { age, duration, fullInstant, instant, markNames, nodesIn, number } from 
  *   problems?: Record<string, import("../shapes.js").Problem | null> }} Known
  */
 
+/** Ways out that need no words: the page follows the run, a question asks for its answer, and any run can be forked. */
+const CLEAR = new Set(["follow", "answer", "fork"]);
+
 /**
  * @param {Known} known  at least the row or the run
  * @param {{ now: number, isLive: boolean, readOnly: string }} context  `readOnly`: the name of a token that may only read
@@ -23,7 +26,7 @@ export function standingOf(known, context) {
   const remedies = run?.remedies ?? (row?.remedy ? [row.remedy] : []);
   const asks = row?.asks ?? run?.questions.length;
   const isDamaged = known.problems?.run?.status === 409;
-  const first = remedies.find((one) => one.verb !== "follow"); // this page follows the run already
+  const [first] = remedies.filter((one) => !CLEAR.has(one.verb));
   const stop = /[.?!]$/.test(facts.reason) ? "" : ".";
   return {
     id: facts.id,

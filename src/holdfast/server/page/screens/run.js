@@ -160,7 +160,10 @@ export function createRunScreen(app) {
     scrolledTo = node;
   }
 
-  /** The checkpoint that is shown: the place may be any event after it. @param {import("../shapes.js").Checkpoint[]} checkpoints */
+  /**
+   * The checkpoint that is shown: the place may be any event after it.
+   * @param {import("../shapes.js").Checkpoint[]} checkpoints
+   */
   const checkpointAt = (checkpoints) => checkpoints.findLast((one) => one.seq <= (place.at ?? 0));
 
   /**
@@ -256,8 +259,8 @@ export function createRunScreen(app) {
 }
 
 /**
- * A run that is not there leads to all others; one that is damaged, or of a newer version, can be read again. The detail says what
- * to do about this run.
+ * A run that is not there leads to all others; one that is damaged, or of a newer version, can be read again. The detail says
+ * what to do about this run.
  * @param {import("../shapes.js").Problem} failed
  * @param {() => void} again
  * @param {(place: Place) => void} go

@@ -85,11 +85,11 @@ export function createWorkersScreen(app) {
 const workerColumns = (app) => [
   { name: "w-status", label: "Status", make: createWorkerStatus },
   textColumn("w-worker", "Process", (one) => one.name, "code"),
-  textColumn("w-held", "Runs held", (one) => number(one.held)),
+  textColumn("w-held end", "Runs held", (one) => number(one.held)),
   textColumn("c-reason", "Flows", (one) => one.flows.join(", ") || "–"),
   textColumn("w-queues", "Queues", (one) => (one.is_worker ? one.queues.join(", ") || "all" : "–")),
-  textColumn("w-version", "Version", (one) => one.version || "–"),
-  agesColumn(app, "w-renewed", "Lease renewed", (one) => one.seen_at, agoWords),
+  textColumn("w-version end", "Version", (one) => one.version || "–"),
+  agesColumn(app, "w-renewed end", "Lease renewed", (one) => one.seen_at, agoWords),
 ];
 
 /** @returns {import("../shell/elements.js").Part<Worker>} */
@@ -105,9 +105,9 @@ function createWorkerStatus() {
  */
 const queueColumns = (app, changed) => [
   textColumn("q-name", "Queue", (one) => one.name, "code"),
-  textColumn("q-offered", "On offer", (one) => number(one.offered)),
+  textColumn("q-offered end", "On offer", (one) => number(one.offered)),
   { name: "c-reason", label: "Executed", make: createGauge },
-  { name: "q-act", label: "What to do", unseen: true, make: () => createLimitButton(app, changed) },
+  { name: "q-act end", label: "What to do", unseen: true, make: () => createLimitButton(app, changed) },
 ];
 
 /** @param {App} app @param {() => void} changed @returns {import("../shell/elements.js").Part<Queue>} */
