@@ -42,7 +42,7 @@ const FOUND = {
   ],
   equal: 7,
 };
-const facts = (which) => factsOf(FOUND, which, null).map((fact) => `${fact.label} ${fact.value}`);
+const facts = (which) => factsOf(FOUND, which, null).map((fact) => fact.join(" "));
 
 test("a fork counts what it did itself", () => {
   assert.deepEqual(facts("a"), ["Attempts 5", "Cost $0.002", "Events 34"]);

@@ -52,7 +52,7 @@ test("references and optional values are followed", () => {
     control.controls.map((one) => [one.name, one.kind, one.required, one.label, one.help]),
     [
       ["decision", "cards", true, "Decision", ""],
-      ["amount_in_cents", "number", true, "Amount in cents", "1 to 4200"],
+      ["amount_in_cents", "number", true, "Amount in cents", "At least 1, at most 4200"],
       ["note", "area", false, "Note", "Up to 500 characters"],
       ["notify", "checkbox", false, "Notify", "Default: yes"],
       ["lines", "rows", true, "Lines", "At least 1"],

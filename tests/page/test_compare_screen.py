@@ -46,7 +46,7 @@ PAIR = "?a=order-1&b=order-1-new"
 
 def test_a_fork_is_shown_beside_its_origin_with_the_history_that_they_share(tab, served):
     page = open_compare(tab, served, PAIR)
-    page.get_by_role("img", name="Shared history up to @3. A failed at").wait_for()
+    page.get_by_role("img", name="Shared history, @1 to @3. A failed at").wait_for()
     first, second = page.locator(".compare-side").all()
     assert first.locator(".status").inner_text() == "failed"
     assert "Forked from A at @3 by ada: “another card”" in second.inner_text()
@@ -85,7 +85,7 @@ def test_the_sides_can_be_swapped_and_another_run_chosen(tab, served):
     page = open_compare(tab, served, PAIR)
     page.get_by_role("link", name="Swap").click()
     page.locator(".compare-side").first.get_by_text("order-1-new").wait_for()
-    page.goto(f"{served.url}#/compare?a=order-1")
+    page.goto(f"{served.url}#/compare?a=order-1&b=order-1")
     page.get_by_role("button", name="Choose another run…").click()
     page.get_by_role("link", name="order-1-new").click()
     page.locator(".compare-side").nth(1).get_by_text("order-1-new").wait_for()

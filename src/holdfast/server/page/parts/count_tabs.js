@@ -53,7 +53,12 @@ function createCountTab(first) {
  */
 export function tabsFor(board, query) {
   const { status, attention, ...others } = query;
-  /** @param {string} key @param {Pick<Tab, "words" | "glyph" | "tone">} look @param {number | undefined} count @param {Query} own */
+  /**
+   * @param {string} key
+   * @param {Pick<Tab, "words" | "glyph" | "tone">} look
+   * @param {number | undefined} count
+   * @param {Query} own
+   */
   const tab = (key, { words, glyph, tone }, count, own) => ({
     ...{ key, words, glyph, tone },
     count: board && (count ?? 0),

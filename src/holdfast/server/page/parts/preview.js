@@ -3,7 +3,7 @@
 
 import { actionFor } from "../pure/actions.js";
 import { formatFragment } from "../pure/fragments.js";
-import { EDITS, PLAIN, bodyOf, editOf, previewRows, whatChanged, whyOff } from "../pure/previews.js";
+import { EDITS, PLAIN, REPEATS, bodyOf, editOf, previewRows, verbsAt, whatChanged, whyOff } from "../pure/previews.js";
 import { faultsIn } from "../pure/questions.js";
 import { instant, markNames } from "../pure/words.js";
 import { isRefusal } from "../shell/api.js";
@@ -27,8 +27,6 @@ import { createSchemaForm } from "./schema_form.js";
  * @property {(answer: any, verb: string) => void} done  the request was accepted; `answer` is its body
  */
 
-/** What a fork does with a node that is not idempotent. @type {Record<string, string>} */
-const REPEATS = { ask: "Ask", run: "Run again", skip: "Skip" };
 /** Verb -> what is given with it, in place of a change of the state. @type {Record<string, string>} */
 const GIVES = { skip: "Result", signal: "Payload" };
 const PAUSE_MS = 400;
@@ -68,12 +66,14 @@ export function openPreview(app, asked) {
     oninput: () => (decision.reason = reason.value.trim()),
     onchange: () => void look(), // the command has the reason, too
   });
+  const verbs = hasPlace ? createSchemaForm({ anyOf: verbsAt(checkpoint), default: verb }, "Resume or fork") : null;
+  verbs?.element.addEventListener("change", chooseVerb);
   const close = () => dialog.close();
   const dialog = element(
     "dialog",
     { class: "dialog preview", "aria-labelledby": "preview-title", onclose: () => dialog.remove() },
     element("header", {}, title, button("icon-button", close, glyph("close"), element("span", { class: "unseen" }, "Close"))),
-    hasPlace && createVerbCards(checkpoint, verb, chooseVerb),
+    verbs?.element,
     verb in PLAIN && element("p", { class: "preview-note" }, PLAIN[verb]),
     banner.element,
     confirms,
@@ -110,9 +110,8 @@ export function openPreview(app, asked) {
     decide();
   }
 
-  /** @param {string} next */
-  function chooseVerb(next) {
-    verb = next;
+  function chooseVerb() {
+    verb = String(verbs?.peek());
     options = verb === asked.verb ? asked.options : { checkpoint };
     preview = null;
     setText(act, `${verb === "fork" ? "Fork" : "Resume"} from @${checkpoint}`);
@@ -161,6 +160,10 @@ export function openPreview(app, asked) {
     // Ticks and choices keep their elements, and so the focus, while what follows from them is shown anew.
     if (nodes !== confirmed) {
       confirmed = nodes;
+      if (decision.ticked.size) {
+        decision.ticked.clear(); // what was ticked was shown otherwise
+        return void look();
+      }
       confirms.replaceChildren(...(next.confirm.length ? [createConfirm(app, next, decision, () => void look())] : []));
     }
     const rows = previewRows(next).map(({ glyph: mark, tone, words, items }) =>
@@ -218,29 +221,6 @@ export function openPreview(app, asked) {
 }
 
 /**
- * Resume or fork, as cards.
- * @param {number} at
- * @param {string} chosen
- * @param {(verb: string) => void} choose
- */
-function createVerbCards(at, chosen, choose) {
-  const card = (/** @type {string} */ verb, /** @type {string} */ words, /** @type {string} */ note) =>
-    element(
-      "label",
-      { class: "card" },
-      element("input", { type: "radio", name: "preview-verb", checked: verb === chosen, onchange: () => choose(verb) }),
-      element("span", {}, element("strong", {}, words), element("span", { class: "hint" }, note)),
-    );
-  return element(
-    "fieldset",
-    { class: "verb-cards" },
-    element("legend", { class: "unseen" }, "Resume or fork"),
-    card("resume", "Resume this run", `Goes back to @${at}; nothing is deleted.`),
-    card("fork", "Fork a new run", `Shares ${at > 1 ? `@1 to @${at}` : "@1"}; this run stays.`),
-  );
-}
-
-/**
  * The nodes that are not idempotent, first, with a tick or a choice for each.
  * @param {App} app
  * @param {Preview} preview
@@ -250,29 +230,17 @@ function createVerbCards(at, chosen, choose) {
 function createConfirm(app, { verb, confirm }, { ticked, repeat }, changed) {
   const parts = confirm.flatMap(({ node, at, status }) => {
     const when = at === null ? "has begun" : `${status} at ${instant(at, app.clock.now())}`;
-    const said = element("p", {}, element("code", {}, node), ` ${when}. Its effect would happen again.`);
-    const tick = element("input", {
-      type: "checkbox",
-      checked: ticked.has(node),
-      onchange() {
-        ticked[tick.checked ? "add" : "delete"](node);
-        changed();
-      },
+    const form =
+      verb === "fork"
+        ? createSchemaForm({ anyOf: REPEATS, default: repeat[node] ?? "ask" }, `What the fork does with ${node}`)
+        : createSchemaForm({ type: "boolean" }, `Run ${node} again`);
+    form.element.addEventListener("change", () => {
+      const chosen = form.peek();
+      if (typeof chosen === "string") repeat[node] = chosen;
+      else ticked[chosen ? "add" : "delete"](node);
+      changed();
     });
-    const choice = element(
-      "select",
-      {
-        class: "field",
-        "aria-label": `What the fork does with ${node}`,
-        onchange() {
-          repeat[node] = choice.value;
-          changed();
-        },
-      },
-      ...Object.entries(REPEATS).map(([value, words]) => element("option", { value, selected: value === repeat[node] }, words)),
-    );
-    const label = element("label", { class: "check" }, tick, element("span", {}, "Run ", element("code", {}, node), " again"));
-    return [said, verb === "fork" ? choice : label];
+    return [element("p", {}, element("code", {}, node), ` ${when}. Its effect would happen again.`), form.element];
   });
   const row = createConsequence("warning", "ask", "Not idempotent", confirm.length, ...parts);
   row.classList.add("confirm");

@@ -89,21 +89,24 @@ function createInput(control, id) {
     return { element: box, value: () => box.checked };
   }
   if (kind === "cards") {
-    const inputs = options.map((one) =>
-      element("input", { type: "radio", name: id, "aria-describedby": `${id}-fault`, checked: one === preset }),
+    const inputs = options.map(({ value }) =>
+      element("input", { type: "radio", name: id, "aria-describedby": `${id}-fault`, checked: value === preset }),
     );
-    const cards = inputs.map((input, at) => element("label", { class: "card" }, input, element("span", {}, String(options[at]))));
+    const cards = options.map(({ label, note }, at) => {
+      const words = note ? [element("strong", {}, label), element("span", { class: "hint" }, note)] : [label];
+      return element("label", { class: "card" }, inputs[at], element("span", {}, ...words));
+    });
     return {
       element: element("div", { class: "card-row" }, ...cards),
-      value: () => options[inputs.findIndex((input) => input.checked)],
+      value: () => options[inputs.findIndex((input) => input.checked)]?.value,
       first: inputs[0],
     };
   }
   if (kind === "select") {
     const empty = element("option", { value: "" }, control.required ? "Choose" : "None");
-    const all = options.map((one, at) => element("option", { value: at, selected: one === preset }, String(one)));
+    const all = options.map(({ value, label }) => element("option", { selected: value === preset }, label));
     const select = element("select", common, empty, ...all);
-    return { element: select, value: () => options[select.selectedIndex - 1] };
+    return { element: select, value: () => options[select.selectedIndex - 1]?.value };
   }
   const isJson = kind === "json";
   const text =
@@ -169,8 +172,11 @@ const faultsAt = (faults, name) =>
   faults.filter(({ path }) => String(path[0]) === String(name)).map(({ path, message }) => ({ path: path.slice(1), message }));
 
 /** @param {Control} control */
-const createStar = ({ kind, required }) =>
-  required && kind !== "checkbox" && element("span", { class: "star", "aria-label": "required" }, " *");
+const createStar = (control) =>
+  control.required &&
+  !("preset" in control) &&
+  control.kind !== "checkbox" &&
+  element("span", { class: "star", "aria-label": "required" }, " *");
 
 /** @param {string} id @returns {import("../shell/elements.js").Part<string>} */
 function createFault(id) {

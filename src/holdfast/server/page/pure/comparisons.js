@@ -8,7 +8,7 @@ import { duration, plural } from "./words.js";
  * @typedef {import("../shapes.js").NodeSide} NodeSide
  * @typedef {import("../shapes.js").ComparedNode} ComparedNode
  *
- * @typedef {{ label: string, value: string }} Fact
+ * @typedef {[label: string, value: string]} Fact
  * @typedef {{ shared: number, a: number, b: number }} Lines  lengths of the three lines, as parts of the whole width
  */
 
@@ -27,14 +27,14 @@ export function factsOf(found, side, activeS) {
   const isFork = found.shared !== null && run.id !== found.shared.run_id;
   const sides = found.nodes.filter((node) => !(isFork && node.shared)).flatMap((node) => node[side] ?? []);
   const usd = sides.reduce((sum, one) => sum + one.cost.usd, 0);
-  const edited = side === "b" ? editedFields(found) : [];
-  return [
-    ...(activeS === null ? [] : [{ label: "Active", value: duration(activeS) }]),
-    { label: "Attempts", value: String(sides.reduce((sum, one) => sum + one.tries, 0)) },
-    ...(usd ? [{ label: "Cost", value: dollars(usd) }] : []),
-    { label: "Events", value: String(run.seq - (isFork ? (found.shared?.seq ?? 0) : 0)) },
-    ...(edited.length ? [{ label: "Edited", value: edited.join(", ") }] : []),
-  ];
+  const all = {
+    Active: activeS === null ? "" : duration(activeS),
+    Attempts: String(sides.reduce((sum, one) => sum + one.tries, 0)),
+    Cost: usd ? dollars(usd) : "",
+    Events: String(run.seq - ((isFork && found.shared?.seq) || 0)),
+    Edited: side === "b" ? editedFields(found).join(", ") : "",
+  };
+  return Object.entries(all).filter(([, value]) => value);
 }
 
 /**

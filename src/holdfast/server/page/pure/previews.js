@@ -31,6 +31,19 @@ import { controlFor, faultsOf, readTyped } from "./schemas.js";
 /** Verb -> the field of its body that a reader may write as JSON. @type {Record<string, "edit" | "update" | "payload">} */
 export const EDITS = { resume: "edit", fork: "edit", skip: "update", signal: "payload" };
 
+/** What a fork can do with a node that is not idempotent. */
+export const REPEATS = [
+  { const: "ask", title: "Ask" },
+  { const: "run", title: "Run again" },
+  { const: "skip", title: "Skip" },
+];
+
+/** A run is resumed or forked at a place. @param {number} at */
+export const verbsAt = (at) => [
+  { const: "resume", title: "Resume this run", description: `Goes back to @${at}; nothing is deleted.` },
+  { const: "fork", title: "Fork a new run", description: `Shares ${at > 1 ? "@1 to " : ""}@${at}; this run stays.` },
+];
+
 /** Verbs without a preview of the server, because they repeat and skip nothing -> what they do. @type {Record<string, string>} */
 export const PLAIN = {
   pause: "No node starts until the run is resumed.",

@@ -42,7 +42,7 @@ export function showRequests(requests, run, now) {
     waiting: waiting.map((one) => ({
       key: one.id,
       words: `${nameOf(one.verb)} asked ${agoWords(now - one.at)}`,
-      title: [one.about, one.by && `by ${one.by}`, one.reason && `“${one.reason}”`].filter(Boolean).join(", "),
+      title: one.by ? `by ${one.by}` : "",
     })),
     note: isLate ? whyLate(run, work !== undefined) : "",
     command: isLate && !run.held_by ? (work?.command ?? "") : "",

@@ -8,6 +8,8 @@
  *
  * @typedef {"cards" | "select" | "checkbox" | "number" | "line" | "area" | "group" | "rows" | "json"} ControlKind
  *
+ * @typedef {{ value: unknown, label: string, note?: string }} Option
+ *
  * @typedef {object} Control
  * @property {ControlKind} kind
  * @property {string} name  the last part of its path; "" for the value as a whole
@@ -16,7 +18,7 @@
  * @property {boolean} required
  * @property {boolean} nullable
  * @property {unknown} [preset]  the default
- * @property {unknown[]} options  of cards and select
+ * @property {Option[]} options  of cards and select
  * @property {Control[]} controls  of a group, or of each row
  * @property {Schema} schema  without references
  */
@@ -58,10 +60,9 @@ const limitsOf = (schema) =>
  */
 export function controlFor(schema, { name = "", required = true, root = schema } = {}) {
   const { plain, nullable } = resolve(schema, root);
-  const options = plain.enum ?? (plain.const === undefined ? plain.anyOf?.map(constOf) : [plain.const]) ?? [];
-  const known = options.includes(undefined) ? [] : options;
+  const options = optionsOf(plain);
   const inner = plain.type === "array" ? resolve(plain.items, root).plain : plain;
-  const kind = kindOf(plain, known, inner);
+  const kind = kindOf(plain, options, inner);
   return {
     kind,
     name,
@@ -70,7 +71,7 @@ export function controlFor(schema, { name = "", required = true, root = schema }
     required,
     nullable,
     ...("default" in plain ? { preset: plain.default } : {}),
-    options: known,
+    options,
     controls: Object.entries(inner.properties ?? {}).map(([one, of]) =>
       controlFor(of, { name: one, required: Boolean(inner.required?.includes(one)), root }),
     ),
@@ -83,7 +84,7 @@ const KINDS = { boolean: "checkbox", integer: "number", number: "number", string
 
 /**
  * @param {Schema} schema
- * @param {unknown[]} options
+ * @param {Option[]} options
  * @param {Schema} inner  of a list: what is in it
  * @returns {ControlKind}
  */
@@ -128,8 +129,17 @@ function lookUp(reference, root) {
   return found ?? {};
 }
 
-/** @param {Schema} schema */
-const constOf = (schema) => schema.const ?? (schema.enum?.length === 1 ? schema.enum[0] : undefined);
+/** The values among which one is chosen; none if the schema allows others. @param {Schema} schema @returns {Option[]} */
+function optionsOf(schema) {
+  /** @type {Schema[]} */
+  const choices = schema.enum?.map((/** @type {unknown} */ one) => ({ const: one })) ?? schema.anyOf ?? [schema];
+  const options = choices.map(({ const: value, enum: [only] = [value], title, description }) => ({
+    value: only,
+    label: (choices.length > 1 && title) || String(only),
+    note: description,
+  }));
+  return options.some(({ value }) => value === undefined) ? [] : options;
+}
 
 /** "amount_in_cents" -> "Amount in cents". @param {string} name */
 const labelOf = (name) => (name.charAt(0).toUpperCase() + name.slice(1)).replaceAll("_", " ");
@@ -137,9 +147,7 @@ const labelOf = (name) => (name.charAt(0).toUpperCase() + name.slice(1)).replace
 /** @param {Schema} schema @param {boolean} required */
 function helpFor(schema, required) {
   if (schema.description) return schema.description;
-  const { minimum, maximum, type } = schema;
-  if (minimum !== undefined && maximum !== undefined) return `${minimum} to ${maximum}`;
-  if (type === "boolean" && "default" in schema) return `Default: ${schema.default ? "yes" : "no"}`;
+  if (schema.type === "boolean" && "default" in schema) return `Default: ${schema.default ? "yes" : "no"}`;
   const limits = limitsOf(schema).map(({ words }, at) => (at ? words.toLowerCase() : words));
   return limits.join(", ") || (required ? "" : "Optional");
 }
@@ -186,7 +194,8 @@ export function faultsOf(control, value, path = []) {
 /** @param {Control} control @param {unknown} value */
 function messageFor({ schema, options }, value) {
   if (value instanceof Unreadable) return value.message;
-  if (options.length) return options.some((one) => JSON.stringify(one) === JSON.stringify(value)) ? "" : "Choose one of these";
+  if (options.length)
+    return options.some((one) => JSON.stringify(one.value) === JSON.stringify(value)) ? "" : "Choose one of these";
   const type = Array.isArray(value) ? "array" : value === null ? "null" : typeof value;
   const wanted = schema.type === "integer" ? "number" : schema.type;
   if (wanted && wanted !== type) return `Must be ${/^[aeiou]/.test(wanted) ? "an" : "a"} ${wanted}`;

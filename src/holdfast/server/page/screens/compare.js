@@ -33,7 +33,7 @@ const OVER = new Set(["completed", "cancelled"]);
 export function createCompareScreen(app) {
   /** @type {Place} */
   let place = { screen: "compare", query: {} };
-  /** @type {{ found: Comparison, rows: Map<string, Row> } | null} */
+  /** @type {{ found: Comparison, rows: Row[] } | null} */
   let shown = null;
   let asked = "";
   let readAt = 0;
@@ -41,8 +41,9 @@ export function createCompareScreen(app) {
 
   const problem = createBanner();
   const swap = element("a", { class: "button" }, glyph("swap"), "Swap");
-  const other = createMenu({ fill: (panel, close) => fillChooser(app, () => place, panel, close) });
-  const [a, b] = [createRunSide("A"), createRunSide("B")];
+  const other = createMenu({ fill: (panel, close) => fillChooser(app, place, panel, close) });
+  other.update({ label: "Choose another run…" });
+  const sides = { a: createRunSide("A"), b: createRunSide("B") };
   const lines = createPartingLines();
   const nodes = createTable({
     caption: "Nodes of both runs",
@@ -55,50 +56,46 @@ export function createCompareScreen(app) {
   const head = element("div", { class: "screen-head" }, element("h1", {}, "Compare"), swap, other.element);
   const host = element("main", { class: "screen compare", tabindex: "-1" }, head, problem.element, content);
   const body = [
-    element("div", { class: "compare-sides" }, a.element, b.element),
+    element("div", { class: "compare-sides" }, sides.a.element, sides.b.element),
     lines.element,
     element("div", { class: "compare-panes" }, nodes.element, state.element),
   ];
 
-  /** @returns {[string, string]} */
-  const pair = () => [place.query.a?.[0] ?? "", place.query.b?.[0] ?? ""];
+  const queryOf = ({ a: one, b: two } = place.query) => ({ a: one ?? [], b: two ?? [] });
 
   async function load() {
-    const [one, two] = pair();
-    const wanted = `${one} ${two}`;
+    const query = queryOf();
+    const wanted = JSON.stringify(query);
     readAt = app.clock.now();
     const stopWaiting = afterWait(() => wanted !== asked && content.replaceChildren(createSkeleton(8, ["c-status", "c-reason"])));
     const [answer, listed] = await Promise.all([
-      app.api.get("compare", { a: [one], b: [two] }),
-      app.api.get("runs", { id: [...new Set([one, two])] }),
+      app.api.get("compare", query),
+      app.api.get("runs", { id: [...new Set([...query.a, ...query.b])] }),
     ]);
     stopWaiting();
-    if (pair().join(" ") !== wanted) return; // meanwhile others are compared
-    if (!answer.ok) {
-      if (wanted !== asked) content.replaceChildren();
-      return problem.update(problemBanner(answer.problem, () => void load()));
-    }
-    problem.update(null);
-    if (wanted !== asked || !body[0].isConnected) content.replaceChildren(...body);
+    if (JSON.stringify(queryOf()) !== wanted) return; // meanwhile others are compared
+    problem.update(answer.ok ? null : problemBanner(answer.problem, () => void load()));
+    if (!answer.ok) return wanted !== asked && content.replaceChildren();
+    if (wanted !== asked) content.replaceChildren(...body);
     asked = wanted;
-    const rows = /** @type {Row[]} */ (listed.ok ? listed.value.runs : []);
-    shown = { found: answer.value, rows: new Map(rows.map((row) => [row.id, row])) };
-    return draw();
+    shown = { found: answer.value, rows: listed.ok ? listed.value.runs : [] };
+    draw();
   }
 
   function draw() {
     if (!shown) return;
     const { found, rows } = shown;
-    a.update({ found, side: "a", row: rows.get(found.a.id) });
-    b.update({ found, side: "b", row: rows.get(found.b.id) });
+    for (const side of /** @type {const} */ (["a", "b"])) {
+      sides[side].update({ found, side, row: rows.find(({ id }) => id === found[side].id) });
+    }
     lines.update(found);
     nodes.update(found.nodes);
     state.update(found);
   }
 
   function tick() {
-    const moves = shown && !(OVER.has(shown.found.a.status) && OVER.has(shown.found.b.status));
-    if (moves && app.feed.connection().state === "live" && app.clock.now() - readAt >= COMPARE_REFRESH_S) void load();
+    const isOver = !shown || (OVER.has(shown.found.a.status) && OVER.has(shown.found.b.status));
+    if (!isOver && app.feed.connection().state === "live" && app.clock.now() - readAt >= COMPARE_REFRESH_S) void load();
   }
 
   return {
@@ -107,58 +104,42 @@ export function createCompareScreen(app) {
     keys: [],
     show(next) {
       place = next;
-      const [one, two] = pair();
+      const query = queryOf();
       stopTicks();
       stopTicks = app.clock.onTick(tick);
-      swap.hidden = !(one && two);
-      setAttribute(swap, "href", formatFragment(withQuery(place, { a: two, b: one })));
-      other.update({ label: one ? "Choose another run…" : "Choose a run…" });
-      if (one && two && `${one} ${two}` !== asked) void load();
-      else if (one && two) draw();
-      else showChoice(one);
+      setAttribute(swap, "href", formatFragment({ ...place, query: { ...place.query, a: query.b, b: query.a } }));
+      if (JSON.stringify(query) === asked) draw();
+      else void load();
     },
     hide: () => stopTicks(),
     changed() {},
   };
-
-  /** @param {string} one  the run that is already chosen */
-  function showChoice(one) {
-    asked = "";
-    shown = null;
-    const words = one ? `Choose a run to compare ${one} with.` : "Choose a run, then the one to compare it with.";
-    content.replaceChildren(
-      element("section", { class: "no-match panel" }, element("h2", {}, "Two runs side by side"), element("p", {}, words)),
-    );
-  }
 }
 
 /**
- * The menu that chooses the second run, or the first if there is none yet: by its id, or a fork.
+ * The menu that chooses the second run: by its id, or a fork.
  * @param {App} app
- * @param {() => Place} place
+ * @param {Place} place
  * @param {HTMLElement} panel
  * @param {() => void} close
  */
 async function fillChooser(app, place, panel, close) {
-  const [first] = place().query.a ?? [];
-  const goTo = (/** @type {string} */ id) => withQuery(place(), first ? { b: id, node: undefined } : { a: id });
+  const placeWith = (/** @type {string} */ id) => withQuery(place, { b: id, node: undefined });
   const field = element("input", { class: "field", "aria-label": "Id of a run", placeholder: "Id of a run" });
-  const list = element("div", { class: "menu-list" });
   const submit = (/** @type {Event} */ event) => {
     event.preventDefault();
-    const id = field.value.trim();
-    if (!id) return;
+    if (!field.value) return;
     close();
-    app.router.go(goTo(id));
+    app.router.go(placeWith(field.value.trim()));
   };
+  const list = element("div", { class: "menu-list" });
   panel.append(element("form", { class: "menu-form", onsubmit: submit }, field), list);
-  const answer = await app.api.get("runs", { limit: ["10"], ...(first ? { parent: [first] } : {}) });
-  if (!answer.ok) return;
+  const answer = await app.api.get("runs", { limit: ["10"], parent: place.query.a ?? [] });
+  if (!answer.ok || !answer.value.runs.length) return;
   const links = answer.value.runs.map((/** @type {Row} */ { id }) =>
-    element("a", { href: formatFragment(goTo(id)), onclick: close }, id),
+    element("a", { href: formatFragment(placeWith(id)), onclick: close }, id),
   );
-  const words = first ? (links.length ? "Its forks" : "It has no fork") : "Newest";
-  list.append(element("p", { class: "menu-note hint" }, words), ...links);
+  list.append(element("p", { class: "menu-note hint" }, "Forks of A"), ...links);
 }
 
 /**
@@ -171,7 +152,7 @@ function createRunSide(letter) {
   const run = element("a", { class: "run-link" });
   const sentence = element("p", { class: "sentence whole", dir: "auto" });
   const facts = createSlot("compare-facts", (/** @type {import("../pure/comparisons.js").Fact[]} */ all) =>
-    all.map(({ label, value }) => element("span", {}, `${label} `, element("b", {}, value))),
+    all.map(([label, value]) => element("span", {}, `${label} `, element("b", {}, value))),
   );
   return {
     element: element(

@@ -14,7 +14,6 @@ import {
 } from "../pure/questions.js";
 import { agoWords, markNames, plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
-import { createCommand } from "../parts/command.js";
 import { createQuestionForm } from "../parts/question_form.js";
 import { createQuestionSide } from "../parts/question_side.js";
 import { createRequests } from "../parts/requests.js";
@@ -44,8 +43,8 @@ import { keyHints } from "../shell/keyboard.js";
  */
 
 const QUESTIONS_REFRESH_S = 5;
-const QUESTIONS_PAGE = "200";
-const PAGES_MAX = 5;
+/** As far as a reader can look through them. */
+const QUESTIONS_MAX = 1000;
 
 /**
  * @param {App} app
@@ -109,14 +108,22 @@ export function createQuestionsScreen(app) {
   async function load() {
     readAt = app.clock.now();
     const stopWaiting = afterWait(() => !list && detail.replaceChildren(createSkeleton(4, ["c-reason"])));
-    const answer = await readOpen(app);
-    stopWaiting();
-    if ("problem" in answer) return problem.update(problemBanner(answer.problem, () => void load()));
-    problem.update(null);
+    /** @type {Asked[]} */
+    const open = [];
+    /** @type {import("../pure/fragments.js").Query} */
+    let query = { limit: ["200"] };
+    while (query.cursor?.[0] !== null && open.length < QUESTIONS_MAX) {
+      const answer = await app.api.get("questions", query);
+      stopWaiting();
+      problem.update(answer.ok ? null : problemBanner(answer.problem, () => void load()));
+      if (!answer.ok) return;
+      open.push(...answer.value.questions);
+      query = { ...query, cursor: [answer.value.next] };
+    }
     const waited = list?.fresh.length ?? 0;
-    list = receiveQuestions(list, answer.open);
+    list = receiveQuestions(list, open);
     if (list.fresh.length > waited) app.announce("questions", plural(list.fresh.length, "new question"));
-    return choosePlace();
+    choosePlace();
   }
 
   /** Open what the address names; without that, the first question, which then stays. */
@@ -178,7 +185,6 @@ export function createQuestionsScreen(app) {
         "section",
         { class: "no-match" },
         element("h2", {}, run ? "This run asks nothing" : "No run asks anything"),
-        element("p", { class: "hint" }, "A question appears here as soon as a run asks it."),
         run && element("a", { class: "button", href: formatFragment({ screen: "run", run, query: {} }) }, "Open the run"),
       ),
     );
@@ -216,32 +222,11 @@ export function createQuestionsScreen(app) {
       if (list) list = reorder(list);
     },
     changed() {
-      const board = app.feed.board();
-      if (board && board.asks !== asks && host.isConnected && list) void load();
-      asks = board?.asks ?? asks;
+      const now = app.feed.board()?.asks ?? asks;
+      if (now !== asks && list) void load();
+      asks = now;
     },
   };
-}
-
-/**
- * All open questions, as far as a reader can look through them.
- * @param {App} app
- * @returns {Promise<{ open: Asked[] } | { problem: import("../shapes.js").Problem }>}
- */
-async function readOpen(app) {
-  /** @type {Asked[]} */
-  const open = [];
-  /** @type {import("../pure/fragments.js").Query} */
-  let query = { limit: [QUESTIONS_PAGE] };
-  for (let page = 0; page < PAGES_MAX; page += 1) {
-    const answer = await app.api.get("questions", query);
-    if (!answer.ok) return { problem: answer.problem };
-    const { questions, next } = answer.value;
-    open.push(...questions);
-    if (!next) break;
-    query = { ...query, cursor: [next] };
-  }
-  return { open };
 }
 
 /** Show an element, and leave it alone, with its focus, if it is shown already. @param {Element} where @param {Element} what */
@@ -330,8 +315,6 @@ function createOpened(app, first, { program, sent }) {
 /** @param {App} app */
 function createReadOnly(app) {
   const { name } = app.meta();
-  const command = createCommand();
-  command.update(`holdfast token create ${name} --role operate`);
-  const words = `Token “${name}” may only read. To answer, open a link made with an operate token.`;
-  return element("div", { class: "read-only" }, element("p", {}, words), command.element);
+  const words = `Token “${name}” may only read. To answer, open a link made with an operate token: `;
+  return element("p", { class: "hint" }, words, element("code", {}, `holdfast token create ${name} --role operate`));
 }
