@@ -9,7 +9,7 @@ import { withQuery } from "./fragments.js";
  * @typedef {{ name: string, value: string, words: string }} FilterWord  one value of a filter, which can be taken off
  */
 
-/** The choices of "Started": as in the fragment -> seconds, and words. @type {Record<string, [seconds: number, words: string]>} */
+/** The choices of "Started": in the fragment -> seconds, and words. @type {Record<string, [seconds: number, words: string]>} */
 export const SINCE = {
   "15min": [900, "last 15 minutes"],
   "1h": [3600, "last hour"],
@@ -18,7 +18,10 @@ export const SINCE = {
   "30d": [2592000, "last 30 days"],
 };
 
-/** Filter -> a value of it as words, in the order in which the screen has them. @type {Record<string, (value: string) => string>} */
+/**
+ * Filter -> a value of it as words, in the order in which the screen has them.
+ * @type {Record<string, (value: string) => string>}
+ */
 const FILTER_WORDS = {
   status: (value) => value,
   attention: () => "need attention",

@@ -6,7 +6,10 @@
  * @typedef {{ word: string, glyph: import("./glyphs.js").GlyphName, tone: Tone, turns?: boolean }} Look
  */
 
-/** Name -> tone, and the word and the glyph where these are not the name. @type {[name: string, Tone, word?: string, glyph?: string][]} */
+/**
+ * Name, tone, and the word and the glyph where these are not the name.
+ * @type {[name: string, tone: Tone, word?: string, glyph?: string][]}
+ */
 const KNOWN = [
   ["pending", "rest"],
   ["running", "accent"],
