@@ -134,11 +134,11 @@ test("a long name is cut in the middle", () => {
   assert.ok(fitName(view, 164).length <= 8);
 });
 
-test("arrow keys follow lines, and stay in the row to the side", () => {
-  const net = netOf(BRIEF);
+test("arrow keys follow lines, and lead in the order of reading to the side", () => {
+  const net = netOf({ ...BRIEF, boxes: BRIEF.boxes.toSorted((a, b) => a.y - b.y || a.x - b.x) });
   const step = (name, key, states = LIVE) => stepFrom(net, takenLines(BRIEF, states), name, key);
   assert.deepEqual([step("plan", "down"), step("plan", "up")], ["write", undefined]);
-  assert.deepEqual([step("plan", "right"), step("photos", "left"), step("photos", "right")], ["photos", "plan", undefined]);
+  assert.deepEqual([step("plan", "right"), step("photos", "left"), step("photos", "right")], ["photos", "plan", "write"]);
   assert.deepEqual([step("check", "down"), step("write", "up"), step("publish", "down")], ["publish", "plan", undefined]);
 });
 
@@ -165,7 +165,7 @@ test("a completed stretch of a large flow is one box, and what is below it moves
   const folded = foldCompleted(LONG, isBefore(60), new Set());
   const [fold, next] = [folded.boxes[0], folded.boxes[1]];
   assert.deepEqual([fold.kind, fold.members.length, next.name], ["fold", 60, "n60"]);
-  assert.deepEqual(viewGroup(fold, { nodes: {} }, false).title, "60 completed");
+  assert.deepEqual(viewGroup(fold, { nodes: {} }, false).name, "60 completed");
   const aside = folded.boxes.find((one) => one.name === "aside");
   assert.deepEqual([aside.y - fold.y - fold.h, next.y - aside.y - aside.h], [24, 24]);
   assert.deepEqual(folded.lines[0].points, [
@@ -203,7 +203,7 @@ test("a stack counts its members by status, and its line is taken once a member 
   const status = (at) => (at < 21 ? "completed" : at < 23 ? "running" : "failed");
   const nodes = Object.fromEntries(MEMBERS.map((name, at) => [name, mark(status(at))]));
   const view = viewGroup(STACKED.boxes[0], { nodes }, false);
-  assert.deepEqual([view.title, words(view), view.act], ["load_0 … load_23", "21 completed · 2 running · 1 failed", "open 24"]);
+  assert.deepEqual([view.name, words(view), view.act], ["load_0 … load_23", "21 completed · 2 running · 1 failed", "open 24"]);
   assert.equal(viewGroup(STACKED.boxes[0], { nodes }, true).act, "close");
   assert.equal(takenLines(STACKED, { taken: [["load_3", "merge"]] }).size, 1);
 });
@@ -216,10 +216,10 @@ test("a member that runs, waits or failed is drawn alone, failures first, and st
   assert.equal(aloneNodes(STACKED, all, []).length, 8);
 });
 
-test("arrow keys move inside an open stack before they leave it", () => {
+test("arrow keys lead through an open stack, and out of it", () => {
   const cells = [0, 1].map((row) => box(`load_${row}`, 12, 28 + row * 64, { stack: "stack:load_0" }));
   const net = netOf({ ...STACKED, boxes: [...STACKED.boxes, ...cells] });
-  assert.equal(stepFrom(net, new Set(), "load_0", "down"), "load_1");
+  assert.equal(stepFrom(net, new Set(), "load_0", "right"), "load_1");
   assert.equal(stepFrom(net, new Set(), "load_1", "down"), "merge");
   assert.equal(stepFrom(net, new Set(), "merge", "up"), "load_0");
 });

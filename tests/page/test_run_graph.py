@@ -159,7 +159,7 @@ WATCH = """node => {
             return value;
         };
         const look = () => {
-            const box = [...document.querySelectorAll(".graph-node")].find((one) => one.innerText.startsWith(node));
+            const box = [...document.querySelectorAll(".graph-node")].find((one) => one.children[1].innerText.startsWith(node));
             if (heardAt && box?.dataset.tone === "done") resolve(performance.now() - heardAt);
             else requestAnimationFrame(look);
         };

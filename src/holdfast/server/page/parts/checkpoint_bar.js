@@ -3,7 +3,7 @@
 import { SLIDER_STEPS, STOPS_MAX, firstInView, stopAt, stopsOf, tellStop } from "../pure/checkpoints.js";
 import { nameOfKey } from "../pure/keys.js";
 import { markNames } from "../pure/words.js";
-import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
+import { button, element, glyph, iconButton, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
 
 /**
  * @typedef {import("../pure/checkpoints.js").Stop} Stop
@@ -35,7 +35,8 @@ export function createCheckpointBar({ go, fork, resume }) {
     done,
     dots,
   );
-  const [before, after] = [createStep("left", "Checkpoint before", -1), createStep("right", "Next checkpoint", 1)];
+  const before = iconButton("left", "Checkpoint before", () => choose(place - 1));
+  const after = iconButton("right", "Next checkpoint", () => choose(place + 1));
   const [seq, words, hint] = [element("strong", {}), element("span", {}), element("span", { class: "hint" })];
   const jump = element("input", {
     class: "field jump",
@@ -67,13 +68,6 @@ export function createCheckpointBar({ go, fork, resume }) {
   /** How many dots are drawn after the first one. */
   const lastDrawn = () => Math.max(1, Math.min(STOPS_MAX, stops.length) - 1);
   const draw = keepChildren(dots, (/** @type {DotView} */ dot) => String(dot.stop.seq), createDot);
-
-  /** @param {import("../pure/glyphs.js").GlyphName} sign @param {string} label @param {number} by */
-  function createStep(sign, label, by) {
-    const step = button("icon-button", () => choose(place + by), glyph(sign));
-    step.setAttribute("aria-label", label);
-    return step;
-  }
 
   /** @param {number} to */
   function choose(to) {

@@ -35,8 +35,7 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   const lines = drawing("svg", { class: "graph-lines", "aria-hidden": "true" });
   const [nodes, badges] = [element("div", {}), element("div", {})];
   const picture = element("div", { class: "graph-picture" }, lines, nodes, badges);
-  const sheet = element("div", { class: "graph-sheet" }, picture);
-  const scroller = element("div", { class: "graph-scroller" }, sheet);
+  const scroller = element("div", { class: "graph-scroller" }, picture);
   const overview = createOverview(scroller);
   const host = element("div", { class: "graph", role: "group", "aria-label": "Graph" }, scroller, overview.element);
 
@@ -103,19 +102,16 @@ export function createGraph({ choose, chooseIteration, reshape }) {
 
   function fit() {
     scale = fitScale(layout.width, pane.width || layout.width);
-    picture.style.transform = `scale(${scale})`;
-    sheet.style.width = `${layout.width * scale}px`;
-    sheet.style.height = `${layout.height * scale}px`;
+    Object.assign(picture.style, { zoom: scale, width: `${layout.width}px`, height: `${layout.height}px` });
   }
 
   const showOverview = () => overview.update(layout, scale, pane, value.states.nodes);
   new ResizeObserver(([{ contentRect }]) => {
-    const isFirst = !pane.width;
     pane = { ...pane, width: contentRect.width, height: contentRect.height };
     if (!value) return;
     fit();
     showOverview();
-    if (isFirst && value.node) reveal(value.node);
+    reveal(value.node);
   }).observe(scroller);
   scroller.addEventListener("scroll", () => {
     pane = { ...pane, left: scroller.scrollLeft, top: scroller.scrollTop };
@@ -174,9 +170,9 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     reveal(name);
   }
 
-  /** Scroll a box that is out of view to the middle, in the graph alone. @param {string} name */
+  /** Scroll a box that is out of view to the middle, in the graph alone. @param {string | null} name */
   function reveal(name) {
-    const box = net.boxes.get(name);
+    const box = net.boxes.get(name ?? "");
     if (!box || !pane.width) return;
     /** @type {(start: number, size: number, from: number, room: number) => number} */
     const into = (start, size, from, room) =>
@@ -218,7 +214,7 @@ export function createGraph({ choose, chooseIteration, reshape }) {
       const hasOldFold = layout.boxes.some((box) => box.kind === "fold" && !box.members?.every(isDone));
       if (before?.picture !== next.picture || before.at !== next.at || hasOldFold) layOut();
       draw();
-      if (next.node && before?.node !== next.node) reveal(next.node);
+      if (before?.node !== next.node) reveal(next.node);
       askAlone();
     },
   };

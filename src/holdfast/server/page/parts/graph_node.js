@@ -2,7 +2,8 @@
 
 import { markPaths } from "../pure/graph_shapes.js";
 import { fitName } from "../pure/node_views.js";
-import { drawing, element, glyph, setAttribute, setText } from "../shell/elements.js";
+import { drawing, element, setAttribute, setText } from "../shell/elements.js";
+import { createStatus } from "./status.js";
 
 /**
  * @typedef {import("../shapes.js").Box} Box
@@ -19,39 +20,32 @@ import { drawing, element, glyph, setAttribute, setText } from "../shell/element
  */
 export function createGraphNode(first, act) {
   let box = first;
-  const [name, once] = [element("span", { class: "node-name" }), createOnce()];
+  const [status, name, once] = [createStatus(), element("span", { class: "node-name" }), createOnce()];
   const [time, notes] = [element("span", { class: "node-time" }), element("span", { class: "node-notes" })];
-  const word = element("span", { class: "unseen" }); // the glyph, for those who do not see it
   const marks = drawing("svg", { class: "node-marks", "aria-hidden": "true" });
   const head = element("span", { class: "node-head" }, name, once, time);
-  const host = element("button", { type: "button", onclick: () => act(box) }, head, notes, word, marks);
-  let [shown, sign, drawn] = ["", "", ""];
+  const host = element("button", { type: "button", onclick: () => act(box) }, head, notes);
+  if (box.kind === "node") host.prepend(status.element);
+  let [shown, drawn] = ["", ""];
 
   /** @param {NodeView} view */
   function showNode(view) {
-    const { look } = view;
-    if (look.glyph !== sign) {
-      if (sign) host.firstElementChild?.remove();
-      host.prepend(glyph(look.glyph, look.turns ? "turns" : ""));
-      sign = look.glyph;
-    }
+    status.update(view.look);
     setText(name, fitName(view, box.w));
     setText(time, view.time);
-    setText(word, view.notes[0].words.startsWith(look.word) ? "" : look.word);
-    setAttribute(host, "data-tone", look.tone);
+    setAttribute(host, "data-tone", view.look.tone);
     const next = view.marks.join();
-    if (next !== drawn)
-      marks.replaceChildren(...markPaths(view.marks).map(([of, d]) => drawing("path", { d, class: `item-${of}` })));
+    if (next === drawn) return;
     drawn = next;
-    return [view.name, ...view.notes.map((note) => note.words)].join(" · ");
+    marks.replaceChildren(...markPaths(view.marks).map(([of, d]) => drawing("path", { d, class: `fill-${of}` })));
+    host.append(marks);
   }
 
   /** @param {GroupView} view */
-  function showGroup({ title, act: label }) {
-    setText(name, title);
-    setText(time, label);
-    setAttribute(host, "aria-expanded", String(label === "close"));
-    return `${box.members?.[0]} … ${box.members?.at(-1)}`;
+  function showGroup(view) {
+    setText(name, view.name);
+    setText(time, view.act);
+    setAttribute(host, "aria-expanded", String(view.act === "close"));
   }
 
   return {
@@ -60,12 +54,14 @@ export function createGraphNode(first, act) {
       const key = JSON.stringify([chosen, current, node, group]);
       if (key === shown && next === box) return;
       [shown, box] = [key, next];
-      const isAhead = group ? group.ahead : node?.look.glyph === "unreached";
-      const classes = ["graph-node", box.kind, isAhead && "ahead", node?.again && "again", group?.act === "close" && "frame"];
+      if (node) showNode(node);
+      if (group) showGroup(group);
+      const view = /** @type {NodeView | GroupView} */ (node ?? group);
+      const classes = ["graph-node", box.kind, view.ahead && "ahead", node?.again && "again", group?.act === "close" && "frame"];
       setAttribute(host, "class", classes.filter(Boolean).join(" "));
-      setAttribute(host, "title", node ? showNode(node) : group && showGroup(group));
+      setAttribute(host, "title", [view.name, ...view.notes.map((note) => note.words)].join(" · "));
       once.hidden = !node?.once;
-      setNotes(notes, (node ?? group)?.notes ?? []);
+      setNotes(notes, view.notes);
       setAttribute(host, "aria-current", chosen && "true");
       host.tabIndex = current ? 0 : -1;
       Object.assign(host.style, { transform: `translate(${box.x}px, ${box.y}px)`, width: `${box.w}px`, height: `${box.h}px` });
@@ -80,7 +76,7 @@ export const createOnce = () => element("span", { class: "once", title: "not ide
  * @param {HTMLElement} host
  * @param {import("../pure/node_views.js").Note[]} notes
  */
-export function setNotes(host, notes) {
-  const parts = notes.flatMap(({ words, tone }, at) => [at ? " · " : "", element("span", { "data-tone": tone }, words)]);
-  host.replaceChildren(...parts);
-}
+export const setNotes = (host, notes) =>
+  host.replaceChildren(
+    ...notes.flatMap(({ words, tone }, at) => [at ? " · " : "", element("span", { "data-tone": tone }, words)]),
+  );

@@ -48,11 +48,11 @@ export function createOverview(scroller) {
       setAttribute(view, "y", pane.top / scale);
       setAttribute(view, "width", Math.min(width, pane.width / scale));
       setAttribute(view, "height", Math.min(height, pane.height / scale));
-      const tones = groupBy(all.filter(isButton), ({ kind, name, members }) =>
-        kind === "stack" ? "rest" : lookOfNode(nodes[members?.[0] ?? name]).tone,
+      const looks = groupBy(all.filter(isButton), ({ kind, name, members }) =>
+        kind === "stack" ? "" : lookOfNode(nodes[members?.[0] ?? name]).glyph,
       );
-      const paths = [...tones].map(([tone, same]) => ({
-        class: `overview-${tone}`,
+      const paths = [...looks].map(([look, same]) => ({
+        class: `fill-${look}`,
         d: same.map(({ x, y, w, h }) => `M${x} ${y}h${w}v${Math.max(1 / small, h)}h-${w}z`).join(""),
       }));
       const key = JSON.stringify(paths);

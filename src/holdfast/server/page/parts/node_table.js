@@ -5,7 +5,7 @@ import { viewBox } from "../pure/graph_views.js";
 import { button, element, setAttribute, setText } from "../shell/elements.js";
 import { createOnce, setNotes } from "./graph_node.js";
 import { createStatus } from "./status.js";
-import { createTable } from "./table.js";
+import { createTable, textColumn } from "./table.js";
 
 /**
  * @typedef {import("../pure/node_views.js").NodeView & { chosen: boolean }} NodeRow
@@ -24,7 +24,7 @@ export function createNodeTable({ choose }) {
     columns: [
       { name: "n-status", label: "Status", make: createLook },
       { name: "n-name", label: "Node", make: () => createName(choose) },
-      { name: "n-time", label: "Time", make: createTime },
+      textColumn("n-time", "Time", (row) => row.time),
     ],
     keyOf: (row) => row.name,
     open: (row) => choose(row.name),
@@ -68,10 +68,4 @@ function createName(choose) {
       setNotes(notes, row.notes);
     },
   };
-}
-
-/** @returns {Cell} */
-function createTime() {
-  const host = element("span", {});
-  return { element: host, update: (row) => setText(host, row.time) };
 }

@@ -17,7 +17,7 @@ import { plural, timeOfDay } from "./words.js";
 export const STOPS_MAX = 60;
 
 /** Kind of checkpoint -> what happened. @type {Record<string, string>} */
-const WORDS = {
+const CHECKPOINT_WORDS = {
   RunCreated: "the run began",
   RunForked: "the run was forked",
   StateEdited: "the state was edited",
@@ -43,7 +43,7 @@ export const stopsOf = (checkpoints, end) => [
       at,
       kind: /** @type {Stop["kind"]} */ (OF_PEOPLE.includes(kind) ? "person" : "dot"),
       node: node ?? "",
-      words: `${node ? `${node} ` : ""}${WORDS[kind] ?? kind}`,
+      words: `${node ? `${node} ` : ""}${CHECKPOINT_WORDS[kind] ?? kind}`,
     })),
   { ...end, kind: "now", node: "", words: "now" },
 ];

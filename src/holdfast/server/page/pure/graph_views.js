@@ -22,7 +22,7 @@ import { cutMiddle, number } from "./words.js";
  * @property {string | null} node  the chosen node
  * @property {ReadonlySet<string>} [again]  nodes that would run again from the checkpoint
  *
- * @typedef {{ title: string, notes: import("./node_views.js").Note[], act: string, ahead: boolean }} GroupView
+ * @typedef {{ name: string, notes: import("./node_views.js").Note[], act: string, ahead: boolean }} GroupView
  */
 
 /** The nodes of a box. @param {Box | undefined} box */
@@ -71,9 +71,9 @@ export function viewGroup({ kind, members = [] }, { nodes }, isOpen) {
   /** @param {number} max */
   const ends = (max) => [members[0], members[members.length - 1]].map((name) => cutMiddle(name, max)).join(" … ");
   if (kind === "fold")
-    return { title: `${count} completed`, notes: [{ words: ends(8), tone: "rest" }], act: "open", ahead: false };
+    return { name: `${count} completed`, notes: [{ words: ends(8), tone: "rest" }], act: "open", ahead: false };
   return {
-    title: ends(11),
+    name: ends(11),
     notes: countNotes(members.map((name) => lookOfNode(nodes[name]))),
     act: isOpen ? "close" : `open ${count}`,
     ahead: !members.some((name) => nodes[name]),
@@ -99,8 +99,8 @@ export function aloneNodes(picture, nodes, before) {
 }
 
 /**
- * Where an arrow key leads from a box: up and down along lines, those that were taken first; left and right in the row. Inside of
- * an open stack, all four lead to the next member.
+ * Where an arrow key leads from a box: up and down along lines, those that were taken first; left and right in the order of
+ * reading, also through an open stack.
  * @param {Net} net
  * @param {Set<EdgeLine>} taken
  * @param {string} name
@@ -108,22 +108,15 @@ export function aloneNodes(picture, nodes, before) {
  * @returns {string | undefined}
  */
 export function stepFrom(net, taken, name, key) {
-  const here = net.boxes.get(name);
-  if (!here) return undefined;
   const all = [...net.boxes.values()];
   const frames = new Set(all.map((box) => box.stack));
   const boxes = all.filter((box) => isButton(box) && !frames.has(box.name));
-  const [isSideways, isOn] = [key === "left" || key === "right", key === "right" || key === "down"];
-  /** @param {Box} box */
-  const distance = (box) => (isOn ? 1 : -1) * (isSideways ? box.x - here.x : box.y - here.y);
-  /** @param {Box} box */
-  const isBeside = (box) =>
-    isSideways ? box.y < here.y + here.h && here.y < box.y + box.h : here.stack && box.stack === here.stack && box.x === here.x;
-  const [beside] = boxes.filter((box) => distance(box) > 0 && isBeside(box)).sort((a, b) => distance(a) - distance(b));
-  if (beside || isSideways) return beside?.name;
+  const isOn = key === "right" || key === "down";
+  const at = boxes.findIndex((box) => box.name === name);
+  if (key === "left" || key === "right") return boxes[at + (isOn ? 1 : -1)]?.name;
   /** @param {EdgeLine} line */
   const rank = (line) => (line.kind === "loop" ? 2 : taken.has(line) ? 0 : 1);
-  return ((isOn ? net.from : net.into).get(here.stack ?? name) ?? [])
+  return ((isOn ? net.from : net.into).get(boxes[at]?.stack ?? name) ?? [])
     .toSorted((a, b) => rank(a) - rank(b))
     .map((line) => (isOn ? line.target : line.source))
     .map((end) => boxes.find((box) => box.name === end || box.stack === end)?.name)

@@ -18,6 +18,7 @@ import { cutMiddle, duration, number, plural, span, timeOfDay } from "./words.js
  * @property {string} time
  * @property {Note[]} notes
  * @property {import("../shapes.js").ItemStatus[]} marks
+ * @property {boolean} ahead  the run has not reached it
  * @property {boolean} again  it would run again from the place that is shown
  *
  * @typedef {object} Around
@@ -49,6 +50,7 @@ export function viewNode(name, facts, mark, around) {
     time: timeOf(mark, around.now),
     notes: again ? [{ words: "runs again", tone: "rest" }] : notesOf(facts, mark, look, around),
     marks: mark?.items?.marks ?? [],
+    ahead: !mark,
     again,
   };
 }
