@@ -59,7 +59,7 @@ def path_of(name: str) -> str:
 def read(name: str) -> PageFile:
     """Return a file of the page. It is made and compressed once."""
     if name == SCRIPT:
-        text = page_script.squeeze_script(page_script.join(modules(), SCRIPT, order()))
+        text = page_script.make_script(modules(), SCRIPT, order())
     elif name == STYLES:
         text = page_script.squeeze_styles(_folder().joinpath(STYLES).read_text("utf-8"))
     else:
