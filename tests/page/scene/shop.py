@@ -65,7 +65,7 @@ async def quote_price(cents: int) -> dict[str, Any]:
 @graph.node(retry=Retry(attempts=3, backoff=5.0, factor=240, max_delay=1200, jitter=0))
 async def charge(state: Order, ctx: hf.Context) -> dict[str, Any]:
     quote = await ctx.step("quote", quote_price, state.cents)
-    await sleep(0.5)
+    await sleep(1.4)
     receipt = await ctx.step("charge", payments.charge_card, quote["cents"], state.card)
     return {"receipt": receipt}
 
@@ -131,7 +131,7 @@ def build_brief(*, checks_facts: bool = False) -> hf.Flow[Brief]:
 
     @graph.node(idempotent=False)
     async def photos(state: Brief) -> dict[str, Any]:
-        await sleep(0.8)
+        await sleep(2.9)
         return {"photos": ["harbour.jpg"]}
 
     @graph.node(each=lambda state: state.topics, limit=3)
