@@ -39,7 +39,7 @@ class Screen(NamedTuple):
     ready: str
     options: dict[str, Any] = DESK
     act: Callable[[Any], None] = lambda page: None
-    store: str = "full"
+    store: str = "shop"
 
 
 def _preview(page: Any) -> None:
@@ -68,7 +68,7 @@ SCREENS = {
     "phone-runs": Screen("#/runs?attention=true", ".run-link", PHONE),
     "phone-run": Screen("#/runs/order-4711", ".story", PHONE),
     "dark": Screen("#/runs/brief-tides-20", ".stream", {**DESK, "color_scheme": "dark"}),
-    "first-start": Screen("#/runs", ".first-start", store="empty"),
+    "first-start": Screen("#/runs", ".first-start", store="new"),
 }
 
 
@@ -98,7 +98,7 @@ class Studio:
     def __init__(self, browser: Any, scene: Scene) -> None:
         self.browser = browser
         scene.work()
-        self.links = {"full": scene.serve(), "empty": scene.serve("--store", "empty/runs.db")}
+        self.links = {"shop": scene.serve(), "new": scene.serve_new()}
         self.places = _places(scene)
 
     def open(self, screen: Screen) -> Any:

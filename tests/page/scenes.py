@@ -208,7 +208,7 @@ def make_briefs(past: Past) -> None:
 
     async def drain(engine: hf.Engine) -> None:
         working = asyncio.create_task(past.work(shop.brief)(engine))
-        await past.shop.sleep(14)
+        await past.shop.sleep(12)
         engine.stop("deploy", grace=5)
         await working
 
@@ -303,11 +303,11 @@ class Scene:
         """The store, for an engine in the test."""
         return self.folder / STORE
 
-    def start(self, *words: str, pace: float = 1) -> subprocess.Popen[str]:
-        """Start a command of Holdfast beside the store."""
+    def start(self, *words: str, pace: float = 1, folder: str = ".") -> subprocess.Popen[str]:
+        """Start a command of Holdfast beside the store, or in another folder."""
         begun = subprocess.Popen(
             [self.program, *words],
-            cwd=self.folder,
+            cwd=self.folder / folder,
             env={**self.environment, "SHOP_PACE": str(pace)},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -326,10 +326,18 @@ class Scene:
         self.start("worker", "shop/shop.py", "--queue", "slow", "--concurrency", "1", pace=HOUR)
 
     def serve(self, *words: str) -> str:
-        """Start a server, and return its address with the token."""
-        serving = self.start(
-            "serve", "shop/shop.py", "--no-work", "--run-base", RUN_BASE, "--port", "0", *words
+        """Start a server of the shop, and return its address with the token."""
+        return self._address(
+            self.start("serve", "shop/shop.py", "--no-work", "--run-base", RUN_BASE, "--port", "0", *words)
         )
+
+    def serve_new(self) -> str:
+        """Start a server in an empty folder, and return its address with the token."""
+        (self.folder / "new").mkdir()
+        return self._address(self.start("serve", "--port", "0", folder="new"))
+
+    @staticmethod
+    def _address(serving: subprocess.Popen[str]) -> str:
         assert serving.stdout is not None
         return serving.stdout.readline().rstrip()
 
