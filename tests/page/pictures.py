@@ -25,6 +25,7 @@ QUALITY = 50
 
 # A picture shows when it was made; what it shows does not depend on it.
 CHANGING = [
+    (re.compile(r"(?<=\s)/\S+/shop/"), "/FOLDER/"),
     (re.compile(r"\b(?:\d{4}-\d\d-\d\d |\d{1,2} [A-Z][a-z]{2}, )?\d\d:\d\d(?::\d\d)?\b"), "TIME"),
     (re.compile(r"\b(?:\d+(?:\.\d+)? (?:ms|s|min|h|d)\b ?)+(?:ago\b)?|\bnow\b"), "SPAN "),
     (re.compile(r"\bprocess \d+ on [\w.-]+"), "process PID on HOST"),
