@@ -21,7 +21,7 @@ $(shell rm -f $(VENV)/.installed $(VENV)/.installed-dev $(VENV)/.installed-night
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check check-page bench bench-full prove prove-night format clean
+.PHONY: help demo test test-all check check-page pictures bench bench-full prove prove-night format clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -57,6 +57,9 @@ check: $(VENV)/.installed-dev ## format, lint, types, architecture and core test
 check-page: node_modules/.installed ## types of the web page, and tests of its pure modules (needs npm)
 	@npm run --silent check
 	@npm run --silent test
+
+pictures: $(VENV)/.installed-dev ## make the pictures of the web page in docs/pictures anew (needs chromium)
+	@$(BIN)/python tests/page/pictures.py
 
 bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 4 minutes
 	@$(BIN)/python -m bench $(ARGS)

@@ -19,6 +19,7 @@ from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Store
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.builders import History, outline
+from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import doctor
 from holdfast.upkeep.recovery import Recovery
 
@@ -92,6 +93,33 @@ def test_recovery_and_doctor_name_a_crash_alike(store: Store) -> None:
     assert commands == [one.command for one in of_run.remedies]
     assert commands == ["holdfast worker FILE.py", "holdfast resume r FILE.py"]
     assert of_run.remedies[1].words == "resuming runs the node again, as attempt 2"
+
+
+@pytest.mark.parametrize("waits", ["for a retry", "for a time"])
+def test_a_run_that_was_released_until_a_later_time_has_not_crashed(waits: str) -> None:
+    clock = ManualClock()
+    graph = hf.Graph("later")
+
+    @graph.node(retry=hf.Retry(attempts=2, backoff=900))
+    async def call(state: dict[str, Any], ctx: hf.Context) -> None:
+        if waits == "for a retry":
+            raise ConnectionError("busy")
+        await ctx.sleep(900)
+
+    flow = graph.chain(hf.START, call, hf.END).compile()
+    store = MemoryStore(clock=clock.now)
+
+    async def work() -> None:
+        async with hf.Engine(store, flows=flow, clock=clock, inline=True, park_after=0) as engine:
+            await engine.start(flow, {}, run_id="r")
+            await engine.work(until="idle")
+
+    asyncio.run(work())
+    assert store.run("r").holder is None
+    found = Reader(store).diagnose("r")
+    assert (found.kind, found.crashed) == ("waiting", False)
+    assert found.reason.startswith("call is retried at" if waits == "for a retry" else "call sleeps until")
+    store.close()
 
 
 def test_a_remedy_says_what_was_given_to_the_command(store: Store) -> None:

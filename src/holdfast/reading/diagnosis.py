@@ -280,7 +280,10 @@ def _look(case: Case, now: float) -> _Seen:
         return _Seen(crashed=row.status == "running" and not row.held)
     answered = not row.held and known.is_answered
     timers = bool(known.retries) or known.is_timed
-    should_go = row.status == "running" or (row.status == "waiting" and timers)
+    was_held = (
+        row.holder is not None
+    )  # a run that was released waits in the store, and needs no process until it is due
+    should_go = row.status == "running" or (row.status == "waiting" and timers and was_held)
     names = known.running or ()
     others = known.running_count - len(names[:FEW])
     return _Seen(
