@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 from hands import ARCHIVES, COPY, DAY_S, FORKS, RUNS, STORE, Fact, values_of
 from processes import contents, digest
 
@@ -60,7 +60,7 @@ class Account:
     defects: list[str] = field(default_factory=list)
 
     def hear(self, line: str) -> None:
-        words = json.loads(line)
+        words = msgspec.json.decode(line)
         if "verb" in words:
             self.verbs.append(Verb(words["name"], words["facts"], words["also"]))
         elif "done" in words:

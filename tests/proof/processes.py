@@ -10,7 +10,6 @@ The amount of work is limited by processor time (`Pair.cpu_s`), not by wall time
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import shim
 
 from holdfast.storage.files.disk import ALLOW_NETWORK
@@ -47,7 +47,6 @@ class Zygote:
             [sys.executable, str(ZYGOTE)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
             env=environment,
             cwd="/",  # so that no project settings are read
         )
@@ -57,12 +56,12 @@ class Zygote:
     def call(self, **request: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request, default=str) + "\n")
+        self._process.stdin.write(msgspec.json.encode(request, enc_hook=str) + b"\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"a zygote died during the request {request}")
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = msgspec.json.decode(line)
         self.cpu_s = answer.pop("cpu_s")
         return answer
 

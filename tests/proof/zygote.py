@@ -13,7 +13,6 @@ it, it inspects the disk. The sender decides which of both a request needs.
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import resource
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import shim
 from hands import Hands, Operation, Teller, remember, shrink
 from inspection import Account, inspect, inspect_end
@@ -169,14 +169,14 @@ def in_child(request: dict[str, Any]) -> dict[str, Any]:
 
         try:
             told = answer(request, say)
-            os.write(out, json.dumps({"answer": told}).encode() + b"\n")
+            os.write(out, msgspec.json.encode({"answer": told}) + b"\n")
         finally:
             os._exit(0)
     os.close(out)
     with os.fdopen(listen, "rb") as pipe:
         lines = pipe.read().decode().splitlines()
     _, status = os.waitpid(pid, 0)
-    told = json.loads(lines.pop())["answer"] if lines and lines[-1].startswith('{"answer"') else {}
+    told = msgspec.json.decode(lines.pop())["answer"] if lines and lines[-1].startswith('{"answer"') else {}
     return {**told, "status": os.waitstatus_to_exitcode(status), "said": lines}
 
 
@@ -200,9 +200,9 @@ def warm_up() -> None:
 def main() -> None:
     warm_up()
     for number, line in enumerate(sys.stdin):
-        request = json.loads(line)
+        request = msgspec.json.decode(line)
         told = (in_child if request.get("fork") else here)(request)
-        print(json.dumps({**told, "cpu_s": cpu_s()}), flush=True)
+        print(msgspec.json.encode({**told, "cpu_s": cpu_s()}).decode(), flush=True)
         if number % TIDY_EVERY == 0:
             gc.collect()
 
