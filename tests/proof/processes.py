@@ -34,17 +34,40 @@ RAM_BYTES_MIN = 500_000_000
 LAST_DAY = 9
 
 
-class Zygote:
-    """A process that forks a child for each request."""
+class Known:
+    """A set of names. Processes can share it, so that what one of them has checked is not checked again by another."""
 
-    def __init__(self, preload: Path | None = None) -> None:
+    def __init__(self) -> None:
+        self._mine: set[str] = set()
+        self._folder: Path | None = None
+
+    def share(self, folder: Path) -> None:
+        """Share the set with all processes that name this folder: it has an empty file for each name."""
+        folder.mkdir(exist_ok=True)
+        self._folder = folder
+
+    def add(self, name: str) -> None:
+        self._mine.add(name)
+        if self._folder is not None:
+            os.close(os.open(f"{self._folder}/{name}", os.O_CREAT, 0o600))
+
+    def __contains__(self, name: str) -> bool:
+        if name not in self._mine and self._folder is not None and os.path.exists(f"{self._folder}/{name}"):
+            self._mine.add(name)
+        return name in self._mine
+
+
+class Zygote:
+    """A process that forks a child for each request. It shares what it has found to be right in the folder `known`."""
+
+    def __init__(self, known: Path, preload: Path | None = None) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         environment[ALLOW_NETWORK] = "1"  # so that the file system is not checked again for every store
         if preload is not None:
             environment["LD_PRELOAD"] = str(preload)
         self._process = subprocess.Popen(
-            [sys.executable, str(ZYGOTE)],
+            [sys.executable, str(ZYGOTE), str(known)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -76,8 +99,9 @@ class Pair:
         self.folder = folder
         self.disk = folder / "disk"
         folder.mkdir()
-        self.failing = Zygote(library)
-        self.looking = Zygote()
+        known = folder.parent / "known"
+        self.failing = Zygote(known, library)
+        self.looking = Zygote(known)
         self._randomness = [self._random(f"randomness-{number}", number) for number in range(3)]
         self._bases: dict[str, tuple[Contents, list[str]]] = {}
 

@@ -29,9 +29,9 @@ import apsw
 import msgspec
 import shim
 from hands import Hands, Operation, Teller, remember, shrink
-from inspection import Account, inspect, inspect_end
+from inspection import Account, inspect, inspect_end, sound
 from operations import OPERATIONS, finish
-from processes import contents, digest
+from processes import Known, contents, digest
 
 from holdfast.documents import files
 from holdfast.errors import HoldfastError
@@ -109,8 +109,8 @@ def carry_on(operation: Operation) -> Callable[[Hands], None]:
     return partial(finish, operation=operation)
 
 
-_well: set[tuple[bool, str]] = set()
-"""(with receipts, digest) of the disks whose runs were resumed to their end without a problem."""
+well = Known()
+"""The disks whose runs were resumed to their end without a problem, and how the operation wants that."""
 
 
 def examine(request: dict[str, Any]) -> list[str]:
@@ -122,11 +122,12 @@ def examine(request: dict[str, Any]) -> list[str]:
     if problems or not request.get("finish"):
         return problems
     operation = OPERATIONS[request["operation"]]
-    left = (operation.files, digest(contents(disk)))
-    if left not in _well:
+    repeated = request["operation"] if operation.again else ""
+    left = f"{digest(contents(disk))} {operation.files} {operation.asks} {repeated}"
+    if left not in well:
         problems = finish_and_look(request, operation, disk)
         if not problems:
-            _well.add(left)
+            well.add(left)
     return problems
 
 
@@ -197,8 +198,10 @@ def warm_up() -> None:
     gc.disable()
 
 
-def main() -> None:
+def main(known: Path) -> None:
     warm_up()
+    for checked in (sound, well):
+        checked.share(known)
     for number, line in enumerate(sys.stdin):
         request = msgspec.json.decode(line)
         told = (in_child if request.get("fork") else here)(request)
@@ -215,4 +218,4 @@ def cpu_s() -> float:
 
 if __name__ == "__main__":
     shrink()
-    main()
+    main(Path(sys.argv[1]))
