@@ -166,7 +166,7 @@ def test_comments_and_needless_spaces_are_not_sent():
     assert page_script.squeeze_script(source) == "function f(a){const b=(a);return `${b} , //`}"
     assert (
         page_script.squeeze_styles("/* why */\na > b:hover,\nc {\n  margin: 0 auto;\n}\n")
-        == "a>b:hover,c{margin:0 auto;}"
+        == "a>b:hover,c{margin:0 auto}"
     )
 
 
