@@ -151,6 +151,26 @@ def test_modules_are_joined_as_they_compress_best_where_that_leaves_a_choice():
     assert page_script.join(modules, "page.js", wanted) == "const a = 1;\nconst c = 1;\nconst b = 1;\n"
 
 
+def test_outermost_names_are_sent_short_unless_they_are_anything_else():
+    source = (
+        'const ROWS_MAX = 3;\nconst oneKey = "a";\nfunction createTable(rows) {\n  const other = { oneKey: rows };\n'
+        "  return `ROWS_MAX ${ROWS_MAX} ${other.allRows}`;\n}\nconst allRows = createTable(oneKey);\nconst plain = createTable;\n"
+    )
+    names = page_script.short_names(source)
+    assert names == {"createTable": "$0"}
+    assert page_script.rename(source, names) == source.replace("createTable", "$0")
+
+
+def test_no_text_of_the_page_changes_when_names_become_short():
+    joined = page_script.join(page_files.modules(), page_files.SCRIPT, page_files.order())
+    names = page_script.short_names(joined)
+    assert len(names) == len(set(names.values())) > 300
+    renamed = page_script.rename(joined, names)
+    text = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+    assert text.findall(renamed) == text.findall(joined)
+    assert re.findall(r"(?<![\w$])(?:const|let|function) (\$\w+)", joined) == []
+
+
 def test_comments_and_needless_spaces_are_not_sent():
     source = (
         "// what it owns\n\n/**\n * @param {string} a\n */\nfunction f(a) {\n"
@@ -159,7 +179,7 @@ def test_comments_and_needless_spaces_are_not_sent():
     assert page_script.squeeze_script(source) == "function f(a){const b=(a);return `${b} , //`}"
     assert (
         page_script.squeeze_styles("/* why */\na > b:hover,\nc {\n  margin: 0 auto;\n}\n")
-        == "a>b:hover,c{margin:0 auto;}"
+        == "a>b:hover,c{margin:0 auto}"
     )
 
 

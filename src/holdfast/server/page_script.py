@@ -28,7 +28,7 @@ _KEPT_SPACE = re.compile(
     """,
     re.VERBOSE,
 )
-_NEEDLESS_LINE_END = re.compile(r"(?<=[;{,(\[?:=>&|])\n|\n(?=[})\].?:&|])")
+_NEEDLESS_LINE_END = re.compile(r"(?<![\w$])\n|\n(?![\w$])")
 _NEEDLESS_MARK = re.compile(
     r"""("(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`)|,(?=[)}\]])|;(?=})|(?<![\w$)\]])\((\w+)\)(?==>)"""
 )
@@ -37,7 +37,7 @@ _WORD = re.compile(r"[\w$]+")
 _NOT_A_NAME = re.compile(r"""(?<=[.])[\w$]+|[\w$]+(?=\??:)""")
 _TEXT = re.compile(r""""(?:[^"\\\n]|\\.)*"|`[^\n]*`""")
 _PLACEHOLDER = re.compile(r"\$\{[^{}`]*\}")
-_CSS_SPACE = re.compile(r'("[^"\n]*")|\s*([{};,>])\s*|(:) ')
+_CSS_SPACE = re.compile(r'("[^"\n]*")|;?\s*(})\s*|\s*([{;,>])\s*|(:) ')
 
 
 def join(modules: Mapping[str, str], entry: str, wanted: Iterable[str] = ()) -> str:
@@ -98,7 +98,7 @@ def squeeze_script(text: str) -> str:
 
 def squeeze_styles(text: str) -> str:
     """Return a stylesheet without comments, indentation and needless spaces."""
-    return _CSS_SPACE.sub(lambda found: found[1] or found[2] or found[3], strip_comments(text))
+    return _CSS_SPACE.sub(lambda found: found[found.lastindex or 0], strip_comments(text))
 
 
 def strip_comments(text: str) -> str:
