@@ -30,6 +30,19 @@ for (const kind of ["babel", "css"]) {
 }
 """
 """Formats what was written and what is sent the same way, and compares."""
+FIND_RENAMED = """
+import { __debug } from "%s"; import fs from "node:fs";
+const { ast } = await __debug.parse(fs.readFileSync("sent", "utf8"), { parser: "babel" });
+const isShort = (name) => /^\\$[0-9a-f]+$/.test(name);
+const found = [];
+JSON.stringify(ast, (_, node) => {
+  const key = node?.type === "MemberExpression" || node?.type === "OptionalMemberExpression" ? node.property : node?.key;
+  if (key?.type === "Identifier" && !node.computed && isShort(key.name)) found.push(key.name);
+  return node;
+});
+console.log(found.join());
+"""
+"""Prints the properties of a script that have a short name."""
 MODULES = Path(page_files.__file__).parent / page_files.FOLDER
 DECLARED = re.compile(
     r"^(?:export )?(?:async )?(?:function\*?|const|let|class) (\w+|\[[^]]+\])", re.MULTILINE
@@ -170,10 +183,32 @@ def test_comments_and_needless_spaces_are_not_sent():
     )
 
 
-@pytest.mark.skipif(
+def test_only_names_that_are_nothing_else_become_short():
+    source = (
+        "const drawRows = () => 1;\nconst isOpen = 1;\nconst PAGE_S = 1;\nconst isKept = 1;\nconst rows = 1;\n"
+        "drawRows(row.isOpen, { isKept: 1 }, `PAGE_S ${drawRows()}`);\n"
+    )
+    names = page_script.short_names(source)
+    assert names == {"drawRows": "$0"}
+    assert page_script.rename(source, names).endswith("$0(row.isOpen, { isKept: 1 }, `PAGE_S ${$0()}`);\n")
+
+
+needs_prettier = pytest.mark.skipif(
     shutil.which("node") is None or not PRETTIER.exists(),
-    reason="NO PRETTIER: on Debian: apt install nodejs npm; npm install",
+    reason="NO PRETTIER: what is sent is not compared with the sources; on Debian: apt install nodejs npm; npm install",
 )
+
+
+def run_node(script: str, folder: Path) -> str:
+    done = subprocess.run(
+        ["node", "--input-type=module", "--eval", script % PRETTIER],
+        cwd=folder, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@needs_prettier
 def test_what_is_sent_is_what_was_written(tmp_path):
     joined = page_script.join(page_files.modules(), page_files.SCRIPT, page_files.order())
     sources = page_script.rename(joined, page_script.short_names(joined))
@@ -182,11 +217,13 @@ def test_what_is_sent_is_what_was_written(tmp_path):
     styles = (MODULES / page_files.STYLES).read_text("utf-8")
     (tmp_path / "css.source").write_text(page_script.strip_comments(styles))
     (tmp_path / "css.sent").write_bytes(page_files.read(page_files.STYLES).plain)
-    compared = subprocess.run(
-        ["node", "--input-type=module", "--eval", FORMAT_BOTH % PRETTIER],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert compared.returncode == 0, compared.stderr
+    run_node(FORMAT_BOTH, tmp_path)
+
+
+@needs_prettier
+def test_no_property_has_a_short_name(tmp_path):
+    (tmp_path / "sent").write_bytes(page_files.read(page_files.SCRIPT).plain)
+    assert run_node(FIND_RENAMED, tmp_path) == ""
 
 
 def test_no_two_modules_declare_the_same_name_so_that_they_can_be_joined():
@@ -196,6 +233,15 @@ def test_no_two_modules_declare_the_same_name_so_that_they_can_be_joined():
             for one in declared.strip("[]").split(", "):
                 found.setdefault(one, []).append(name)
     assert {name: where for name, where in found.items() if len(where) > 1} == {}
+
+
+@pytest.mark.parametrize(("name", "text"), page_files.modules().items(), ids=page_files.modules())
+def test_a_module_imports_names_without_an_alias_and_exports_what_it_declares(name, text):
+    rest = page_script.IMPORT.sub("", text)
+    assert re.findall(r"^import\b.*|\bimport\((?!\")", rest, re.MULTILINE) == []
+    assert [found[0] for found in page_script.IMPORT.finditer(text) if " as " in found[0]] == []
+    exports = re.findall(r"^export .*", text, re.MULTILINE)
+    assert [line for line in exports if not DECLARED.match(line)] == []
 
 
 def test_scripts_and_styles_are_small_as_they_are_sent():
