@@ -199,12 +199,20 @@ def test_the_table_has_all_nodes_and_chooses_one(page):
 
 def bar(at: int | None = None, places: int = 5, **more: Any) -> dict[str, Any]:
     checkpoints = [
-        {"seq": 3 * number + 1, "at": 1000 + number, "kind": "StateEdited" if number == 2 else "NodeCompleted",
-         "node": None if number == 2 else "plan", "iteration": 1, "execution": 1, "current": True}
+        {"seq": 3 * number + 1, "at": 1000 + number, "kind": "NodeCompleted", "node": "plan", "iteration": 1, "execution": 1, "current": True}
         for number in range(places)
     ]  # fmt: skip
+    acts = [{"seq": 7, "at": 1002, "verb": "edit", "by": "ada", "about": "card"}]
     end = {"seq": 3 * places + 5, "at": 2000}
-    return {"checkpoints": checkpoints, "end": end, "at": at, "live": True, "operates": True, **more}
+    return {
+        "checkpoints": checkpoints,
+        "acts": [],
+        "end": end,
+        "at": at,
+        "live": True,
+        "operates": True,
+        **more,
+    }
 
 
 def test_the_checkpoint_bar_is_a_slider_over_the_places_of_a_run(page):
