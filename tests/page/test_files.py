@@ -156,7 +156,8 @@ def test_comments_and_needless_spaces_are_not_sent():
 )
 def test_what_is_sent_is_what_was_written(tmp_path):
     sources = page_script.join(page_files.modules(), page_files.SCRIPT, page_files.order())
-    (tmp_path / "babel.source").write_text(page_script.strip_comments(sources))
+    renamed = page_script.rename(sources, page_script.short_names(sources))
+    (tmp_path / "babel.source").write_text(page_script.strip_comments(renamed))
     (tmp_path / "babel.sent").write_bytes(page_files.read(page_files.SCRIPT).plain)
     styles = (MODULES / page_files.STYLES).read_text("utf-8")
     (tmp_path / "css.source").write_text(page_script.strip_comments(styles))
@@ -166,6 +167,28 @@ def test_what_is_sent_is_what_was_written(tmp_path):
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert compared.returncode == 0, compared.stderr
+
+
+def test_a_name_is_sent_short_unless_it_is_also_a_property_a_key_or_a_word_of_a_text():
+    source = """
+function createTable(rowHeight) {
+  const isOpen = rowHeight > 1;
+  const inKey = 1, { ofEvent } = rowHeight;
+  const inText = "inText";
+  return [isOpen, { inKey, ofEvent }, rowHeight.isProperty];
+}
+const isProperty = createTable;
+const ofEvent = 2;
+"""
+    assert page_script.short_names(source) == {"createTable": "$0", "isOpen": "$1"}
+    assert page_script.rename("createTable(createTables)", {"createTable": "$0"}) == "$0(createTables)"
+
+
+def test_short_names_are_new_and_no_two_are_the_same():
+    sources = page_script.join(page_files.modules(), page_files.SCRIPT)
+    names = page_script.short_names(sources)
+    assert len(set(names.values())) == len(names) > 500
+    assert re.findall(r"\$\w+", sources) == []
 
 
 def test_no_two_modules_declare_the_same_name_so_that_they_can_be_joined():

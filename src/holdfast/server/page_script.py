@@ -5,14 +5,15 @@ The modules follow rules that make this simple, and that tests hold: they import
 what they declare at its declaration, and no two of them declare the same name at their outermost level. So the script is the
 modules one after the other, those that are imported first. One file compresses to three quarters of what a hundred do.
 
-Comments, indentation, spaces beside punctuation, and needless commas, semicolons and brackets are left out, and the outermost
-names become short ones. Nothing else is changed. A test compares the syntax trees of the sources and of what is sent.
+Comments, indentation, spaces beside punctuation, and needless commas, semicolons and brackets are left out, and names of several
+words become short ones. Nothing else is changed. A test compares the syntax trees of the sources and of what is sent.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import string
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
@@ -24,7 +25,7 @@ _KEPT_SPACE = re.compile(
     ( "(?:[^"\\\n]|\\.)*"                                                   # a string
     | `.*`                                                                  # from the first to the last ` of a line
     | (?<=[(,=:?!&|]) [ ]? /(?![*/ ])(?:\\.|\[(?:\\.|[^]\n])*]|[^/\\\n])+/[a-z]*   # a regular expression
-    ) | [ ]?(=>|===|!==|&&|\|\||\?\?|[{}(),;?:=<>|*&]|\[|])[ ]?
+    ) | [ ]?(=>|===|!==|&&|\|\||\?\?|[{}(),;?:=<>|*&]|\[|])[ ]? | [ ]([-+/%])[ ](?![-+])
     """,
     re.VERBOSE,
 )
@@ -32,7 +33,9 @@ _NEEDLESS_LINE_END = re.compile(r"(?<=[;{,(\[?:=>&|])\n|\n(?=[})\].?:&|])")
 _NEEDLESS_MARK = re.compile(
     r"""("(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`)|,(?=[)}\]])|;(?=})|(?<![\w$)\]])\((\w+)\)(?==>)"""
 )
-_DECLARED = re.compile(r"^(?:async )?(?:function\*?|const|let) ([a-z]+[A-Z]\w*|[A-Z]+_\w+)", re.MULTILINE)
+_DECLARED = re.compile(r"^ *(?:async )?(?:function\*?|const|let) ([a-z]+[A-Z]\w*|[A-Z]+_\w+)", re.MULTILINE)
+_IN_BRACES = re.compile(r"\{([^{}();]*)\}")
+_DIGITS = string.digits + string.ascii_letters
 _WORD = re.compile(r"[\w$]+")
 _NOT_A_NAME = re.compile(r"""(?<=[.])[\w$]+|[\w$]+(?=\??:)""")
 _TEXT = re.compile(r""""(?:[^"\\\n]|\\.)*"|`[^\n]*`""")
@@ -73,16 +76,24 @@ def make_script(modules: Mapping[str, str], entry: str, wanted: Iterable[str] = 
 
 
 def short_names(text: str) -> dict[str, str]:
-    """Return a short name for each outermost name of a script (made by `join`) that is nothing else: no property, no key, and
-    no word of a text. Only names of several words, such as `createTable` and `ROWS_MAX`, are considered.
+    """Return a short name for each name that a script (made by `join`) declares and that is nothing else: no property, no key,
+    also not one without a colon, and no word of a text. Only names of several words, such as `createTable` and `ROWS_MAX`, are
+    considered. A name that is declared in several places has the same short name in all of them.
     """
     words = Counter(_WORD.findall(text))
     other = set(_NOT_A_NAME.findall(text))
+    other.update(one.strip() for inside in _IN_BRACES.findall(text) for one in inside.split(","))
     for told in _TEXT.findall(text):
         other.update(_WORD.findall(_PLACEHOLDER.sub(" ", told)))
     names = [name for name in dict.fromkeys(_DECLARED.findall(text)) if name not in other]
     names.sort(key=lambda name: -words[name])
-    return {name: f"${number:x}" for number, name in enumerate(names)}
+    return {name: f"${_number(at)}" for at, name in enumerate(names)}
+
+
+def _number(value: int) -> str:
+    """Write a number in few characters."""
+    high, low = divmod(value, len(_DIGITS))
+    return (_number(high) if high else "") + _DIGITS[low]
 
 
 def rename(text: str, names: Mapping[str, str]) -> str:
@@ -92,7 +103,7 @@ def rename(text: str, names: Mapping[str, str]) -> str:
 
 def squeeze_script(text: str) -> str:
     """Return a script without comments, indentation and needless spaces and marks."""
-    lines = _KEPT_SPACE.sub(lambda found: found[1] or found[2], strip_comments(text))
+    lines = _KEPT_SPACE.sub(lambda found: found[1] or found[2] or found[3], strip_comments(text))
     return _NEEDLESS_MARK.sub(lambda found: found[1] or found[2] or "", _NEEDLESS_LINE_END.sub("", lines))
 
 
