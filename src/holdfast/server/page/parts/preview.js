@@ -3,10 +3,11 @@
 
 import { actionFor } from "../pure/actions.js";
 import { formatFragment } from "../pure/fragments.js";
+import { byName } from "../pure/groups.js";
 import { EDITS, PLAIN, REPEATS, bodyOf, editOf, previewRows, verbsAt, whatChanged, whyOff } from "../pure/previews.js";
 import { faultsIn } from "../pure/questions.js";
 import { instant, markNames } from "../pure/words.js";
-import { isRefusal } from "../shell/api.js";
+import { createKey, isRefusal } from "../shell/api.js";
 import { button, element, glyph, setSentence, setText } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createCopyButton } from "./command.js";
@@ -39,7 +40,7 @@ const EDITED_MAX = 200_000;
  * @param {Asked} asked
  */
 export function openPreview(app, asked) {
-  let key = crypto.randomUUID(); // a second click sends the same request
+  let key = createKey(); // a second click sends the same request
   let { verb, options } = asked;
   const { checkpoint } = options;
   const hasPlace = checkpoint && (verb === "resume" || verb === "fork");
@@ -48,7 +49,7 @@ export function openPreview(app, asked) {
   let preview = null;
   let [sending, looks, confirmed] = [false, 0, ""];
   /** @type {Decision} */
-  const decision = { reason: "", ticked: new Set(), repeat: {}, edit: null, faulty: false };
+  const decision = { reason: "", ticked: new Set(), repeat: byName({}), edit: null, faulty: false };
   /** @type {import("./schema_form.js").SchemaForm | null} */
   let editor = null;
 
@@ -198,7 +199,7 @@ export function openPreview(app, asked) {
       return asked.done(answer.value, verb);
     }
     const { problem } = answer;
-    if (isRefusal(problem)) key = crypto.randomUUID(); // the next attempt is another request
+    if (isRefusal(problem)) key = createKey(); // the next attempt is another request
     if (problem.status !== 412 || !problem.preview || !preview) {
       banner.update(problemBanner(problem, () => void send()));
       return decide();

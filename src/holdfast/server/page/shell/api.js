@@ -108,6 +108,9 @@ async function readProblem(response) {
   return { ok: false, problem: ours || theirs, retryAfter: Number(headers.get("Retry-After")) || 0, value };
 }
 
+/** A key for a request that begins. (`randomUUID` is not there without HTTPS.) */
+export const createKey = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
+
 /**
  * Whether the server has decided not to do what was asked. Otherwise it may have done it: only the same request, with the same
  * key, may then be sent again.
