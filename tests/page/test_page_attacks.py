@@ -6,7 +6,6 @@ import importlib.util
 import itertools
 import re
 from contextlib import suppress
-from pathlib import Path
 
 import pytest
 from desk_flows import write_desk
@@ -147,7 +146,7 @@ def test_a_token_that_no_header_can_carry_is_not_sent(tab, served):
     one.allowed = ("401",)
     page = one.open(served.url)
     field = page.get_by_label("Token, or the link with it")
-    field.fill("a–b")
+    field.fill("a\u2013b")
     page.keyboard.press("Enter")
     assert page.evaluate("document.querySelector('#token').validity.patternMismatch")
     field.fill(f" {served.link} ")
@@ -159,7 +158,11 @@ def test_a_place_that_is_chosen_before_the_server_has_said_who_asks_is_shown_aft
     one = tab()
     page = one.context.new_page()
     held = []
-    page.route("**/api/v1/meta", lambda route: held.append(route))
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/api/v1/meta", hold)
     page.goto(served.link)
     page.wait_for_function("() => location.hash === '#/runs'")
     go(page, "#/runs/whole@5")
