@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import re
+import signal
 from contextlib import suppress
 
 import pytest
@@ -195,3 +196,93 @@ def test_many_windows_do_not_take_all_connections_of_the_browser_from_each_other
     hf.cancel(run, store=served.store)
     page.locator(".standing .status-word", has_text="cancelled").wait_for()
     assert page.locator(".live-word").inner_text() == "Live"
+
+
+def open_dialog(page, place: str) -> None:
+    go(page, place)
+    page.wait_for_function(f"() => document.querySelector('{DIALOG} footer .filled')?.disabled === false")
+
+
+def test_a_verb_whose_answer_is_lost_is_done_once_whatever_the_reader_changes_afterwards(tab, served):
+    run = start(served)
+    page = show(tab, served, "#/workers", allowed=("ERR_FAILED", "422"))
+    open_dialog(page, f"#/runs/{run}?do=fork")
+
+    def lose(route):
+        route.fetch()
+        route.abort()
+
+    page.route("**/fork", lose)
+    count = len(hf.runs(store=served.store))
+    act(page).click()
+    page.locator(DIALOG).get_by_text("The server does not answer").wait_for()
+    page.unroute("**/fork")
+    page.get_by_label("Reason").fill("another reason")
+    for _ in range(2):
+        act(page).click()
+        page.locator(DIALOG).get_by_text("What you asked before may have been done").wait_for()
+    page.get_by_label("Reason").fill("")
+    act(page).click()
+    page.locator(DIALOG).wait_for(state="detached")
+    assert len(hf.runs(store=served.store)) == count + 1
+
+
+def test_a_server_that_is_killed_in_a_verb_and_started_again_does_it_once(tab, served):
+    run = start(served)
+    page = show(tab, served, "#/workers", allowed=("ERR_",))
+    open_dialog(page, f"#/runs/{run}?do=fork")
+    count = len(hf.runs(store=served.store))
+    served.process.send_signal(signal.SIGSTOP)
+    act(page).dblclick(no_wait_after=True)
+    served.stop()
+    page.locator(DIALOG).get_by_text("The server does not answer").wait_for()
+    served.restart("hostile.py", "desk.py", "--no-work", "--rate", "1000")
+    page.locator(DIALOG).get_by_role("button", name="Try again").click()
+    page.locator(DIALOG).wait_for(state="detached")
+    assert len(hf.runs(store=served.store)) == count + 1
+
+
+def test_the_back_button_closes_a_dialog_unless_it_waits_for_an_answer(tab, served):
+    one, other = start(served, to="carrier"), start(served, to="carrier")
+    page = show(tab, served, f"#/runs/{one}")
+    page.locator(".run-id", has_text=one).wait_for()
+    open_dialog(page, f"#/runs/{other}?do=cancel")
+    page.go_back()
+    page.locator(DIALOG).wait_for(state="detached")
+    page.locator(".run-id", has_text=one).wait_for()
+    open_dialog(page, f"#/runs/{other}?do=cancel")
+    held = []
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/cancel", hold)
+    act(page).click()
+    page.go_back()
+    page.locator(".run-id", has_text=one).wait_for()
+    assert page.locator(DIALOG).get_by_role("heading", name=f"Cancel {other}").is_visible()
+    held[0].continue_()
+    page.locator(DIALOG).wait_for(state="detached")
+    assert [hf.get(run, store=served.store).status for run in (one, other)] == ["waiting", "cancelled"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ({"status": 500, "body": "<h1>x</h1>"}, "which is not from Holdfast"),
+        ({"status": 200, "body": "<h1>x</h1>"}, "The server does not answer"),
+        ({"status": 201, "body": '{"id": "ru'}, "The server does not answer"),
+        ({"status": 403, "json": {"title": "<b>No</b>", "status": 403, "type": "x"}}, "<b>No</b>"),
+        (
+            {"status": 429, "json": {"title": "Busy"}, "headers": {"Retry-After": "99999999999"}},
+            "again in 60 s",
+        ),
+    ],
+)
+def test_an_answer_that_is_not_the_servers_is_said_in_words_and_the_dialog_stays(tab, served, answer, words):
+    page = show(tab, served, "#/workers", allowed=("the server responded",))
+    open_dialog(page, "#/runs/whole?do=fork")
+    page.route("**/fork", lambda route: route.fulfill(**answer))
+    act(page).click()
+    page.locator(".banner", has_text=words).wait_for()
+    assert page.locator(DIALOG).is_visible()

@@ -72,7 +72,12 @@ export function openPreview(app, asked) {
   const close = () => dialog.close();
   const dialog = element(
     "dialog",
-    { class: "dialog preview", "aria-labelledby": "preview-title", onclose: () => dialog.remove() },
+    {
+      class: "dialog preview",
+      "aria-labelledby": "preview-title",
+      oncancel: (/** @type {Event} */ event) => sending && event.preventDefault(), // what becomes of it is shown here
+      onclose: () => dialog.remove(),
+    },
     element("header", {}, title, button("icon-button", close, glyph("close"), element("span", { class: "unseen" }, "Close"))),
     verbs?.element,
     verb in PLAIN && element("p", { class: "preview-note" }, PLAIN[verb]),
@@ -99,7 +104,7 @@ export function openPreview(app, asked) {
     if (decision.faulty) return;
     if (verb in PLAIN) return show(null);
     const answer = await app.api.post(path(), bodyOf({ verb }, options, decision), { key, query: { preview: ["1"] } });
-    if (own !== looks || sending) return; // decided otherwise meanwhile
+    if (own !== looks) return; // decided otherwise meanwhile
     if (answer.ok) {
       banner.update(null);
       return show(answer.value);
@@ -190,6 +195,7 @@ export function openPreview(app, asked) {
   async function send() {
     if (act.disabled) return;
     sending = true;
+    looks += 1; // a preview that comes now would hide what becomes of it
     decide();
     const match = preview ? `"${preview.digest}"` : undefined;
     const answer = await app.api.post(path(), bodyOf({ verb }, options, decision), { key, match });
@@ -199,6 +205,15 @@ export function openPreview(app, asked) {
       return asked.done(answer.value, verb);
     }
     const { problem } = answer;
+    if (problem.type.endsWith("key-reused")) {
+      decide();
+      return banner.update({
+        tone: "ask",
+        glyph: "warning",
+        title: "What you asked before may have been done.",
+        detail: "Its answer was lost, and this differs from it. Close this, and look at the run first.",
+      });
+    }
     if (isRefusal(problem)) key = createKey(); // the next attempt is another request
     if (problem.status !== 412 || !problem.preview || !preview) {
       banner.update(problemBanner(problem, () => void send()));

@@ -105,7 +105,7 @@ async function readProblem(response) {
   const ours = typeof value?.title === "string" && value;
   const detail = `The answer was ${status} ${statusText}, which is not from Holdfast.`;
   const theirs = { type: "", title: "Something between here and the server answered", status, detail, remedy: "" };
-  return { ok: false, problem: ours || theirs, retryAfter: Number(headers.get("Retry-After")) || 0, value };
+  return { ok: false, problem: ours || theirs, retryAfter: Math.min(60, Number(headers.get("Retry-After")) || 0), value };
 }
 
 /** A key for a request that begins. (`randomUUID` is not there without HTTPS.) */
