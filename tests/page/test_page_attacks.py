@@ -286,3 +286,22 @@ def test_an_answer_that_is_not_the_servers_is_said_in_words_and_the_dialog_stays
     act(page).click()
     page.locator(".banner", has_text=words).wait_for()
     assert page.locator(DIALOG).is_visible()
+
+
+def test_a_proxy_that_answers_with_a_page_of_its_own_is_not_live_and_is_asked_less_and_less_often(tab, served):
+    page = tab().context.new_page()
+    page.clock.install()
+    asked = []
+
+    def answer(route):
+        asked.append(route)
+        route.fulfill(status=200, body="<h1>Sign in</h1>", content_type="text/html")
+
+    page.route("**/api/v1/live*", answer)
+    page.goto(served.link)
+    page.get_by_text("Not live since").wait_for()
+    for seconds in (1, 2, 4):
+        page.get_by_text(re.compile(rf"Trying again (in {seconds} s|now)")).wait_for()
+        page.clock.run_for(seconds * 1000)
+    page.get_by_text(re.compile(r"Trying again in [78] s")).wait_for()
+    assert page.locator(".live-word").inner_text() == "Not live"

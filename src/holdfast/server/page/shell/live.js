@@ -70,6 +70,7 @@ export function followLive(api, path, listener, after = null) {
   async function readAll(own, hasSeat) {
     const response = await api.stream(path, lastId === null ? {} : { "Last-Event-ID": lastId }, own.signal);
     if (!(response instanceof Response)) return response.retryAfter;
+    if (!response.headers.get("Content-Type")?.includes("event-stream")) return 0; // a page of a proxy
     happen({ kind: "opened", at: now() });
     listener.onOpen?.(opened > 0);
     opened += 1;
