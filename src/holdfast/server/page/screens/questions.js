@@ -3,6 +3,7 @@
 
 import { mayOperate } from "../pure/actions.js";
 import { formatFragment, hrefOfRun } from "../pure/fragments.js";
+import { byName } from "../pure/groups.js";
 import {
   isAboutCrash,
   keyOfAsked,
@@ -141,7 +142,7 @@ export function createQuestionsScreen(app) {
 
   /** Show a question as it is now: it may have been answered elsewhere. @param {string} key */
   async function open(key) {
-    const [run, ...rest] = key.split(" ");
+    const [run, ...rest] = key.split(" ").map((part, at) => (at ? part : encodeURIComponent(part)));
     const known = opened.get(key);
     if (known) showIn(detail, known.element);
     const [asked, picture, listed, requested] = await Promise.all([
@@ -169,7 +170,7 @@ export function createQuestionsScreen(app) {
       opened.get(key) ?? createOpened(app, details, { program: (words && program) || "holdfast", sent: () => void load() });
     opened.set(key, made);
     made.update(details, {
-      marks: picture.ok ? picture.value.nodes : {},
+      marks: byName(picture.ok ? picture.value.nodes : {}),
       visit: visit?.ok ? visit.value : null,
       requests: requested.ok ? requested.value.requests : [],
       row,

@@ -211,7 +211,7 @@ export function createRunScreen(app) {
    */
   function act(verb, node) {
     const { run, checkpoints } = data?.known ?? { run: null, checkpoints: [] };
-    if (!run || !mayOperate(app.meta().role) || !(verb in VERBS)) return;
+    if (!run || !mayOperate(app.meta().role) || !Object.hasOwn(VERBS, verb)) return;
     if (verb === "answer") return go({ screen: "questions", query: { run: [run.id] } });
     const at = place.at && (checkpointAt(checkpoints)?.seq ?? place.at);
     openPreview(app, { run: run.id, verb, ...askFor(run, { verb, node, at }), done });
