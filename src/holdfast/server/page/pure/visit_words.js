@@ -102,7 +102,6 @@ export function visitFacts({ options, cost }) {
     ["Cost", costWords(cost)],
     ["Time limit", options.timeout_s ? duration(options.timeout_s) : ""],
     ["Retries", tries ? plural(Number(tries), "attempt") : ""],
-    ["Repeats", options.idempotent === false ? "asks first: it is not idempotent" : ""],
   ];
   return all.filter(([, value]) => value);
 }
