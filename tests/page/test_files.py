@@ -183,16 +183,6 @@ def test_comments_and_needless_spaces_are_not_sent():
     )
 
 
-def test_only_names_that_are_nothing_else_become_short():
-    source = (
-        "const drawRows = () => 1;\nconst isOpen = 1;\nconst PAGE_S = 1;\nconst isKept = 1;\nconst rows = 1;\n"
-        "drawRows(row.isOpen, { isKept: 1 }, `PAGE_S ${drawRows()}`);\n"
-    )
-    names = page_script.short_names(source)
-    assert names == {"drawRows": "$0"}
-    assert page_script.rename(source, names).endswith("$0(row.isOpen, { isKept: 1 }, `PAGE_S ${$0()}`);\n")
-
-
 needs_prettier = pytest.mark.skipif(
     shutil.which("node") is None or not PRETTIER.exists(),
     reason="NO PRETTIER: what is sent is not compared with the sources; on Debian: apt install nodejs npm; npm install",
