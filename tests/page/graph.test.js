@@ -69,9 +69,9 @@ test("a line has round corners, and its arrow points where it leads", () => {
 });
 
 test("up to 8 items have a cell each, and more share at most 4 rows of 50 marks", () => {
-  const [[status, path]] = markPaths(Array(5).fill("completed"));
+  const [[status, path]] = markPaths(Array(5).fill("completed"), 164);
   assert.deepEqual([status, path.split("M").length - 1], ["completed", 5]);
-  const many = markPaths([...Array(190).fill("completed"), ...Array(10).fill("failed")]);
+  const many = markPaths([...Array(190).fill("completed"), ...Array(10).fill("failed")], 314);
   assert.deepEqual(
     many.map(([one]) => one),
     ["completed", "failed"],

@@ -219,7 +219,7 @@ test("the head of a run has its reason letter by letter, and a row alone is enou
   const shown = standingOf({ row, run: null, picture: null, timeline: null }, context);
   assert.equal(shown.reason.map((part) => part.text).join(""), row.reason);
   assert.equal(shown.look.word, "failed");
-  assert.equal(shown.next, ". Next: resume it.");
+  assert.equal(shown.next, ". Resume it.");
   assert.equal(shown.note, "Token “dashboard” may only read");
   assert.ok(shown.facts.some((fact) => fact.name === "Held by" && fact.value === "nobody"));
 });

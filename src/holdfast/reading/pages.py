@@ -77,7 +77,7 @@ class _Glance:
         self._store = store
         self._now = store.now()
         self._holders = tuple(holders)
-        self._commands = commands
+        self._commands = commands or CommandLine()
         self._definitions = definitions
         self._flows = flows
 
@@ -92,7 +92,7 @@ class _Glance:
                     self._store,
                     row,
                     self._now,
-                    commands=self._commands,
+                    commands=self._commands.for_one_of(self._flows, row.flow),
                     definitions=self._definitions,
                     holders=self._holders,
                     flow=self._flows.get(row.flow),

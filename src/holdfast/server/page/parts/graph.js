@@ -1,7 +1,7 @@
 // The graph of a run: boxes and lines of its flow, with what the run has done. Boxes are buttons above one drawing of all lines.
 // A live change touches the box that it concerns, and nothing else moves.
 
-import { fitScale, foldCompleted, headPath, isButton, linePath, netOf, signPath } from "../pure/graph_shapes.js";
+import { fitScale, foldCompleted, headPath, isButton, linePath, netOf, signPath, widenBox } from "../pure/graph_shapes.js";
 import { aloneNodes, stepFrom, takenLines, viewBox, viewGroup } from "../pure/graph_views.js";
 import { groupBy } from "../pure/groups.js";
 import { nameOfKey } from "../pure/keys.js";
@@ -26,6 +26,8 @@ import { createOverview } from "./graph_overview.js";
  */
 
 const ROUNDS_LISTED = 50;
+/** Up to so many items have a cell each. */
+const CELLS_MAX = 8;
 
 /**
  * @param {GraphOptions} options
@@ -41,6 +43,8 @@ export function createGraph({ choose, chooseIteration, reshape }) {
 
   /** @type {GraphValue} */
   let value;
+  /** What is drawn. @type {GraphValue | null} */
+  let shown = null;
   /** @type {Layout} */
   let layout = { width: 1, height: 1, boxes: [], lines: [] };
   let net = netOf(layout);
@@ -101,14 +105,15 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   }
 
   function fit() {
-    scale = fitScale(layout.width, pane.width || layout.width);
+    scale = fitScale(layout.width, pane.width);
     Object.assign(picture.style, { zoom: scale, width: `${layout.width}px`, height: `${layout.height}px` });
   }
 
   const showOverview = () => overview.update(layout, scale, pane, value.states.nodes);
   new ResizeObserver(([{ contentRect }]) => {
     pane = { ...pane, width: contentRect.width, height: contentRect.height };
-    if (!value) return;
+    if (!value || !pane.width) return;
+    show();
     fit();
     showOverview();
     reveal(value.node);
@@ -123,14 +128,16 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     if (!net.boxes.has(current)) current = node && net.boxes.has(node) ? node : buttons[0]?.name;
     const open = openStacks();
     drawNodes(
-      buttons.map((box) => ({
-        box,
-        chosen: box.name === node || (box.kind === "fold" && Boolean(box.members?.includes(node ?? ""))),
-        current: box.name === current,
-        ...(box.kind === "node"
-          ? { node: viewBox(value, net, box.name) }
-          : { group: viewGroup(box, states, open.has(box.name)) }),
-      })),
+      buttons.map((box) => {
+        const view = box.kind === "node" ? viewBox(value, net, box.name) : undefined;
+        return {
+          box: view && view.marks.length > CELLS_MAX ? widenBox(layout, box) : box,
+          chosen: box.name === node || (box.kind === "fold" && Boolean(box.members?.includes(node ?? ""))),
+          current: box.name === current,
+          node: view,
+          group: view ? undefined : viewGroup(box, states, open.has(box.name)),
+        };
+      }),
     );
     drawLines();
     const loops = layout.lines.filter((line) => line.badge);
@@ -173,7 +180,7 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   /** Scroll a box that is out of view to the middle, in the graph alone. @param {string | null} name */
   function reveal(name) {
     const box = net.boxes.get(name ?? "");
-    if (!box || !pane.width) return;
+    if (!box) return;
     /** @type {(start: number, size: number, from: number, room: number) => number} */
     const into = (start, size, from, room) =>
       start * scale >= from && (start + size) * scale <= from + room ? from : (start + size / 2) * scale - room / 2;
@@ -206,16 +213,22 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     reshape({ open: [...openStacks()], alone });
   }
 
+  function show() {
+    if (!pane.width) return; // it is drawn when it gets a width: another scale would lay out every box again
+    const before = shown;
+    shown = value;
+    const hasOldFold = layout.boxes.some((box) => box.kind === "fold" && !box.members?.every(isDone));
+    if (before?.picture !== value.picture || before.at !== value.at || hasOldFold) layOut();
+    draw();
+    if (before?.node !== value.node) reveal(value.node);
+    askAlone();
+  }
+
   return {
     element: host,
     update(next) {
-      const before = /** @type {GraphValue | undefined} */ (value);
       value = next;
-      const hasOldFold = layout.boxes.some((box) => box.kind === "fold" && !box.members?.every(isDone));
-      if (before?.picture !== next.picture || before.at !== next.at || hasOldFold) layOut();
-      draw();
-      if (before?.node !== next.node) reveal(next.node);
-      askAlone();
+      show();
     },
   };
 }

@@ -1,5 +1,6 @@
 // The head of a run as it is shown: sentence, next step and facts, from what is known of it.
 
+import { titled } from "./run_choices.js";
 import { LOOKS, lookOfRun } from "./statuses.js";
 import { costWords } from "./visit_words.js";
 import { age, duration, fullInstant, instant, markNames, nodesIn, number } from "./words.js";
@@ -31,8 +32,8 @@ export function standingOf(known, context) {
   return {
     id: facts.id,
     look: isDamaged ? LOOKS.unreadable : lookOfRun({ ...facts, asks, remedy: remedies[0] ?? null }),
-    reason: markNames(facts.reason, [...nodesIn(facts.reason), ...(facts.held_by ? [facts.held_by] : [])]),
-    next: first ? `${stop} Next: ${first.words}.` : stop,
+    reason: markNames(facts.reason, [...nodesIn(facts.reason), ...(facts.held_by?.match(/^\S+$/) ?? [])]),
+    next: first ? `${stop} ${titled(first.words)}.` : stop,
     ago: ago(facts.updated_at, context),
     facts: factList(known, facts, context),
     labels: facts.labels,

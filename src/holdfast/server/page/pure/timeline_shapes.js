@@ -240,7 +240,7 @@ export function heldShapes(holders, gaps, scale) {
     const fits = [name + (end && !died ? `, ${end}` : tookOver), name, cutMiddle(name, Math.floor(room / 6.3))];
     const words = fits.find((one) => left < x + LABEL_OFF_PX && one.length > 3 && wide(one) <= room);
     if (words) {
-      shapes.push(textShape(holder.seq, "words", left, LABEL_Y, words));
+      shapes.push(textShape(holder.seq, "words", left + 4, LABEL_Y, words));
       free = left + wide(words) + 6;
     }
     if (!died) return;
@@ -266,13 +266,17 @@ export function actShapes(acts, scale, width) {
   let free = 0;
   return inView(acts, scale).flatMap(({ piece: act, x }, number, drawn) => {
     const whole = actWords(act) + (act.reason ? `: “${act.reason}”` : "");
-    const fits = [whole, actWords(act)];
-    const right = fits.find((one) => x + 18 + wide(one) <= (drawn[number + 1]?.x ?? width));
-    const words = right ?? fits.find((one) => x - 10 - wide(one) >= free);
-    free = x + 10 + wide(right ?? "");
+    const next = drawn[number + 1]?.x ?? width;
+    // With its reason if that has room at either side.
+    const sides = [whole, actWords(act)].flatMap((words) => [
+      { words, isRight: true, fits: x + 18 + wide(words) <= next },
+      { words, isRight: false, fits: x - 10 - wide(words) >= free },
+    ]);
+    const { words, isRight } = sides.find((one) => one.fits) ?? { words: "", isRight: false };
+    free = x + 10 + (isRight ? wide(words) : 0);
     const gem = pathShape(act.seq, "gem accent", diamond(x, MIDDLE), whole);
-    if (!words) return [gem];
-    return [gem, textShape(act.seq, "words accent", x + (right ? 10 : -10), MIDDLE + 4, words, right ? "start" : "end")];
+    const text = textShape(act.seq, "words accent", x + (isRight ? 10 : -10), MIDDLE + 4, words, isRight ? "start" : "end");
+    return words ? [gem, text] : [gem];
   });
 }
 
