@@ -52,8 +52,8 @@ test("the schema of an answer is its own, or the options, or anything", () => {
 
 test("a question says how long it waits, and until when it wants an answer", () => {
   assert.equal(whenWords(ask("a").question, 190), "asked 3 min ago");
-  assert.match(whenWords(ask("a", { until: 500 }).question, 190), /^asked 3 min ago, until \d\d:/);
-  assert.equal(whenWords(ask("a", { until: 100 }).question, 190), "asked 3 min ago, time is up");
+  assert.match(whenWords(ask("a", { until: 500 }).question, 190), /^asked 3 min ago\nuntil \d\d:/);
+  assert.equal(whenWords(ask("a", { until: 100 }).question, 190), "asked 3 min ago\ntime is up");
 });
 
 test("an answer given elsewhere names who gave it", () => {

@@ -69,9 +69,9 @@ export const schemaOf = ({ answer_schema, options }) => (options.length ? { enum
 /** When it wants an answer: "until 16:00:00"; "" at any time. @param {Question} question @param {number} now */
 export const untilWords = ({ until }, now) => (until ? (until > now ? `until ${instant(until, now)}` : "time is up") : "");
 
-/** How long it waits, and until when: "asked 3 min ago, until 16:00:00". @param {Question} question @param {number} now */
+/** How long it waits, and in a second line until when. @param {Question} question @param {number} now */
 export const whenWords = (question, now) =>
-  [`asked ${agoWords(now - question.asked_at)}`, untilWords(question, now)].filter(Boolean).join(", ");
+  [`asked ${agoWords(now - question.asked_at)}`, untilWords(question, now)].filter(Boolean).join("\n");
 
 /**
  * How a question was closed, as a sentence.
