@@ -158,7 +158,7 @@ const createTold = (mark, tone, ...words) =>
     element("span", { dir: "auto" }, ...words),
   );
 
-/** What the last attempt that did not end in order has left. @returns {{ element: HTMLElement, update(visit: NodeVisit): void }} */
+/** What the last attempt that did not end in order has left. @returns {import("../shell/elements.js").Part<NodeVisit>} */
 export function createLeft() {
   const slot = createSlot("", (/** @type {AttemptView | null} */ attempt) => {
     if (!attempt?.left) return [];
