@@ -88,7 +88,7 @@ def test_a_run_is_watched_to_its_end_while_its_worker_is_killed_and_another_take
     hands.file("o-1").touch()
     page.locator(".timeline-row text", has_text="1.5 s").wait_for()
     status(page, "completed").wait_for()
-    page.get_by_role("button", name="completed charge").wait_for()
+    page.locator(".graph-node[data-tone=done]", has_text="charge").wait_for()
     bars = page.locator('.timeline-row [data-visit^="1.1."]')
     page.locator(".bar.live").wait_for(state="detached")
     assert bars.evaluate_all("all => all.map(one => one.getAttribute('class'))") == [

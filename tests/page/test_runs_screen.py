@@ -398,6 +398,23 @@ def test_axe_finds_nothing(tab, served, theme, width):
         assert not told, fragment + "\n" + "\n".join(told)
 
 
+@pytest.mark.skipif(not AXE.exists(), reason="NO AXE: accessibility is not tested; run: npm install")
+def test_axe_finds_nothing_before_there_is_a_run_or_a_token(tab, serve, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bare")
+    write_flows(folder)
+    serving = serve("shop.py", "--no-work", folder=folder)
+    for theme in ("light", "dark"):
+        for link, element in ((serving.link, ".first-start"), (serving.url, "dialog")):
+            one = tab(color_scheme=theme, bypass_csp=True, viewport={"width": 390, "height": 800})
+            one.allowed = ("401",)
+            page = one.open(link)
+            page.locator(element).wait_for()
+            page.evaluate("Promise.allSettled(document.getAnimations().map(one => one.finished))")
+            page.add_script_tag(path=AXE)
+            found = page.evaluate("axe.run().then(result => result.violations)")
+            assert [(fault["id"], fault["nodes"][0]["html"]) for fault in found] == [], (theme, element)
+
+
 def test_the_policy_lets_no_text_become_markup(tab, served):
     one = tab()
     one.allowed = ("Trusted",)

@@ -30,7 +30,8 @@ _KEPT_SPACE = re.compile(
     """,
     re.VERBOSE,
 )
-_NEEDLESS_LINE_END = re.compile(r"(?<=[;{,(\[?:=>&|])\n|\n(?=[})\].?:&|])")
+_IN_STATEMENT = re.compile(r"(?<=[;{,(\[?:=>&|])\n|\n(?=[})\].?:&|])")
+_NEEDLESS_LINE_END = re.compile(r"(?<![\w$])\n|\n(?![\w$])")
 _NEEDLESS_MARK = re.compile(
     r"""("(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`)|,(?=[)}\]])|;(?=})|(?<![\w$)\]])\((\w+)\)(?==>)"""
 )
@@ -128,7 +129,8 @@ def rename(text: str, names: Mapping[str, str]) -> str:
 def squeeze_script(text: str) -> str:
     """Return a script without comments, indentation and needless spaces and marks."""
     lines = _KEPT_SPACE.sub(lambda found: found[1] or found[2], strip_comments(text))
-    return _NEEDLESS_MARK.sub(lambda found: found[1] or found[2] or "", _NEEDLESS_LINE_END.sub("", lines))
+    marked = _NEEDLESS_MARK.sub(lambda found: found[1] or found[2] or "", _IN_STATEMENT.sub("", lines))
+    return _NEEDLESS_LINE_END.sub("", marked)
 
 
 def squeeze_styles(text: str) -> str:
