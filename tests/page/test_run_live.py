@@ -188,7 +188,7 @@ def test_after_a_reset_the_run_is_read_anew_and_the_place_stays(tab, serving, ha
     one, held = tab(), []
     page = one.open(serving.link)
     page.locator(".top-bar").wait_for()
-    page.route("**/live?run=o-5", lambda route: held.append(route), times=1)
+    page.route("**/live?run=o-5", lambda route: held.insert(0, route), times=1)
     with page.expect_request("**/live?run=o-5"):
         page.evaluate("location.hash = '#/runs/o-5?node=charge&view=log'")
     page.locator(".checkpoint-bar .dot").first.wait_for()

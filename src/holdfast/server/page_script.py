@@ -5,8 +5,8 @@ The modules follow rules that make this simple, and that tests hold: they import
 what they declare at its declaration, and no two of them declare the same name at their outermost level. So the script is the
 modules one after the other, those that are imported first. One file compresses to three quarters of what a hundred do.
 
-Comments, indentation, spaces beside punctuation, and needless commas, semicolons and brackets are left out, and names of several
-words become short ones. Nothing else is changed. A test compares the syntax trees of the sources and of what is sent.
+Comments, indentation, spaces beside punctuation, and needless commas, semicolons and brackets are left out, and long names
+become short ones. Nothing else is changed. A test compares the syntax trees of the sources and of what is sent.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _NEEDLESS_LINE_END = re.compile(r"(?<=[;{,(\[?:=>&|])\n|\n(?=[})\].?:&|])")
 _NEEDLESS_MARK = re.compile(
     r"""("(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`)|,(?=[)}\]])|;(?=})|(?<![\w$)\]])\((\w+)\)(?==>)"""
 )
-_DECLARED = re.compile(r"^ *(?:async )?(?:function\*?|const|let) ([a-z]+[A-Z]\w*|[A-Z]+_\w+)", re.MULTILINE)
-_IN_BRACES = re.compile(r"\{([^{}();]*)\}")
+_DECLARED = re.compile(r"^ *(?:async )?(?:function\*?|const|let) (\w{4,})", re.MULTILINE)
 _DIGITS = string.digits + string.ascii_letters
 _WORD = re.compile(r"[\w$]+")
 _NOT_A_NAME = re.compile(r"""(?<=[.])[\w$]+|[\w$]+(?=\??:)""")
+_MAYBE_A_KEY = re.compile(r"[{,]\s*([\w$]+)\s*(?=[,}]|=[^=>])")
+"""A word that may be a key and its value at once, as in `{ name, at = 0 }`; it may also be one of several arguments."""
 _TEXT = re.compile(r""""(?:[^"\\\n]|\\.)*"|`[^\n]*`""")
 _PLACEHOLDER = re.compile(r"\$\{[^{}`]*\}")
 _CSS_SPACE = re.compile(r'("[^"\n]*")|\s*([{};,>])\s*|(:) ')
@@ -77,12 +78,12 @@ def make_script(modules: Mapping[str, str], entry: str, wanted: Iterable[str] = 
 
 def short_names(text: str) -> dict[str, str]:
     """Return a short name for each name that a script (made by `join`) declares and that is nothing else: no property, no key,
-    also not one without a colon, and no word of a text. Only names of several words, such as `createTable` and `ROWS_MAX`, are
-    considered. A name that is declared in several places has the same short name in all of them.
+    also not one without a colon, and no word of a text. A name that is declared in several places has the same short name in all
+    of them.
     """
     words = Counter(_WORD.findall(text))
     other = set(_NOT_A_NAME.findall(text))
-    other.update(one.strip() for inside in _IN_BRACES.findall(text) for one in inside.split(","))
+    other.update(_MAYBE_A_KEY.findall(strip_comments(text)))
     for told in _TEXT.findall(text):
         other.update(_WORD.findall(_PLACEHOLDER.sub(" ", told)))
     names = [name for name in dict.fromkeys(_DECLARED.findall(text)) if name not in other]
