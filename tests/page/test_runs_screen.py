@@ -196,6 +196,26 @@ def test_a_run_is_found_by_the_beginning_of_its_id(tab, served):
     page.keyboard.press("Enter")
     wait_for_rows(page, 1)
     assert page.url.endswith("#/runs?find=refund")
+    field = page.get_by_role("searchbox", name="Find a run")
+    assert field.input_value() == "refund"
+    page.get_by_role("link", name="Doctor").click()
+    page.get_by_role("heading", name="Doctor").wait_for()
+    assert field.input_value() == "", "nothing is filtered by it here"
+
+
+def test_the_field_that_finds_runs_also_takes_a_label_and_says_what_it_cannot_find(tab, served):
+    page = tab().open(served.link)
+    wait_for_rows(page, 8)
+    page.keyboard.press("/")
+    page.keyboard.type("two words")
+    page.keyboard.press("Enter")
+    field = page.get_by_role("searchbox", name="Find a run")
+    assert not field.evaluate("field => field.validity.valid")
+    assert field.get_attribute("title") == "The beginning of a run id, or a label as name=value"
+    wait_for_rows(page, 8)
+    field.fill("no=body")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/#/runs?label=no%3Dbody")
 
 
 @pytest.fixture(scope="module")

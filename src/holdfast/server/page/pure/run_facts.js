@@ -61,7 +61,7 @@ function factList({ run, picture, timeline }, facts, context) {
   const marks = /** @type {import("../shapes.js").NodeMark[]} */ (Object.values(picture?.nodes ?? {}));
   const tries = marks.reduce((sum, mark) => sum + (mark.tries ?? 0), 0);
   const origin = parent?.split("@", 1)[0]; // a parent may name the checkpoint: "order-17@12"
-  const fork = timeline?.forks.at(-1)?.run_id;
+  const fork = timeline?.forks[0]?.run_id;
   const began = `${instant(created_at, context.now)}${by ? ` by ${by}` : ""}`;
   /** @type {[name: string, value: string | null | undefined | false, more?: Partial<Fact>][]} */
   const all = [
