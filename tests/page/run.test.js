@@ -64,7 +64,7 @@ test("the tab that opens follows from the place and the visit", () => {
 });
 
 test("the first remedy of a failed run is the filled button, and the others follow", () => {
-  const { shown, more } = actionsOf(run("failed", { failed_node: "charge", remedies: [remedy("resume")] }), false);
+  const { shown, more } = actionsOf(run("failed", { failed_node: "charge", remedies: [remedy("resume")] }), false, []);
   assert.deepEqual(verbs(shown), ["Resume", "Retry charge", "Skip charge", "Fork"]);
   assert.deepEqual(verbs(more), ["Cancel"]);
   assert.deepEqual(
@@ -74,16 +74,16 @@ test("the first remedy of a failed run is the filled button, and the others foll
 });
 
 test("a run that moves by itself, and an earlier checkpoint, have no filled button", () => {
-  const moving = actionsOf(run("running"), false);
+  const moving = actionsOf(run("running"), false, []);
   assert.deepEqual(verbs(moving.shown), ["Pause", "Fork"]);
   assert.ok(moving.shown.every((one) => !one.filled));
-  const past = actionsOf(run("failed", { remedies: [remedy("resume")] }), true);
+  const past = actionsOf(run("failed", { remedies: [remedy("resume")] }), true, []);
   assert.ok(past.shown.every((one) => !one.filled));
 });
 
 test("a run that asks is answered or cancelled, and the first of these is filled", () => {
   const remedies = [remedy("answer"), remedy("answer"), remedy("resume")];
-  const { shown, more } = actionsOf(run("waiting", { questions: [{}], remedies }), false);
+  const { shown, more } = actionsOf(run("waiting", { questions: [{}], remedies }), false, []);
   assert.deepEqual(
     [verbs(shown), verbs(more)],
     [
@@ -94,8 +94,31 @@ test("a run that asks is answered or cancelled, and the first of these is filled
   assert.deepEqual([shown[0].filled, shown[1].filled], [true, false]);
 });
 
+test("a run that cannot continue with its changed flow is forked, from the place that the server names", () => {
+  const fork = { verb: "fork", arguments: { run: "r", checkpoint: 12 }, words: "", command: "" };
+  const changed = run("failed", { failed_node: "charge", remedies: [fork, remedy("resume")] });
+  const { shown, more } = actionsOf(changed, false, []);
+  assert.deepEqual(
+    [...shown, ...more].map((one) => [one.verb, one.filled]),
+    [
+      ["fork", true],
+      ["cancel", false],
+    ],
+  );
+  assert.equal(askFor(changed, { verb: "fork", node: null }).label, "Fork from @12");
+  assert.deepEqual(askFor(changed, { verb: "fork", node: null }).options, { checkpoint: 12 });
+});
+
+test("what was asked takes the place of its button, and no other is filled", () => {
+  const { shown } = actionsOf(run("failed", { remedies: [remedy("resume")] }), false, ["resume"]);
+  assert.deepEqual(
+    shown.map((one) => [one.verb, one.filled]),
+    [["fork", false]],
+  );
+});
+
 test("an ended run can only be forked, and a way that needs a terminal is no button", () => {
-  const { shown, more } = actionsOf(run("completed", { remedies: [remedy("verify")] }), false);
+  const { shown, more } = actionsOf(run("completed", { remedies: [remedy("verify")] }), false, []);
   assert.deepEqual([verbs(shown), more], [["Fork"], []]);
 });
 

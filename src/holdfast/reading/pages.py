@@ -117,7 +117,7 @@ def list_page(
     """
     place = read_cursor(query, cursor, attention=attention) if cursor is not None else query.after
     holders = store.queues.holders()
-    wanted = attend.parts(query, store.queues.offered(), holders) if attention else [query]
+    wanted = attend.parts(query, store.queues.offered(), holders, flows) if attention else [query]
     glance = _Glance(store, holders, commands, definitions if definitions is not None else {}, flows or {})
     listed: list[ListedRun] = []
     for _ in range(_LOOKS_MAX):

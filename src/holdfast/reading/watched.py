@@ -195,6 +195,6 @@ def look_at_runs(reader: Reader, query: Query, commands: CommandLine, *, attenti
         runs=runs,
         has_more=has_more,
         counts=board.counts,
-        attention=attend.count(reader.store, board),
+        attention=attend.count(reader.store, board, reader.flows),
         at=board.at,
     )

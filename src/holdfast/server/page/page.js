@@ -66,6 +66,7 @@ async function begin() {
 
   /** @param {import("./pure/fragments.js").Place} place */
   function show(place) {
+    if (!server.meta()) return; // screens ask who the reader is; this place is shown when that is known
     const screen = stage.show(place);
     if (place.screen !== "runs") feed.watch({}, null);
     keyboard.setScreenKeys(screen.keys);

@@ -43,8 +43,6 @@ export function createGraph({ choose, chooseIteration, reshape }) {
 
   /** @type {GraphValue} */
   let value;
-  /** What is drawn. @type {GraphValue | null} */
-  let shown = null;
   /** @type {Layout} */
   let layout = { width: 1, height: 1, boxes: [], lines: [] };
   let net = netOf(layout);
@@ -105,15 +103,14 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   }
 
   function fit() {
-    scale = fitScale(layout.width, pane.width);
+    scale = fitScale(layout.width, pane.width || layout.width);
     Object.assign(picture.style, { zoom: scale, width: `${layout.width}px`, height: `${layout.height}px` });
   }
 
   const showOverview = () => overview.update(layout, scale, pane, value.states.nodes);
   new ResizeObserver(([{ contentRect }]) => {
     pane = { ...pane, width: contentRect.width, height: contentRect.height };
-    if (!value || !pane.width) return;
-    show();
+    if (!value) return;
     fit();
     showOverview();
     reveal(value.node);
@@ -180,7 +177,7 @@ export function createGraph({ choose, chooseIteration, reshape }) {
   /** Scroll a box that is out of view to the middle, in the graph alone. @param {string | null} name */
   function reveal(name) {
     const box = net.boxes.get(name ?? "");
-    if (!box) return;
+    if (!box || !pane.width) return;
     /** @type {(start: number, size: number, from: number, room: number) => number} */
     const into = (start, size, from, room) =>
       start * scale >= from && (start + size) * scale <= from + room ? from : (start + size / 2) * scale - room / 2;
@@ -213,22 +210,18 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     reshape({ open: [...openStacks()], alone });
   }
 
-  function show() {
-    if (!pane.width) return; // it is drawn when it gets a width: another scale would lay out every box again
-    const before = shown;
-    shown = value;
-    const hasOldFold = layout.boxes.some((box) => box.kind === "fold" && !box.members?.every(isDone));
-    if (before?.picture !== value.picture || before.at !== value.at || hasOldFold) layOut();
-    draw();
-    if (before?.node !== value.node) reveal(value.node);
-    askAlone();
-  }
-
   return {
     element: host,
     update(next) {
+      const before = /** @type {GraphValue | undefined} */ (value);
       value = next;
-      show();
+      // Its first scale is the right one: another would lay out every box again.
+      if (!before) pane = { ...pane, width: scroller.clientWidth, height: scroller.clientHeight };
+      const hasOldFold = layout.boxes.some((box) => box.kind === "fold" && !box.members?.every(isDone));
+      if (before?.picture !== next.picture || before.at !== next.at || hasOldFold) layOut();
+      draw();
+      if (before?.node !== next.node) reveal(next.node);
+      askAlone();
     },
   };
 }

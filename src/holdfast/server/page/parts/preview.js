@@ -3,13 +3,14 @@
 
 import { actionFor } from "../pure/actions.js";
 import { formatFragment } from "../pure/fragments.js";
+import { byName } from "../pure/groups.js";
 import { EDITS, PLAIN, REPEATS, bodyOf, editOf, previewRows, verbsAt, whatChanged, whyOff } from "../pure/previews.js";
 import { faultsIn } from "../pure/questions.js";
 import { instant, markNames } from "../pure/words.js";
-import { isRefusal } from "../shell/api.js";
+import { createKey, isRefusal } from "../shell/api.js";
 import { button, element, glyph, setSentence, setText } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
-import { createCopyButton } from "./command.js";
+import { createCommand, createCopyButton } from "./command.js";
 import { createOnce } from "./graph_node.js";
 import { createSchemaForm } from "./schema_form.js";
 
@@ -39,7 +40,7 @@ const EDITED_MAX = 200_000;
  * @param {Asked} asked
  */
 export function openPreview(app, asked) {
-  let key = crypto.randomUUID(); // a second click sends the same request
+  let key = createKey(); // a second click sends the same request
   let { verb, options } = asked;
   const { checkpoint } = options;
   const hasPlace = checkpoint && (verb === "resume" || verb === "fork");
@@ -48,7 +49,7 @@ export function openPreview(app, asked) {
   let preview = null;
   let [sending, looks, confirmed] = [false, 0, ""];
   /** @type {Decision} */
-  const decision = { reason: "", ticked: new Set(), repeat: {}, edit: null, faulty: false };
+  const decision = { reason: "", ticked: new Set(), repeat: byName({}), edit: null, faulty: false };
   /** @type {import("./schema_form.js").SchemaForm | null} */
   let editor = null;
 
@@ -71,7 +72,12 @@ export function openPreview(app, asked) {
   const close = () => dialog.close();
   const dialog = element(
     "dialog",
-    { class: "dialog preview", "aria-labelledby": "preview-title", onclose: () => dialog.remove() },
+    {
+      class: "dialog preview",
+      "aria-labelledby": "preview-title",
+      oncancel: (/** @type {Event} */ event) => sending && event.preventDefault(), // what becomes of it is shown here
+      onclose: () => dialog.remove(),
+    },
     element("header", {}, title, button("icon-button", close, glyph("close"), element("span", { class: "unseen" }, "Close"))),
     verbs?.element,
     verb in PLAIN && element("p", { class: "preview-note" }, PLAIN[verb]),
@@ -98,7 +104,7 @@ export function openPreview(app, asked) {
     if (decision.faulty) return;
     if (verb in PLAIN) return show(null);
     const answer = await app.api.post(path(), bodyOf({ verb }, options, decision), { key, query: { preview: ["1"] } });
-    if (own !== looks || sending) return; // decided otherwise meanwhile
+    if (own !== looks) return; // decided otherwise meanwhile
     if (answer.ok) {
       banner.update(null);
       return show(answer.value);
@@ -189,6 +195,7 @@ export function openPreview(app, asked) {
   async function send() {
     if (act.disabled) return;
     sending = true;
+    looks += 1; // a preview that comes now would hide what becomes of it
     decide();
     const match = preview ? `"${preview.digest}"` : undefined;
     const answer = await app.api.post(path(), bodyOf({ verb }, options, decision), { key, match });
@@ -198,7 +205,16 @@ export function openPreview(app, asked) {
       return asked.done(answer.value, verb);
     }
     const { problem } = answer;
-    if (isRefusal(problem)) key = crypto.randomUUID(); // the next attempt is another request
+    if (problem.type.endsWith("key-reused")) {
+      decide();
+      return banner.update({
+        tone: "ask",
+        glyph: "warning",
+        title: "What you asked before may have been done.",
+        detail: "Its answer was lost, and this differs from it. Close this, and look at the run first.",
+      });
+    }
+    if (isRefusal(problem)) key = createKey(); // the next attempt is another request
     if (problem.status !== 412 || !problem.preview || !preview) {
       banner.update(problemBanner(problem, () => void send()));
       return decide();
@@ -256,16 +272,16 @@ function createRefusal(preview, { close, adopt }) {
   const ways = preview.remedies.map((remedy) => {
     const action = actionFor(preview.run_id, remedy);
     const link = { class: "button small", href: action ? formatFragment(action.place) : "", onclick: close };
-    const way =
-      remedy.verb === preview.verb
-        ? button("button small", () => adopt(remedy.arguments), "Preview that")
-        : action
-          ? element("a", link, `${action.label}…`)
-          : element("code", {}, remedy.command);
-    return element("p", { class: "sentence whole" }, `${remedy.words}: `, way);
+    if (action && remedy.verb !== preview.verb) return [remedy.words, element("a", link, `${action.label}…`)];
+    if (action) return [remedy.words, button("button small", () => adopt(remedy.arguments), "Preview that")];
+    const command = createCommand();
+    command.update(remedy.command);
+    return [remedy.words, command.element];
   });
-  const refused = element("p", { class: "sentence whole", dir: "auto" }, preview.refused ?? "");
-  const row = createConsequence("failed", "fail", "Refused", 0, refused, ...ways);
+  const lines = [[preview.refused ?? ""], ...ways].map((line) =>
+    element("div", { class: "sentence whole", dir: "auto" }, ...line.flatMap((part) => [part, " "])),
+  );
+  const row = createConsequence("failed", "fail", "Refused", 0, ...lines);
   row.classList.add("refused");
   return row;
 }

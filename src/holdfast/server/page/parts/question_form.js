@@ -3,7 +3,7 @@
 
 import { answerBody, answerCommand, closingWords, faultsIn, isAboutCrash, schemaOf } from "../pure/questions.js";
 import { button, element, setText } from "../shell/elements.js";
-import { isRefusal } from "../shell/api.js";
+import { createKey, isRefusal } from "../shell/api.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createCopyButton } from "./command.js";
 import { createSchemaForm } from "./schema_form.js";
@@ -28,7 +28,7 @@ import { createSchemaForm } from "./schema_form.js";
  * @returns {QuestionForm}
  */
 export function createQuestionForm(app, { run_id, question }, { program, sent }) {
-  let key = crypto.randomUUID();
+  let key = createKey();
   let [sending, closed] = [false, false];
   const id = `why-${key}`;
   const crash = isAboutCrash(question);
@@ -83,7 +83,7 @@ export function createQuestionForm(app, { run_id, question }, { program, sent })
 
   /** @param {import("../shapes.js").Problem} problem */
   function showProblem(problem) {
-    if (isRefusal(problem)) key = crypto.randomUUID(); // the next attempt is another request
+    if (isRefusal(problem)) key = createKey(); // the next attempt is another request
     update.showFaults(faultsIn(problem, "update"));
     form.showFaults(faultsIn(problem, "answer"));
     if (!host.querySelector("[aria-invalid]")) banner.update(problemBanner(problem, () => void send()));
@@ -103,7 +103,7 @@ export function createQuestionForm(app, { run_id, question }, { program, sent })
     },
     close(closing) {
       if (closed && !closing) {
-        key = crypto.randomUUID(); // it is asked again
+        key = createKey(); // it is asked again
         banner.update(null);
       }
       closed = closing !== null;

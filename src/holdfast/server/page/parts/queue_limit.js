@@ -1,5 +1,6 @@
 // The dialog that sets how many runs of a queue may be executed at the same time.
 
+import { createKey } from "../shell/api.js";
 import { openDialog } from "../shell/dialogs.js";
 import { button, element } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
@@ -11,7 +12,7 @@ import { createSchemaForm } from "./schema_form.js";
  * @param {() => void} done
  */
 export function openLimit(app, queue, done) {
-  const key = crypto.randomUUID();
+  const key = createKey();
   const limit = {
     type: "integer",
     minimum: 0,

@@ -14,7 +14,14 @@ import { createCommand } from "./command.js";
  */
 export function askForToken(problem, hadOne) {
   return new Promise((resolve) => {
-    const field = element("input", { ...PLAIN_TEXT, type: "password", class: "field", id: "token", required: true });
+    const field = element("input", {
+      ...PLAIN_TEXT,
+      type: "password",
+      class: "field",
+      id: "token",
+      required: true,
+      pattern: "\\s*[!-~]+\\s*",
+    });
     const command = createCommand();
     command.update("holdfast token create NAME --role operate");
     /** @param {Event} event */

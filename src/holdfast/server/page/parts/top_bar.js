@@ -78,7 +78,7 @@ export function createTopBar({ find, switchTheme }) {
       const { name, role } = state.meta;
       setText(store, storeName(state.meta.store));
       setAttribute(store, "title", state.meta.store);
-      setText(who, role === "read" ? `${name}, read only` : name);
+      setText(who, name);
       token.title = `Token ${name}, role ${role}`;
     },
   };

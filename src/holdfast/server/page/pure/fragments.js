@@ -15,7 +15,7 @@
 
 const TABLE_SCREENS = new Set(["runs", "compare", "questions", "workers", "doctor"]);
 const RUN = /^([A-Za-z0-9][A-Za-z0-9._-]{0,127})(?:@([0-9]{1,15}))?$/;
-const TOKEN = /^#token=([A-Za-z0-9._~-]+)$/;
+const TOKEN = /^#token=(.+)$/;
 
 /**
  * Read a fragment. One that names no screen of ours gives the screen "unknown".
@@ -46,6 +46,9 @@ export function formatFragment(place) {
   const query = formatQuery(place.query);
   return `#${path}${query && `?${query}`}`;
 }
+
+/** A link to a run. @param {string} run @param {Query} [query] */
+export const hrefOfRun = (run, query = {}) => formatFragment({ screen: "run", run, query });
 
 /**
  * Write parameters for a fragment or for a request.
@@ -89,12 +92,9 @@ export function tokenIn(fragment) {
  * @returns {Query}
  */
 function parseQuery(text) {
-  /** @type {Query} */
-  const query = {};
-  for (const [name, value] of new URLSearchParams(text)) {
-    if (value) (query[name] ??= []).push(value);
-  }
-  return query;
+  const all = new URLSearchParams(text);
+  const values = [...all.keys()].map((name) => [name, all.getAll(name).filter(Boolean)]);
+  return Object.fromEntries(values.filter(([, given]) => given.length));
 }
 
 /** @param {string} text  percent-encoded, by whoever made the link */

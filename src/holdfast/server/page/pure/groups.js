@@ -1,4 +1,4 @@
-// Items in groups.
+// Items in groups, and by their names.
 
 /**
  * The items by a key, in their order. (`Map.groupBy`, which is not in all versions of Node that run the tests.)
@@ -16,3 +16,11 @@ export function groupBy(items, keyOf) {
   }
   return groups;
 }
+
+/**
+ * A record whose keys are names that people chose. It has nothing else: a node may be called "constructor" or "__proto__".
+ * @template Item
+ * @param {Record<string, Item>} record
+ * @returns {Record<string, Item>}
+ */
+export const byName = (record) => Object.assign(Object.create(null), record);

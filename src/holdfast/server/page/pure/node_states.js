@@ -2,6 +2,8 @@
 // carries the few facts that the graph shows over the next events. Whatever it cannot tell makes the picture `stale`, and the
 // screen then asks the server again.
 
+import { byName } from "./groups.js";
+
 /**
  * @typedef {import("../shapes.js").NodeMark} NodeMark
  * @typedef {import("../shapes.js").RunEvent} RunEvent
@@ -53,5 +55,5 @@ export function applyEvent(states, event) {
     ...(typeof retry === "number" && { status: "waiting", waits_for: "retry", until: retry }),
     ...(status === "running" && { started_at: event.at, ended_at: null }),
   };
-  return { ...next, nodes: { ...states.nodes, [event.node]: mark } };
+  return { ...next, nodes: Object.assign(byName(states.nodes), { [event.node]: mark }) };
 }

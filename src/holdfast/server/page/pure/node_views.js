@@ -86,7 +86,10 @@ function wordsOf(mark, look, { now, chosen, loops }) {
   if (chosen?.length && DONE.has(status))
     return `${loops || iteration > 1 ? `iteration ${iteration} ` : ""}→ ${chosen.join(", ")}`;
   if (status === "completed") return iteration > 1 ? `${iteration} iterations` : plural(tries || 1, "attempt");
-  return [...(look.turns && counts.length ? [] : [waitOf(mark, now) ?? look.word]), ...counts].join(" · ");
+  return [
+    ...(look.turns && counts.length ? [] : [waitOf(mark, now) ?? (mark.misrouted ? "routing failed" : look.word)]),
+    ...counts,
+  ].join(" · ");
 }
 
 /** What a node waits for; null if it does not wait. @param {NodeMark} mark @param {number} now */

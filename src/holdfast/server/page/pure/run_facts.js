@@ -3,7 +3,7 @@
 import { titled } from "./run_choices.js";
 import { LOOKS, lookOfRun } from "./statuses.js";
 import { costWords } from "./visit_words.js";
-import { age, duration, fullInstant, instant, markNames, nodesIn, number } from "./words.js";
+import { age, duration, fullInstant, instant, markReason, number } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").Row} Row
@@ -32,7 +32,7 @@ export function standingOf(known, context) {
   return {
     id: facts.id,
     look: isDamaged ? LOOKS.unreadable : lookOfRun({ ...facts, asks, remedy: remedies[0] ?? null }),
-    reason: markNames(facts.reason, [...nodesIn(facts.reason), ...(facts.held_by?.match(/^\S+$/) ?? [])]),
+    reason: markReason(facts.reason, facts.held_by ? [facts.held_by] : []),
     next: first ? `${stop} ${titled(first.words)}.` : stop,
     ago: ago(facts.updated_at, context),
     facts: factList(known, facts, context),

@@ -144,25 +144,20 @@ export const visitOf = (bar) => `${visitName(bar)}.${bar.attempt}`;
 /** The attempt after which the run failed: it was not retried. @param {AttemptSpan} bar */
 export const failsRun = (bar) => bar.status === "failed" && !bar.retry_at && !isItem(bar);
 
-/** @type {Record<string, string>} */
+/** What a verb is called afterwards, if that is not the verb with "ed". @type {Record<string, string>} */
 const DEEDS = {
   start: "started the run",
-  fork: "forked",
-  resume: "resumed",
   rewind: "went back to",
-  pause: "paused",
   cancel: "cancelled",
   retry: "retried",
   skip: "skipped",
-  edit: "edited",
-  answer: "answered",
   signal: "sent",
   refused: "was refused:",
 };
 
 /** Who did what: "ada resumed", "bo answered publish". @param {import("../shapes.js").Act} act */
 export const actWords = ({ by, verb, about, node }) =>
-  `${by || "somebody"} ${DEEDS[verb] ?? verb} ${about ?? node ?? ""}`.trimEnd();
+  `${by || "somebody"} ${DEEDS[verb] ?? verb.replace(/e?$/, "ed")} ${about ?? node ?? ""}`.trimEnd();
 
 /** A holder by name. The log does not always name the process that created the run. @param {{ holder: string | null }} span */
 export const holderName = ({ holder }) => holder?.replace(/^process (\d+) on .*/, "pid $1") ?? "starting process";

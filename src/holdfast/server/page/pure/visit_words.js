@@ -62,7 +62,7 @@ function becauseOf({ attempt, because }, before) {
 export function attemptWords({ status, failure, retry_at, ended_at, reason, by }) {
   if (failure) {
     const wait = retry_at && ended_at ? `, retried in ${duration(retry_at - ended_at).replace(".0 s", " s")}` : "";
-    return { text: failure.type, note: `${failure.kind}${wait}` };
+    return { text: failure.type, note: [reason, failure.kind + wait].filter(Boolean).join(" · ") };
   }
   const text = status === "crashed" ? "its process died" : status === "skipped" && by ? `${by} skipped it` : status;
   return { text, note: reason ?? "" };
@@ -102,7 +102,6 @@ export function visitFacts({ options, cost }) {
     ["Cost", costWords(cost)],
     ["Time limit", options.timeout_s ? duration(options.timeout_s) : ""],
     ["Retries", tries ? plural(Number(tries), "attempt") : ""],
-    ["Repeats", options.idempotent === false ? "asks first: it is not idempotent" : ""],
   ];
   return all.filter(([, value]) => value);
 }

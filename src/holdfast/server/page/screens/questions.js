@@ -2,7 +2,8 @@
 // others are looked at.
 
 import { mayOperate } from "../pure/actions.js";
-import { formatFragment } from "../pure/fragments.js";
+import { formatFragment, hrefOfRun } from "../pure/fragments.js";
+import { byName } from "../pure/groups.js";
 import {
   isAboutCrash,
   keyOfAsked,
@@ -60,7 +61,6 @@ export function createQuestionsScreen(app) {
   let current = "";
   let readAt = 0;
   let asks = -1;
-  let stopTicks = () => {};
 
   const problem = createBanner();
   const pill = button("new-pill", () => {
@@ -142,7 +142,7 @@ export function createQuestionsScreen(app) {
 
   /** Show a question as it is now: it may have been answered elsewhere. @param {string} key */
   async function open(key) {
-    const [run, ...rest] = key.split(" ");
+    const [run, ...rest] = key.split(" ").map((part, at) => (at ? part : encodeURIComponent(part)));
     const known = opened.get(key);
     if (known) showIn(detail, known.element);
     const [asked, picture, listed, requested] = await Promise.all([
@@ -170,7 +170,7 @@ export function createQuestionsScreen(app) {
       opened.get(key) ?? createOpened(app, details, { program: (words && program) || "holdfast", sent: () => void load() });
     opened.set(key, made);
     made.update(details, {
-      marks: picture.ok ? picture.value.nodes : {},
+      marks: byName(picture.ok ? picture.value.nodes : {}),
       visit: visit?.ok ? visit.value : null,
       requests: requested.ok ? requested.value.requests : [],
       row,
@@ -185,7 +185,7 @@ export function createQuestionsScreen(app) {
         "section",
         { class: "no-match" },
         element("h2", {}, run ? "This run asks nothing" : "No run asks anything"),
-        run && element("a", { class: "button", href: formatFragment({ screen: "run", run, query: {} }) }, "Open the run"),
+        run && element("a", { class: "button", href: hrefOfRun(run) }, "Open the run"),
       ),
     );
   }
@@ -202,7 +202,7 @@ export function createQuestionsScreen(app) {
   }
 
   function tick() {
-    if (app.feed.connection().state === "live" && app.clock.now() - readAt >= QUESTIONS_REFRESH_S) void load();
+    if (app.feed.isLive() && app.clock.now() - readAt >= QUESTIONS_REFRESH_S) void load();
     else draw();
   }
 
@@ -212,15 +212,13 @@ export function createQuestionsScreen(app) {
     keys,
     show(next) {
       place = next;
-      stopTicks();
-      stopTicks = app.clock.onTick(tick);
       if (list) choosePlace();
       else void load();
     },
     hide() {
-      stopTicks();
       if (list) list = reorder(list);
     },
+    tick,
     changed() {
       const now = app.feed.board()?.asks ?? asks;
       if (now !== asks && list) void load();

@@ -3,6 +3,7 @@
 import { VERBS, mayOperate } from "../pure/actions.js";
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { actionsOf, askFor } from "../pure/run_actions.js";
+import { waitingVerbs } from "../pure/requests.js";
 import {
   TABS,
   VIEWS,
@@ -114,7 +115,7 @@ export function createRunScreen(app) {
     standing.update({
       ...standingOf(known, { now, isLive, readOnly: operates ? "" : app.meta().name }),
       // Of a run that cannot be read, nothing is known that could be done.
-      actions: operates && run ? actionsOf(run, place.at !== undefined) : { shown: [], more: [] },
+      actions: operates && run ? actionsOf(run, place.at !== undefined, waitingVerbs(known.requests)) : { shown: [], more: [] },
     });
     requests.update({ requests: known.requests, run: about, now });
     const { seq, updated_at: at } = row ?? about;
@@ -210,7 +211,7 @@ export function createRunScreen(app) {
    */
   function act(verb, node) {
     const { run, checkpoints } = data?.known ?? { run: null, checkpoints: [] };
-    if (!run || !mayOperate(app.meta().role) || !(verb in VERBS)) return;
+    if (!run || !mayOperate(app.meta().role) || !Object.hasOwn(VERBS, verb)) return;
     if (verb === "answer") return go({ screen: "questions", query: { run: [run.id] } });
     const at = place.at && (checkpointAt(checkpoints)?.seq ?? place.at);
     openPreview(app, { run: run.id, verb, ...askFor(run, { verb, node, at }), done });

@@ -3,9 +3,11 @@
 
 import { mayOperate } from "../pure/actions.js";
 import { beginConnection } from "../pure/connection.js";
+import { byName } from "../pure/groups.js";
 import { applyEvent } from "../pure/node_states.js";
 import { lookOfRun } from "../pure/statuses.js";
 import { joinTimelines } from "../pure/timelines.js";
+import { createKey } from "../shell/api.js";
 import { oncePerFrame } from "../shell/frames.js";
 import { followLive } from "../shell/live.js";
 import { createReader } from "../shell/reader.js";
@@ -133,7 +135,7 @@ export function createRunData(app, run, heard) {
     "geometry",
     () => `pictures/${known.picture.fingerprint}`,
     () => opened,
-    (value) => (known.geometry = value),
+    (value) => (known.geometry = { ...value, nodes: byName(value.nodes) }),
   );
 
   /** @param {import("../shapes.js").Timeline} page */
@@ -175,6 +177,7 @@ export function createRunData(app, run, heard) {
 
   /** @param {any} picture @param {Query} query */
   function takePicture(picture, query) {
+    for (const name of ["nodes", "chosen"]) picture[name] = byName(picture[name]);
     if (query.at?.[0] !== placed().at?.[0]) return; // another place was chosen meanwhile
     known.picture = picture;
     if (at === undefined) {
@@ -191,7 +194,7 @@ export function createRunData(app, run, heard) {
   async function readAgain() {
     known.again = [];
     if (at === undefined || !mayOperate(app.meta().role)) return;
-    const options = { key: crypto.randomUUID(), query: { preview: ["1"] } };
+    const options = { key: createKey(), query: { preview: ["1"] } };
     const asked = at;
     const answer = await app.api.post(`${path}/resume`, { checkpoint: at, force: true }, options);
     if (stopped || asked !== at || !answer.ok) return;

@@ -105,8 +105,11 @@ async function readProblem(response) {
   const ours = typeof value?.title === "string" && value;
   const detail = `The answer was ${status} ${statusText}, which is not from Holdfast.`;
   const theirs = { type: "", title: "A proxy answered, not the server", status, detail, remedy: "" };
-  return { ok: false, problem: ours || theirs, retryAfter: Number(headers.get("Retry-After")) || 0, value };
+  return { ok: false, problem: ours || theirs, retryAfter: Math.min(60, Number(headers.get("Retry-After")) || 0), value };
 }
+
+/** A key for a request that begins. (`randomUUID` is not there without HTTPS.) */
+export const createKey = () => crypto.getRandomValues(new Uint32Array(4)).join("-");
 
 /**
  * Whether the server has decided not to do what was asked. Otherwise it may have done it: only the same request, with the same

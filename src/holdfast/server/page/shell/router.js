@@ -17,7 +17,11 @@ import { formatFragment, parseFragment } from "../pure/fragments.js";
  */
 export function createRouter(show) {
   const place = () => parseFragment(location.hash);
-  window.addEventListener("hashchange", () => show(place()));
+  window.addEventListener("hashchange", () => {
+    // A dialog is about the place where it was opened. One that waits for an answer stays.
+    document.querySelector("dialog")?.requestClose?.();
+    show(place());
+  });
   return {
     place,
     go(next) {

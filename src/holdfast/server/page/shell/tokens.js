@@ -22,6 +22,8 @@ export async function openTokens() {
   const channel = new BroadcastChannel(name);
   let token = takeFromAddress() ?? sessionStorage.getItem(name) ?? (await askOtherTabs(channel));
   if (token) sessionStorage.setItem(name, token);
+  // A link with another token, opened in this tab, changes only the fragment.
+  addEventListener("hashchange", () => tokenIn(location.hash) && location.reload());
   channel.onmessage = ({ data }) => {
     if (data?.ask && token) channel.postMessage({ token });
   };
