@@ -214,6 +214,15 @@ def test_no_two_modules_declare_the_same_name_so_that_they_can_be_joined():
     assert {name: where for name, where in found.items() if len(where) > 1} == {}
 
 
+@pytest.mark.parametrize(("name", "text"), page_files.modules().items(), ids=page_files.modules())
+def test_a_module_imports_names_without_an_alias_and_exports_what_it_declares(name, text):
+    rest = page_script.IMPORT.sub("", text)
+    assert re.findall(r"^import\b.*|\bimport\((?!\")", rest, re.MULTILINE) == []
+    assert [found[0] for found in page_script.IMPORT.finditer(text) if " as " in found[0]] == []
+    exports = re.findall(r"^export .*", text, re.MULTILINE)
+    assert [line for line in exports if not DECLARED.match(line)] == []
+
+
 def test_scripts_and_styles_are_small_as_they_are_sent():
     sent = sum(len(page_files.read(name).packed) for name in (page_files.SCRIPT, page_files.STYLES))
     assert sent <= SENT_BYTES_MAX, f"{sent / 1024:.1f} KB"
