@@ -144,7 +144,7 @@ def test_no_match_names_the_filters_and_each_can_be_taken_off(tab, served):
     page.goto(f"{served.url}#/runs?flow=refund&status=failed")
     page.get_by_role("heading", name="No run matches").wait_for()
     assert page.locator(".chip").all_inner_texts() == ["failed", "flow refund"]
-    page.get_by_role("link", name="Take off failed").click()
+    page.get_by_role("link", name="Remove filter failed").click()
     wait_for_rows(page, 1)
     page.goto(f"{served.url}#/runs?flow=refund&status=failed")
     page.get_by_role("link", name="Clear both").click()
@@ -182,7 +182,7 @@ def test_rows_are_moved_through_and_opened_by_keys(tab, served):
     page.locator(".run-link").first.focus()
     page.keyboard.press("?")
     page.get_by_role("heading", name="Keys").wait_for()
-    page.get_by_label("Letters are keys").uncheck()
+    page.get_by_label("Use letter keys").uncheck()
     page.keyboard.press("Escape")
     page.keyboard.press("j")
     assert page.evaluate("document.activeElement.textContent") == ids[0]
@@ -378,7 +378,7 @@ def test_the_theme_is_the_system_s_until_the_reader_switches(tab, served):
     wait_for_rows(page, 8)
     canvas = "getComputedStyle(document.documentElement).backgroundColor"
     assert page.evaluate(canvas) == "rgb(14, 17, 22)"
-    page.get_by_role("button", name="Other theme").click()
+    page.get_by_role("button", name="Switch theme").click()
     assert page.evaluate(canvas) == "rgb(246, 247, 249)"
     page.reload()
     assert page.evaluate(canvas) == "rgb(246, 247, 249)"

@@ -218,7 +218,7 @@ function createTimelineRow(choose) {
       name = row.name;
       status.update(row.look);
       setText(code, cutMiddle(name, 15 - row.count.length));
-      setAttribute(label, "title", code.textContent === name ? null : name);
+      label.title = name;
       setText(count, row.count);
       setText(time, row.time);
       once.hidden = !row.once;

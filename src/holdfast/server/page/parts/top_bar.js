@@ -66,7 +66,7 @@ export function createTopBar({ find, switchTheme }) {
       search.element,
       liveHost,
       token,
-      iconButton("theme", "Other theme", switchTheme),
+      iconButton("theme", "Switch theme", switchTheme),
     ),
     focusSearch: search.focus,
     showFound: search.show,
@@ -122,7 +122,7 @@ function createMore(switchTheme, whose) {
         element("li", {}, element("a", { href: `#/${entry.screen}`, onclick: close }, entry.words)),
       );
       panel.append(
-        element("ul", { class: "menu-list" }, ...links, element("li", {}, button("menu-item", switchTheme, "Other theme"))),
+        element("ul", { class: "menu-list" }, ...links, element("li", {}, button("menu-item", switchTheme, "Switch theme"))),
         element("p", { class: "hint menu-note" }, whose()),
       );
     },

@@ -49,8 +49,8 @@ function becauseOf({ attempt, because }, before) {
     answered: `${who} answered${said}`,
     claimed: `${died}${holder ?? "another process"} claimed the run`,
   };
-  const glyph = kind === "claimed" ? "crashed" : kind === "retry" ? "retry" : "person";
-  const tone = kind === "claimed" ? "ask" : kind === "retry" ? "rest" : "accent";
+  /** @type {[Line["glyph"], string]} */
+  const [glyph, tone] = kind === "claimed" ? ["crashed", "ask"] : kind === "retry" ? ["retry", "rest"] : ["person", "accent"];
   return { glyph, tone, text: `Attempt ${attempt}: ${words[kind] ?? kind}`, names: holder ? [holder] : [], seq };
 }
 
