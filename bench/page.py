@@ -38,7 +38,7 @@ _PAINTED = """selector => new Promise((resolve) => {
 """Resolves with the milliseconds since the navigation began, after the frame that shows what a selector finds."""
 
 _CLICKED = """node => new Promise((resolve) => {
-    const find = () => [...document.querySelectorAll(".graph-node")].find((one) => one.children[1].innerText.startsWith(node));
+    const find = () => [...document.querySelectorAll(".graph-node")].find((one) => one.children[1].textContent.startsWith(node));
     let clicked = false;
     const look = () => {
         if (!clicked) find()?.click();
@@ -61,7 +61,7 @@ _WATCH = """node => {
             return value;
         };
         const look = () => {
-            const box = [...document.querySelectorAll(".graph-node")].find((one) => one.children[1].innerText.startsWith(node));
+            const box = [...document.querySelectorAll(".graph-node")].find((one) => one.children[1].textContent.startsWith(node));
             if (heardAt && box?.dataset.tone === "done") {
                 JSON.parse = parse;
                 requestAnimationFrame(() => setTimeout(() => resolve(performance.now() - heardAt)));

@@ -14,14 +14,24 @@ const checkpoint = (seq, kind = "NodeCompleted", node = "plan", current = true) 
   current,
 });
 const PLACES = [checkpoint(1, "RunCreated", null), checkpoint(5), checkpoint(9, "QuestionAnswered", "ship")];
-const STOPS = stopsOf(PLACES, { seq: 12, at: 1012 });
+const ACTS = [
+  { seq: 1, at: 1001, verb: "start", by: "ada" },
+  { seq: 9, at: 1009, verb: "answer", by: "bo", node: "ship", about: "ship" },
+];
+const STOPS = stopsOf(PLACES, { seq: 12, at: 1012 }, ACTS);
 
 test("checkpoints are places, acts of people are diamonds, and the last place is now", () => {
   assert.deepEqual(
     STOPS.map((stop) => `${stop.seq} ${stop.kind}`),
     ["1 dot", "5 dot", "9 person", "12 now"],
   );
-  assert.equal(stopsOf([checkpoint(5)], { seq: 5, at: 1005 }).length, 1, "a checkpoint at the end is now");
+  assert.equal(stopsOf([checkpoint(5)], { seq: 5, at: 1005 }, []).length, 1, "a checkpoint at the end is now");
+  const resumed = stopsOf(PLACES, { seq: 12, at: 1012 }, [{ seq: 7, at: 1007, verb: "resume", by: "ada" }]);
+  assert.deepEqual(
+    resumed.map((stop) => `${stop.seq} ${stop.words}`),
+    ["1 the run began", "5 plan completed", "7 ada resumed", "9 ship QuestionAnswered", "12 now"],
+    "also what is no checkpoint",
+  );
 });
 
 test("an event is shown at the last checkpoint up to it", () => {

@@ -107,5 +107,7 @@ test("a change shows its operation and the sides that it has", () => {
   });
   const added = showChange({ operation: "add", path: ["budget"], was: { value: 41 }, now: { value: -3.1 } });
   assert.deepEqual([added.chip, added.now], ["add −3.1", { value: 37.9 }]);
+  const noisy = showChange({ operation: "add", path: ["budget"], was: { value: 41 }, now: { value: -3.1000000000000014 } });
+  assert.deepEqual([noisy.chip, noisy.now?.value], ["add −3.1", 37.9]);
   assert.equal(showChange({ operation: "set", path: ["a", "b"], now: { bytes: 9000, sha256: "x" } }).path, "a.b");
 });

@@ -7,6 +7,7 @@ import {
   headPath,
   linePath,
   markPaths,
+  widenBox,
   netOf,
 } from "../../src/holdfast/server/page/pure/graph_shapes.js";
 import { aloneNodes, stepFrom, takenLines, viewBox, viewGroup } from "../../src/holdfast/server/page/pure/graph_views.js";
@@ -69,9 +70,9 @@ test("a line has round corners, and its arrow points where it leads", () => {
 });
 
 test("up to 8 items have a cell each, and more share at most 4 rows of 50 marks", () => {
-  const [[status, path]] = markPaths(Array(5).fill("completed"));
+  const [[status, path]] = markPaths(Array(5).fill("completed"), 164);
   assert.deepEqual([status, path.split("M").length - 1], ["completed", 5]);
-  const many = markPaths([...Array(190).fill("completed"), ...Array(10).fill("failed")]);
+  const many = markPaths([...Array(190).fill("completed"), ...Array(10).fill("failed")], 314);
   assert.deepEqual(
     many.map(([one]) => one),
     ["completed", "failed"],
@@ -121,6 +122,24 @@ test("a fan-out counts its items, failures first and in their colour", () => {
     view.notes.map((note) => note.tone),
     ["fail", "accent", "accent"],
   );
+  const crashed = viewNode("embed", { each: true }, mark("running", { crashed: true, items: { ...items, marks: ["running"] } }), {
+    now: 0,
+  });
+  assert.deepEqual([words(crashed), crashed.marks], ["10 failed · 815 of 1,000 · 40 crashed", ["crashed"]]);
+});
+
+test("the box of a large fan-out is wider where nothing is beside it", () => {
+  const box = (name, x, y) => ({ name, kind: "node", x, y, w: 164, h: 60 });
+  const [fan, below, beside] = [box("fan", 12, 40), box("below", 12, 140), box("beside", 192, 40)];
+  const line = { source: "fan", target: "below", kind: "forward", points: [[94, 100], [94, 140]] }; // prettier-ignore
+  const wide = widenBox({ width: 188, height: 220, boxes: [fan, below], lines: [line] }, fan);
+  assert.deepEqual([wide.x, wide.w, wide.h], [-63, 314, 60]);
+  assert.equal(widenBox({ width: 368, height: 220, boxes: [fan, below, beside], lines: [line] }, fan).w, 164);
+});
+
+test("a node that would run again shows nothing of what it did", () => {
+  const view = viewNode("photos", {}, mark("running", { started_at: 1 }), { now: 9, again: true });
+  assert.deepEqual([view.look.word, view.time, words(view)], ["not reached", "", "runs again"]);
 });
 
 test("a running node shows the time of its attempt, and any other all of its time", () => {

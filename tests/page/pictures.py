@@ -98,6 +98,8 @@ class Studio:
 
     def __init__(self, browser: Any, scene: Scene) -> None:
         self.browser = browser
+        self.errors: list[str] = []
+        """What was written to the console as an error."""
         scene.work()
         self.links = {"shop": scene.serve(), "new": scene.serve_new()}
         self.places = _places(scene)
@@ -105,6 +107,8 @@ class Studio:
     def open(self, screen: Screen) -> Any:
         """Open a screen, and wait until it shows what it must."""
         context = self.browser.new_context(reduced_motion="reduce", **screen.options)
+        context.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        context.on("weberror", lambda fault: self.errors.append(str(fault.error)))
         page = context.new_page()
         link = self.links[screen.store]
         page.goto(link)

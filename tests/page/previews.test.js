@@ -77,10 +77,10 @@ test("a mistake in an edited state is named by its path, and turns the button of
 
 test("a stale preview names what changed", () => {
   const before = preview({ rerun: [node("check"), node("write")] });
-  assert.equal(whatChanged(before, preview({ rerun: [node("write")], kept: [node("check")] })), "check is kept now.");
+  assert.equal(whatChanged(before, preview({ rerun: [node("write")], kept: [node("check")] })), "check is now in “Kept”.");
   const asked = preview({ rerun: [node("check")], closes: [{ text: "Ship it?" }] });
-  assert.equal(whatChanged(before, asked), "“Ship it?” closes now, write is no longer in “Run again”.");
-  assert.equal(whatChanged(preview(), preview({ refused: "the run is over" })), "the run is over.");
+  assert.equal(whatChanged(before, asked), "“Ship it?” is now in “Questions close”, write is no longer in “Run again”.");
+  assert.equal(whatChanged(preview(), preview({ refused: "the run is over" })), "");
   assert.equal(whatChanged(before, before), "");
 });
 

@@ -11,6 +11,7 @@ import {
   placeOfVisit,
   tabFor,
 } from "../../src/holdfast/server/page/pure/run_choices.js";
+import { viewNode } from "../../src/holdfast/server/page/pure/node_views.js";
 import { standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
 import { addChunk, addRecorded, beginText, isSame } from "../../src/holdfast/server/page/pure/streams.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../../src/holdfast/server/page/pure/visit_words.js";
@@ -64,7 +65,7 @@ test("the tab that opens follows from the place and the visit", () => {
 });
 
 test("the first remedy of a failed run is the filled button, and the others follow", () => {
-  const { shown, more } = actionsOf(run("failed", { failed_node: "charge", remedies: [remedy("resume")] }), false);
+  const { shown, more } = actionsOf(run("failed", { failed_node: "charge", remedies: [remedy("resume")] }), false, []);
   assert.deepEqual(verbs(shown), ["Resume", "Retry charge", "Skip charge", "Fork"]);
   assert.deepEqual(verbs(more), ["Cancel"]);
   assert.deepEqual(
@@ -74,16 +75,16 @@ test("the first remedy of a failed run is the filled button, and the others foll
 });
 
 test("a run that moves by itself, and an earlier checkpoint, have no filled button", () => {
-  const moving = actionsOf(run("running"), false);
+  const moving = actionsOf(run("running"), false, []);
   assert.deepEqual(verbs(moving.shown), ["Pause", "Fork"]);
   assert.ok(moving.shown.every((one) => !one.filled));
-  const past = actionsOf(run("failed", { remedies: [remedy("resume")] }), true);
+  const past = actionsOf(run("failed", { remedies: [remedy("resume")] }), true, []);
   assert.ok(past.shown.every((one) => !one.filled));
 });
 
 test("a run that asks is answered or cancelled, and the first of these is filled", () => {
   const remedies = [remedy("answer"), remedy("answer"), remedy("resume")];
-  const { shown, more } = actionsOf(run("waiting", { questions: [{}], remedies }), false);
+  const { shown, more } = actionsOf(run("waiting", { questions: [{}], remedies }), false, []);
   assert.deepEqual(
     [verbs(shown), verbs(more)],
     [
@@ -94,8 +95,31 @@ test("a run that asks is answered or cancelled, and the first of these is filled
   assert.deepEqual([shown[0].filled, shown[1].filled], [true, false]);
 });
 
+test("a run that cannot continue with its changed flow is forked, from the place that the server names", () => {
+  const fork = { verb: "fork", arguments: { run: "r", checkpoint: 12 }, words: "", command: "" };
+  const changed = run("failed", { failed_node: "charge", remedies: [fork, remedy("resume")] });
+  const { shown, more } = actionsOf(changed, false, []);
+  assert.deepEqual(
+    [...shown, ...more].map((one) => [one.verb, one.filled]),
+    [
+      ["fork", true],
+      ["cancel", false],
+    ],
+  );
+  assert.equal(askFor(changed, { verb: "fork", node: null }).label, "Fork from @12");
+  assert.deepEqual(askFor(changed, { verb: "fork", node: null }).options, { checkpoint: 12 });
+});
+
+test("what was asked takes the place of its button, and no other is filled", () => {
+  const { shown } = actionsOf(run("failed", { remedies: [remedy("resume")] }), false, ["resume"]);
+  assert.deepEqual(
+    shown.map((one) => [one.verb, one.filled]),
+    [["fork", false]],
+  );
+});
+
 test("an ended run can only be forked, and a way that needs a terminal is no button", () => {
-  const { shown, more } = actionsOf(run("completed", { remedies: [remedy("verify")] }), false);
+  const { shown, more } = actionsOf(run("completed", { remedies: [remedy("verify")] }), false, []);
   assert.deepEqual([verbs(shown), more], [["Fork"], []]);
 });
 
@@ -219,9 +243,27 @@ test("the head of a run has its reason letter by letter, and a row alone is enou
   const shown = standingOf({ row, run: null, picture: null, timeline: null }, context);
   assert.equal(shown.reason.map((part) => part.text).join(""), row.reason);
   assert.equal(shown.look.word, "failed");
-  assert.equal(shown.next, ". Next: resume it.");
+  assert.equal(shown.next, ". Resume it.");
   assert.equal(shown.note, "Token “dashboard” may only read");
   assert.ok(shown.facts.some((fact) => fact.name === "Held by" && fact.value === "nobody"));
+});
+
+test("the facts name the newest fork", () => {
+  const row = { id: "r", status: "failed", reason: "", labels: {}, seq: 9, created_at: 1, updated_at: 2, active_s: 1 };
+  const timeline = { acts: [], forks: [{ run_id: "newest" }, { run_id: "oldest" }] };
+  const shown = standingOf({ row, run: null, picture: null, timeline }, { now: 5, isLive: true, readOnly: "" });
+  const fork = shown.facts.find((fact) => fact.name === "Last fork");
+  assert.deepEqual([fork.value, fork.place.query.b], ["newest", ["newest"]]);
+});
+
+test("a node whose router failed says so in the graph and in its attempt", () => {
+  const view = viewNode("decide", undefined, mark("failed", 1, { misrouted: true }), { now: 2 });
+  assert.deepEqual([view.look.word, view.notes[0].words], ["failed", "routing failed"]);
+  const failure = { type: "AttributeError", message: "no score", kind: "fatal", frames: [] };
+  assert.deepEqual(attemptWords({ status: "failed", failure, reason: "routing failed" }), {
+    text: "AttributeError",
+    note: "routing failed · fatal",
+  });
 });
 
 test("a run that cannot be read says so, and offers the command that looks into it", () => {

@@ -37,10 +37,16 @@ def main() -> None:
 
 def arrange(seconds: float) -> None:
     """Move one module at a time, and keep what makes the script smaller."""
+    modules = page_files.modules()
+    names = page_script.short_names(page_script.join(modules, page_files.SCRIPT))
+
+    def squeezed(text: str) -> str:
+        code = page_script.IMPORT.sub("", text).replace("\nexport ", "\n")
+        return page_script.squeeze_script(page_script.rename(code, names))
+
     sources = {
-        name: "".join(found[0] for found in page_script.IMPORT.finditer(text))
-        + page_script.squeeze_script(page_script.IMPORT.sub("", text).replace("\nexport ", "\n"))
-        for name, text in page_files.modules().items()
+        name: "".join(found[0] for found in page_script.IMPORT.finditer(text)) + squeezed(text)
+        for name, text in modules.items()
     }
 
     def size_of(order: list[str]) -> int:

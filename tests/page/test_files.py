@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import json
 import re
 import shutil
 import subprocess
@@ -30,6 +31,24 @@ for (const kind of ["babel", "css"]) {
 }
 """
 """Formats what was written and what is sent the same way, and compares."""
+OTHER_USES = """
+import babel from "%s/../plugins/babel.mjs"; import fs from "node:fs";
+const names = new Set(JSON.parse(fs.readFileSync("names", "utf8")));
+const words = (text) => text.match(/[\\w$]+/g)?.filter((word) => names.has(word)) ?? [];
+const found = [];
+const look = (node, parent, place) => {
+  if (Array.isArray(node)) return node.forEach((one) => look(one, parent, place));
+  if (!node || typeof node.type !== "string") return;
+  const isKey = ["property", "key"].includes(place) && !parent.computed;
+  if (node.type === "Identifier" && names.has(node.name) && (isKey || parent.shorthand)) found.push(node.name);
+  if (node.type === "TemplateElement") found.push(...words(node.value.raw));
+  if (/^(String|RegExp)Literal$/.test(node.type)) found.push(...words(node.value ?? node.pattern));
+  for (const [key, child] of Object.entries(node)) if (child && typeof child === "object") look(child, node, key);
+};
+look((await babel.parsers.babel.parse(fs.readFileSync("source", "utf8"), {})).program, {}, "");
+console.log(JSON.stringify(found));
+"""
+"""Prints the names that are also a property, a key, or a word of a text."""
 MODULES = Path(page_files.__file__).parent / page_files.FOLDER
 DECLARED = re.compile(
     r"^(?:export )?(?:async )?(?:function\*?|const|let|class) (\w+|\[[^]]+\])", re.MULTILINE
@@ -146,7 +165,7 @@ def test_comments_and_needless_spaces_are_not_sent():
     assert page_script.squeeze_script(source) == "function f(a){const b=(a);return `${b} , //`}"
     assert (
         page_script.squeeze_styles("/* why */\na > b:hover,\nc {\n  margin: 0 auto;\n}\n")
-        == "a>b:hover,c{margin:0 auto;}"
+        == "a>b:hover,c{margin:0 auto}"
     )
 
 
@@ -156,16 +175,34 @@ def test_comments_and_needless_spaces_are_not_sent():
 )
 def test_what_is_sent_is_what_was_written(tmp_path):
     sources = page_script.join(page_files.modules(), page_files.SCRIPT, page_files.order())
-    (tmp_path / "babel.source").write_text(page_script.strip_comments(sources))
+    renamed = page_script.rename(sources, page_script.short_names(sources))
+    (tmp_path / "babel.source").write_text(page_script.strip_comments(page_script.loosen(renamed)))
     (tmp_path / "babel.sent").write_bytes(page_files.read(page_files.SCRIPT).plain)
     styles = (MODULES / page_files.STYLES).read_text("utf-8")
-    (tmp_path / "css.source").write_text(page_script.strip_comments(styles))
+    (tmp_path / "css.source").write_text(page_script.rename_properties(page_script.strip_comments(styles)))
     (tmp_path / "css.sent").write_bytes(page_files.read(page_files.STYLES).plain)
     compared = subprocess.run(
         ["node", "--input-type=module", "--eval", FORMAT_BOTH % PRETTIER],
         cwd=tmp_path, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert compared.returncode == 0, compared.stderr
+
+
+@pytest.mark.skipif(
+    shutil.which("node") is None or not PRETTIER.exists(),
+    reason="NO PRETTIER: on Debian: apt install nodejs npm; npm install",
+)
+def test_only_what_is_nothing_but_a_variable_gets_a_short_name(tmp_path):
+    sources = page_script.join(page_files.modules(), page_files.SCRIPT, page_files.order())
+    names = page_script.short_names(sources)
+    assert len(set(names.values())) == len(names) > 500
+    (tmp_path / "source").write_text(sources)
+    (tmp_path / "names").write_text(json.dumps(list(names)))
+    looked = subprocess.run(
+        ["node", "--input-type=module", "--eval", OTHER_USES % PRETTIER],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert looked.stdout.strip() == "[]", looked.stderr
 
 
 def test_no_two_modules_declare_the_same_name_so_that_they_can_be_joined():
@@ -175,6 +212,15 @@ def test_no_two_modules_declare_the_same_name_so_that_they_can_be_joined():
             for one in declared.strip("[]").split(", "):
                 found.setdefault(one, []).append(name)
     assert {name: where for name, where in found.items() if len(where) > 1} == {}
+
+
+@pytest.mark.parametrize(("name", "text"), page_files.modules().items(), ids=page_files.modules())
+def test_a_module_imports_names_without_an_alias_and_exports_what_it_declares(name, text):
+    rest = page_script.IMPORT.sub("", text)
+    assert re.findall(r"^import\b.*|\bimport\((?!\")", rest, re.MULTILINE) == []
+    assert [found[0] for found in page_script.IMPORT.finditer(text) if " as " in found[0]] == []
+    exports = re.findall(r"^export .*", text, re.MULTILINE)
+    assert [line for line in exports if not DECLARED.match(line)] == []
 
 
 def test_scripts_and_styles_are_small_as_they_are_sent():

@@ -199,20 +199,22 @@ def test_the_table_has_all_nodes_and_chooses_one(page):
 
 def bar(at: int | None = None, places: int = 5, **more: Any) -> dict[str, Any]:
     checkpoints = [
-        {"seq": 3 * number + 1, "at": 1000 + number, "kind": "StateEdited" if number == 2 else "NodeCompleted",
-         "node": None if number == 2 else "plan", "iteration": 1, "execution": 1, "current": True}
+        {"seq": 3 * number + 1, "at": 1000 + number, "kind": "NodeCompleted", "node": "plan",
+         "iteration": 1, "execution": 1, "current": True}
         for number in range(places)
     ]  # fmt: skip
+    acts = [{"seq": 9, "at": 1002.5, "verb": "resume", "by": "ada"}]
     end = {"seq": 3 * places + 5, "at": 2000}
-    return {"checkpoints": checkpoints, "end": end, "at": at, "live": True, "operates": True, **more}
+    given = {"checkpoints": checkpoints, "acts": acts, "end": end, "at": at, "live": True, "operates": True}
+    return {**given, **more}
 
 
 def test_the_checkpoint_bar_is_a_slider_over_the_places_of_a_run(page):
     page.evaluate(MOUNT, ["checkpoint_bar", "createCheckpointBar", bar()])
     slider = page.get_by_role("slider", name="Checkpoint")
     assert slider.get_attribute("aria-valuetext") == "Now @20 · live"
-    assert page.locator(".dot").count() == 6
-    assert page.locator(".dot.person").count() == 1
+    assert page.locator(".dot").count() == 7
+    assert page.locator(".dot.person").get_attribute("title") == "@9 ada resumed"
     slider.press("ArrowLeft")
     slider.press("Home")
     assert page.evaluate("said") == [["go", 13], ["go", 1]]

@@ -228,3 +228,29 @@ def test_the_first_way_out_is_reached_by_keys(tab, served):
     page.keyboard.press("a")
     page.get_by_role("dialog").get_by_role("heading").first.wait_for()
     assert "#/runs/refund-broken" in page.url
+
+
+HIDE = """hidden => {
+    Object.defineProperty(document, "hidden", {value: hidden, configurable: true});
+    document.dispatchEvent(new Event("visibilitychange"));
+}"""
+
+
+def test_a_log_that_was_compacted_meanwhile_is_read_anew_and_the_place_stays(tab, served):
+    shop, store = served.shop, served.store
+    hf.run(shop.refund, {"asks": True}, run_id="refund-old", store=store)
+    _, page = open_runs(tab, served, "#/runs/refund-old?node=reserve")
+    page.locator(".panel-head h2", has_text="reserve").wait_for()
+    page.evaluate(HIDE, True)
+    hf.answer("refund-old", "ship", "approve", store=store, flows=[shop.refund])
+    hf.resume("refund-old", store=store, flows=[shop.refund])
+    words = [sys.executable, "-m", "holdfast.cli", "prune", "refund-old", "--compact", "--keep-last", "1"]
+    subprocess.run(words, cwd=served.folder, env=served.environment, check=True, capture_output=True)
+    page.evaluate(HIDE, False)
+    page.locator(".standing .status-word", has_text="completed").wait_for()
+    first = hf.checkpoints("refund-old", store=store)[0].seq
+    assert first > 1
+    assert page.url.endswith("?node=reserve")
+    assert page.locator(".panel-head h2").inner_text() == "reserve"
+    page.locator('.dot[title^="@1 "]').wait_for(state="detached")
+    page.locator(f'.dot[title^="@{first} "]').wait_for()

@@ -112,13 +112,13 @@ def test_a_form_names_a_wrong_value_at_its_field_and_returns_a_right_one(page):
     page.get_by_label("Code").select_option("c")
     page.get_by_label("Note").fill("sorry")
     page.get_by_role("button", name="Add a row").click()
-    page.get_by_label("Other").fill("{")
+    page.get_by_label("Other", exact=True).fill("{")
     assert page.evaluate("part.read().faults.map(fault => fault.path.join('.'))") == [
         "cents",
         "lines.0.sku",
         "other",
     ]
-    page.get_by_label("Other").fill("")
+    page.get_by_label("Other", exact=True).fill("")
     assert page.evaluate("part.read().faults.map(fault => fault.path.join('.'))") == ["cents", "lines.0.sku"]
     assert page.locator(".fault:visible").all_inner_texts() == ["At most 4200", "Required"]
     page.get_by_label("Cents").fill("4200")
@@ -185,7 +185,7 @@ def test_a_resume_from_a_checkpoint_can_become_a_fork_with_an_edited_state(page,
     page.get_by_text("The JSON is not valid").wait_for()
     assert act.is_disabled()
     area.fill("{}")
-    page.get_by_text("A field cannot be taken away").wait_for()
+    page.get_by_text("A field cannot be removed").wait_for()
     area.fill('{"fails": null}')
     page.wait_for_function("() => !document.querySelector('.preview footer .filled').disabled")
     assert act.inner_text() == "Fork from @1"

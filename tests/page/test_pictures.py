@@ -28,6 +28,7 @@ def test_a_picture_in_the_documents_shows_what_the_page_shows(studio, name, tmp_
     assert said == (FOLDER / f"{name}.txt").read_text("utf-8"), (
         "The page has changed: run `make pictures`, and look at the pictures in docs/pictures."
     )
+    assert studio.errors == []
 
 
 def test_every_picture_is_small_and_shown_in_a_document():

@@ -156,8 +156,11 @@ def test_a_double_click_asks_once_and_the_request_shows_everywhere_until_a_worke
     page = show(tab, served, f"{run}?do=retry&node=pay_out")
     rows(page)
     page.get_by_label("Reason").fill("card <b>updated</b>")
+    sent = []
+    page.on("request", lambda one: sent.append(one.url) if one.method == "POST" else None)
     act(page).dblclick()
     page.get_by_text("Retry asked").wait_for()
+    assert len([url for url in sent if "preview=" not in url]) == 1
     assert [one.verb for one in hf.requests(run, store=served.store)] == ["retry"]
     page.reload()
     page.get_by_text("Retry asked").wait_for()
@@ -184,9 +187,10 @@ def test_a_resume_that_is_refused_offers_the_same_with_what_it_lacks(tab, served
 
 @pytest.mark.parametrize("verb", ["resume", "retry", "skip", "fork", "cancel", "pause"])
 def test_every_verb_works_by_keyboard(tab, served, verb):
-    run = start(served, fails="declined")
-    if verb in ("cancel", "pause"):
-        run = start(served, to="carrier")
+    if verb == "pause":
+        run = hf.start(served.desk.refund, {}, store=served.store)
+    else:
+        run = start(served, to="carrier") if verb == "cancel" else start(served, fails="declined")
     page = show(tab, served, f"{run}?node=pay_out")
     page.locator(".standing .status-word").wait_for()
     keys = {"resume": "r", "retry": "t", "skip": "s", "fork": "o"}
@@ -194,7 +198,8 @@ def test_every_verb_works_by_keyboard(tab, served, verb):
         page.locator(".panel-head h2", has_text="pay_out").wait_for()
         page.keyboard.press(keys[verb])
     else:
-        go(page, f"{run}?do={verb}")
+        page.locator(f'.standing [data-verb="{verb}"]').focus()
+        page.keyboard.press("Enter")
     page.wait_for_function(
         "() => document.querySelector('dialog.preview footer .filled')?.disabled === false"
     )

@@ -185,9 +185,15 @@ def test_the_panel_opens_at_what_failed_with_exception_file_line_and_source(tab,
     page.locator(".error-frames").wait_for()
     assert chosen_in(page) == ("charge", "charge")
     error = page.locator(".error-frames")
-    assert "card <b>declined</b>" in error.inner_text()
-    assert "shop.py" in error.inner_text()
-    assert "raise hf.Fatal" in error.locator(".frame-line.raised").inner_text()
+    assert "Fatal card <b>declined</b>" in error.locator("header").inner_text()
+    assert error.locator(".frame-place").first.inner_text().partition(" in ")[0].endswith("/shop.py")
+    raised = error.locator(".frame-line.raised")
+    source = (
+        (served.folder / "shop.py")
+        .read_text()
+        .splitlines()[int(raised.locator(".line-number").inner_text()) - 1]
+    )
+    assert source.strip() == raised.locator("code").inner_text() == 'raise hf.Fatal(state["fails"])'
     assert page.locator(".visit-side").get_by_text("reserve completed").is_visible()
 
 

@@ -7,7 +7,7 @@ import {
   duration,
   instant,
   markNames,
-  nodesIn,
+  markReason,
   plural,
   shownWords,
   span,
@@ -82,8 +82,20 @@ test("a list says how many of how many it shows", () => {
   assert.equal(shownWords(0, 5), "");
 });
 
-test("nodes are found in the sentences of the server", () => {
-  assert.deepEqual(nodesIn("node charge failed: Fatal"), ["charge"]);
-  assert.deepEqual(nodesIn("publish asks: Ship it?"), ["publish"]);
-  assert.deepEqual(nodesIn("every branch of the flow reached its end"), []);
+test("nodes are found in the reasons of the server, but not in the words of a question or an error", () => {
+  const codes = (/** @type {string} */ reason) =>
+    markReason(reason)
+      .filter((part) => part.code)
+      .map((part) => part.text);
+  assert.deepEqual(codes("node charge failed: charge is closed"), ["charge"]);
+  assert.deepEqual(codes("carrier asks: Which carrier for 14 pallets?"), ["carrier"]);
+  assert.deepEqual(codes("pay_out did not end and is not idempotent"), ["pay_out"]);
+  assert.deepEqual(codes("every branch of the flow reached its end"), []);
+  const reason = "carrier asks: Which carrier\nfor 14 pallets?";
+  assert.equal(
+    markReason(reason)
+      .map((part) => part.text)
+      .join(""),
+    reason,
+  );
 });

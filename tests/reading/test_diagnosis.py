@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 import holdfast as hf
 from command_line import Cli, caller, furnish
+from holdfast.reading import text
 from holdfast.reading.diagnosis import case_of, diagnose, later_case
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
@@ -161,3 +163,11 @@ def test_a_later_case_reads_only_what_has_come_since(store: Store, monkeypatch: 
     found = diagnose(later, store.now())
     assert (found.answered, found.reason) == (True, "answered by me, and no worker has claimed the run")
     assert found == Reader(store).diagnose("r")
+
+
+def test_a_time_is_told_as_shortly_as_the_present_allows() -> None:
+    now = time.mktime((2026, 11, 17, 14, 5, 9, 0, 0, -1))
+    assert text.soon(now + 12, now) == "14:05:21"
+    assert text.soon(now + 86400, now) == "18 Nov, 14:05"
+    assert text.soon(now - 86400 * 15, now) == "2 Nov, 14:05"
+    assert text.soon(now + 86400 * 100, now) == "25 Feb 2027"

@@ -57,6 +57,8 @@ class NodeMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: float | None = None
     """When the wait ends at the latest."""
     error: str | None = None
+    misrouted: bool = False
+    """True if the node is `failed` although it completed: its router raised an exception, so that no node follows."""
     items: ItemMarks | None = None
 
 
@@ -143,9 +145,9 @@ def _mark(
     waits_for, until = waits.get(name, (None, None))
     if waits_for is None and node.retry_at is not None and name in state.open:
         waits_for, until = "retry", node.retry_at
-    failure = node.failure
+    failure, misrouted = node.failure, state.is_misrouted(name)
     return NodeMark(
-        status="waiting" if asleep else node.status,
+        status="waiting" if asleep else "failed" if misrouted else node.status,
         crashed=dead and node.status == "running",
         iteration=iteration,
         execution=execution,
@@ -159,6 +161,7 @@ def _mark(
         error=text.one_line(describe_failure(failure.type, failure.message), _ERROR_WIDTH)
         if failure
         else None,
+        misrouted=misrouted,
         items=_item_marks(node, node.items) if node.items is not None else _all_completed(size),
     )
 

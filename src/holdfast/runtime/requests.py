@@ -329,7 +329,8 @@ class Requests:
             if executed and flow is not None and flow.fingerprint != head.fingerprint:
                 flow = None  # the engine that executes the run has another version of it
             found = operator.rehearse(services, flow, row, head, asked, executed=executed)
-        commands = (commands or CommandLine()).for_flow_of(head.options.get(FLOW_FILE))
+        commands = (commands or CommandLine()).for_one_of(self._flows, row.flow)
+        commands = commands.for_flow_of(head.options.get(FLOW_FILE))
         refused = found.preview.refused is not None
         usual = Reader(store, self._flows).diagnose(run_id, commands).remedies if refused else ()
         wants_base = bool(head.options.get(RUN_BASE_WANTED))

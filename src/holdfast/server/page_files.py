@@ -61,7 +61,8 @@ def read(name: str) -> PageFile:
     if name == SCRIPT:
         text = page_script.make_script(modules(), SCRIPT, order())
     elif name == STYLES:
-        text = page_script.squeeze_styles(_folder().joinpath(STYLES).read_text("utf-8"))
+        styles = page_script.squeeze_styles(_folder().joinpath(STYLES).read_text("utf-8"))
+        text = page_script.rename_properties(styles)
     else:
         text = _folder().joinpath(name).read_text("utf-8")
     plain = text.encode()

@@ -236,9 +236,11 @@ def show_run(backend: Backend, row: RunRow, holders: list[LiveHolder] | None = N
     """Return a run with the reason for its status and its remedies: those that a list of runs and `holdfast show` give, too."""
     store = backend.store
     case = case_of(store, row, holders=_holders(backend, row) if holders is None else holders)
-    case = compare(store, case, backend.engine.flows.get(row.flow))
+    flow = backend.engine.flows.get(row.flow)
+    case = compare(store, case, flow)
     assert case.state is not None
-    found = diagnose(case, backend.clock.now(), backend.commands)
+    commands = backend.commands.for_one_of(backend.engine.flows, row.flow)
+    found = diagnose(case, backend.clock.now(), commands)
     return ShownRun(
         **msgspec.structs.asdict(backend.reader.view(row, case.state)),
         queue=row.queue,

@@ -305,6 +305,7 @@ export interface NodeMark {
   waits_for?: "question" | "signal" | "timer" | "retry" | null;
   until?: number | null;
   error?: string | null;
+  misrouted?: boolean;
   items?: ItemMarks | null;
 }
 

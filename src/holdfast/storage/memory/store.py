@@ -390,5 +390,6 @@ def _fits(run_id: str, run: StoredRun, query: Query) -> bool:
         and (query.flow is None or run.new.flow == query.flow)
         and (query.parent is None or run.new.parent == query.parent)
         and (query.queue is None or run.new.queue == query.queue)
+        and query.without_fingerprint != run.view.fingerprint
         and query.labels.items() <= run.new.labels.items()
     )

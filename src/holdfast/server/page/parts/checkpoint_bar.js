@@ -10,9 +10,10 @@ import { button, element, glyph, iconButton, keepChildren, setAttribute, setSent
  *
  * @typedef {object} BarValue
  * @property {import("../shapes.js").Checkpoint[]} checkpoints  oldest first
+ * @property {import("../shapes.js").Act[]} acts  what people did
  * @property {{ seq: number, at: number }} end  the last event of the run
  * @property {number | null} at  the event that is shown; null: now
- * @property {boolean} live  events arrive as they happen
+ * @property {boolean} live  events arrive as they happen, and the run is not over
  * @property {boolean} operates  the token may fork and resume
  *
  * @typedef {object} BarOptions
@@ -50,7 +51,7 @@ export function createCheckpointBar({ go, fork, resume }) {
     button("button filled", () => resume(stops[place].seq), glyph("play"), "Resume from here…"),
   ];
   const back = button("button", () => go(null), "Back to now", element("kbd", {}, "esc"));
-  const acts = element("div", { class: "bar-acts" }, back, ...verbs);
+  const ways = element("div", { class: "bar-acts" }, back, ...verbs);
   const host = element(
     "section",
     { class: "checkpoint-bar", "aria-label": "Checkpoints" },
@@ -60,7 +61,7 @@ export function createCheckpointBar({ go, fork, resume }) {
     after,
     jump,
     element("p", { class: "bar-words" }, seq, " ", words, " ", hint),
-    acts,
+    ways,
   );
   /** @type {Stop[]} */
   let stops = [];
@@ -101,8 +102,8 @@ export function createCheckpointBar({ go, fork, resume }) {
   return {
     element: host,
     step: (by) => choose(place + by),
-    update({ checkpoints, end, at, live, operates }) {
-      stops = stopsOf(checkpoints, end);
+    update({ checkpoints, acts, end, at, live, operates }) {
+      stops = stopsOf(checkpoints, end, acts);
       place = stopAt(stops, at);
       from = firstInView(stops.length, place);
       /** @param {number} number */
@@ -116,7 +117,7 @@ export function createCheckpointBar({ go, fork, resume }) {
       setText(hint, told.hint);
       const isPast = stops[place].kind !== "now";
       setAttribute(host, "data-past", isPast);
-      acts.hidden = !isPast;
+      ways.hidden = !isPast;
       for (const verb of verbs) verb.hidden = !operates;
       jump.hidden = stops.length <= STOPS_MAX;
       before.disabled = !place;

@@ -19,8 +19,7 @@ export function createFilesView(app) {
   const hint = (/** @type {string} */ text) => [element("p", { class: "hint" }, text)];
   const list = createSlot("files", (/** @type {any} */ { kept, artifacts }) => {
     const all = Object.entries(artifacts);
-    if (!kept) return hint("This server keeps no files.");
-    if (!all.length) return hint("The nodes of this run have written no file.");
+    if (!all.length) return hint(kept ? "The nodes of this run have written no file." : "This server keeps no files.");
     return all.map(([node, names]) => {
       const files = names.map((/** @type {string} */ name) =>
         element("li", {}, createDownload(name, `artifacts/${node}/${name}`)),

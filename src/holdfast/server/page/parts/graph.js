@@ -1,7 +1,7 @@
 // The graph of a run: boxes and lines of its flow, with what the run has done. Boxes are buttons above one drawing of all lines.
 // A live change touches the box that it concerns, and nothing else moves.
 
-import { fitScale, foldCompleted, headPath, isButton, linePath, netOf, signPath } from "../pure/graph_shapes.js";
+import { fitScale, foldCompleted, headPath, isButton, linePath, netOf, signPath, widenBox } from "../pure/graph_shapes.js";
 import { aloneNodes, stepFrom, takenLines, viewBox, viewGroup } from "../pure/graph_views.js";
 import { groupBy } from "../pure/groups.js";
 import { nameOfKey } from "../pure/keys.js";
@@ -26,6 +26,8 @@ import { createOverview } from "./graph_overview.js";
  */
 
 const ROUNDS_LISTED = 50;
+/** Up to so many items have a cell each. */
+const CELLS_MAX = 8;
 
 /**
  * @param {GraphOptions} options
@@ -123,14 +125,16 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     if (!net.boxes.has(current)) current = node && net.boxes.has(node) ? node : buttons[0]?.name;
     const open = openStacks();
     drawNodes(
-      buttons.map((box) => ({
-        box,
-        chosen: box.name === node || (box.kind === "fold" && Boolean(box.members?.includes(node ?? ""))),
-        current: box.name === current,
-        ...(box.kind === "node"
-          ? { node: viewBox(value, net, box.name) }
-          : { group: viewGroup(box, states, open.has(box.name)) }),
-      })),
+      buttons.map((box) => {
+        const view = box.kind === "node" ? viewBox(value, net, box.name) : undefined;
+        return {
+          box: view && view.marks.length > CELLS_MAX ? widenBox(layout, box) : box,
+          chosen: box.name === node || (box.kind === "fold" && Boolean(box.members?.includes(node ?? ""))),
+          current: box.name === current,
+          node: view,
+          group: view ? undefined : viewGroup(box, states, open.has(box.name)),
+        };
+      }),
     );
     drawLines();
     const loops = layout.lines.filter((line) => line.badge);
@@ -211,6 +215,8 @@ export function createGraph({ choose, chooseIteration, reshape }) {
     update(next) {
       const before = /** @type {GraphValue | undefined} */ (value);
       value = next;
+      // Its first scale is the right one: another would lay out every box again.
+      if (!before) pane = { ...pane, width: scroller.clientWidth, height: scroller.clientHeight };
       const hasOldFold = layout.boxes.some((box) => box.kind === "fold" && !box.members?.every(isDone));
       if (before?.picture !== next.picture || before.at !== next.at || hasOldFold) layOut();
       draw();

@@ -34,10 +34,10 @@ export function createGraphNode(first, act) {
     setText(name, fitName(view, box.w));
     setText(time, view.time);
     setAttribute(host, "data-tone", view.look.tone);
-    const next = view.marks.join();
+    const next = [box.w, ...view.marks].join();
     if (next === drawn) return;
     drawn = next;
-    marks.replaceChildren(...markPaths(view.marks).map(([of, d]) => drawing("path", { d, class: `fill-${of}` })));
+    marks.replaceChildren(...markPaths(view.marks, box.w).map(([of, d]) => drawing("path", { d, class: `fill-${of}` })));
     host.append(marks);
   }
 

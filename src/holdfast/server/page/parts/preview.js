@@ -11,7 +11,7 @@ import { createKey, isRefusal } from "../shell/api.js";
 import { openDialog } from "../shell/dialogs.js";
 import { button, element, glyph, iconButton, setText } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
-import { createCopyButton } from "./command.js";
+import { createCommand, createCopyButton } from "./command.js";
 import { createOnce } from "./graph_node.js";
 import { createSchemaForm } from "./schema_form.js";
 
@@ -264,16 +264,16 @@ function createRefusal(preview, { close, adopt }) {
   const ways = preview.remedies.map((remedy) => {
     const action = actionFor(preview.run_id, remedy);
     const link = { class: "button small", href: action ? formatFragment(action.place) : "", onclick: close };
-    const way =
-      remedy.verb === preview.verb
-        ? button("button small", () => adopt(remedy.arguments), "Preview that")
-        : action
-          ? element("a", link, `${action.label}…`)
-          : element("code", {}, remedy.command);
-    return element("p", { class: "sentence whole" }, `${remedy.words}: `, way);
+    if (action && remedy.verb !== preview.verb) return [remedy.words, element("a", link, `${action.label}…`)];
+    if (action) return [remedy.words, button("button small", () => adopt(remedy.arguments), "Preview that")];
+    const command = createCommand();
+    command.update(remedy.command);
+    return [remedy.words, command.element];
   });
-  const refused = element("p", { class: "sentence whole", dir: "auto" }, preview.refused ?? "");
-  const row = createConsequence("failed", "fail", "Refused", 0, refused, ...ways);
+  const lines = [[preview.refused ?? ""], ...ways].map((line) =>
+    element("div", { class: "sentence whole", dir: "auto" }, ...line.flatMap((part) => [part, " "])),
+  );
+  const row = createConsequence("failed", "fail", "Refused", 0, ...lines);
   row.classList.add("refused");
   return row;
 }

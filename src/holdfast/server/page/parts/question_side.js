@@ -1,7 +1,7 @@
 // What to know before answering: what follows from each answer, what is known of a node that crashed, the state that the question
 // sees, and how far the run has come.
 
-import { formatFragment } from "../pure/fragments.js";
+import { hrefOfRun } from "../pure/fragments.js";
 import { consequences } from "../pure/questions.js";
 import { lookOfNode } from "../pure/statuses.js";
 import { duration, instant, markNames, plural, span } from "../pure/words.js";
@@ -27,7 +27,6 @@ const TEXT_SHOWN = 160;
 export function createQuestionSide(now) {
   const slot = createSlot("question-side", (/** @type {Known} */ { details, marks, visit }) => {
     const { run_id, question, state } = details;
-    const placeOf = (/** @type {Record<string, string[]>} */ query) => formatFragment({ screen: "run", run: run_id, query });
     const fields = Object.entries(state ?? {});
     const more = fields.length - FIELDS_SHOWN;
     return [
@@ -36,10 +35,10 @@ export function createQuestionSide(now) {
       createSection(
         "State it sees",
         createFacts(fields.slice(0, FIELDS_SHOWN).map(([name, value]) => [name, valueText(value)])),
-        more > 0 && element("a", { href: placeOf({ view: ["state"] }) }, plural(more, "more field")),
+        more > 0 && element("a", { href: hrefOfRun(run_id, { view: ["state"] }) }, plural(more, "more field")),
       ),
       createSection("Progress", createRunProgress(details, marks, now())),
-      element("a", { href: placeOf({ node: [question.node] }) }, "Open the run"),
+      element("a", { href: hrefOfRun(run_id, { node: [question.node] }) }, "Open the run"),
     ];
   });
   return { element: element("aside", { "aria-label": "What to know" }, slot.element), update: slot.update };
@@ -55,8 +54,8 @@ function createConsequences({ outcomes, question, then }) {
     const line = element("span", {});
     setSentence(line, markNames(answers.length ? `${answers.join(" or ")}: ${words}` : words, names));
     const are = once.length > 1 ? "are not idempotent: they are" : "is not idempotent: it is";
-    const note = element("p", { class: "hint" }, `${once.join(", ")} ${are} never run twice without asking.`);
-    return element("li", {}, glyph("right"), element("div", {}, line, " ", ...(once.length ? [createOnce(), note] : [])));
+    const note = element("p", { class: "hint" }, createOnce(), ` ${once.join(", ")} ${are} never run twice without asking.`);
+    return element("li", {}, glyph("right"), element("div", {}, line, once.length > 0 && note));
   });
   if (then) rows.push(element("li", {}, glyph("waiting"), `Without an answer in time, ${then}.`));
   return element("ul", {}, ...rows);

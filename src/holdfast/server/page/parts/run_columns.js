@@ -1,9 +1,9 @@
 // The columns of the table of runs.
 
 import { actionOfRow, mayOperate } from "../pure/actions.js";
-import { formatFragment } from "../pure/fragments.js";
+import { formatFragment, hrefOfRun } from "../pure/fragments.js";
 import { lookOfRun } from "../pure/statuses.js";
-import { age, duration, markNames, nodesIn } from "../pure/words.js";
+import { age, duration, markReason } from "../pure/words.js";
 import { element, setAttribute, setSentence, setText } from "../shell/elements.js";
 import { createCopyButton } from "./command.js";
 import { createStatus } from "./status.js";
@@ -47,7 +47,7 @@ function createRunLink() {
     update(row) {
       setText(link, row.id);
       setAttribute(link, "title", row.id.length > 18 && row.id);
-      setAttribute(link, "href", formatFragment({ screen: "run", run: row.id, query: {} }));
+      setAttribute(link, "href", hrefOfRun(row.id));
     },
   };
 }
@@ -58,7 +58,7 @@ function createReason() {
   return {
     element: host,
     update(row) {
-      setSentence(host, markNames(row.reason, [...row.active, ...nodesIn(row.reason)]));
+      setSentence(host, markReason(row.reason, row.active));
       setAttribute(host, "title", row.reason);
       host.classList.toggle("quiet", row.status === "completed");
     },

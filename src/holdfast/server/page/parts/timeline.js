@@ -9,6 +9,7 @@ import { visibleRows } from "../pure/windows.js";
 import { cutMiddle, instant } from "../pure/words.js";
 import { button, drawing, element, keepChildren, setAttribute, setText } from "../shell/elements.js";
 import { oncePerFrame } from "../shell/frames.js";
+import { createOnce } from "./graph_node.js";
 import { createStatus } from "./status.js";
 
 /**
@@ -93,7 +94,7 @@ export function createTimeline({ choose }) {
     const busy = busyTimes(timeline, now);
     const used = width - (whole.isOpen ? 24 : 88);
     scale = createTimeScale({ ...(zoomed ?? whole), busy, width: used, fold: fold.isOn(), now });
-    const all = timelineRows(timeline, view.nodes, now);
+    const all = timelineRows(timeline, view.nodes, checkpoint?.at ?? now);
     const isLong = all.length > ROWS_WINDOWED_FROM;
     hide.element.hidden = !isLong;
     reset.hidden = !zoomed;
@@ -109,7 +110,7 @@ export function createTimeline({ choose }) {
     over.update(overShapes({ acts, checkpoint, isRunning, marked }, scale));
     const isOver = (/** @type {TimelineRow} */ row) => row.name !== chosen && ["completed", "skipped"].includes(row.look.word);
     drawVisible(hides ? all.filter((row) => !isOver(row)) : all, scale, chosen);
-    setText(beginning, timeline.beginning && `The earlier events are in ${timeline.beginning}.`);
+    setText(beginning, timeline.beginning);
     beginning.hidden = !timeline.beginning;
   }
 
@@ -203,7 +204,7 @@ function createTimelineRow(choose) {
   let name = "";
   const status = createStatus();
   const [code, count, time] = [element("code", {}), element("span", {}), element("span", { class: "timeline-time" })];
-  const once = element("span", { class: "once", title: "not idempotent" }, "1×");
+  const once = createOnce();
   const label = button("timeline-label", () => choose({ node: name }), status.element, code, count, once, time);
   const lane = createLayer("lane");
   lane.element.addEventListener("click", ({ target }) => {
@@ -217,7 +218,7 @@ function createTimelineRow(choose) {
       name = row.name;
       status.update(row.look);
       setText(code, cutMiddle(name, 15 - row.count.length));
-      setAttribute(label, "title", code.textContent === name ? null : name);
+      label.title = name;
       setText(count, row.count);
       setText(time, row.time);
       once.hidden = !row.once;

@@ -1,8 +1,9 @@
 // A visit at a glance: the error with its lines, all attempts, what a crashed one left, why it ran, and the steps that are kept.
 
 import { formatFragment, withQuery } from "../pure/fragments.js";
+import { statusOfItem } from "../pure/node_views.js";
 import { placeOfVisit } from "../pure/run_choices.js";
-import { LOOKS, lookOfRun } from "../pure/statuses.js";
+import { lookOfRun } from "../pure/statuses.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../pure/visit_words.js";
 import { fullInstant, instant, markNames } from "../pure/words.js";
 import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
@@ -17,7 +18,8 @@ import { createStatus } from "./status.js";
  * @typedef {import("../shapes.js").AttemptView} AttemptView
  * @typedef {import("../pure/visit_words.js").Line} Line
  * @typedef {import("../pure/fragments.js").Place} Place
- * @typedef {{ visit: NodeVisit, attempt: AttemptView | null, place: Place, now: number }} OverviewView
+ * @typedef {{ visit: NodeVisit, attempt: AttemptView | null, place: Place, now: number,
+ *   mark?: import("../shapes.js").NodeMark }} OverviewView
  *
  * @typedef {object} VisitRow  a row of attempts or items
  * @property {string} key
@@ -44,7 +46,7 @@ export function createVisitOverview(app) {
   const error = createSlot("", (/** @type {AttemptView["failure"]} */ failure) => (failure ? [createErrorFrames(failure)] : []));
   const rows = createVisitRows("attempts");
   const attempts = element("section", {}, element("h3", {}, "Attempts"), rows.element);
-  const left = createSlot("", createLeft);
+  const left = createLeft();
   const none = element("p", { class: "hint" });
   const [items, side] = [createItems(app), createVisitSide()];
   return {
@@ -55,18 +57,16 @@ export function createVisitOverview(app) {
       side.element,
     ),
     update(view) {
-      const { visit, attempt, place, now } = view;
+      const { visit, attempt, place, mark, now } = view;
       error.update(attempt?.failure ?? null);
       attempts.hidden = !visit.attempts.length;
-      none.hidden = Boolean(visit.attempts.length || visit.causes.length);
-      setText(
-        none,
-        visit.status === "waiting" ? "It begins when its question is answered." : "The run has not reached this node.",
-      );
+      const asks = mark?.waits_for === "question" && !visit.attempts.length;
+      none.hidden = !asks && Boolean(visit.attempts.length || visit.causes.length);
+      setText(none, asks ? "It begins when its question is answered." : "The run has not reached this node.");
       rows.update(
         visit.attempts.toReversed().map((one) => ({
           key: String(one.attempt),
-          look: one.status === "crashed" ? LOOKS.crashed : lookOfRun(one),
+          look: lookOfRun(one),
           word: `attempt ${one.attempt}`,
           began: one.started_at,
           ...attemptWords(one),
@@ -76,7 +76,7 @@ export function createVisitOverview(app) {
           now,
         })),
       );
-      left.update(visit.attempts.findLast((one) => one.left) ?? null);
+      left.update(visit);
       items.update(view);
       side.update(view);
     },
@@ -158,12 +158,15 @@ const createTold = (mark, tone, ...words) =>
     element("span", { dir: "auto" }, ...words),
   );
 
-/** @param {AttemptView | null} attempt */
-function createLeft(attempt) {
-  const found = attempt?.left ? leftWords(attempt.left) : [];
-  const end = attempt?.status === "crashed" ? "crashed" : `was ${attempt?.status}`;
-  const lines = found.map((one) => createTold(one.glyph, "rest", one.text));
-  return titledList(`Left by attempt ${attempt?.attempt}, which ${end}`, lines);
+/** What the last attempt that did not end in order has left. @returns {import("../shell/elements.js").Part<NodeVisit>} */
+export function createLeft() {
+  const slot = createSlot("", (/** @type {AttemptView | null} */ attempt) => {
+    if (!attempt?.left) return [];
+    const end = attempt.status === "crashed" ? "crashed" : `was ${attempt.status}`;
+    const lines = leftWords(attempt.left).map((one) => createTold(one.glyph, "rest", one.text));
+    return titledList(`Left by attempt ${attempt.attempt}, which ${end}`, lines);
+  });
+  return { element: slot.element, update: ({ attempts }) => slot.update(attempts.findLast((one) => one.left) ?? null) };
 }
 
 /**
@@ -192,19 +195,22 @@ function createItems(app) {
   }
 
   function show() {
-    const { visit, place, now } = view;
+    const { visit, place, mark, now } = view;
     const all = [...(visit.items ?? []), ...rest];
     setText(title, `Items, failures first: ${new Set(all.map((one) => one.item)).size} of ${visit.items_all}`);
     const there = placeOfVisit(place, visit.node, [visit.iteration, visit.execution]);
     rows.update(
-      all.map(({ item, status, failure, value }) => ({
-        key: String(item),
-        look: lookOfRun({ status }),
-        word: `item ${item}`,
-        text: failure ? `${failure.type}: ${failure.message}` : `${status} · ${valueText(value).slice(0, STEP_CHARS)}`,
-        place: withQuery(there, { item: String(item) }),
-        now,
-      })),
+      all.map(({ item, status: stored, failure, value }) => {
+        const status = statusOfItem(stored, mark);
+        return {
+          key: String(item),
+          look: lookOfRun({ status }),
+          word: `item ${item}`,
+          text: failure ? `${failure.type}: ${failure.message}` : `${status} · ${valueText(value).slice(0, STEP_CHARS)}`,
+          place: withQuery(there, { item: String(item) }),
+          now,
+        };
+      }),
     );
     const left = visit.items_all - all.length;
     more.hidden = left <= 0;

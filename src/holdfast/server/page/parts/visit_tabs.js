@@ -10,7 +10,7 @@ import { changedWords } from "./state_view.js";
 import { createStream } from "./stream.js";
 import { createTabs, tabTo } from "./tabs.js";
 import { createTree } from "./tree.js";
-import { createStep, createVisitOverview, createVisitSide } from "./visit_overview.js";
+import { createLeft, createStep, createVisitOverview, createVisitSide } from "./visit_overview.js";
 
 /** @typedef {import("../shapes.js").NodeVisit} NodeVisit */
 
@@ -20,7 +20,8 @@ import { createStep, createVisitOverview, createVisitSide } from "./visit_overvi
  * @returns {Record<string, any>}
  */
 export function createBodies(app) {
-  const [stream, side] = [createStream(app), createVisitSide()];
+  const [stream, left, side] = [createStream(app), createLeft(), createVisitSide()];
+  const main = element("div", { class: "visit-main" }, stream.element, left.element);
   return {
     overview: createVisitOverview(app),
     input: createInputTab(app),
@@ -33,12 +34,13 @@ export function createBodies(app) {
     ),
     stream: {
       ...stream,
-      element: element("div", { class: "visit" }, element("div", { class: "visit-main" }, stream.element), side.element),
+      element: element("div", { class: "visit" }, main, side.element),
       /** @param {any} view */
       update(view) {
         const { node, iteration, execution, item } = view.visit;
         const streamer = { node, iteration, execution, attempt: view.attempt?.attempt ?? 1, item };
         stream.update({ run: view.place.run ?? "", streamer, isLive: view.attempt?.status === "running" });
+        left.update(view.visit);
         side.update(view);
       },
     },

@@ -1,5 +1,6 @@
 // The checkpoint bar: the places in the history of a run, which of them are drawn, and what is said about each.
 
+import { actWords } from "./timelines.js";
 import { plural, timeOfDay } from "./words.js";
 
 /**
@@ -10,7 +11,7 @@ import { plural, timeOfDay } from "./words.js";
  * @property {number} at
  * @property {"dot" | "person" | "now"} kind  a diamond is what a person did
  * @property {string} node  the node that made it, or ""
- * @property {string} words  what happened there, after "@24 ", the node as its first word: "outline completed"
+ * @property {string} words  what happened there, after "@24 after": "outline completed", "ada resumed"
  */
 
 /** As many are drawn at a time. */
@@ -19,34 +20,29 @@ export const STOPS_MAX = 60;
 /** Kind of checkpoint -> what happened. @type {Record<string, string>} */
 const CHECKPOINT_WORDS = {
   RunCreated: "the run began",
-  RunForked: "the run was forked",
-  StateEdited: "the state was edited",
   NodeCompleted: "completed",
   NodeSkipped: "was skipped",
   NodeRouted: "was routed",
   LayerCompleted: "a layer completed",
-  QuestionAnswered: "was answered",
 };
-const OF_PEOPLE = ["RunForked", "StateEdited", "NodeSkipped", "QuestionAnswered"];
 
 /**
- * All places, oldest first; the last is now.
+ * All places, oldest first: the checkpoints and what people did; the last is now.
  * @param {Checkpoint[]} checkpoints
  * @param {{ seq: number, at: number }} end  the last event of the run
+ * @param {import("../shapes.js").Act[]} acts
  * @returns {Stop[]}
  */
-export const stopsOf = (checkpoints, end) => [
-  ...checkpoints
-    .filter((one) => one.seq < end.seq)
-    .map(({ seq, at, kind, node }) => ({
-      seq,
-      at,
-      kind: /** @type {Stop["kind"]} */ (OF_PEOPLE.includes(kind) ? "person" : "dot"),
-      node: node ?? "",
-      words: `${node ? `${node} ` : ""}${CHECKPOINT_WORDS[kind] ?? kind}`,
-    })),
-  { ...end, kind: "now", node: "", words: "now" },
-];
+export function stopsOf(checkpoints, end, acts) {
+  /** @type {Map<number, Stop>} */
+  const stops = new Map();
+  for (const { seq, at, kind, node } of checkpoints)
+    stops.set(seq, { seq, at, kind: "dot", node: node ?? "", words: `${node ?? ""} ${CHECKPOINT_WORDS[kind] ?? kind}`.trim() });
+  for (const act of acts)
+    if (act.verb !== "start") stops.set(act.seq, { ...act, kind: "person", node: act.node ?? "", words: actWords(act) });
+  const before = [...stops.values()].filter((one) => one.seq < end.seq).sort((a, b) => a.seq - b.seq);
+  return [...before, { ...end, kind: "now", node: "", words: "now" }];
+}
 
 /**
  * The number of the stop that shows the run at an event: the last one up to it.

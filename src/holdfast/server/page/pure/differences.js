@@ -15,6 +15,9 @@ export function showChange({ operation, path, was = null, now = null, note }) {
   const shown = { path: path.join("."), chip: note ?? operation, was, now };
   const [before, by] = [was?.value, now?.value];
   if (operation !== "add" || typeof before !== "number" || typeof by !== "number") return shown;
-  const after = Number((before + by).toPrecision(12)); // 41.0 - 3.1 is not 37.9 in binary
-  return { ...shown, chip: `add ${by < 0 ? `−${-by}` : by}`, now: { value: after } };
+  const chip = `add ${tidy(by)}`.replace("-", "−");
+  return { ...shown, chip, now: { value: tidy(before + by) } };
 }
+
+/** 41 - 3.1 is not 37.9 in binary. @param {number} sum */
+const tidy = (sum) => Number(sum.toPrecision(12));

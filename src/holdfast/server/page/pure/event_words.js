@@ -4,16 +4,8 @@ import { instant, plural } from "./words.js";
 
 /** @typedef {import("../shapes.js").RunEvent} RunEvent */
 
-/** Ends of kinds whose tone is not "nobody has to move". @type {[end: RegExp, tone: string][]} */
-const TONES = [
-  [/Failed$/, "fail"],
-  [/(Interrupted|Asked|Refused)$/, "ask"],
-  [/NodeStarted/, "accent"],
-  [/RunCompleted/, "done"],
-];
-
 /** @param {RunEvent} event */
-export const toneOfEvent = ({ kind }) => TONES.find(([end]) => end.test(kind))?.[1] ?? "rest";
+export const toneOfEvent = ({ kind }) => (kind.endsWith("Failed") ? "fail" : /(Interrupted|Asked|Refused)$/.test(kind) && "ask");
 
 /** "NodeFailed" as "node failed". @param {string} kind */
 export const kindWords = (kind) => kind.replace(/(?!^)([A-Z])/g, " $1").toLowerCase();

@@ -47,6 +47,9 @@ export function formatFragment(place) {
   return `#${path}${query && `?${query}`}`;
 }
 
+/** A link to a run. @param {string} run @param {Query} [query] */
+export const hrefOfRun = (run, query = {}) => formatFragment({ screen: "run", run, query });
+
 /**
  * Write parameters for a fragment or for a request.
  * @param {Query} query

@@ -65,16 +65,17 @@ const length = (a, b) => Math.abs(a[0] - b[0]) + Math.abs(a[1] - b[1]);
 /** @param {Point} from @param {Point} to @param {number} reach */
 const towards = ([x, y], to, reach) => `${x + reach * Math.sign(to[0] - x)} ${y + reach * Math.sign(to[1] - y)}`;
 
-const [COLUMNS, MARKS_W] = [50, 122];
+const COLUMNS = 50;
 
 /**
  * The items of a fan-out as one path for each status, in at most 4 rows of 50 marks.
- * @param {import("../shapes.js").ItemStatus[]} marks
+ * @param {string[]} marks
+ * @param {number} width  of the box
  * @returns {[status: string, path: string][]}
  */
-export function markPaths(marks) {
+export function markPaths(marks, width) {
   const columns = Math.min(COLUMNS, marks.length);
-  const step = MARKS_W / columns;
+  const step = (width - 42) / columns;
   const [wide, high] = [Math.min(step * 0.8, step - 0.5).toFixed(2), marks.length > columns ? 2 : 5];
   /** @param {number} at */
   const cell = (at) =>
@@ -83,6 +84,24 @@ export function markPaths(marks) {
   const paths = new Map();
   marks.forEach((status, at) => paths.set(status, (paths.get(status) ?? "") + cell(at)));
   return [...paths];
+}
+
+const [FAN_W, PANE_W] = [314, 360];
+
+/**
+ * The box of a large fan-out: wider where nothing is beside it, so that its counts have room.
+ * @param {Layout} layout
+ * @param {Box} box
+ * @returns {Box}
+ */
+export function widenBox({ width, boxes, lines }, box) {
+  const [top, bottom, middle] = [box.y, box.y + box.h, box.x + box.w / 2];
+  const isClear =
+    boxes.every((one) => one.name === box.name || one.y >= bottom || one.y + one.h <= top) &&
+    lines.every(({ points }) => points.every(([, y]) => y <= top) || points.every(([, y]) => y >= bottom));
+  const air = Math.max(0, PANE_W - width) / 2;
+  const w = isClear ? Math.max(box.w, Math.min(FAN_W, 2 * (air + Math.min(middle, width - middle)))) : box.w;
+  return { ...box, x: middle - w / 2, w };
 }
 
 /**

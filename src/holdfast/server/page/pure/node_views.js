@@ -17,7 +17,7 @@ import { cutMiddle, duration, number, plural, span, timeOfDay } from "./words.js
  * @property {string} size  " ×5" for a fan-out
  * @property {string} time
  * @property {Note[]} notes
- * @property {import("../shapes.js").ItemStatus[]} marks
+ * @property {string[]} marks  the statuses of its items
  * @property {boolean} ahead  the run has not reached it
  * @property {boolean} again  it would run again from the place that is shown
  *
@@ -40,23 +40,24 @@ export const DONE = new Set(["completed", "skipped"]);
  * @returns {NodeView}
  */
 export function viewNode(name, facts, mark, around) {
-  const look = lookOfNode(mark);
   const again = Boolean(around.again);
+  const latest = again ? undefined : mark;
+  const look = lookOfNode(latest);
   return {
     name,
     look,
     once: facts?.idempotent === false,
     size: mark?.items ? ` ×${number(mark.items.all)}` : facts?.each ? " ×N" : "",
-    time: timeOf(mark, around.now),
+    time: timeOf(latest, around.now),
     notes: again ? [{ words: "runs again", tone: "rest" }] : notesOf(facts, mark, look, around),
-    marks: mark?.items?.marks ?? [],
+    marks: latest?.items?.marks.map((one) => statusOfItem(one, mark)) ?? [],
     ahead: !mark,
     again,
   };
 }
 
-/** @param {NodeMark | undefined} mark @param {number} now */
-function timeOf(mark, now) {
+/** How long this attempt has run, or if none runs, all of them. @param {NodeMark | undefined} mark @param {number} now */
+export function timeOf(mark, now) {
   if (mark?.status === "running" && !mark.crashed && mark.started_at) return duration(now - mark.started_at);
   return mark && (mark.seconds || DONE.has(mark.status)) ? duration(mark.seconds ?? 0) : "";
 }
@@ -85,7 +86,10 @@ function wordsOf(mark, look, { now, chosen, loops }) {
   if (chosen?.length && DONE.has(status))
     return `${loops || iteration > 1 ? `iteration ${iteration} ` : ""}→ ${chosen.join(", ")}`;
   if (status === "completed") return iteration > 1 ? `${iteration} iterations` : plural(tries || 1, "attempt");
-  return [...(look.turns && counts.length ? [] : [waitOf(mark, now) ?? look.word]), ...counts].join(" · ");
+  return [
+    ...(look.turns && counts.length ? [] : [waitOf(mark, now) ?? (mark.misrouted ? "routing failed" : look.word)]),
+    ...counts,
+  ].join(" · ");
 }
 
 /** What a node waits for; null if it does not wait. @param {NodeMark} mark @param {number} now */
@@ -96,18 +100,22 @@ function waitOf({ waits_for: what, until }, now) {
   return what === "retry" ? (until && until > now ? `retry in ${span(until - now)}` : "retry is due") : null;
 }
 
+/** The items that ran when their process died have crashed. @param {string} status @param {NodeMark | undefined} mark */
+export const statusOfItem = (status, mark) => (mark?.crashed && status === "running" ? "crashed" : status);
+
 /**
  * Failures first: there is room for two or three counts.
  * @param {import("../shapes.js").ItemMarks} items
  * @param {NodeMark} mark
  * @param {Tone} tone
  */
-function itemNotes({ all, completed, failed, running, waiting }, { tries = 0 }, tone) {
+function itemNotes({ all, completed, failed, running, waiting }, mark, tone) {
+  const { tries = 0 } = mark;
   /** @type {(Note | false)[]} */
   const notes = [
     failed > 0 && { words: `${number(failed)} failed`, tone: "fail" },
     { words: `${number(completed)} of ${number(all)}`, tone: tone === "fail" ? "rest" : tone },
-    running > 0 && { words: `${number(running)} running`, tone: "accent" },
+    running > 0 && { words: `${number(running)} ${statusOfItem("running", mark)}`, tone: mark.crashed ? "ask" : "accent" },
     waiting > 0 && { words: `${number(waiting)} waiting`, tone: "rest" },
     completed === all && tries > 1 && { words: plural(tries, "attempt"), tone: "rest" },
   ];
@@ -125,7 +133,7 @@ export function countNotes(looks) {
     .map((same) => ({ words: `${number(same.length)} ${same[0].word}`, tone: same[0].tone === "done" ? "rest" : same[0].tone }));
 }
 
-const [LETTER, DIGIT, ONCE] = [7.3, 6.6, 26];
+const [LETTER, DIGIT, ONCE] = [7.3, 6.2, 24];
 
 /**
  * The name of a node as it fits beside its glyph, its time and its marks. Names are cut in the middle, because they often differ
@@ -134,6 +142,6 @@ const [LETTER, DIGIT, ONCE] = [7.3, 6.6, 26];
  * @param {number} width  of the box
  */
 export function fitName({ name, once, size, time }, width) {
-  const room = width - 44 - (time ? time.length * DIGIT + 6 : 0) - (once ? ONCE : 0);
+  const room = width - 40 - (time ? time.length * DIGIT + 4 : 0) - (once ? ONCE : 0);
   return cutMiddle(name, Math.max(5, Math.floor(room / LETTER) - size.length)) + size;
 }

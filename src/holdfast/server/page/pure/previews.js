@@ -55,18 +55,18 @@ export const PLAIN = {
  */
 
 /**
- * The lists of a preview, in the order of its rows; then what a node that has come into one is said to do now.
- * @type {[list: PreviewList, glyph: GlyphName, tone: Tone, words: string, now: string][]}
+ * The lists of a preview, in the order of its rows.
+ * @type {[list: PreviewList, glyph: GlyphName, tone: Tone, words: string][]}
  */
 const CONSEQUENCES = [
-  ["confirm", "warning", "ask", "Not idempotent", "has to be confirmed now"],
-  ["rerun", "retry", "accent", "Run again", "runs again now"],
-  ["asks", "asks", "ask", "Asked about first", "is asked about now"],
-  ["skips", "skipped", "rest", "Skipped", "is skipped now"],
-  ["stops", "interrupted", "rest", "Stop", "stops now"],
-  ["kept", "kept", "done", "Kept", "is kept now"],
-  ["closes", "asks", "ask", "Questions close", "closes now"],
-  ["unknown", "warning", "ask", "Not known here", "is not known now"],
+  ["confirm", "warning", "ask", "Not idempotent"],
+  ["rerun", "retry", "accent", "Run again"],
+  ["asks", "asks", "ask", "Asked about first"],
+  ["skips", "skipped", "rest", "Skipped"],
+  ["stops", "interrupted", "rest", "Stop"],
+  ["kept", "kept", "done", "Kept"],
+  ["closes", "asks", "ask", "Questions close"],
+  ["unknown", "warning", "ask", "Not known here"],
 ];
 
 /**
@@ -131,7 +131,7 @@ export function editOf(before, text) {
   if (faults.length) return { faults };
   const gone = Object.keys(before).filter((name) => !Object.hasOwn(after, name));
   if (gone.length)
-    return { faults: gone.map((name) => ({ path: [name], message: "A field cannot be taken away; set it to null" })) };
+    return { faults: gone.map((name) => ({ path: [name], message: "A field cannot be removed; set it to null" })) };
   const isSame = (/** @type {string} */ name) => JSON.stringify(before[name]) === JSON.stringify(after[name]);
   const changed = Object.entries(after).filter(([name]) => !Object.hasOwn(before, name) || !isSame(name));
   return { edit: changed.length ? Object.fromEntries(changed) : null };
@@ -143,18 +143,18 @@ export function editOf(before, text) {
  * @param {Preview} after
  */
 export function whatChanged(before, after) {
+  if (after.refused && !after.confirm.length) return ""; // which is said below
   const entriesOf = (/** @type {Preview} */ preview) =>
-    CONSEQUENCES.flatMap(([list, , , words, now]) =>
-      preview[list].map(itemOf).map((item) => ({ name: item.node ?? `“${item.words}”`, words, now })),
+    CONSEQUENCES.flatMap(([list, , , words]) =>
+      preview[list].map(itemOf).map((item) => ({ name: item.node ?? `“${item.words}”`, words })),
     );
   const [was, is] = [entriesOf(before), entriesOf(after)];
-  const come = is.filter(({ name, now }) => !was.some((one) => one.name === name && one.now === now));
+  const come = is.filter(({ name, words }) => !was.some((one) => one.name === name && one.words === words));
   const gone = was.filter(({ name }) => !is.some((one) => one.name === name));
   const found = new Set([
-    ...come.map(({ name, now }) => `${name} ${now}`),
+    ...come.map(({ name, words }) => `${name} is now in “${words}”`),
     ...gone.map(({ name, words }) => `${name} is no longer in “${words}”`),
   ]);
-  if (after.refused && after.refused !== before.refused && !after.confirm.length) found.add(after.refused);
   const more = found.size > 3 ? ` and ${found.size - 3} more` : "";
   return found.size ? `${[...found].slice(0, 3).join(", ")}${more}.` : "";
 }

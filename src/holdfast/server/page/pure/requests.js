@@ -25,6 +25,9 @@ const PATIENCE_S = 10;
 /** A refusal is the last event of its run, give or take the rounding of its time. */
 const SAME_S = 0.01;
 
+/** The verbs that were asked for and are not done yet. @param {RunRequest[]} requests */
+export const waitingVerbs = (requests) => requests.flatMap(({ status, verb }) => (status === "waiting" ? verb : []));
+
 /**
  * @param {RunRequest[]} requests  oldest first
  * @param {RequestedRun} run

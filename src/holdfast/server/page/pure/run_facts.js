@@ -1,8 +1,9 @@
 // The head of a run as it is shown: sentence, next step and facts, from what is known of it.
 
+import { titled } from "./run_choices.js";
 import { LOOKS, lookOfRun } from "./statuses.js";
 import { costWords } from "./visit_words.js";
-import { age, duration, fullInstant, instant, markNames, nodesIn, number } from "./words.js";
+import { age, duration, fullInstant, instant, markReason, number } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").Row} Row
@@ -12,7 +13,7 @@ import { age, duration, fullInstant, instant, markNames, nodesIn, number } from 
  *   problems?: Record<string, import("../shapes.js").Problem | null> }} Known
  */
 
-/** Ways out that need no words: the page follows the run, a question asks for its answer, and any run can be forked. */
+/** Ways out that need no words: the page follows the run, a question asks for its answer, and any run can be forked somewhere. */
 const CLEAR = new Set(["follow", "answer", "fork"]);
 
 /**
@@ -26,13 +27,13 @@ export function standingOf(known, context) {
   const remedies = run?.remedies ?? (row?.remedy ? [row.remedy] : []);
   const asks = row?.asks ?? run?.questions.length;
   const isDamaged = known.problems?.run?.status === 409;
-  const [first] = remedies.filter((one) => !CLEAR.has(one.verb));
+  const first = remedies.find((one) => !CLEAR.has(one.verb) || one.arguments.checkpoint);
   const stop = /[.?!]$/.test(facts.reason) ? "" : ".";
   return {
     id: facts.id,
     look: isDamaged ? LOOKS.unreadable : lookOfRun({ ...facts, asks, remedy: remedies[0] ?? null }),
-    reason: markNames(facts.reason, [...nodesIn(facts.reason), ...(facts.held_by ? [facts.held_by] : [])]),
-    next: first ? `${stop} Next: ${first.words}.` : stop,
+    reason: markReason(facts.reason, facts.held_by ? [facts.held_by] : []),
+    next: first ? `${stop} ${titled(first.words)}.` : stop,
     ago: ago(facts.updated_at, context),
     facts: factList(known, facts, context),
     labels: facts.labels,
@@ -60,7 +61,7 @@ function factList({ run, picture, timeline }, facts, context) {
   const marks = /** @type {import("../shapes.js").NodeMark[]} */ (Object.values(picture?.nodes ?? {}));
   const tries = marks.reduce((sum, mark) => sum + (mark.tries ?? 0), 0);
   const origin = parent?.split("@", 1)[0]; // a parent may name the checkpoint: "order-17@12"
-  const fork = timeline?.forks.at(-1)?.run_id;
+  const fork = timeline?.forks[0]?.run_id;
   const began = `${instant(created_at, context.now)}${by ? ` by ${by}` : ""}`;
   /** @type {[name: string, value: string | null | undefined | false, more?: Partial<Fact>][]} */
   const all = [

@@ -9,7 +9,7 @@ const FOLD_MAX_PX = 62;
 const MEDIANS = 5;
 const SHARE = 0.1;
 /** How much of the time that is drawn to scale follows an attempt before a fold: room for words about its end. */
-const MARGIN = 0.08;
+const MARGIN = 0.11;
 const TICK_PX = 90;
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 43200, 86400, 172800, 604800];
 

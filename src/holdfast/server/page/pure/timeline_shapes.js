@@ -2,7 +2,7 @@
 // and the top of their row; the part only keeps elements in step with them.
 
 import { actWords, barWords, countWords, failsRun, holderName, isItem, visitOf, waitWords } from "./timelines.js";
-import { cutMiddle, duration, span } from "./words.js";
+import { cutMiddle, duration, span, timeOfDay } from "./words.js";
 
 /**
  * @typedef {import("./time_scale.js").TimeScale} TimeScale
@@ -231,7 +231,8 @@ export function heldShapes(holders, gaps, scale) {
     const died = holder.end === "died";
     const right = x + Math.max(3, width);
     const spent = span((holder.ended_at ?? scale.now) - holder.started_at);
-    const tip = [holder.holder, end, spent].filter(Boolean).join(", ");
+    const seen = died && holder.ended_at && `last sign of life at ${timeOfDay(holder.ended_at)}`;
+    const tip = [holder.holder ?? "the process that started the run", end, seen, spent].filter(Boolean).join(", ");
     shapes.push(shape(holder.seq, "rect", "held", { x, y: HELD_Y - 3, width: right - x, height: 6, rx: 2 }, tip));
     const left = Math.max(x, free);
     const room = (drawn[number + 1]?.x ?? Infinity) - left - (died ? wide(end) + 12 : 4);
@@ -240,7 +241,7 @@ export function heldShapes(holders, gaps, scale) {
     const fits = [name + (end && !died ? `, ${end}` : tookOver), name, cutMiddle(name, Math.floor(room / 6.3))];
     const words = fits.find((one) => left < x + LABEL_OFF_PX && one.length > 3 && wide(one) <= room);
     if (words) {
-      shapes.push(textShape(holder.seq, "words", left, LABEL_Y, words));
+      shapes.push(textShape(holder.seq, "words", left + 4, LABEL_Y, words));
       free = left + wide(words) + 6;
     }
     if (!died) return;
@@ -266,13 +267,17 @@ export function actShapes(acts, scale, width) {
   let free = 0;
   return inView(acts, scale).flatMap(({ piece: act, x }, number, drawn) => {
     const whole = actWords(act) + (act.reason ? `: “${act.reason}”` : "");
-    const fits = [whole, actWords(act)];
-    const right = fits.find((one) => x + 18 + wide(one) <= (drawn[number + 1]?.x ?? width));
-    const words = right ?? fits.find((one) => x - 10 - wide(one) >= free);
-    free = x + 10 + wide(right ?? "");
+    const next = drawn[number + 1]?.x ?? width;
+    // With its reason if that has room at either side.
+    const sides = [whole, actWords(act)].flatMap((words) => [
+      { words, isRight: true, fits: x + 18 + wide(words) <= next },
+      { words, isRight: false, fits: x - 10 - wide(words) >= free },
+    ]);
+    const { words, isRight } = sides.find((one) => one.fits) ?? { words: "", isRight: false };
+    free = x + 10 + (isRight ? wide(words) : 0);
     const gem = pathShape(act.seq, "gem accent", diamond(x, MIDDLE), whole);
-    if (!words) return [gem];
-    return [gem, textShape(act.seq, "words accent", x + (right ? 10 : -10), MIDDLE + 4, words, right ? "start" : "end")];
+    const text = textShape(act.seq, "words accent", x + (isRight ? 10 : -10), MIDDLE + 4, words, isRight ? "start" : "end");
+    return words ? [gem, text] : [gem];
   });
 }
 

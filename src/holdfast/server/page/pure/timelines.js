@@ -1,8 +1,9 @@
 // What a timeline consists of: which pieces are in which row, what they are called, and when its time begins and ends. Where they
 // are drawn is decided in timeline_shapes.js.
 
+import { timeOf } from "./node_views.js";
 import { lookOfNode } from "./statuses.js";
-import { duration, number, span } from "./words.js";
+import { number, span } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").Timeline} Timeline
@@ -20,7 +21,7 @@ import { duration, number, span } from "./words.js";
  * @property {boolean} once
  * @property {import("./statuses.js").Look} look
  * @property {string} count  "×5" for a fan-out
- * @property {string} time  how long its attempts took
+ * @property {string} time  how long it has run, as in the graph
  * @property {number} first  when it first started
  * @property {AttemptSpan[]} bars
  * @property {AttemptSpan[]} lanes  attempts of items
@@ -73,7 +74,7 @@ export const busyTimes = ({ attempts, items }, now) =>
  * The rows in the order in which they first started; nodes that the run has not reached follow in the order of the flow.
  * @param {Timeline} timeline
  * @param {TimelineNode[]} nodes
- * @param {number} now
+ * @param {number} now  at which the nodes are shown
  * @returns {TimelineRow[]}
  */
 export function timelineRows({ attempts, items, waits }, nodes, now) {
@@ -81,8 +82,8 @@ export function timelineRows({ attempts, items, waits }, nodes, now) {
   const rows = new Map();
   /** @param {TimelineNode} node */
   const add = ({ name, mark, once = false }) => {
-    const look = lookOfNode(mark);
-    const row = { name, once, look, count: "", time: "", first: Number.MAX_VALUE, bars: [], lanes: [], bands: [], waits: [] };
+    const [look, time] = [lookOfNode(mark), timeOf(mark, now)];
+    const row = { name, once, look, count: "", time, first: Number.MAX_VALUE, bars: [], lanes: [], bands: [], waits: [] };
     rows.set(name, row);
     return row;
   };
@@ -101,7 +102,8 @@ export function timelineRows({ attempts, items, waits }, nodes, now) {
     row.waits.push(...gaps.filter((gap) => row.bars.some((bar) => isEndedBy(bar, gap))));
     // The attempt of a fan-out is the time of its items, which show more.
     if (row.lanes.length || row.bands.length) row.bars = [];
-    countRow(row, now);
+    const items = Math.max(new Set(row.lanes.map((bar) => bar.item)).size, ...row.bands.map((band) => band.items));
+    if (items) row.count = `×${number(items)}`;
   }
   return [...rows.values()].sort((a, b) => a.first - b.first);
 }
@@ -111,19 +113,6 @@ export const isItem = (bar) => (bar.item ?? null) !== null;
 
 /** The run had no holder because the process of this attempt died. @param {AttemptSpan} bar @param {WaitSpan} gap */
 const isEndedBy = (bar, gap) => bar.status === "crashed" && Math.abs((bar.ended_at ?? 0) - gap.started_at) < SLACK_S;
-
-/** @param {TimelineRow} row @param {number} now */
-function countRow(row, now) {
-  const fan = [...row.lanes, ...row.bands];
-  const items = Math.max(new Set(row.lanes.map((bar) => bar.item)).size, ...row.bands.map((band) => band.items));
-  if (items) row.count = `×${number(items)}`;
-  // How long a crashed attempt ran is not known.
-  const bars = row.bars.filter((bar) => bar.status !== "crashed" && bar.status !== "skipped");
-  const seconds = fan.length
-    ? Math.max(...fan.map((one) => one.ended_at ?? now)) - row.first
-    : bars.reduce((sum, bar) => sum + (bar.ended_at ?? now) - bar.started_at, 0);
-  if (row.look.glyph !== "unreached" && fan.length + bars.length) row.time = duration(seconds);
-}
 
 /**
  * The times without a holder that belong to no attempt that crashed.
@@ -155,25 +144,20 @@ export const visitOf = (bar) => `${visitName(bar)}.${bar.attempt}`;
 /** The attempt after which the run failed: it was not retried. @param {AttemptSpan} bar */
 export const failsRun = (bar) => bar.status === "failed" && !bar.retry_at && !isItem(bar);
 
-/** @type {Record<string, string>} */
+/** What a verb is called afterwards, if that is not the verb with "ed". @type {Record<string, string>} */
 const DEEDS = {
   start: "started the run",
-  fork: "forked",
-  resume: "resumed",
   rewind: "went back to",
-  pause: "paused",
   cancel: "cancelled",
   retry: "retried",
   skip: "skipped",
-  edit: "edited",
-  answer: "answered",
   signal: "sent",
   refused: "was refused:",
 };
 
 /** Who did what: "ada resumed", "bo answered publish". @param {import("../shapes.js").Act} act */
 export const actWords = ({ by, verb, about, node }) =>
-  `${by || "somebody"} ${DEEDS[verb] ?? verb} ${about ?? node ?? ""}`.trimEnd();
+  `${by || "somebody"} ${DEEDS[verb] ?? verb.replace(/e?$/, "ed")} ${about ?? node ?? ""}`.trimEnd();
 
 /** A holder by name. The log does not always name the process that created the run. @param {{ holder: string | null }} span */
 export const holderName = ({ holder }) => holder?.replace(/^process (\d+) on .*/, "pid $1") ?? "starting process";

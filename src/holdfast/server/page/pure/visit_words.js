@@ -49,8 +49,8 @@ function becauseOf({ attempt, because }, before) {
     answered: `${who} answered${said}`,
     claimed: `${died}${holder ?? "another process"} claimed the run`,
   };
-  const glyph = kind === "claimed" ? "crashed" : kind === "retry" ? "retry" : "person";
-  const tone = kind === "claimed" ? "ask" : kind === "retry" ? "rest" : "accent";
+  /** @type {[Line["glyph"], string]} */
+  const [glyph, tone] = kind === "claimed" ? ["crashed", "ask"] : kind === "retry" ? ["retry", "rest"] : ["person", "accent"];
   return { glyph, tone, text: `Attempt ${attempt}: ${words[kind] ?? kind}`, names: holder ? [holder] : [], seq };
 }
 
@@ -62,7 +62,7 @@ function becauseOf({ attempt, because }, before) {
 export function attemptWords({ status, failure, retry_at, ended_at, reason, by }) {
   if (failure) {
     const wait = retry_at && ended_at ? `, retried in ${duration(retry_at - ended_at).replace(".0 s", " s")}` : "";
-    return { text: failure.type, note: `${failure.kind}${wait}` };
+    return { text: failure.type, note: [reason, failure.kind + wait].filter(Boolean).join(" · ") };
   }
   const text = status === "crashed" ? "its process died" : status === "skipped" && by ? `${by} skipped it` : status;
   return { text, note: reason ?? "" };
@@ -102,7 +102,6 @@ export function visitFacts({ options, cost }) {
     ["Cost", costWords(cost)],
     ["Time limit", options.timeout_s ? duration(options.timeout_s) : ""],
     ["Retries", tries ? plural(Number(tries), "attempt") : ""],
-    ["Repeats", options.idempotent === false ? "asks first: it is not idempotent" : ""],
   ];
   return all.filter(([, value]) => value);
 }

@@ -138,13 +138,16 @@ export function markNames(text, names) {
 }
 
 /**
- * The nodes that a sentence of the server names in a form of its own: "node charge failed", "publish asks: …".
- * @param {string} sentence
- * @returns {string[]}
+ * A reason of the server. The nodes that it names in a form of its own are code: "node charge failed", "publish asks: …". A word
+ * of the question, or of the error, that equals a name is none.
+ * @param {string} reason
+ * @param {string[]} [names]  further ones
  */
-export function nodesIn(sentence) {
-  const found = sentence.matchAll(/\b(?:node|crashed in|now in) ([\w-]+)|^([\w-]+) (?:asks:|waits|is retried|sleeps|did not)/g);
-  return [...found].map((one) => one[1] ?? one[2]);
+export function markReason(reason, names = []) {
+  const [head] = /^.*?\b(asks|failed): |.*/s.exec(reason) ?? [""];
+  const found = head.matchAll(/\b(?:node|crashed in|now in) ([\w-]+)|^([\w-]+) (?:asks:|waits|is retried|sleeps|did not)/g);
+  const parts = markNames(head, [...names, ...[...found].map((one) => one[1] ?? one[2])]);
+  return head === reason ? parts : [...parts, { text: reason.slice(head.length), code: false }];
 }
 
 /**

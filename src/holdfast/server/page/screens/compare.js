@@ -1,9 +1,9 @@
 // Compare: two runs side by side, most often a fork and the run that it was forked from.
 
-import { changesFor, dollars, factsOf, forkWords, sideWords, timeApart } from "../pure/comparisons.js";
-import { formatFragment, withQuery } from "../pure/fragments.js";
+import { changesFor, dollars, factsOf, forkWords, sideTime, sideWords, timeApart } from "../pure/comparisons.js";
+import { formatFragment, hrefOfRun, withQuery } from "../pure/fragments.js";
 import { lookOfRun } from "../pure/statuses.js";
-import { duration, markNames, nodesIn, plural } from "../pure/words.js";
+import { markNames, markReason, plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createDifference } from "../parts/difference.js";
 import { createMenu } from "../parts/menu.js";
@@ -11,7 +11,7 @@ import { createPartingLines } from "../parts/parting_lines.js";
 import { afterWait, createSkeleton } from "../parts/skeleton.js";
 import { createSlot } from "../parts/slot.js";
 import { createStatus } from "../parts/status.js";
-import { createTable } from "../parts/table.js";
+import { createTable, textColumn } from "../parts/table.js";
 import { createTabs } from "../parts/tabs.js";
 import { element, glyph, setAttribute, setSentence, setText } from "../shell/elements.js";
 
@@ -37,7 +37,6 @@ export function createCompareScreen(app) {
   let shown = null;
   let asked = "";
   let readAt = 0;
-  let stopTicks = () => {};
 
   const problem = createBanner();
   const swap = element("a", { class: "button" }, glyph("swap"), "Swap");
@@ -95,7 +94,7 @@ export function createCompareScreen(app) {
 
   function tick() {
     const isOver = !shown || (OVER.has(shown.found.a.status) && OVER.has(shown.found.b.status));
-    if (!isOver && app.feed.connection().state === "live" && app.clock.now() - readAt >= COMPARE_REFRESH_S) void load();
+    if (!isOver && app.feed.isLive() && app.clock.now() - readAt >= COMPARE_REFRESH_S) void load();
   }
 
   return {
@@ -105,14 +104,11 @@ export function createCompareScreen(app) {
     show(next) {
       place = next;
       const query = queryOf();
-      stopTicks();
-      stopTicks = app.clock.onTick(tick);
       setAttribute(swap, "href", formatFragment({ ...place, query: { ...place.query, a: query.b, b: query.a } }));
       if (JSON.stringify(query) === asked) draw();
       else void load();
     },
-    hide: () => stopTicks(),
-    changed() {},
+    tick,
   };
 }
 
@@ -166,9 +162,9 @@ function createRunSide(letter) {
       const { id, status: word, error } = found[side];
       status.update(lookOfRun(row ?? { status: word }));
       setText(run, id);
-      setAttribute(run, "href", formatFragment({ screen: "run", run: id, query: {} }));
+      setAttribute(run, "href", hrefOfRun(id));
       const why = (side === "b" && forkWords(found)) || row?.reason || error || "";
-      setSentence(sentence, markNames(why, nodesIn(why)));
+      setSentence(sentence, markReason(why));
       facts.update(factsOf(found, side, row?.active_s ?? null));
     },
   };
@@ -180,16 +176,15 @@ function createRunSide(letter) {
  */
 function nodeColumns(place) {
   /** @param {"a" | "b"} side @returns {(node: ComparedNode) => string} */
-  const time = (side) => (node) => (node[side] && !(side === "b" && node.shared) ? duration(node[side].seconds) : "");
-  const differs = (/** @type {ComparedNode} */ { differs: fields }) => (fields.length ? fields.join(", ") : "equal");
+  const time = (side) => (node) => (side === "b" && node.shared ? "" : sideTime(node[side]));
   return [
     { name: "n-node", label: "Node", make: () => createNodeName(place) },
     { name: "n-side", label: "A", make: () => createNodeSide("a") },
-    { name: "n-time", label: "Time", make: () => createText(time("a")) },
+    textColumn("n-time", "Time", time("a")),
     { name: "n-side", label: "B", make: () => createNodeSide("b") },
-    { name: "n-time", label: "Time", make: () => createText(time("b")) },
-    { name: "n-time", label: "B − A", make: () => createText(timeApart) },
-    { name: "n-differs", label: "State differs in", make: () => createText(differs) },
+    textColumn("n-time", "Time", time("b")),
+    textColumn("n-time", "B − A", timeApart),
+    textColumn("n-differs", "State differs in", ({ differs }) => differs.join(", ") || "equal"),
   ];
 }
 
@@ -223,12 +218,6 @@ function createNodeSide(side) {
   };
 }
 
-/** @param {(node: ComparedNode) => string} words @returns {import("../shell/elements.js").Part<ComparedNode>} */
-function createText(words) {
-  const host = element("span", { class: "cut" });
-  return { element: host, update: (node) => setText(host, words(node)) };
-}
-
 /**
  * The fields of the state that differ: all, or those that a chosen node has set differently.
  * @param {() => Place} place
@@ -257,7 +246,7 @@ function createStateDifference(place) {
         { key: "all", words: "All", count: found.changes.length, href: hrefTo(undefined), chosen: false },
       ]);
       difference.update(changes);
-      const none = changes.length ? "" : "Nothing differs. ";
+      const none = changes.length ? "" : node ? "It set nothing differently. " : "Nothing differs. ";
       setText(equal, `${none}${plural(found.equal, "field is equal", "fields are equal")}`);
     },
   };

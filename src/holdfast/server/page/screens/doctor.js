@@ -1,11 +1,11 @@
-// Doctor: what cannot continue by itself, what waits for an answer, and whether the store is well. Each with the command and the
+// Doctor: what cannot continue by itself, what waits for an answer, and whether the store is in order. Each with the command and the
 // button that helps.
 
 import { actionFor, mayOperate } from "../pure/actions.js";
 import { checksOf, findingsInWords, groupFindings, lookOfFinding } from "../pure/findings.js";
-import { formatFragment } from "../pure/fragments.js";
+import { hrefOfRun } from "../pure/fragments.js";
 import { countAll } from "../pure/statuses.js";
-import { agoWords, instant, markNames, nodesIn, number, plural } from "../pure/words.js";
+import { agoWords, instant, markReason, number, plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCommand } from "../parts/command.js";
 import { setAction } from "../parts/run_columns.js";
@@ -120,7 +120,7 @@ function createFindings(app, title, note) {
 }
 
 /** @param {Finding} finding */
-const keyOf = (finding) => `${finding.run_id}\u0000${finding.node ?? ""}\u0000${finding.kind}`;
+const keyOf = ({ run_id, kind }) => `${run_id} ${kind}`;
 
 /** @param {App} app @returns {import("../shell/elements.js").Part<Finding>} */
 function createFinding(app) {
@@ -142,13 +142,13 @@ function createFinding(app) {
     update(finding) {
       const id = finding.run_id ?? "";
       const now = app.clock.now();
-      const here = formatFragment({ screen: "run", run: id, query: finding.node ? { node: [finding.node] } : {} });
+      const here = hrefOfRun(id);
       status.update(lookOfFinding(finding));
       setText(run, id);
       setAttribute(run, "href", here);
       setText(flow, finding.flow ?? "");
       setText(since, finding.since ? `since ${instant(finding.since, now)}` : "");
-      setSentence(reason, markNames(finding.reason, [...(finding.node ? [finding.node] : []), ...nodesIn(finding.reason)]));
+      setSentence(reason, markReason(finding.reason));
       const remedy = finding.remedies?.[0];
       command.element.hidden = !remedy;
       if (remedy) command.update(remedy.command);

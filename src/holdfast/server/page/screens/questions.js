@@ -2,7 +2,7 @@
 // others are looked at.
 
 import { mayOperate } from "../pure/actions.js";
-import { formatFragment } from "../pure/fragments.js";
+import { formatFragment, hrefOfRun } from "../pure/fragments.js";
 import { byName } from "../pure/groups.js";
 import {
   isAboutCrash,
@@ -61,7 +61,6 @@ export function createQuestionsScreen(app) {
   let current = "";
   let readAt = 0;
   let asks = -1;
-  let stopTicks = () => {};
 
   const problem = createBanner();
   const pill = button("new-pill", () => {
@@ -186,7 +185,7 @@ export function createQuestionsScreen(app) {
         "section",
         { class: "no-match" },
         element("h2", {}, run ? "This run asks nothing" : "No run asks anything"),
-        run && element("a", { class: "button", href: formatFragment({ screen: "run", run, query: {} }) }, "Open the run"),
+        run && element("a", { class: "button", href: hrefOfRun(run) }, "Open the run"),
       ),
     );
   }
@@ -203,7 +202,7 @@ export function createQuestionsScreen(app) {
   }
 
   function tick() {
-    if (app.feed.connection().state === "live" && app.clock.now() - readAt >= QUESTIONS_REFRESH_S) void load();
+    if (app.feed.isLive() && app.clock.now() - readAt >= QUESTIONS_REFRESH_S) void load();
     else draw();
   }
 
@@ -213,15 +212,13 @@ export function createQuestionsScreen(app) {
     keys,
     show(next) {
       place = next;
-      stopTicks();
-      stopTicks = app.clock.onTick(tick);
       if (list) choosePlace();
       else void load();
     },
     hide() {
-      stopTicks();
       if (list) list = reorder(list);
     },
+    tick,
     changed() {
       const now = app.feed.board()?.asks ?? asks;
       if (now !== asks && list) void load();

@@ -3,6 +3,7 @@
 import { VERBS, mayOperate } from "../pure/actions.js";
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { actionsOf, askFor } from "../pure/run_actions.js";
+import { waitingVerbs } from "../pure/requests.js";
 import {
   TABS,
   VIEWS,
@@ -28,7 +29,7 @@ import { createStateView } from "../parts/state_view.js";
 import { createTabs, tabTo } from "../parts/tabs.js";
 import { element, setAttribute, setText } from "../shell/elements.js";
 import { createRunData } from "./run_data.js";
-import { createRunDrawings } from "./run_drawings.js";
+import { createRunDrawings, isPhone } from "./run_drawings.js";
 
 /**
  * @typedef {import("../pure/fragments.js").Place} Place
@@ -37,7 +38,6 @@ import { createRunDrawings } from "./run_drawings.js";
  */
 
 const VERB_KEYS = { r: "resume", t: "retry", s: "skip", o: "fork" };
-const isPhone = () => matchMedia("(max-width: 640px)").matches;
 
 /**
  * @param {App} app
@@ -115,12 +115,13 @@ export function createRunScreen(app) {
     standing.update({
       ...standingOf(known, { now, isLive, readOnly: operates ? "" : app.meta().name }),
       // Of a run that cannot be read, nothing is known that could be done.
-      actions: operates && run ? actionsOf(run, place.at !== undefined) : { shown: [], more: [] },
+      actions: operates && run ? actionsOf(run, place.at !== undefined, waitingVerbs(known.requests)) : { shown: [], more: [] },
     });
     requests.update({ requests: known.requests, run: about, now });
     const { seq, updated_at: at } = row ?? about;
     bar.element.hidden ||= !checkpoints.length;
-    bar.update({ checkpoints, end: { seq, at }, at: place.at ?? null, live: isLive, operates });
+    const [acts, isOver] = [known.timeline?.acts ?? [], ["completed", "failed", "cancelled"].includes(about.status)];
+    bar.update({ checkpoints, acts, end: { seq, at }, at: place.at ?? null, live: isLive && !isOver, operates });
     const [nodes, choice] = [data.nodes(), choiceIn(place)];
     choose(nodes, checkpoints, choice.node);
     drawings.update({ known, nodes, place, chosen, now, again });

@@ -21,6 +21,9 @@ import { element, setText } from "../shell/elements.js";
  * @property {() => void} again
  */
 
+/** There is room for one pane. */
+export const isPhone = () => matchMedia("(max-width: 640px)").matches;
+
 /**
  * @param {object} acts
  * @param {(place: import("../pure/fragments.js").Place) => void} acts.go
@@ -81,7 +84,7 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     const key = JSON.stringify([place.run, times?.seq, chosen, place.at, picture.seq, Math.floor(now)]);
     if (!times || key === drawnTimes) return;
     drawnTimes = key;
-    story.update({ timeline: times, now });
+    if (isPhone()) story.update({ timeline: times, now });
     timeline.update({
       timeline: times,
       nodes: Object.keys(geometry.nodes).map((name) => ({
