@@ -21,6 +21,8 @@ import pytest
 
 PATIENCE_S = 30
 _SEQUENCE = re.compile(r"\x1b\[(\?[0-9]+[hl]|[0-9;]*[A-Za-z])|\r|\n|\x1b|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CUT = re.compile(r"\x1b(?:\[[?0-9;]*)?(?=\x1b)")
+"""A sequence in which a signal has interrupted the program. A terminal drops it when the next one begins."""
 
 
 class Screen:
@@ -51,7 +53,7 @@ class Screen:
         return "\n".join("".join(line).rstrip() for line in lines)
 
     def write(self, data: str) -> None:
-        data, self._rest = self._rest + data, ""
+        data, self._rest = _CUT.sub("", self._rest + data), ""
         cut = data.rfind("\x1b", max(0, len(data) - 12))
         if cut >= 0 and not _SEQUENCE.match(data, cut).group(1):  # type: ignore[union-attr]
             data, self._rest = data[:cut], data[cut:]

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +26,28 @@ PATIENCE_S = 10
 MODULES = re.compile(r"/page/((?:pure|shell|parts|screens)/\w+\.js)$")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a browser, keep one of the tests that need it, which is skipped: one line then says what is missing."""
+    if CHROMIUM is None:
+        missing = "chromium is missing; on Debian and Ubuntu: apt-get install chromium"
+    elif find_spec("playwright") is None:
+        missing = "playwright is missing; run: pip install '.[dev]'"
+    else:
+        return
+    in_browser = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
+    for item in in_browser[:1]:
+        item.add_marker(pytest.mark.skip(reason=f"{len(in_browser)} TESTS NEED A BROWSER: {missing}"))
+    left_out = in_browser[1:]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """The browser of a module. Without one, the tests of the page are skipped."""
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="NO BROWSER TESTS: playwright is missing; run: pip install '.[dev]'"
-    )
-    if CHROMIUM is None:
-        pytest.skip("NO BROWSER TESTS: chromium is missing; on Debian and Ubuntu: apt-get install chromium")
-    with playwright.sync_playwright() as started:
+    """The browser of a module."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
         one = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         yield one
         one.close()

@@ -40,8 +40,6 @@ LOOKS: dict[str, Look] = {
     "unreadable": Look("unreadable", "!", BROKEN),
 }
 """Every status, and what outranks it -> how it looks."""
-ORDER = ("running", "pending", "waiting", "paused", "interrupted", "failed", "completed", "cancelled")
-"""The statuses of runs in the order in which they are counted: what moves, what has stopped, what has ended."""
 WORD_COLUMNS = max(len(look.word) for look in LOOKS.values())
 
 

@@ -264,7 +264,7 @@ class WatchedList(Watched):
         return [one for one in reversed(found) if keys[one.row.run_id] != before.get(one.row.run_id)]
 
     def say_end(self, *, whole: bool) -> None:
-        """Never called: a list is never over."""
+        """Do nothing: a list is never over."""
 
     def say_farewell(self) -> None:
         """Print nothing: the runs were not affected, and the shell shows that the command has ended."""

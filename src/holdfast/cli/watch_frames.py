@@ -20,7 +20,6 @@ from holdfast.cli.looks import (
     ENGINE,
     LOOKS,
     NOBODY,
-    ORDER,
     PERSON,
     WORD_COLUMNS,
     Look,
@@ -29,7 +28,7 @@ from holdfast.cli.looks import (
     shown,
 )
 from holdfast.cli.screen import Part
-from holdfast.core.run_state import VISIT_DONE, Question
+from holdfast.core.run_state import VISIT_DONE, VISIT_OPEN, Question
 from holdfast.reading import words
 from holdfast.reading.diagnosis import ON_OFFER, asks
 from holdfast.reading.pages import ListedRun
@@ -38,12 +37,12 @@ from holdfast.reading.remedies import Remedy
 from holdfast.reading.spans import HolderSpan
 from holdfast.reading.stream_tails import StreamTail
 from holdfast.reading.watched import RunSeen, RunsSeen
-from holdfast.storage.contract import Query
+from holdfast.storage.contract import STATUSES, Query
 
 Line: TypeAlias = list[Part]
 
 _NARROW = 60
-"""Below so many columns, a run takes two lines: its reason has a line of its own."""
+"""On a narrower screen, a run takes two lines: its reason has a line of its own."""
 _STATUS = WORD_COLUMNS + 2
 _RUN_MAX, _FLOW_MAX, _NODE_MAX = 32, 18, 32
 _REASON_LINES, _QUESTION_LINES = 3, 3
@@ -54,7 +53,7 @@ _URGENT = ("failed", "crashed", "asks", "running", "waiting", "interrupted", "pe
 
 
 class Viewport(msgspec.Struct, frozen=True, kw_only=True):
-    """The room that a frame has, and the moment that it shows."""
+    """The size of a frame, and the moment that it shows."""
 
     width: int
     height: int
@@ -248,7 +247,7 @@ def _notes(mark: NodeMark, view: Viewport) -> Iterator[str]:
         yield f"attempt {mark.attempt}"
     if mark.waits_for is not None and mark.status != "running":
         yield _awaits(mark, view)
-    if mark.error and mark.status in ("failed", "waiting", "interrupted"):
+    if mark.error and mark.status in VISIT_OPEN and mark.status != "running":
         yield mark.error
 
 
@@ -364,7 +363,7 @@ def count_lines(seen: RunsSeen, width: int) -> list[Line]:
     """Return how many runs need attention and how many have each status, in as many lines as that takes."""
     number = f"{seen.attention:,} {'needs' if seen.attention == 1 else 'need'} attention"
     cells: list[tuple[str, str]] = [(f"! {number}", f"bold {PERSON}")] if seen.attention else []
-    for status in ORDER:
+    for status in STATUSES:
         if count := seen.counts.get(status, 0):
             look = LOOKS[status]
             cells.append((f"{look.mark} {count:,} {status}", look.word_tone))

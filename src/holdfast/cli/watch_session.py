@@ -20,7 +20,7 @@ from holdfast.runtime.clock import Clock
 _QUIET_S = 1.0
 """How many seconds are between two looks if nothing changes."""
 _SHARE = 9
-"""A look that took a second is followed by at least so many seconds without one."""
+"""After a look, the store is left alone for at least this many times as long as the look took."""
 _AWAY_S = (1.0, 30.0)
 """How many seconds are between two tries if the store does not answer: at first, and at most."""
 _SLOW_S = 5.0

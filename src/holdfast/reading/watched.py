@@ -92,9 +92,8 @@ class RunWatch:
         """Look at the run, and return whether something has changed. `now` is the time of the caller's clock. If a look raises,
         the next one finds what this one has not.
         """
-        has_grown = (
-            self._tails is not None and self._tails.look()
-        )  # before the log: it may be recorded meanwhile
+        # Spills are read before the log: a chunk that is recorded between the two reads is then found twice, not missed.
+        has_grown = self._tails is not None and self._tails.look()
         tail = self._store.feed.look({self._run_id: self._after}, PAGE).get(self._run_id)
         if tail is None:
             raise RunNotFound(self._run_id, self._store.url)

@@ -42,6 +42,8 @@ _TEXT = re.compile(
     r""""(?:[^"\\\n]|\\.)*"|`[^\n]*`|(?<=[(,=:?!&|\[ ])/(?![*/ ])(?:\\.|\[(?:\\.|[^]\n])*]|[^/\\\n])+/"""
 )
 _TOKEN = re.compile(r"""[\w$]+|=[=>]+|[^\s\w]""")
+_SHORTER = {"const": "let"}
+"""Words of the language that become others: what is sent was checked before."""
 _DIGITS = string.digits + string.ascii_letters
 _PLACEHOLDER = re.compile(r"\$\{[^{}`]*\}")
 _CSS_SPACE = re.compile(r'("[^"\n]*")|;?\s*(})\s*|\s*([{;,>])\s*|(:) ')
@@ -93,7 +95,7 @@ def short_names(text: str) -> dict[str, str]:
     names = sorted(
         (name for name in declared - other if len(name) > 2), key=lambda name: (-words[name], name)
     )
-    return {name: f"${_digits(number)}" for number, name in enumerate(names)}
+    return {name: f"${_digits(number)}" for number, name in enumerate(names)} | _SHORTER
 
 
 def _shorthands(text: str) -> set[str]:
