@@ -3,7 +3,7 @@
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { statusOfItem } from "../pure/node_views.js";
 import { placeOfVisit } from "../pure/run_choices.js";
-import { LOOKS, lookOfRun } from "../pure/statuses.js";
+import { lookOfRun } from "../pure/statuses.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../pure/visit_words.js";
 import { fullInstant, instant, markNames } from "../pure/words.js";
 import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
@@ -66,7 +66,7 @@ export function createVisitOverview(app) {
       rows.update(
         visit.attempts.toReversed().map((one) => ({
           key: String(one.attempt),
-          look: one.status === "crashed" ? LOOKS.crashed : lookOfRun(one),
+          look: lookOfRun(one),
           word: `attempt ${one.attempt}`,
           began: one.started_at,
           ...attemptWords(one),
@@ -158,13 +158,13 @@ const createTold = (mark, tone, ...words) =>
     element("span", { dir: "auto" }, ...words),
   );
 
-/** What the last attempt that did not end in order left. @returns {{ element: HTMLElement, update(visit: NodeVisit): void }} */
+/** What the last attempt that did not end in order has left. @returns {import("../shell/elements.js").Part<NodeVisit>} */
 export function createLeft() {
   const slot = createSlot("", (/** @type {AttemptView | null} */ attempt) => {
-    const found = attempt?.left ? leftWords(attempt.left) : [];
-    const end = attempt?.status === "crashed" ? "crashed" : `was ${attempt?.status}`;
-    const lines = found.map((one) => createTold(one.glyph, "rest", one.text));
-    return titledList(`Left by attempt ${attempt?.attempt}, which ${end}`, lines);
+    if (!attempt?.left) return [];
+    const end = attempt.status === "crashed" ? "crashed" : `was ${attempt.status}`;
+    const lines = leftWords(attempt.left).map((one) => createTold(one.glyph, "rest", one.text));
+    return titledList(`Left by attempt ${attempt.attempt}, which ${end}`, lines);
   });
   return { element: slot.element, update: ({ attempts }) => slot.update(attempts.findLast((one) => one.left) ?? null) };
 }
@@ -200,13 +200,13 @@ function createItems(app) {
     setText(title, `Items, failures first: ${new Set(all.map((one) => one.item)).size} of ${visit.items_all}`);
     const there = placeOfVisit(place, visit.node, [visit.iteration, visit.execution]);
     rows.update(
-      all.map(({ item, status, failure, value }) => {
-        const look = LOOKS[statusOfItem(status, mark)] ?? lookOfRun({ status });
+      all.map(({ item, status: stored, failure, value }) => {
+        const status = statusOfItem(stored, mark);
         return {
           key: String(item),
-          look,
+          look: lookOfRun({ status }),
           word: `item ${item}`,
-          text: failure ? `${failure.type}: ${failure.message}` : `${look.word} · ${valueText(value).slice(0, STEP_CHARS)}`,
+          text: failure ? `${failure.type}: ${failure.message}` : `${status} · ${valueText(value).slice(0, STEP_CHARS)}`,
           place: withQuery(there, { item: String(item) }),
           now,
         };
