@@ -7,6 +7,7 @@ import {
   factsOf,
   forkWords,
   linesOf,
+  sideTime,
   sideWords,
   timeApart,
 } from "../../src/holdfast/server/page/pure/comparisons.js";
@@ -69,6 +70,12 @@ test("a node has its attempts in both runs, and how much longer one took", () =>
   assert.equal(sideWords(charge.a).words, "4 attempts");
   assert.equal(sideWords(ship.a).words, "not reached");
   assert.deepEqual([check, charge, ship].map(timeApart), ["", "−3.3 s", ""]);
+});
+
+test("a node that has not ended has no time to compare", () => {
+  const running = side(0, { status: "running" });
+  assert.deepEqual([sideTime(running), sideTime(side(2)), sideTime(null)], ["", "2.0 s", ""]);
+  assert.equal(timeApart({ node: "charge", a: side(5.1), b: running, shared: false, differs: [] }), "");
 });
 
 test("a chosen node has the changes of its fields", () => {

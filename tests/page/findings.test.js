@@ -32,7 +32,7 @@ test("problems, waits and the store come apart, and are summed up", () => {
   const groups = groupFindings(KINDS.map((kind) => ({ kind, reason: "" })));
   assert.deepEqual([groups.problems.length, groups.waits.length, groups.store.length], [13, 3, 1]);
   assert.equal(findingsInWords(groups), "13 problems, 3 runs wait for an answer or a signal. The store has 1 fault.");
-  assert.equal(findingsInWords(groupFindings([])), "No problems. The store is well.");
+  assert.equal(findingsInWords(groupFindings([])), "No problems. The store is in order.");
 });
 
 test("what was looked at in the store is listed once, also where something is wrong", () => {

@@ -11,6 +11,7 @@ import {
   placeOfVisit,
   tabFor,
 } from "../../src/holdfast/server/page/pure/run_choices.js";
+import { viewNode } from "../../src/holdfast/server/page/pure/node_views.js";
 import { standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
 import { addChunk, addRecorded, beginText, isSame } from "../../src/holdfast/server/page/pure/streams.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../../src/holdfast/server/page/pure/visit_words.js";
@@ -245,6 +246,24 @@ test("the head of a run has its reason letter by letter, and a row alone is enou
   assert.equal(shown.next, ". Resume it.");
   assert.equal(shown.note, "Token “dashboard” may only read");
   assert.ok(shown.facts.some((fact) => fact.name === "Held by" && fact.value === "nobody"));
+});
+
+test("the facts name the newest fork", () => {
+  const row = { id: "r", status: "failed", reason: "", labels: {}, seq: 9, created_at: 1, updated_at: 2, active_s: 1 };
+  const timeline = { acts: [], forks: [{ run_id: "newest" }, { run_id: "oldest" }] };
+  const shown = standingOf({ row, run: null, picture: null, timeline }, { now: 5, isLive: true, readOnly: "" });
+  const fork = shown.facts.find((fact) => fact.name === "Last fork");
+  assert.deepEqual([fork.value, fork.place.query.b], ["newest", ["newest"]]);
+});
+
+test("a node whose router failed says so in the graph and in its attempt", () => {
+  const view = viewNode("decide", undefined, mark("failed", 1, { misrouted: true }), { now: 2 });
+  assert.deepEqual([view.look.word, view.notes[0].words], ["failed", "routing failed"]);
+  const failure = { type: "AttributeError", message: "no score", kind: "fatal", frames: [] };
+  assert.deepEqual(attemptWords({ status: "failed", failure, reason: "routing failed" }), {
+    text: "AttributeError",
+    note: "routing failed · fatal",
+  });
 });
 
 test("a run that cannot be read says so, and offers the command that looks into it", () => {

@@ -125,6 +125,8 @@ def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(tab, served, the
     page.get_by_role("table", name="Nodes of both runs").wait_for()
     page.get_by_role("button", name="Choose another run…").click()
     page.get_by_label("Id of a run").wait_for()
+    menu = page.locator(".menu:visible").bounding_box()
+    assert 0 <= menu["x"] <= menu["x"] + menu["width"] <= width
     page.add_script_tag(path=AXE)
     found = page.evaluate("axe.run().then(result => result.violations)")
     assert [(one["id"], one["nodes"][0]["html"]) for one in found] == []

@@ -176,7 +176,7 @@ def test_comments_and_needless_spaces_are_not_sent():
 def test_what_is_sent_is_what_was_written(tmp_path):
     sources = page_script.join(page_files.modules(), page_files.SCRIPT, page_files.order())
     renamed = page_script.rename(sources, page_script.short_names(sources))
-    (tmp_path / "babel.source").write_text(page_script.strip_comments(renamed))
+    (tmp_path / "babel.source").write_text(page_script.strip_comments(page_script.loosen(renamed)))
     (tmp_path / "babel.sent").write_bytes(page_files.read(page_files.SCRIPT).plain)
     styles = (MODULES / page_files.STYLES).read_text("utf-8")
     (tmp_path / "css.source").write_text(page_script.rename_properties(page_script.strip_comments(styles)))
@@ -212,6 +212,15 @@ def test_no_two_modules_declare_the_same_name_so_that_they_can_be_joined():
             for one in declared.strip("[]").split(", "):
                 found.setdefault(one, []).append(name)
     assert {name: where for name, where in found.items() if len(where) > 1} == {}
+
+
+@pytest.mark.parametrize(("name", "text"), page_files.modules().items(), ids=page_files.modules())
+def test_a_module_imports_names_without_an_alias_and_exports_what_it_declares(name, text):
+    rest = page_script.IMPORT.sub("", text)
+    assert re.findall(r"^import\b.*|\bimport\((?!\")", rest, re.MULTILINE) == []
+    assert [found[0] for found in page_script.IMPORT.finditer(text) if " as " in found[0]] == []
+    exports = re.findall(r"^export .*", text, re.MULTILINE)
+    assert [line for line in exports if not DECLARED.match(line)] == []
 
 
 def test_scripts_and_styles_are_small_as_they_are_sent():

@@ -288,7 +288,9 @@ def test_an_answer_that_is_not_the_servers_is_said_in_words_and_the_dialog_stays
     assert page.locator(DIALOG).is_visible()
 
 
-def test_a_proxy_that_answers_with_a_page_of_its_own_is_not_live_and_is_asked_less_and_less_often(tab, served):
+def test_a_proxy_that_answers_with_a_page_of_its_own_is_not_live_and_is_asked_less_and_less_often(
+    tab, served
+):
     page = tab().context.new_page()
     page.clock.install()
     asked = []

@@ -185,7 +185,7 @@ def test_a_resume_from_a_checkpoint_can_become_a_fork_with_an_edited_state(page,
     page.get_by_text("The JSON is not valid").wait_for()
     assert act.is_disabled()
     area.fill("{}")
-    page.get_by_text("A field cannot be taken away").wait_for()
+    page.get_by_text("A field cannot be removed").wait_for()
     area.fill('{"fails": null}')
     page.wait_for_function("() => !document.querySelector('.preview footer .filled').disabled")
     assert act.inner_text() == "Fork from @1"

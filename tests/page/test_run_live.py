@@ -183,6 +183,25 @@ def test_a_server_that_comes_back_continues_where_it_was_without_a_gap(tab, serv
     assert shown[0] == int(page.locator('.view-head [data-key="log"] .tab-count').inner_text())
 
 
+def test_after_a_reset_the_run_is_read_anew_and_the_place_stays(tab, serving, hands, worker):
+    start(hands, "order", "o-5")
+    one, held = tab(), []
+    page = one.open(serving.link)
+    page.locator(".top-bar").wait_for()
+    page.route("**/live?run=o-5", lambda route: held.insert(0, route), times=1)
+    with page.expect_request("**/live?run=o-5"):
+        page.evaluate("location.hash = '#/runs/o-5?node=charge&view=log'")
+    page.locator(".checkpoint-bar .dot").first.wait_for()
+    with page.expect_request(lambda asked: "/checkpoints?after=0" in asked.url):
+        held[0].fulfill(
+            headers={"Content-Type": "text/event-stream"},
+            body='id: 1\nevent: reset\ndata: {"seq": 1}\n\n',
+        )
+    hands.file("o-5").touch()
+    status(page, "completed").wait_for()
+    assert page.evaluate("location.hash") == "#/runs/o-5?node=charge&view=log"
+
+
 def test_a_browser_whose_clock_is_an_hour_off_shows_how_long_it_took(tab, serving, hands, worker):
     start(hands, "order", "o-3", pays=True)
     one = tab()

@@ -144,7 +144,7 @@ def test_no_match_names_the_filters_and_each_can_be_taken_off(tab, served):
     page.goto(f"{served.url}#/runs?flow=refund&status=failed")
     page.get_by_role("heading", name="No run matches").wait_for()
     assert page.locator(".chip").all_inner_texts() == ["failed", "flow refund"]
-    page.get_by_role("link", name="Take off failed").click()
+    page.get_by_role("link", name="Remove filter failed").click()
     wait_for_rows(page, 1)
     page.goto(f"{served.url}#/runs?flow=refund&status=failed")
     page.get_by_role("link", name="Clear both").click()
@@ -182,7 +182,7 @@ def test_rows_are_moved_through_and_opened_by_keys(tab, served):
     page.locator(".run-link").first.focus()
     page.keyboard.press("?")
     page.get_by_role("heading", name="Keys").wait_for()
-    page.get_by_label("Letters are keys").uncheck()
+    page.get_by_label("Use letter keys").uncheck()
     page.keyboard.press("Escape")
     page.keyboard.press("j")
     assert page.evaluate("document.activeElement.textContent") == ids[0]
@@ -196,6 +196,26 @@ def test_a_run_is_found_by_the_beginning_of_its_id(tab, served):
     page.keyboard.press("Enter")
     wait_for_rows(page, 1)
     assert page.url.endswith("#/runs?find=refund")
+    field = page.get_by_role("searchbox", name="Find a run")
+    assert field.input_value() == "refund"
+    page.get_by_role("link", name="Doctor").click()
+    page.get_by_role("heading", name="Doctor").wait_for()
+    assert field.input_value() == "", "nothing is filtered by it here"
+
+
+def test_the_field_that_finds_runs_also_takes_a_label_and_says_what_it_cannot_find(tab, served):
+    page = tab().open(served.link)
+    wait_for_rows(page, 8)
+    page.keyboard.press("/")
+    page.keyboard.type("two words")
+    page.keyboard.press("Enter")
+    field = page.get_by_role("searchbox", name="Find a run")
+    assert not field.evaluate("field => field.validity.valid")
+    assert field.get_attribute("title") == "The beginning of a run id, or a label as name=value"
+    wait_for_rows(page, 8)
+    field.fill("no=body")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/#/runs?label=no%3Dbody")
 
 
 @pytest.fixture(scope="module")
@@ -358,7 +378,7 @@ def test_the_theme_is_the_system_s_until_the_reader_switches(tab, served):
     wait_for_rows(page, 8)
     canvas = "getComputedStyle(document.documentElement).backgroundColor"
     assert page.evaluate(canvas) == "rgb(14, 17, 22)"
-    page.get_by_role("button", name="Other theme").click()
+    page.get_by_role("button", name="Switch theme").click()
     assert page.evaluate(canvas) == "rgb(246, 247, 249)"
     page.reload()
     assert page.evaluate(canvas) == "rgb(246, 247, 249)"

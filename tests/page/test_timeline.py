@@ -71,6 +71,13 @@ def page(tab, serving):
     return opened
 
 
+def test_a_fork_says_in_one_sentence_where_its_earlier_events_are(page):
+    words = "Earlier events are in the log of run 'order-4711'."
+    forked = {**FAILED, "timeline": {**FAILED["timeline"], "beginning": words}}
+    page.evaluate(MOUNT, ["timeline", "createTimeline", forked])
+    assert page.locator(".timeline-beginning").inner_text() == words
+
+
 def test_two_idle_hours_are_a_narrow_strip_that_names_them_and_can_be_unfolded(page):
     page.evaluate(MOUNT, ["timeline", "createTimeline", FAILED])
     assert 40 <= page.locator(".fold").bounding_box()["width"] <= 62

@@ -145,6 +145,7 @@ test("a holder that died has a cross and is killed; the next one took over", () 
   assert.deepEqual(words(shapes), ["w-2a9", "killed", "w-7c1 took over", "w-7c1"]);
   assert.deepEqual(looks(of(shapes, "path")), ["cross"], "the wait for a holder is in the row of the attempt that crashed");
   const [cross] = of(shapes, "path");
+  assert.match(cross.words, /^w-2a9, killed, last sign of life at \d/);
   const [first] = of(shapes, "rect");
   assert.match(cross.attributes.d, new RegExp(`^M${first.attributes.x + first.attributes.width - 4} `));
 });

@@ -405,7 +405,9 @@ class _Drawing:
     def _follow_routing(self, event: events.RoutingFailed | events.NodeRouted) -> None:
         """Mark the attempt of a completed node as failed if its router raised, and as completed if it has decided since."""
         visit = (event.node, event.iteration, event.execution, None)
-        bar = next((b for b in reversed(self.bars) if (b.node, b.iteration, b.execution, b.item) == visit), None)
+        bar = next(
+            (b for b in reversed(self.bars) if (b.node, b.iteration, b.execution, b.item) == visit), None
+        )
         if bar is None:
             return
         bar.status, bar.error = "completed", None

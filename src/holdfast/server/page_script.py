@@ -42,8 +42,7 @@ _TEXT = re.compile(
     r""""(?:[^"\\\n]|\\.)*"|`[^\n]*`|(?<=[(,=:?!&|\[ ])/(?![*/ ])(?:\\.|\[(?:\\.|[^]\n])*]|[^/\\\n])+/"""
 )
 _TOKEN = re.compile(r"""[\w$]+|=[=>]+|[^\s\w]""")
-_SHORTER = {"const": "let"}
-"""Words of the language that become others: what is sent was checked before."""
+_CONST = re.compile(r"(?<![\w$.\"])const(?=[ \[{])")
 _DIGITS = string.digits + string.ascii_letters
 _PLACEHOLDER = re.compile(r"\$\{[^{}`]*\}")
 _CSS_SPACE = re.compile(r'("[^"\n]*")|;?\s*(})\s*|\s*([{;,>])\s*|(:) ')
@@ -79,7 +78,7 @@ def join(modules: Mapping[str, str], entry: str, wanted: Iterable[str] = ()) -> 
 def make_script(modules: Mapping[str, str], entry: str, wanted: Iterable[str] = ()) -> str:
     """Return the script that is sent, made from modules (path -> source)."""
     joined = join(modules, entry, wanted)
-    return squeeze_script(rename(joined, short_names(joined)))
+    return squeeze_script(loosen(rename(joined, short_names(joined))))
 
 
 def short_names(text: str) -> dict[str, str]:
@@ -95,7 +94,7 @@ def short_names(text: str) -> dict[str, str]:
     names = sorted(
         (name for name in declared - other if len(name) > 2), key=lambda name: (-words[name], name)
     )
-    return {name: f"${_digits(number)}" for number, name in enumerate(names)} | _SHORTER
+    return {name: f"${_digits(number)}" for number, name in enumerate(names)}
 
 
 def _shorthands(text: str) -> set[str]:
@@ -126,6 +125,11 @@ def _digits(number: int) -> str:
 def rename(text: str, names: Mapping[str, str]) -> str:
     """Return a script in which each of these names is replaced, wherever it occurs."""
     return _WORD.sub(lambda found: names.get(found[0], found[0]), text)
+
+
+def loosen(text: str) -> str:
+    """Return a script that declares its constants as variables: no constant is ever set, which the type checker has checked."""
+    return _CONST.sub("let", text)
 
 
 def squeeze_script(text: str) -> str:

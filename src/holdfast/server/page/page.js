@@ -54,7 +54,8 @@ async function begin() {
   const router = createRouter(show);
   const later = answeredAfter(asked, api);
   const feed = createFeed(later, changed, () => void server.ask());
-  const find = (/** @type {string} */ text) => router.go(withQuery({ screen: "runs", query: {} }, { find: text }));
+  const find = (/** @type {string} */ text) =>
+    router.go(withQuery({ screen: "runs", query: {} }, { [text.includes("=") ? "label" : "find"]: text }));
   const bar = createTopBar({ find, switchTheme });
   const keyboard = createKeyboard([{ keys: ["/"], words: "find a run", act: bar.focusSearch }]);
   const { announce } = announcer;
@@ -69,6 +70,7 @@ async function begin() {
     if (!server.meta()) return; // screens ask who the reader is; this place is shown when that is known
     const screen = stage.show(place);
     if (place.screen !== "runs") feed.watch({}, null);
+    bar.showFound(place.query.find?.[0] ?? "");
     keyboard.setScreenKeys(screen.keys);
     document.title = `${screen.title()} · Holdfast`;
     changed();

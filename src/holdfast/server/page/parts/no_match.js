@@ -15,7 +15,7 @@ export function createNoMatch(place) {
       {
         class: "chip",
         href: formatFragment({ ...place, query: withoutFilter(place.query, word) }),
-        "aria-label": `Take off ${word.words}`,
+        "aria-label": `Remove filter ${word.words}`,
       },
       word.words,
       glyph("close"),

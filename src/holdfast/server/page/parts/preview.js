@@ -8,7 +8,8 @@ import { EDITS, PLAIN, REPEATS, bodyOf, editOf, previewRows, verbsAt, whatChange
 import { faultsIn } from "../pure/questions.js";
 import { instant, markNames } from "../pure/words.js";
 import { createKey, isRefusal } from "../shell/api.js";
-import { button, element, glyph, setSentence, setText } from "../shell/elements.js";
+import { openDialog } from "../shell/dialogs.js";
+import { button, element, glyph, iconButton, setText } from "../shell/elements.js";
 import { createBanner, problemBanner } from "./banner.js";
 import { createCommand, createCopyButton } from "./command.js";
 import { createOnce } from "./graph_node.js";
@@ -54,7 +55,7 @@ export function openPreview(app, asked) {
   let editor = null;
 
   const banner = createBanner();
-  const [title, why] = [element("h2", { id: "preview-title" }), element("span", { class: "hint" })];
+  const why = element("span", { class: "hint" });
   const [confirms, body, edits] = [element("div", {}), element("div", { class: "preview-body" }), element("div", {})];
   const act = button("button filled", () => void send(), asked.label);
   const copy = createCopyButton(() => preview?.command ?? `holdfast ${verb} ${asked.run}`, "Copy command", "words");
@@ -70,15 +71,10 @@ export function openPreview(app, asked) {
   const verbs = hasPlace ? createSchemaForm({ anyOf: verbsAt(checkpoint), default: verb }, "Resume or fork") : null;
   verbs?.element.addEventListener("change", chooseVerb);
   const close = () => dialog.close();
-  const dialog = element(
-    "dialog",
-    {
-      class: "dialog preview",
-      "aria-labelledby": "preview-title",
-      oncancel: (/** @type {Event} */ event) => sending && event.preventDefault(), // what becomes of it is shown here
-      onclose: () => dialog.remove(),
-    },
-    element("header", {}, title, button("icon-button", close, glyph("close"), element("span", { class: "unseen" }, "Close"))),
+  const title = hasPlace ? `Continue from ${asked.run}@${checkpoint}` : asked.title;
+  const dialog = openDialog(
+    "preview",
+    markNames(title, [asked.run, options.node ?? asked.run]).map(({ text, code }) => (code ? element("code", {}, text) : text)),
     verbs?.element,
     verb in PLAIN && element("p", { class: "preview-note" }, PLAIN[verb]),
     banner.element,
@@ -88,10 +84,8 @@ export function openPreview(app, asked) {
     createConsequence("person", "rest", "Reason", 0, reason),
     element("footer", {}, edit, copy, why, button("button", close, verb === "cancel" ? "Keep the run" : "Cancel"), act),
   );
-  setSentence(
-    title,
-    markNames(hasPlace ? `Continue from ${asked.run}@${checkpoint}` : asked.title, [asked.run, options.node ?? asked.run]),
-  );
+  dialog.querySelector("header")?.append(iconButton("close", "Close", close));
+  dialog.addEventListener("cancel", (event) => sending && event.preventDefault()); // what becomes of it is shown here
   edit.hidden = !(verb in EDITS);
   copy.hidden = verb !== "pause";
 
@@ -231,8 +225,6 @@ export function openPreview(app, asked) {
     return show(problem.preview);
   }
 
-  document.body.append(dialog);
-  dialog.showModal();
   void look();
 }
 

@@ -54,8 +54,8 @@ function createConsequences({ outcomes, question, then }) {
     const line = element("span", {});
     setSentence(line, markNames(answers.length ? `${answers.join(" or ")}: ${words}` : words, names));
     const are = once.length > 1 ? "are not idempotent: they are" : "is not idempotent: it is";
-    const note = element("p", { class: "hint" }, `${once.join(", ")} ${are} never run twice without asking.`);
-    return element("li", {}, glyph("right"), element("div", {}, line, " ", ...(once.length ? [createOnce(), note] : [])));
+    const note = element("p", { class: "hint" }, createOnce(), ` ${once.join(", ")} ${are} never run twice without asking.`);
+    return element("li", {}, glyph("right"), element("div", {}, line, once.length > 0 && note));
   });
   if (then) rows.push(element("li", {}, glyph("waiting"), `Without an answer in time, ${then}.`));
   return element("ul", {}, ...rows);

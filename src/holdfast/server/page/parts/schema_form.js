@@ -144,7 +144,7 @@ function createRows(control) {
       rows = rows.filter((one) => one !== row);
       line.remove();
     };
-    const words = element("span", { class: "unseen" }, "Take this row away");
+    const words = element("span", { class: "unseen" }, "Remove this row");
     const line = element("div", { class: "form-row" }, row.element, button("icon-button", take, glyph("close"), words));
     rows.push(row);
     list.append(line);

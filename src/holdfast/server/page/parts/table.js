@@ -4,6 +4,7 @@
 import { visibleRows } from "../pure/windows.js";
 import { fullInstant, instant } from "../pure/words.js";
 import { element, keepChildren, setAttribute, setText } from "../shell/elements.js";
+import { oncePerFrame } from "../shell/frames.js";
 
 const ROW_PX = 40;
 /** Below this many rows all are drawn: windowing saves nothing there, and the browser's own search finds them. */
@@ -113,15 +114,7 @@ export function createTable({ caption, columns, keyOf, open }) {
     setAttribute(host, "aria-rowcount", drawn.to - drawn.from < count && count + 1);
   }
 
-  let waits = false;
-  const onScroll = () => {
-    if (waits || items.length < WINDOWED_FROM || !host.isConnected) return;
-    waits = true;
-    requestAnimationFrame(() => {
-      waits = false;
-      drawWindow();
-    });
-  };
+  const onScroll = oncePerFrame(() => items.length >= WINDOWED_FROM && host.isConnected && drawWindow());
   addEventListener("scroll", onScroll, { passive: true, capture: true }); // also of a pane that scrolls by itself
   addEventListener("resize", onScroll);
 

@@ -110,7 +110,7 @@ export function createTimeline({ choose }) {
     over.update(overShapes({ acts, checkpoint, isRunning, marked }, scale));
     const isOver = (/** @type {TimelineRow} */ row) => row.name !== chosen && ["completed", "skipped"].includes(row.look.word);
     drawVisible(hides ? all.filter((row) => !isOver(row)) : all, scale, chosen);
-    setText(beginning, timeline.beginning && `The earlier events are in ${timeline.beginning}.`);
+    setText(beginning, timeline.beginning);
     beginning.hidden = !timeline.beginning;
   }
 

@@ -42,7 +42,7 @@ const LIVE = {
  * @param {object} options
  * @param {(text: string) => void} options.find
  * @param {() => void} options.switchTheme
- * @returns {import("../shell/elements.js").Part<BarState> & { focusSearch: () => void }}
+ * @returns {import("../shell/elements.js").Part<BarState> & { focusSearch: () => void, showFound: (text: string) => void }}
  */
 export function createTopBar({ find, switchTheme }) {
   const [store, live, who] = [element("span", { class: "store-name" }), element("span", { class: "live-word" }), element("span")];
@@ -66,9 +66,10 @@ export function createTopBar({ find, switchTheme }) {
       search.element,
       liveHost,
       token,
-      iconButton("theme", "Other theme", switchTheme),
+      iconButton("theme", "Switch theme", switchTheme),
     ),
     focusSearch: search.focus,
+    showFound: search.show,
     update(state) {
       for (const entry of entries) entry.update(state);
       const [words, tone] = LIVE[state.connection.state];
@@ -121,7 +122,7 @@ function createMore(switchTheme, whose) {
         element("li", {}, element("a", { href: `#/${entry.screen}`, onclick: close }, entry.words)),
       );
       panel.append(
-        element("ul", { class: "menu-list" }, ...links, element("li", {}, button("menu-item", switchTheme, "Other theme"))),
+        element("ul", { class: "menu-list" }, ...links, element("li", {}, button("menu-item", switchTheme, "Switch theme"))),
         element("p", { class: "hint menu-note" }, whose()),
       );
     },
@@ -130,9 +131,19 @@ function createMore(switchTheme, whose) {
   return menu.element;
 }
 
+/** What can be the beginning of a run id, or a label. */
+const FINDABLE = String.raw`\s*([A-Za-z0-9][A-Za-z0-9._\-]{0,127}|[^=\s]+=.*)\s*`;
+
 /** @param {(text: string) => void} find */
 function createSearch(find) {
-  const field = element("input", { ...PLAIN_TEXT, type: "search", "aria-label": "Find a run", placeholder: "Find a run" });
+  const field = element("input", {
+    ...PLAIN_TEXT,
+    type: "search",
+    "aria-label": "Find a run",
+    placeholder: "Find a run",
+    pattern: FINDABLE,
+    title: "The beginning of a run id, or a label as name=value",
+  });
   const form = element(
     "form",
     {
@@ -149,5 +160,5 @@ function createSearch(find) {
     field,
     element("kbd", { "aria-hidden": "true" }, "/"),
   );
-  return { element: form, focus: () => field.select() };
+  return { element: form, focus: () => field.select(), show: (/** @type {string} */ text) => (field.value = text) };
 }

@@ -1,5 +1,6 @@
 // Two runs side by side: where their histories part, what each node did in either, and which fields of the state differ.
 
+import { DONE } from "./node_views.js";
 import { LOOKS } from "./statuses.js";
 import { duration, plural } from "./words.js";
 
@@ -84,12 +85,18 @@ export function sideWords(side) {
   return { look, words: side.tries ? plural(side.tries, "attempt") : look.word };
 }
 
+/** Whether its time will not grow. @param {NodeSide} side */
+const hasEnded = ({ status }) => DONE.has(status) || status === "failed";
+
+/** How long a node took in one run; "" if it has not ended, or did nothing there. @param {NodeSide | null} side */
+export const sideTime = (side) => (side && hasEnded(side) ? duration(side.seconds) : "");
+
 /**
- * How much longer or shorter run `b` took for a node: "−3.3 s"; "" if only one of them ran it, or it is shared.
+ * How much longer or shorter run `b` took for a node: "−3.3 s"; "" if it has not ended in both, or is shared.
  * @param {ComparedNode} node
  */
 export function timeApart({ a, b, shared }) {
-  if (!a || !b || shared) return "";
+  if (!a || !b || shared || !hasEnded(a) || !hasEnded(b)) return "";
   const by = b.seconds - a.seconds;
   return Math.abs(by) < 0.05 ? "" : `${by < 0 ? "−" : "+"}${duration(Math.abs(by))}`;
 }

@@ -60,5 +60,5 @@ export function lookOfFinding({ kind }) {
 export function findingsInWords({ problems, waits, store }) {
   const runs = problems.length ? plural(problems.length, "problem") : "No problems";
   const wait = waits.length ? `, ${plural(waits.length, "run waits", "runs wait")} for an answer or a signal` : "";
-  return `${runs}${wait}. ${store.length ? `The store has ${plural(store.length, "fault")}.` : "The store is well."}`;
+  return `${runs}${wait}. ${store.length ? `The store has ${plural(store.length, "fault")}.` : "The store is in order."}`;
 }

@@ -131,7 +131,7 @@ export function editOf(before, text) {
   if (faults.length) return { faults };
   const gone = Object.keys(before).filter((name) => !Object.hasOwn(after, name));
   if (gone.length)
-    return { faults: gone.map((name) => ({ path: [name], message: "A field cannot be taken away; set it to null" })) };
+    return { faults: gone.map((name) => ({ path: [name], message: "A field cannot be removed; set it to null" })) };
   const isSame = (/** @type {string} */ name) => JSON.stringify(before[name]) === JSON.stringify(after[name]);
   const changed = Object.entries(after).filter(([name]) => !Object.hasOwn(before, name) || !isSame(name));
   return { edit: changed.length ? Object.fromEntries(changed) : null };

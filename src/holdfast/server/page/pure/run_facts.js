@@ -13,7 +13,7 @@ import { age, duration, fullInstant, instant, markReason, number } from "./words
  *   problems?: Record<string, import("../shapes.js").Problem | null> }} Known
  */
 
-/** Ways out that need no words: the page follows the run, a question asks for its answer, and any run can be forked. */
+/** Ways out that need no words: the page follows the run, a question asks for its answer, and any run can be forked somewhere. */
 const CLEAR = new Set(["follow", "answer", "fork"]);
 
 /**
@@ -27,7 +27,7 @@ export function standingOf(known, context) {
   const remedies = run?.remedies ?? (row?.remedy ? [row.remedy] : []);
   const asks = row?.asks ?? run?.questions.length;
   const isDamaged = known.problems?.run?.status === 409;
-  const [first] = remedies.filter((one) => !CLEAR.has(one.verb));
+  const first = remedies.find((one) => !CLEAR.has(one.verb) || one.arguments.checkpoint);
   const stop = /[.?!]$/.test(facts.reason) ? "" : ".";
   return {
     id: facts.id,
@@ -61,7 +61,7 @@ function factList({ run, picture, timeline }, facts, context) {
   const marks = /** @type {import("../shapes.js").NodeMark[]} */ (Object.values(picture?.nodes ?? {}));
   const tries = marks.reduce((sum, mark) => sum + (mark.tries ?? 0), 0);
   const origin = parent?.split("@", 1)[0]; // a parent may name the checkpoint: "order-17@12"
-  const fork = timeline?.forks.at(-1)?.run_id;
+  const fork = timeline?.forks[0]?.run_id;
   const began = `${instant(created_at, context.now)}${by ? ` by ${by}` : ""}`;
   /** @type {[name: string, value: string | null | undefined | false, more?: Partial<Fact>][]} */
   const all = [

@@ -2,7 +2,7 @@
 // and the top of their row; the part only keeps elements in step with them.
 
 import { actWords, barWords, countWords, failsRun, holderName, isItem, visitOf, waitWords } from "./timelines.js";
-import { cutMiddle, duration, span } from "./words.js";
+import { cutMiddle, duration, span, timeOfDay } from "./words.js";
 
 /**
  * @typedef {import("./time_scale.js").TimeScale} TimeScale
@@ -231,7 +231,8 @@ export function heldShapes(holders, gaps, scale) {
     const died = holder.end === "died";
     const right = x + Math.max(3, width);
     const spent = span((holder.ended_at ?? scale.now) - holder.started_at);
-    const tip = [holder.holder, end, spent].filter(Boolean).join(", ");
+    const seen = died && holder.ended_at && `last sign of life at ${timeOfDay(holder.ended_at)}`;
+    const tip = [holder.holder ?? "the process that started the run", end, seen, spent].filter(Boolean).join(", ");
     shapes.push(shape(holder.seq, "rect", "held", { x, y: HELD_Y - 3, width: right - x, height: 6, rx: 2 }, tip));
     const left = Math.max(x, free);
     const room = (drawn[number + 1]?.x ?? Infinity) - left - (died ? wide(end) + 12 : 4);

@@ -1,9 +1,9 @@
 // Compare: two runs side by side, most often a fork and the run that it was forked from.
 
-import { changesFor, dollars, factsOf, forkWords, sideWords, timeApart } from "../pure/comparisons.js";
+import { changesFor, dollars, factsOf, forkWords, sideTime, sideWords, timeApart } from "../pure/comparisons.js";
 import { formatFragment, hrefOfRun, withQuery } from "../pure/fragments.js";
 import { lookOfRun } from "../pure/statuses.js";
-import { duration, markNames, markReason, plural } from "../pure/words.js";
+import { markNames, markReason, plural } from "../pure/words.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createDifference } from "../parts/difference.js";
 import { createMenu } from "../parts/menu.js";
@@ -176,7 +176,7 @@ function createRunSide(letter) {
  */
 function nodeColumns(place) {
   /** @param {"a" | "b"} side @returns {(node: ComparedNode) => string} */
-  const time = (side) => (node) => (node[side] && !(side === "b" && node.shared) ? duration(node[side].seconds) : "");
+  const time = (side) => (node) => (side === "b" && node.shared ? "" : sideTime(node[side]));
   return [
     { name: "n-node", label: "Node", make: () => createNodeName(place) },
     { name: "n-side", label: "A", make: () => createNodeSide("a") },
@@ -246,7 +246,7 @@ function createStateDifference(place) {
         { key: "all", words: "All", count: found.changes.length, href: hrefTo(undefined), chosen: false },
       ]);
       difference.update(changes);
-      const none = changes.length ? "" : "Nothing differs. ";
+      const none = changes.length ? "" : node ? "It set nothing differently. " : "Nothing differs. ";
       setText(equal, `${none}${plural(found.equal, "field is equal", "fields are equal")}`);
     },
   };

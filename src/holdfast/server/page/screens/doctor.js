@@ -1,4 +1,4 @@
-// Doctor: what cannot continue by itself, what waits for an answer, and whether the store is well. Each with the command and the
+// Doctor: what cannot continue by itself, what waits for an answer, and whether the store is in order. Each with the command and the
 // button that helps.
 
 import { actionFor, mayOperate } from "../pure/actions.js";

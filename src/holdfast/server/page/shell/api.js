@@ -104,7 +104,7 @@ async function readProblem(response) {
   // What is not ours was answered by a proxy.
   const ours = typeof value?.title === "string" && value;
   const detail = `The answer was ${status} ${statusText}, which is not from Holdfast.`;
-  const theirs = { type: "", title: "Something between here and the server answered", status, detail, remedy: "" };
+  const theirs = { type: "", title: "A proxy answered, not the server", status, detail, remedy: "" };
   return { ok: false, problem: ours || theirs, retryAfter: Math.min(60, Number(headers.get("Retry-After")) || 0), value };
 }
 

@@ -11,8 +11,8 @@ import { element } from "./elements.js";
 export function openDialog(look, title, ...children) {
   const dialog = element(
     "dialog",
-    { class: `dialog ${look}`, "aria-labelledby": "dialog-title", onclose: () => dialog.remove() },
-    element("header", {}, element("h2", { id: "dialog-title" }, ...title)),
+    { class: `dialog ${look}`, "aria-labelledby": `title-${look}`, onclose: () => dialog.remove() },
+    element("header", {}, element("h2", { id: `title-${look}` }, ...title)),
     ...children,
   );
   document.body.append(dialog);

@@ -1,7 +1,7 @@
 // Drawing at most once a frame, however often something changes.
 
 /**
- * @param {() => void} draw
+ * @param {() => unknown} draw
  * @returns {() => void} ask for it
  */
 export function oncePerFrame(draw) {

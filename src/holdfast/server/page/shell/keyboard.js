@@ -73,7 +73,7 @@ function openList(commands) {
     "keys",
     ["Keys"],
     element("table", {}, element("tbody", {}, ...rows)),
-    element("label", { class: "check" }, letters, "Letters are keys"),
+    element("label", { class: "check" }, letters, "Use letter keys"),
   );
   dialog.querySelector("header")?.append(iconButton("close", "Close", () => dialog.close()));
 }
