@@ -50,10 +50,10 @@ test("the schema of an answer is its own, or the options, or anything", () => {
   assert.ok(!isAboutCrash(ask("a", { about: "gate" }).question));
 });
 
-test("a question says until when it wants an answer, or how long it waits", () => {
+test("a question says how long it waits, and until when it wants an answer", () => {
   assert.equal(whenWords(ask("a").question, 190), "asked 3 min ago");
-  assert.match(whenWords(ask("a", { until: 500 }).question, 190), /^until \d\d:/);
-  assert.equal(whenWords(ask("a", { until: 100 }).question, 190), "time is up");
+  assert.match(whenWords(ask("a", { until: 500 }).question, 190), /^asked 3 min ago\nuntil \d\d:/);
+  assert.equal(whenWords(ask("a", { until: 100 }).question, 190), "asked 3 min ago\ntime is up");
 });
 
 test("an answer given elsewhere names who gave it", () => {

@@ -221,6 +221,8 @@ test("an event of the log reads as words", () => {
   const event = { seq: 1, at: 1, kind: "NodeFailed", by: "ada", body: { failure: { type: "E", message: "no" } } };
   assert.equal(eventWords(event, 1), "by ada · E: no");
   assert.equal(eventWords({ seq: 1, at: 1, kind: "NodeStreamed", body: { chunks: ["a"] } }, 1), "1 chunk");
+  assert.equal(eventWords({ seq: 1, at: 1, kind: "ItemStarted", body: { item: 0 } }, 1), "item 0");
+  assert.equal(eventWords({ seq: 1, at: 1, kind: "CostIncurred", body: { usd: 0.02, tokens: 7 } }, 1), "$0.020 · 7 tokens");
 });
 
 test("the head of a run has its reason letter by letter, and a row alone is enough for it", () => {

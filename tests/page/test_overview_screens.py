@@ -39,6 +39,11 @@ def test_workers_shows_who_is_alive_and_what_waits(tab, served):
     assert process.get_by_text("order").is_visible()
     waiting = page.get_by_role("table", name="Queues").get_by_role("row", name="slow")
     assert waiting.locator("td").nth(1).inner_text() == "1"
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.get_by_role("columnheader", name="Runs held").is_visible()
+    held = page.get_by_role("table", name="Workers").locator("td.w-held").first
+    assert held.inner_text() == "0"
+    assert held.evaluate("cell => cell.getBoundingClientRect().right") <= 360
 
 
 def test_an_admin_sets_the_limit_of_a_queue(tab, served):

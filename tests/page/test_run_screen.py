@@ -81,6 +81,22 @@ def build_flows() -> tuple[hf.Flow, hf.Flow, hf.Flow]:
     return ledger.compile(), odd.compile(), large.compile()
 
 
+def build_misrouted() -> hf.Flow:
+    """A flow whose router fails after its node has completed."""
+    graph = hf.Graph("misrouted")
+
+    @graph.node
+    def decide(state):
+        return {"score": 3}
+
+    def choose(state):
+        return state["score"].name
+
+    graph.edge(hf.START, decide)
+    graph.branch(decide, choose, [hf.END])
+    return graph.compile()
+
+
 @pytest.fixture(scope="module")
 def served(serve, tmp_path_factory):
     """A server that executes nothing, over runs of every kind that a test looks at."""
@@ -99,6 +115,8 @@ def served(serve, tmp_path_factory):
     hf.run(large, {}, run_id="large", store=store)
     with suppress(hf.RunFailed):
         hf.run(odd, {}, run_id="odd", store=store, labels={"customer": MARKUP})
+    with suppress(hf.RunFailed):
+        hf.run(build_misrouted(), {}, run_id="misrouted", store=store)
     hf.run(ledger, Ledger(), run_id="damaged", store=store)
     with closing(sqlite3.connect(store)) as rows, rows:
         rows.execute(
@@ -195,6 +213,27 @@ def test_the_panel_opens_at_what_failed_with_exception_file_line_and_source(tab,
     )
     assert source.strip() == raised.locator("code").inner_text() == 'raise hf.Fatal(state["fails"])'
     assert page.locator(".visit-side").get_by_text("reserve completed").is_visible()
+
+
+def test_a_router_that_failed_is_shown_at_its_node_with_the_line_that_raised(tab, served):
+    page = show(tab, served, "misrouted")
+    page.locator(".error-frames").get_by_text("AttributeError").wait_for()
+    assert 'return state["score"].name' in page.locator(".frame-line.raised").inner_text()
+    assert page.locator(".panel-head .status-word").inner_text() == "failed"
+    assert "routing failed" in page.locator(".visit-rows.attempts li").inner_text()
+    assert "routing failed" in page.locator(".graph-node").first.text_content()
+    assert page.locator("rect.bar.fail").count() == 1
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.locator(".story").get_by_text("routing failed: AttributeError").wait_for()
+
+
+def test_the_first_checkpoint_is_compared_with_now_and_an_event_of_the_log_opens_at_its_node(tab, served):
+    page = show(tab, served, "booked@1?node=book&tab=change")
+    page.locator(".compare-with").get_by_text("now, @").wait_for()
+    assert page.get_by_text("the checkpoint before").count() == 0
+    go(page, "booked?view=log")
+    page.locator(".log li", has_text="node started").locator(".log-seq").click()
+    page.wait_for_url("**/#/runs/booked@2?node=book")
 
 
 def test_a_node_chosen_in_the_graph_is_chosen_everywhere_and_in_the_address(tab, served):

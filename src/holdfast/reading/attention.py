@@ -77,10 +77,10 @@ def parts(
             if name in busy
         ]
     if left and wanted:
-        flows = sorted({one.flow for one in left})
+        names = sorted({one.flow for one in left})
         found += [
             msgspec.structs.replace(query, offered=True, status=tuple(wanted), flow=flow)
-            for flow in (flows if len(flows) <= _FLOWS_FEW else [query.flow])
+            for flow in (names if len(names) <= _FLOWS_FEW else [query.flow])
         ]
     return found
 

@@ -139,7 +139,11 @@ function createEventRow(app, run) {
     element: element("li", {}, seq, more),
     update(event) {
       setText(seq, `@${event.seq}`);
-      setAttribute(seq, "href", formatFragment({ screen: "run", run: run(), at: event.seq, query: {} }));
+      setAttribute(
+        seq,
+        "href",
+        formatFragment({ screen: "run", run: run(), at: event.seq, query: event.node ? { node: [event.node] } : {} }),
+      );
       setText(time, timeOfDay(event.at));
       setAttribute(time, "title", fullInstant(event.at));
       setText(kind, kindWords(event.kind));

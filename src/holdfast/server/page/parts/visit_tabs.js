@@ -97,13 +97,13 @@ function createChanges(app) {
       const isOwn = (/** @type {any} */ one) =>
         one.node === visit.node && one.iteration === visit.iteration && one.execution === visit.execution;
       const seq = checkpoints.findLast((/** @type {any} */ one) => one.seq <= last && isOwn(one))?.seq ?? last;
-      const before = checkpoints.findLast((/** @type {any} */ one) => one.seq < seq)?.seq ?? seq;
-      const withNow = place.query.with?.[0] === "now";
+      const before = checkpoints.findLast((/** @type {any} */ one) => one.seq < seq)?.seq;
+      const withNow = !before || place.query.with?.[0] === "now"; // there is none before the first
       const base = withQuery(place, { node: visit.node, tab: "change", with: undefined });
       compare.update([
-        tabTo(base, `the checkpoint before, @${before}`, {}, !withNow),
+        ...(before ? [tabTo(base, `the checkpoint before, @${before}`, {}, !withNow)] : []),
         tabTo(base, `now, @${end}`, { with: "now" }, withNow),
-        tabTo(base, "any other…", { view: "state", from: String(before) }, false),
+        tabTo(base, "any other…", { view: "state", from: String(before ?? seq) }, false),
       ]);
       if (withNow) fetched.want(`runs/${place.run}/diff`, { from: seq }, end);
       else fetched.want(`runs/${place.run}/diff`, { from: before, to: seq });

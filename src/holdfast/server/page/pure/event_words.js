@@ -1,5 +1,6 @@
 // An event of a log in words: what happened, and the one fact of its body that a reader looks for.
 
+import { costWords } from "./visit_words.js";
 import { instant, plural } from "./words.js";
 
 /** @typedef {import("../shapes.js").RunEvent} RunEvent */
@@ -18,10 +19,12 @@ const TEXTS = ["step", "question", "key", "text", "answer", "name", "reason", "h
  * @param {number} now
  */
 export function eventWords({ body = {}, by }, now) {
-  const { failure, chunks, routes, retry_at } = /** @type {any} */ (body);
+  const { failure, chunks, routes, retry_at, item = null, usd = 0, tokens = 0 } = /** @type {any} */ (body);
   const texts = TEXTS.map((name) => typeof body[name] === "string" && (name === "reason" ? `“${body[name]}”` : body[name]));
   return [
     by && `by ${by}`,
+    item !== null && `item ${item}`,
+    costWords({ usd, tokens }),
     failure && `${failure.type}: ${failure.message}`,
     chunks?.length && plural(chunks.length, "chunk"),
     routes?.length && `then ${routes.join(", ")}`,

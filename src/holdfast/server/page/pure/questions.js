@@ -66,15 +66,12 @@ export const lookOfQuestion = (question) => (isAboutCrash(question) ? LOOKS.cras
  */
 export const schemaOf = ({ answer_schema, options }) => (options.length ? { enum: options } : (answer_schema ?? {}));
 
-/**
- * When the question wants an answer: "until 16:00:00", "asked 3 min ago".
- * @param {Question} question
- * @param {number} now
- */
-export function whenWords({ until, asked_at }, now) {
-  if (until) return until > now ? `until ${instant(until, now)}` : "time is up";
-  return `asked ${agoWords(now - asked_at)}`;
-}
+/** When it wants an answer: "until 16:00:00"; "" at any time. @param {Question} question @param {number} now */
+export const untilWords = ({ until }, now) => (until ? (until > now ? `until ${instant(until, now)}` : "time is up") : "");
+
+/** How long it waits, and in a second line until when. @param {Question} question @param {number} now */
+export const whenWords = (question, now) =>
+  [`asked ${agoWords(now - question.asked_at)}`, untilWords(question, now)].filter(Boolean).join("\n");
 
 /**
  * How a question was closed, as a sentence.

@@ -11,6 +11,7 @@ import {
   questionWords,
   receiveQuestions,
   reorder,
+  untilWords,
   whenWords,
 } from "../pure/questions.js";
 import { agoWords, markNames, plural } from "../pure/words.js";
@@ -294,7 +295,7 @@ function createOpened(app, first, { program, sent }) {
       const now = app.clock.now();
       const asked = `${run_id} · flow ${flow} · asked by ${question.node} ${agoWords(now - question.asked_at)}`;
       setSentence(about, markNames(asked, [run_id, question.node]));
-      setText(due, question.until ? ` · ${whenWords(question, now)}` : "");
+      setText(due, question.until ? ` · ${untilWords(question, now)}` : "");
       requests.update({ ...requested, now });
     },
     update(details, { marks, visit, requests: asked, row }) {
