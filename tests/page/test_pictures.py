@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from pictures import FOLDER, SCREENS, Studio, take, words_of
-from scenes import open_scene
+from page_scenes import open_scene
 
 ROOT = Path(__file__).parents[2]
 BYTES_MAX = 100_000
