@@ -53,7 +53,7 @@ def _fill_form(page: Any) -> None:
     page.get_by_label("Amount in cents").fill("8490")
     page.get_by_label("Note to the customer").fill("We are sorry that the lamp arrived broken.")
     page.get_by_role("button", name="Answer", exact=True).click()
-    page.get_by_text("At most 4200").wait_for()
+    page.get_by_text("At most 4200", exact=True).wait_for()
 
 
 SCREENS = {

@@ -131,9 +131,6 @@ function createMore(switchTheme, whose) {
   return menu.element;
 }
 
-/** What can be the beginning of a run id, or a label. */
-const FINDABLE = String.raw`\s*([A-Za-z0-9][A-Za-z0-9._\-]{0,127}|[^=\s]+=.*)\s*`;
-
 /** @param {(text: string) => void} find */
 function createSearch(find) {
   const field = element("input", {
@@ -141,7 +138,7 @@ function createSearch(find) {
     type: "search",
     "aria-label": "Find a run",
     placeholder: "Find a run",
-    pattern: FINDABLE,
+    pattern: "[A-Za-z0-9][\\w.\\-]*|[^= ]+=.*",
     title: "The beginning of a run id, or a label as name=value",
   });
   const form = element(
