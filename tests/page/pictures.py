@@ -1,6 +1,6 @@
 """The pictures of the documents, and what they show in words.
 
-`make pictures` opens each screen of a scene (`scenes.py`) in a browser and writes two files for it into `docs/pictures`: the
+`make pictures` opens each screen of a scene (`page_scenes.py`) in a browser and writes two files for it into `docs/pictures`: the
 picture, and the accessible tree of the page without times and process ids. `test_pictures.py` opens the screens again and
 compares the words, so that no picture shows a page of the past.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scenes import Scene, open_scene
+from page_scenes import Scene, open_scene
 
 FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
 DESK = {"viewport": {"width": 1280, "height": 800}}

@@ -125,7 +125,7 @@ def test_nodes_and_fields_with_the_names_of_what_every_object_has_are_shown_as_a
 
 
 def test_the_choice_for_a_node_called_proto_is_sent(tab, served):
-    page = show(tab, served, "#/runs/whole@5?do=fork")
+    page = show(tab, served, "#/runs/whole@1?do=fork")
     choice = page.get_by_role("group", name="What the fork does with __proto__")
     choice.get_by_label("Skip").check()
     page.locator(f"{DIALOG} h3", has_text="Skipped 1").wait_for()

@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from page_scenes import open_scene
 from pictures import FOLDER, SCREENS, Studio, take, words_of
-from scenes import open_scene
 
 ROOT = Path(__file__).parents[2]
 BYTES_MAX = 100_000

@@ -95,7 +95,7 @@ def test_a_fork_asks_about_a_node_that_is_not_idempotent_unless_another_choice_i
     assert choice.get_by_label("Ask").is_checked()
     assert "Asked about first 1" in rows(page)
     choice.get_by_label("Run again").check()
-    page.locator(f"{DIALOG} h3", has_text="Run again 1").wait_for()
+    page.locator(f"{DIALOG} h3", has_text="Run again 2").wait_for()
     choice.get_by_label("Skip").check()
     page.locator(f"{DIALOG} h3", has_text="Skipped 1").wait_for()
     assert act(page).is_enabled()

@@ -33,7 +33,7 @@ _KEPT_SPACE = re.compile(
 _IN_STATEMENT = re.compile(r"(?<=[;{,(\[?:=>&|])\n|\n(?=[})\].?:&|])")
 _NEEDLESS_LINE_END = re.compile(r"(?<![\w$])\n|\n(?![\w$])")
 _NEEDLESS_MARK = re.compile(
-    r"""("(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`)|,(?=[)}\]])|;(?=})|(?<![\w$)\]])\((\w+)\)(?==>)"""
+    r"""("(?:[^"\\\n]|\\.)*"|`(?:[^`\\]|\\.)*`)|,(?=[)}\]])|;(?=})|(?<![\w$)\]])\((\w+)\)(?==>)|[ ]([-+/%])[ ](?![-+/])"""
 )
 _DECLARED = re.compile(r"(?<![\w$.])(?:function\*?|const|let) (?:(\w+)|\[([^]=]*)])")
 _WORD = re.compile(r"[\w$]+")
@@ -135,7 +135,9 @@ def loosen(text: str) -> str:
 def squeeze_script(text: str) -> str:
     """Return a script without comments, indentation and needless spaces and marks."""
     lines = _KEPT_SPACE.sub(lambda found: found[1] or found[2], strip_comments(text))
-    marked = _NEEDLESS_MARK.sub(lambda found: found[1] or found[2] or "", _IN_STATEMENT.sub("", lines))
+    marked = _NEEDLESS_MARK.sub(
+        lambda found: found[found.lastindex] if found.lastindex else "", _IN_STATEMENT.sub("", lines)
+    )
     return _NEEDLESS_LINE_END.sub("", marked)
 
 

@@ -113,13 +113,13 @@ export function createCompareScreen(app) {
 }
 
 /**
- * The menu that chooses the second run: by its id, or a fork.
+ * The menu that chooses the second run by its id.
  * @param {App} app
  * @param {Place} place
  * @param {HTMLElement} panel
  * @param {() => void} close
  */
-async function fillChooser(app, place, panel, close) {
+function fillChooser(app, place, panel, close) {
   const placeWith = (/** @type {string} */ id) => withQuery(place, { b: id, node: undefined });
   const field = element("input", { class: "field", "aria-label": "Id of a run", placeholder: "Id of a run" });
   const submit = (/** @type {Event} */ event) => {
@@ -128,14 +128,7 @@ async function fillChooser(app, place, panel, close) {
     close();
     app.router.go(placeWith(field.value.trim()));
   };
-  const list = element("div", { class: "menu-list" });
-  panel.append(element("form", { class: "menu-form", onsubmit: submit }, field), list);
-  const answer = await app.api.get("runs", { limit: ["10"], parent: place.query.a ?? [] });
-  if (!answer.ok || !answer.value.runs.length) return;
-  const links = answer.value.runs.map((/** @type {Row} */ { id }) =>
-    element("a", { href: formatFragment(placeWith(id)), onclick: close }, id),
-  );
-  list.append(element("p", { class: "menu-note hint" }, "Forks of A"), ...links);
+  panel.append(element("form", { class: "menu-form", onsubmit: submit }, field));
 }
 
 /**
