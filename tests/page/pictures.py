@@ -29,6 +29,7 @@ CHANGING = [
     (re.compile(r"\b(?:\d{4}-\d\d-\d\d |\d{1,2} [A-Z][a-z]{2}, )?\d\d:\d\d(?::\d\d)?\b"), "TIME"),
     (re.compile(r"\b(?:\d+(?:\.\d+)? (?:ms|s|min|h|d)\b ?)+(?:ago\b)?|\bnow\b"), "SPAN "),
     (re.compile(r"\bprocess \d+ on [\w.-]+"), "process PID on HOST"),
+    (re.compile(r"\bpid \d+"), "pid PID"),
     (re.compile(r"\bvm\b|localhost:\d+|127\.0\.0\.1:\d+"), "HOST"),
 ]
 
