@@ -121,7 +121,7 @@ class Tab:
         self.allowed: tuple[str, ...] = ()
         """Parts of errors that a test expects, such as a connection that is refused while the server is stopped."""
         self.context.route(MODULES, self.send_module)
-        self.context.on("console", lambda said: self.note(said.text) if said.type == "error" else None)
+        self.context.on("console", self.hear)
         self.context.on("weberror", lambda fault: self.note(str(fault.error)))
 
     @staticmethod
@@ -129,6 +129,11 @@ class Tab:
         """Send a module of the page by itself, to a test of one part. A server sends all of them as one script."""
         name = MODULES.search(route.request.url)[1]
         route.fulfill(body=page_files.modules()[name], content_type=page_files.TYPES[".js"])
+
+    def hear(self, said: Any) -> None:
+        """Note an error in the console, with the address that it is about."""
+        if said.type == "error":
+            self.note(f"{said.text} {said.location['url']}")
 
     def note(self, text: str) -> None:
         if not any(part in text for part in self.allowed):
