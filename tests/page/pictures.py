@@ -30,6 +30,7 @@ CHANGING = [
     (re.compile(r"\b(?:\d+(?:\.\d+)? (?:ms|s|min|h|d)\b ?)+(?:ago\b)?|\bnow\b"), "SPAN "),
     (re.compile(r"\bprocess \d+ on [\w.-]+"), "process PID on HOST"),
     (re.compile(r"\bpid \d+"), "pid PID"),
+    (re.compile(r"\b[\d.,]+ [KMGT]?B free\b"), "SIZE free"),
     (re.compile(r"\bvm\b|localhost:\d+|127\.0\.0\.1:\d+"), "HOST"),
 ]
 
