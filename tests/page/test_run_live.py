@@ -91,6 +91,7 @@ def test_a_run_is_watched_to_its_end_while_its_worker_is_killed_and_another_take
     page.locator(".graph-node[data-tone=done]", has_text="charge").wait_for()
     bars = page.locator('.timeline-row [data-visit^="1.1."]')
     page.locator(".bar.live").wait_for(state="detached")
+    bars.nth(3).wait_for()
     assert bars.evaluate_all("all => all.map(one => one.getAttribute('class'))") == [
         "bar done",
         "bar ask",
