@@ -40,5 +40,6 @@ test("a parameter without a value is taken off", () => {
 
 test("a token is read only from a fragment that is nothing else", () => {
   assert.equal(tokenIn("#token=c126e184.WT7-_x"), "c126e184.WT7-_x");
+  assert.equal(tokenIn("#token=a b"), "a b", "also one that no server accepts, so that it leaves the address");
   for (const fragment of ["", "#/runs?token=x", "#token=", "#x&token=a"]) assert.equal(tokenIn(fragment), null);
 });

@@ -188,6 +188,28 @@ def test_what_is_sent_is_what_was_written(tmp_path):
     assert compared.returncode == 0, compared.stderr
 
 
+def test_a_variable_is_sent_short_unless_it_is_also_a_property_a_key_or_a_word_of_a_text():
+    source = """
+function createTable(rowHeight) {
+  const isOpen = rowHeight > 1;
+  const inKey = 1;
+  const { ofEvent } = rowHeight;
+  const inText = "inText";
+  const inTemplate = `inTemplate ${isOpen}`;
+  return [isOpen, { inKey, ofEvent }, rowHeight.isProperty];
+}
+const isProperty = createTable;
+const ofEvent = 2;
+"""
+    assert page_script.short_names(source) == {"isOpen": "$0", "createTable": "$1"}
+    assert page_script.rename("createTable(createTables)", {"createTable": "$0"}) == "$0(createTables)"
+
+
+def test_only_declarations_of_constants_become_those_of_variables():
+    source = 'const a = schema.const; const { b } = { const: "const x" };'
+    assert page_script.loosen(source) == 'let a = schema.const; let { b } = { const: "const x" };'
+
+
 @pytest.mark.skipif(
     shutil.which("node") is None or not PRETTIER.exists(),
     reason="NO PRETTIER: on Debian: apt install nodejs npm; npm install",

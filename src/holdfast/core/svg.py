@@ -223,7 +223,9 @@ def _box(box: Box, definition: Definition, statuses: Mapping[str, str], notes: M
         parts.append(f'<rect class="hf-once" x="{x:g}" y="{line - 12.5}" width="21" height="16" rx="4"/>')
         parts.append(f'<text class="hf-note" x="{x + 3.5:g}" y="{line}">{_ONCE}</text>')
     if second:
-        parts.append(f'<text class="hf-note" x="{left}" y="37">{escape(clean(second)[:_NOTE_CHARS])}</text>')
+        parts.append(
+            f'<text class="hf-note" x="{left}" y="37">{escape(_shortened(clean(second), _NOTE_CHARS))}</text>'
+        )
     return "".join([*parts, "</g>"])
 
 
@@ -261,7 +263,7 @@ def _stack(box: Box, definition: Definition, statuses: Mapping[str, str]) -> str
     for name in box.members:
         word = statuses.get(name, "not reached") if statuses else "nodes"
         counts[word] = counts.get(word, 0) + 1
-    told = " · ".join(f"{count} {word}" for word, count in counts.items())
+    told = escape(" · ".join(f"{count} {clean(word)}" for word, count in counts.items()))
     ahead = bool(statuses) and counts.keys() == {"not reached"}
     place = f'transform="translate({box.x} {box.y})"'
     start = f'<g class="hf-node{" hf-ahead" * ahead}" {place}><title>{escape(first)} … {escape(last)}: {told}</title>'
