@@ -7,8 +7,9 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
-# Tests start Python a thousand times. Where nothing may write bytecode, each of these would compile Holdfast again.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Tests start Python a thousand times. Where nothing may write bytecode, each of these would compile Holdfast again. Three test
+# workers keep two cores busy: many tests wait for a timer, a lease or another process.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # The first Python that really runs (a version manager's shim may exist and fail), is new enough and can make a .venv.
 PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3 python; do \
@@ -21,7 +22,7 @@ $(shell rm -f $(VENV)/.installed $(VENV)/.installed-dev $(VENV)/.installed-night
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check bench bench-full prove prove-night format clean
+.PHONY: help demo test test-all check check-page pictures bench bench-full prove prove-night format clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,7 +51,16 @@ check: $(VENV)/.installed-dev ## format, lint, types, architecture and core test
 	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo "Some files are not formatted. Run: make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory check-page; \
+	else echo "npm is missing: the scripts of the page are not checked"; fi
 	@$(PYTEST) -q --hypothesis-profile quick tests/test_architecture.py tests/test_repository.py tests/test_bench.py tests/core
+
+check-page: node_modules/.installed ## types of the web page, and tests of its pure modules (needs npm)
+	@npm run --silent check
+	@npm run --silent test
+
+pictures: $(VENV)/.installed-dev ## make the pictures of the web page in docs/pictures anew (needs chromium)
+	@$(BIN)/python tests/page/pictures.py
 
 bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 4 minutes
 	@$(BIN)/python -m bench $(ARGS)
@@ -69,7 +79,7 @@ format: $(VENV)/.installed-dev ## format the code and mend what ruff can mend
 	@$(BIN)/ruff check --fix .
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) $(VERSIONS:%=.venv-%) bench/peers/.venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis
+	rm -rf node_modules $(VENV) $(VERSIONS:%=.venv-%) bench/peers/.venv build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .schemathesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A venv that could not be finished is removed: its python would look like a good one to the next make.
@@ -90,6 +100,11 @@ $(VENV)/.installed-dev: pyproject.toml $(BIN)/python
 	@echo "Installing Holdfast and what its tests need into $(VENV) ..."
 	@$(PIP) --editable '.[dev]'
 	@touch $@ $(VENV)/.installed
+
+node_modules/.installed: package.json
+	@echo "Installing the type checker of the page into node_modules ..."
+	@npm install --silent --no-audit --no-fund
+	@touch $@
 
 $(VENV)/.installed-night: $(VENV)/.installed-dev
 	@echo "Installing what a night of proving needs into $(VENV) ..."

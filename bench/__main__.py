@@ -19,6 +19,7 @@ from bench import (
     fleet,
     listings,
     live,
+    page,
     parts,
     pictures,
     profiles,
@@ -51,6 +52,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "asking": asking.asking,
     "live": live.live,
     "server": server.server,
+    "page": page.page,
     "peers": beside_peers.peers,
 }
 

@@ -77,7 +77,7 @@ def measure(place: Place, count: int) -> list[Figure]:
         took["attention"] = _fastest_ms(lambda: reader.page(Query(limit=PAGE), attention=True))
         worst = max(took, key=lambda name: took[name])
         questions = _fastest_ms(lambda: list_questions(store, Query(limit=PAGE)))
-        board = _fastest_ms(lambda: attention.count(store, store.queues.board()))
+        board = _fastest_ms(lambda: attention.count(store, store.queues.board(), {}))
     finally:
         store.close()
     of = f"{count:,} runs, {place.kind}"

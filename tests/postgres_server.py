@@ -19,8 +19,8 @@ from pathlib import Path
 import psycopg
 
 RAM = Path("/dev/shm")
-RAM_BYTES_MIN = 4_000_000_000
-"""Room for two test workers with three servers each, and for the write-ahead log of 100,000 runs."""
+RAM_BYTES_MIN = 6_000_000_000
+"""Room for three test workers with three servers each, and for the write-ahead log of 100,000 runs."""
 HBA = "local all guarded scram-sha-256\nlocal all locked_out reject\nlocal all all trust\n"
 
 

@@ -56,6 +56,8 @@ _FILLED = {
 _FILLED_INSIDE = {"NUMBER": "1", "VALUE": "1", "[…]": "[]"}
 _INSIDE = re.compile(r"\bNUMBER\b|(?<!\")\bVALUE\b|\[…\]")
 _UNKNOWN = re.compile(r"\b(?:RUN|SEQ|NEW|QUESTION|NODE|NAME|ID)\b|…")
+_PATIENCE_S = 60.0
+"""How long another command may take: it must end, also on a busy machine."""
 _SECONDS = 2.0
 _tried: set[tuple[Any, ...]] = set()
 
@@ -230,7 +232,7 @@ class _Server:
             "words": words,
             "folder": str(folder),
             "environment": dict(os.environ),
-            "seconds": _SECONDS,
+            "seconds": _SECONDS if words[0] in _EXECUTES else _PATIENCE_S,
         }
         stdin.write(json.dumps(request) + "\n")
         stdin.flush()

@@ -225,6 +225,7 @@ RECIPES = (
     "a listener",
     "a view of runs",
     "a route of the server",
+    "a screen of the web page",
 )
 
 

@@ -59,6 +59,14 @@ def traces(root: Path) -> Iterator[str]:
                     yield f"{file.relative_to(root)}:{number}: {what}: {found[0]}"
 
 
+def test_every_file_that_make_test_starts_with_exists() -> None:
+    listed = re.search(r"^LONG = \((.*?)^\)", read("tests/conftest.py"), re.DOTALL | re.MULTILINE)
+    assert listed is not None
+    names = re.findall(r'"(.+?)"', listed[1])
+    there = {"/".join(file.parts[-2:]) for file in (ROOT / "tests").rglob("test_*.py")}
+    assert [name for name in names if name not in there] == []
+
+
 def test_ci_runs_the_command_that_a_person_runs() -> None:
     script = ROOT / ".ci" / "run"
     commands = [line for line in script.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]

@@ -17,7 +17,6 @@ from holdfast.cli import demo
 from holdfast.reading.views import EventView
 
 ROOT = Path(__file__).resolve().parents[2]
-TOKEN = "demo00000000.0123456789abcdef0123456789abcdef"
 
 
 def holdfast(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -113,18 +112,23 @@ def test_every_command_it_suggests_works(told: tuple[str, Path]) -> None:
 
 def test_the_last_command_opens_the_run(told: tuple[str, Path]) -> None:
     out, folder = told
-    serve = re.findall(r"\$ \S*holdfast(?:\.cli)? (serve [^#\n]+)", out)[-1]
-    path = re.search(r"open the run over HTTP, at (/\S+)", out)
-    assert path is not None
-    environment = {"PYTHONPATH": str(ROOT / "src"), "HOLDFAST_TOKEN": TOKEN, "PATH": os.environ["PATH"]}
-    words = [sys.executable, "-m", "holdfast.cli", *shlex.split(serve), "--port", "0"]
+    last = out.rstrip().rpartition("$ ")[2]
+    found = re.match(r"\S*(?:python\S* -m )?\S*holdfast(?:\.cli)? (serve .+?)\s*(?:#|$)", last)
+    assert found is not None, last
+    chosen = re.search(r"open the address that it prints in a browser, and choose (demo-\w+)", out)
+    assert chosen is not None
+    environment = {"PYTHONPATH": str(ROOT / "src"), "HOME": str(folder), "PATH": os.environ["PATH"]}
+    words = [sys.executable, "-m", "holdfast.cli", *shlex.split(found[1]), "--port", "0"]
     with subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            url = server.stdout.readline().strip().rstrip("/")
-            asked = urllib.request.Request(url + path[1], headers={"Authorization": f"Bearer {TOKEN}"})
+            url, _, token = server.stdout.readline().strip().partition("#token=")
+            with urllib.request.urlopen(url, timeout=60) as page:
+                assert page.headers.get_content_type() == "text/html"
+            asked = urllib.request.Request(f"{url}api/v1/runs", headers={"Authorization": f"Bearer {token}"})
             with urllib.request.urlopen(asked, timeout=60) as answer:
-                assert json.load(answer)["status"] == "completed"
+                listed = {run["id"]: run["status"] for run in json.load(answer)["runs"]}
+            assert listed[chosen[1]] == "completed"
         finally:
             server.terminate()
 

@@ -18,7 +18,8 @@ import holdfast as hf
 PROGRAM = Path(__file__).parent / "programs" / "impatient.py"
 PATIENCE_S = 60.0
 FORMS = ["wait_for", "timeout", "task"]
-every_flow = pytest.mark.parametrize("flow", ["flow", "flow_in_a_process"])
+FLOWS = ["flow", "flow_in_a_process"]
+every_flow = pytest.mark.parametrize("flow", FLOWS)
 
 
 class Place:
@@ -36,26 +37,29 @@ class Place:
         self.children.append(child)
         return child
 
-    def kinds(self) -> list[str]:
+    def kinds(self, run_id: str = "r") -> list[str]:
         try:
-            return [event.kind for event in hf.events("r", store=self.store)]
+            return [event.kind for event in hf.events(run_id, store=self.store)]
         except hf.HoldfastError:
             return []
 
     def until(self, holds: Callable[[], object]) -> None:
         latest = time.monotonic() + PATIENCE_S
         while not holds():
-            assert time.monotonic() < latest, self.kinds()
+            assert time.monotonic() < latest, [self.kinds(run.id) for run in hf.runs(store=self.store)]
             time.sleep(0.02)
+
+    def close(self) -> None:
+        for child in self.children:
+            child.kill()
+            child.communicate()
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Place]:
     found = Place(tmp_path)
     yield found
-    for child in found.children:
-        child.kill()
-        child.communicate()
+    found.close()
 
 
 def given(form: str, seconds: float, *, dies: bool) -> str:
@@ -80,18 +84,31 @@ def test_a_process_that_is_killed_after_a_wait_was_given_up_loses_no_signal(
     assert hf.get("r", store=place.store).state["second"] == 7
 
 
+@pytest.fixture(scope="module")
+def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """A worker and one run for each flow and form: all of them wait at the same time."""
+    found = Place(tmp_path_factory.mktemp("worked"))
+    for flow in FLOWS:
+        for form in FORMS:
+            named = ("--run-id", f"{flow}-{form}", "--input", given(form, 1.6, dies=False))
+            found.begin("start", f"{PROGRAM}:{flow}", *named)
+    for started in found.children:
+        assert started.wait(PATIENCE_S) == 0
+    found.begin("worker", str(PROGRAM), "--concurrency", str(len(FLOWS) * len(FORMS)))
+    yield found
+    found.close()
+
+
 @every_flow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_worker_does_not_unwind_a_wait_that_asyncio_ends_later_than_it_unwinds_others(
-    place: Place, form: str, flow: str
+    worked: Place, form: str, flow: str
 ) -> None:
     """A worker unwinds after one second. It would lose the timer, and the run would wait for ever."""
-    started = ("start", f"{PROGRAM}:{flow}", "--run-id", "r", "--input", given(form, 1.6, dies=False))
-    place.begin(*started).wait(PATIENCE_S)
-    place.begin("worker", f"{PROGRAM}:{flow}")
-    place.until(lambda: "WaitWithdrawn" in place.kinds())
-    assert "NodeWaiting" not in place.kinds()
-    place.until(lambda: "NodeWaiting" in place.kinds())
-    hf.signal("r", "x", 7, store=place.store)
-    place.until(lambda: "RunCompleted" in place.kinds())
-    assert hf.get("r", store=place.store).state["second"] == 7
+    run_id = f"{flow}-{form}"
+    worked.until(lambda: "NodeWaiting" in worked.kinds(run_id))
+    kinds = worked.kinds(run_id)
+    assert "WaitWithdrawn" in kinds[: kinds.index("NodeWaiting")]
+    hf.signal(run_id, "x", 7, store=worked.store)
+    worked.until(lambda: "RunCompleted" in worked.kinds(run_id))
+    assert hf.get(run_id, store=worked.store).state["second"] == 7

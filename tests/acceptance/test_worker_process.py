@@ -18,12 +18,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import holdfast as hf
-from holdfast.errors import StoreBusy
 from holdfast.reading import verification
-from holdfast.storage.leases import this_process
 from holdfast.storage.urls import open_store
 from postgres_server import drop_schema, schema_for, shared_url
 
@@ -169,19 +168,23 @@ def refuse_repeats(url: str, folder: Path) -> None:
 
 def pause(worker: Worker, url: str) -> None:
     """Have a process stand still outside of a write to SQLite: inside of one it keeps the file's only write lock, and nobody
-    can write until it wakes (docs/concepts.md says so).
+    can write until it wakes (docs/concepts.md says so). So the lock is held here until the process has stopped.
     """
-    store = open_store(url)
-    for _ in range(100):
-        worker.process.send_signal(signal.SIGSTOP)
-        try:
-            store.renew(this_process(1.0))
-            break
-        except StoreBusy:
-            worker.process.send_signal(signal.SIGCONT)
-    else:
-        pytest.fail("it never stood still outside of a write")
-    store.close()
+    if url.startswith("postgresql://"):
+        stop(worker)
+        return
+    connection = apsw.Connection(url)
+    connection.set_busy_timeout(PATIENCE_S * 1000)
+    connection.execute("begin immediate")
+    stop(worker)
+    connection.execute("rollback")
+    connection.close()
+
+
+def stop(worker: Worker) -> None:
+    worker.process.send_signal(signal.SIGSTOP)
+    _, status = os.waitpid(worker.process.pid, os.WUNTRACED)
+    assert os.WIFSTOPPED(status)
 
 
 def test_what_a_worker_holds_that_stands_still_is_taken_over_and_it_does_no_harm_when_it_wakes(

@@ -760,6 +760,8 @@ def test_a_flow_is_drawn_from_its_file_and_from_a_run(cli: Cli) -> None:
     cli("run", "work.py", "--input", given("fail"), "--run-id", "r1")
     assert "✗  second" in cli("graph", "r1").out
     assert cli("graph", "r1", "--mermaid").out.startswith("flowchart TD")
+    assert "<title>Flow work</title>" in cli("graph", "work.py", "--svg").out
+    assert "<title>Run r1 of flow work: failed</title>" in cli("graph", "r1", "--svg").out
 
 
 def test_a_flow_is_described_above_its_graph(cli: Cli, place: Path) -> None:

@@ -50,6 +50,9 @@ LONGER = FLOW.replace("first, last, END", "first, last, 'more', END").replace(
 )
 RENAMED = FLOW.replace("def first(", "def begin(").replace("START, first", "START, begin")
 RENAMED_AND_LONGER = LONGER.replace("def first(", "def begin(").replace("START, first", "START, begin")
+MIDDLE = FLOW.replace("first, last, END", "first, 'middle', last, END").replace(
+    "flow =", "graph.node(name='middle')(lambda s: {})\nflow ="
+)
 EARLIER = FLOW.replace("START, first", "START, 'early', first").replace(
     "flow =", "graph.node(name='early')(lambda s: {})\nflow ="
 )
@@ -232,6 +235,20 @@ def test_a_failed_run_that_cannot_go_on_with_its_changed_flow_is_told_so(cli: Cl
         in told
     )
     assert "(with the code that the run was created with)" in told
+
+
+def test_a_run_that_completed_a_node_of_the_old_flow_is_forked_by_the_command_that_doctor_gives(
+    cli: Cli, place: Path
+) -> None:
+    (place / "work.py").write_text(MIDDLE, "utf-8")
+    cli("run", "work.py", "--run-id", "r", "--input", '{"late": true}')
+    (place / "work.py").write_text(FLOW.replace('raise ValueError("no luck")', "pass"), "utf-8")
+    told = cli("doctor", "work.py", "--json").json["findings"][0]
+    words = shlex.split(told["remedies"][0]["command"])[1:]
+    assert words == ["fork", "r@1"]
+    assert cli("resume", "r", "work.py", "--on-change", "compatible").code == Exit.REFUSED
+    assert cli(*words, "--run-id", "s").code == 0
+    assert cli("resume", "s", "work.py", "--on-change", "compatible").code == 0
 
 
 def test_doctor_says_how_long_something_may_wait(cli: Cli) -> None:

@@ -33,7 +33,7 @@ graph = Graph("order", Order)
 async def charge(state):
     return {"charged": state.charged + 1}
 
-@graph.node
+@graph.node(retry=hf.Retry(backoff=0.0))
 async def ship(state):
     if not os.path.exists("repaired"):
         raise ConnectionError("the warehouse is down") if state.number else hf.Fatal("no such order")

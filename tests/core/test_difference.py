@@ -226,6 +226,20 @@ def test_a_node_that_went_takes_its_arrows_along():
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("a node", ["node polish is new"]),
+        ("a target", ["branch check to END is new"]),
+        ("another order of targets", ["order of branch targets from check has changed"]),
+        ("schedule", ["its schedule has changed"]),
+        ("timeout", []),
+    ],
+)
+def test_a_change_of_shape_is_told_in_a_few_words(what, words):
+    assert list(difference(REVIEW, ALL[what]).words()) == words
+
+
 def test_a_renamed_node_is_the_same_node():
     found = difference(REVIEW, renamed("check", "review"), rename={"check": "review"})
     assert found.lines() == ['~ node "check" is now "review"']

@@ -29,6 +29,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -69,8 +70,7 @@ class State:
         self._left: list[tuple[int, str]] | None = None
 
     def contents(self) -> Contents:
-        what: Contents = pickle.loads(zlib.decompress(self._packed))
-        return what
+        return _unpack(self._packed)
 
     def left(self, harness: Harness, seed: int) -> list[tuple[int, str]]:
         """Return the points and modes that are left to try, shuffled by the seed; the last one is the next to try."""
@@ -79,6 +79,13 @@ class State:
             self._left = [(point, mode) for point in range(1, points + 1) for mode in shim.MODES]
             random.Random(f"{seed} {self.digest}").shuffle(self._left)
         return self._left
+
+
+@lru_cache(maxsize=2 * AT_ONCE)
+def _unpack(packed: bytes) -> Contents:
+    """Return the contents of a disk. Most cases of recovery begin with the same disk as the case before."""
+    what: Contents = pickle.loads(zlib.decompress(packed))
+    return what
 
 
 @dataclass

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import itertools
-import json
 import logging
 import random
 import tempfile
@@ -250,7 +249,7 @@ class Teller:
         self._tell(defect=said)
 
     def _tell(self, **words: Any) -> None:
-        self._say(json.dumps(words))
+        self._say(msgspec.json.encode(words).decode())
 
 
 class ToldStore:

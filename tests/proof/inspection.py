@@ -13,7 +13,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -21,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 from hands import ARCHIVES, COPY, DAY_S, FORKS, RUNS, STORE, Fact, values_of
-from processes import contents, digest
+from processes import Known, contents, digest
 
 import holdfast.errors
 from holdfast.documents import scribe
@@ -60,7 +60,7 @@ class Account:
     defects: list[str] = field(default_factory=list)
 
     def hear(self, line: str) -> None:
-        words = json.loads(line)
+        words = msgspec.json.decode(line)
         if "verb" in words:
             self.verbs.append(Verb(words["name"], words["facts"], words["also"]))
         elif "done" in words:
@@ -165,13 +165,13 @@ def _of_files(disk: Path, verbs: list[Verb]) -> list[str]:
     ]
 
 
-_sound: set[tuple[bytes, str]] = set()
+sound = Known()
 """The contents of stores that were found sound. Many disks have the same content for SQLite; it is checked once."""
 
 
 def _of_store(store: SqliteStore) -> list[str]:
     held = _held(store)
-    if held in _sound:
+    if held is not None and held in sound:
         return []
     problems = [f"check: {line}" for line in store.check()]
     # A log that is being put back from an archive is incomplete, and its run row says so; it must be complete in the end.
@@ -179,17 +179,18 @@ def _of_store(store: SqliteStore) -> list[str]:
         verdict = verification.verify(store, run.run_id)
         problems += [f"verify {run.run_id}: {line}" for line in verdict.problems]
     if held is not None and not problems:
-        _sound.add(held)
+        sound.add(held)
     return problems
 
 
-def _held(store: SqliteStore) -> tuple[bytes, str] | None:
-    """Return every page that SQLite reads, and every blob; None if SQLite cannot read them all."""
+def _held(store: SqliteStore) -> str | None:
+    """Return a digest of every page that SQLite reads, and of every blob; None if SQLite cannot read them all."""
     try:
         pages = store._database._readers.idle[0].serialize("main")
     except apsw.Error:
         return None
-    return hashlib.sha256(pages).digest(), digest(contents(Path(f"{store.path}.blobs")))
+    blobs = digest(contents(Path(f"{store.path}.blobs")))
+    return hashlib.sha256(hashlib.sha256(pages).digest() + blobs.encode()).hexdigest()
 
 
 _copies: dict[bytes, list[str]] = {}

@@ -10,7 +10,6 @@ The amount of work is limited by processor time (`Pair.cpu_s`), not by wall time
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import shutil
 import subprocess
@@ -21,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import shim
 
 from holdfast.storage.files.disk import ALLOW_NETWORK
@@ -34,20 +34,42 @@ RAM_BYTES_MIN = 500_000_000
 LAST_DAY = 9
 
 
-class Zygote:
-    """A process that forks a child for each request."""
+class Known:
+    """A set of names. Processes can share it, so that what one of them has checked is not checked again by another."""
 
-    def __init__(self, preload: Path | None = None) -> None:
+    def __init__(self) -> None:
+        self._mine: set[str] = set()
+        self._folder: Path | None = None
+
+    def share(self, folder: Path) -> None:
+        """Share the set with all processes that name this folder: it has an empty file for each name."""
+        folder.mkdir(exist_ok=True)
+        self._folder = folder
+
+    def add(self, name: str) -> None:
+        self._mine.add(name)
+        if self._folder is not None:
+            os.close(os.open(f"{self._folder}/{name}", os.O_CREAT, 0o600))
+
+    def __contains__(self, name: str) -> bool:
+        if name not in self._mine and self._folder is not None and os.path.exists(f"{self._folder}/{name}"):
+            self._mine.add(name)
+        return name in self._mine
+
+
+class Zygote:
+    """A process that forks a child for each request. It shares what it has found to be right in the folder `known`."""
+
+    def __init__(self, known: Path, preload: Path | None = None) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         environment[ALLOW_NETWORK] = "1"  # so that the file system is not checked again for every store
         if preload is not None:
             environment["LD_PRELOAD"] = str(preload)
         self._process = subprocess.Popen(
-            [sys.executable, str(ZYGOTE)],
+            [sys.executable, str(ZYGOTE), str(known)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
             env=environment,
             cwd="/",  # so that no project settings are read
         )
@@ -57,12 +79,12 @@ class Zygote:
     def call(self, **request: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request, default=str) + "\n")
+        self._process.stdin.write(msgspec.json.encode(request, enc_hook=str) + b"\n")
         self._process.stdin.flush()
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"a zygote died during the request {request}")
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = msgspec.json.decode(line)
         self.cpu_s = answer.pop("cpu_s")
         return answer
 
@@ -77,8 +99,9 @@ class Pair:
         self.folder = folder
         self.disk = folder / "disk"
         folder.mkdir()
-        self.failing = Zygote(library)
-        self.looking = Zygote()
+        known = folder.parent / "known"
+        self.failing = Zygote(known, library)
+        self.looking = Zygote(known)
         self._randomness = [self._random(f"randomness-{number}", number) for number in range(3)]
         self._bases: dict[str, tuple[Contents, list[str]]] = {}
 

@@ -13,8 +13,9 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 SOURCE = Path(__file__).with_name("shim.c")
 
@@ -66,8 +67,17 @@ def build(folder: Path) -> Path:
 # --- in a process that has it preloaded ---------------------------------------------------------------
 
 
+@cache
+def library() -> Any:
+    """Return the symbols of this process, among them those of the shim. Each `CDLL` defines a class: one is enough."""
+    symbols = ctypes.CDLL(None)
+    if hasattr(symbols, "holdfast_shim_count"):
+        symbols.holdfast_shim_count.restype = ctypes.c_long
+    return symbols
+
+
 def is_loaded() -> bool:
-    return hasattr(ctypes.CDLL(None), "holdfast_shim_arm")
+    return hasattr(library(), "holdfast_shim_arm")
 
 
 def arm(
@@ -83,9 +93,8 @@ def arm(
     calls to. `randomness`: a file that SQLite reads instead of /dev/urandom. `played`: simulate a kill: the process continues,
     but its calls do not change the disk any more.
     """
-    library = ctypes.CDLL(None)
-    library.holdfast_shim_randomness(os.fsencode(randomness))
-    library.holdfast_shim_arm(
+    library().holdfast_shim_randomness(os.fsencode(randomness))
+    library().holdfast_shim_arm(
         os.fsencode(folder), ctypes.c_long(point), _NUMBERS[mode], ctypes.c_int(record), ctypes.c_int(played)
     )
 
@@ -97,19 +106,17 @@ def disarm() -> None:
 
 def count() -> int:
     """Return how many points were reached since `arm`."""
-    library = ctypes.CDLL(None)
-    library.holdfast_shim_count.restype = ctypes.c_long
-    return int(library.holdfast_shim_count())
+    return int(library().holdfast_shim_count())
 
 
 def is_dead() -> bool:
     """Return whether a simulated kill has happened in this process."""
-    return bool(ctypes.CDLL(None).holdfast_shim_is_dead())
+    return bool(library().holdfast_shim_is_dead())
 
 
 def mark(text: str) -> None:
     """Write a text into the record, between the calls before and after it."""
-    ctypes.CDLL(None).holdfast_shim_mark(text.encode())
+    library().holdfast_shim_mark(text.encode())
 
 
 # --- afterwards ---------------------------------------------------------------------------------------

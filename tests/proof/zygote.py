@@ -13,7 +13,6 @@ it, it inspects the disk. The sender decides which of both a request needs.
 from __future__ import annotations
 
 import gc
-import json
 import logging
 import os
 import resource
@@ -27,17 +26,22 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import msgspec
 import shim
 from hands import Hands, Operation, Teller, remember, shrink
-from inspection import Account, inspect, inspect_end
+from inspection import Account, inspect, inspect_end, sound
 from operations import OPERATIONS, finish
-from processes import contents, digest
+from processes import Known, contents, digest
 
 from holdfast.documents import files
 from holdfast.errors import HoldfastError
 from holdfast.storage.files import disk as disks
 
 KILLED = -9
+TIDY_EVERY = 20
+"""After how many requests the garbage collector runs. Without it the tasks and stores of old requests stay in memory: every
+event loop goes through them when it closes, and every fork copies their pages.
+"""
 
 
 class Complaints(logging.Handler):
@@ -105,8 +109,8 @@ def carry_on(operation: Operation) -> Callable[[Hands], None]:
     return partial(finish, operation=operation)
 
 
-_well: set[tuple[bool, str]] = set()
-"""(with receipts, digest) of the disks whose runs were resumed to their end without a problem."""
+well = Known()
+"""The disks whose runs were resumed to their end without a problem, and how the operation wants that."""
 
 
 def examine(request: dict[str, Any]) -> list[str]:
@@ -118,11 +122,12 @@ def examine(request: dict[str, Any]) -> list[str]:
     if problems or not request.get("finish"):
         return problems
     operation = OPERATIONS[request["operation"]]
-    left = (operation.files, digest(contents(disk)))
-    if left not in _well:
+    repeated = request["operation"] if operation.again else ""
+    left = f"{digest(contents(disk))} {operation.files} {operation.asks} {repeated}"
+    if left not in well:
         problems = finish_and_look(request, operation, disk)
         if not problems:
-            _well.add(left)
+            well.add(left)
     return problems
 
 
@@ -165,14 +170,14 @@ def in_child(request: dict[str, Any]) -> dict[str, Any]:
 
         try:
             told = answer(request, say)
-            os.write(out, json.dumps({"answer": told}).encode() + b"\n")
+            os.write(out, msgspec.json.encode({"answer": told}) + b"\n")
         finally:
             os._exit(0)
     os.close(out)
     with os.fdopen(listen, "rb") as pipe:
         lines = pipe.read().decode().splitlines()
     _, status = os.waitpid(pid, 0)
-    told = json.loads(lines.pop())["answer"] if lines and lines[-1].startswith('{"answer"') else {}
+    told = msgspec.json.decode(lines.pop())["answer"] if lines and lines[-1].startswith('{"answer"') else {}
     return {**told, "status": os.waitstatus_to_exitcode(status), "said": lines}
 
 
@@ -193,12 +198,16 @@ def warm_up() -> None:
     gc.disable()
 
 
-def main() -> None:
+def main(known: Path) -> None:
     warm_up()
-    for line in sys.stdin:
-        request = json.loads(line)
+    for checked in (sound, well):
+        checked.share(known)
+    for number, line in enumerate(sys.stdin):
+        request = msgspec.json.decode(line)
         told = (in_child if request.get("fork") else here)(request)
-        print(json.dumps({**told, "cpu_s": cpu_s()}), flush=True)
+        print(msgspec.json.encode({**told, "cpu_s": cpu_s()}).decode(), flush=True)
+        if number % TIDY_EVERY == 0:
+            gc.collect()
 
 
 def cpu_s() -> float:
@@ -209,4 +218,4 @@ def cpu_s() -> float:
 
 if __name__ == "__main__":
     shrink()
-    main()
+    main(Path(sys.argv[1]))

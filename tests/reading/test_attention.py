@@ -54,7 +54,7 @@ def listed(store: Store, **conditions: Any) -> list[str]:
 
 
 def counted(store: Store) -> int:
-    return attention.count(store, store.queues.board())
+    return attention.count(store, store.queues.board(), {})
 
 
 def examined(store: Store) -> set[str | None]:
@@ -111,6 +111,25 @@ def test_a_run_that_no_live_worker_takes_needs_attention_at_once(store: Store, c
     History("r", FLOW, starts_at=clock.at).created().write(store)
     store.renew(msgspec.structs.replace(WORKER, flows=("another",)))
     assert (listed(store), counted(store), examined(store)) == (["r"], 1, {"r"})
+
+
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_a_run_that_crashed_before_its_flow_changed_needs_attention_although_a_worker_takes_its_flow(
+    store: Store, is_busy: bool
+) -> None:
+    changed = outline("START a b END")
+    History("old", FLOW).created().started("a").write(store)
+    History("new", changed).created().started("a").write(store)
+    History("busy", changed).created().started("a").write(store)
+    store.renew(WORKER)
+    if is_busy:
+        store.claim("busy", WORKER)
+    flows = {changed.name: changed}
+    page = Reader(store, flows).page(Query(), attention=True)
+    assert [(one.row.run_id, one.found.kind) for one in page.runs] == [("old", "flow changed")]
+    assert attention.count(store, store.queues.board(), flows) == 1
+    found = doctor.examine(store, flows, store.now(), check=False)
+    assert [one.run_id for one in found if one.run_id] == ["old"]
 
 
 def test_a_run_that_asks_and_crashed_counts_once(store: Store) -> None:

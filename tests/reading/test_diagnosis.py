@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shlex
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,14 @@ import pytest
 
 import holdfast as hf
 from command_line import Cli, caller, furnish
+from holdfast.reading import text
 from holdfast.reading.diagnosis import case_of, diagnose, later_case
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Store
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.builders import History, outline
+from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import doctor
 from holdfast.upkeep.recovery import Recovery
 
@@ -94,6 +97,33 @@ def test_recovery_and_doctor_name_a_crash_alike(store: Store) -> None:
     assert of_run.remedies[1].words == "resuming runs the node again, as attempt 2"
 
 
+@pytest.mark.parametrize("waits", ["for a retry", "for a time"])
+def test_a_run_that_was_released_until_a_later_time_has_not_crashed(waits: str) -> None:
+    clock = ManualClock()
+    graph = hf.Graph("later")
+
+    @graph.node(retry=hf.Retry(attempts=2, backoff=900))
+    async def call(state: dict[str, Any], ctx: hf.Context) -> None:
+        if waits == "for a retry":
+            raise ConnectionError("busy")
+        await ctx.sleep(900)
+
+    flow = graph.chain(hf.START, call, hf.END).compile()
+    store = MemoryStore(clock=clock.now)
+
+    async def work() -> None:
+        async with hf.Engine(store, flows=flow, clock=clock, inline=True, park_after=0) as engine:
+            await engine.start(flow, {}, run_id="r")
+            await engine.work(until="idle")
+
+    asyncio.run(work())
+    assert store.run("r").holder is None
+    found = Reader(store).diagnose("r")
+    assert (found.kind, found.crashed) == ("waiting", False)
+    assert found.reason.startswith("call is retried at" if waits == "for a retry" else "call sleeps until")
+    store.close()
+
+
 def test_a_remedy_says_what_was_given_to_the_command(store: Store) -> None:
     flow = outline("START a END", nodes={"a": {"approve": "Go on?"}})
     History("r", flow, starts_at=store.now()).created().settled().write(store)
@@ -133,3 +163,11 @@ def test_a_later_case_reads_only_what_has_come_since(store: Store, monkeypatch: 
     found = diagnose(later, store.now())
     assert (found.answered, found.reason) == (True, "answered by me, and no worker has claimed the run")
     assert found == Reader(store).diagnose("r")
+
+
+def test_a_time_is_told_as_shortly_as_the_present_allows() -> None:
+    now = time.mktime((2026, 11, 17, 14, 5, 9, 0, 0, -1))
+    assert text.soon(now + 12, now) == "14:05:21"
+    assert text.soon(now + 86400, now) == "18 Nov, 14:05"
+    assert text.soon(now - 86400 * 15, now) == "2 Nov, 14:05"
+    assert text.soon(now + 86400 * 100, now) == "25 Feb 2027"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.core import events
 from holdfast.reading.node_visits import NodeVisit, VisitWanted, show_visit
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.builders import History, outline
@@ -68,6 +69,26 @@ def test_a_join_of_many_branches_is_explained_with_few_reads() -> None:
     assert found is not None
     assert len(found.causes) == 100
     assert reads < 10
+
+
+def test_a_visit_whose_router_failed_has_failed_with_the_frames_of_the_router() -> None:
+    def choose() -> None:
+        raise AttributeError("no attribute 'score'")
+
+    flow = outline("START a", "b END", branches={"a": "b END"})
+    history = History("r", flow).created()
+    try:
+        choose()
+    except AttributeError as fault:
+        history.misrouted("a", fault)
+    visit = shown(history, "a")
+    (attempt,) = visit.attempts
+    assert (visit.status, attempt.status, attempt.reason) == ("failed", "failed", "routing failed")
+    assert attempt.failure is not None
+    assert (attempt.failure.type, attempt.failure.frames[-1].function) == ("AttributeError", "choose")
+    history.record(events.NodeRouted(node="a", iteration=1, attempt=1, routes=["b"]))
+    (attempt,) = shown(history, "a").attempts
+    assert (shown(history, "a").status, attempt.status, attempt.failure) == ("completed", "completed", None)
 
 
 def test_items_that_failed_come_first_then_those_that_have_not_ended() -> None:

@@ -37,6 +37,22 @@ def test_many_items_share_marks_and_the_worst_of_each_share_shows() -> None:
     assert items.marks[-1] == "pending"
 
 
+def test_a_node_whose_router_failed_is_marked_as_failed() -> None:
+    flow = outline("START a", "b END", branches={"a": "b END"})
+    store = MemoryStore()
+    History("r", flow).created().misrouted("a", AttributeError("no score")).settled().write(store)
+    mark = states(store, flow=flow).nodes["a"]
+    assert (mark.status, mark.misrouted, mark.error) == ("failed", True, "AttributeError: no score")
+
+
+def test_a_fan_out_that_completed_still_counts_its_items() -> None:
+    store = MemoryStore()
+    hf.run(FAN, {"parts": [1, 2, 3]}, run_id="r", store=store)
+    items = states(store, flow=FAN).nodes["fan"].items
+    assert items is not None
+    assert (items.all, items.completed, items.marks) == (3, 3, ["completed"] * 3)
+
+
 def test_edges_of_branches_that_a_rewind_has_undone_were_not_taken() -> None:
     store = MemoryStore()
     written = History("r", LOOP).created().completed("a").settled().answered("b", "approve")

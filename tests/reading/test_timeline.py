@@ -139,6 +139,18 @@ def test_a_retry_waits_between_two_attempts() -> None:
     assert (wait.started_at, wait.ended_at) == (failed.ended_at, completed.started_at)
 
 
+def test_an_attempt_whose_router_failed_is_drawn_as_failed_until_the_route_is_decided() -> None:
+    flow = outline("START a", "b END", branches={"a": "b END"})
+    history = History("r", flow).created().misrouted("a", AttributeError("no score")).settled()
+    (attempt,) = drawn(history).attempts
+    assert (attempt.status, attempt.error) == ("failed", "routing failed: AttributeError: no score")
+    history.record(events.RunResumed(by="ada")).record(
+        events.NodeRouted(node="a", iteration=1, attempt=1, routes=["b"])
+    )
+    (attempt,) = drawn(history).attempts
+    assert (attempt.status, attempt.error) == ("completed", None)
+
+
 def test_a_cancelled_run_waits_for_nothing() -> None:
     history = History("r", FLOW).created().completed("a").failed("b", OSError("away"), retry_in=5.0)
     found = drawn(history.record(events.RunCancelled(by="ada")))

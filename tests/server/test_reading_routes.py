@@ -265,9 +265,10 @@ def test_events_are_paged_from_both_ends(newest, filters, limit):
     served(test)
 
 
-def test_an_unknown_kind_of_event_is_refused():
+def test_events_come_with_all_kinds_and_an_unknown_kind_is_refused():
     async def test(engine, caller):
         await run_order(engine, "ok")
+        assert "RunForked" in (await caller.get(f"{API}/runs/ok/events")).json["kinds"]
         reply = await caller.get(f"{API}/runs/ok/events?kind=NodeStartet")
         assert reply.status == 400
         assert "NodeStarted" in reply.json["detail"]
@@ -304,6 +305,10 @@ def test_a_large_value_is_a_digest_in_a_difference_and_whole_in_its_field_of_the
         assert whole == {"item": "x" * 5000, "fails": False}
         written = b'"%s"' % whole["item"].encode()
         assert told == {"bytes": len(written), "sha256": sha256(written).hexdigest()}
+        brief = (await caller.get(f"{API}/runs/ok/state?brief=true")).json["state"]
+        assert (brief["item"], brief["fails"]) == (told, {"value": False})
+        assert (await caller.get(f"{API}/runs/ok?brief=true")).json["state"] is None
+        assert (await caller.get(f"{API}/runs/ok")).json["state"]["item"] == whole["item"]
         wrong = await caller.get(f"{API}/runs/ok/state?field=itm")
         assert (wrong.status, wrong.json["detail"]) == (
             400,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import shlex
 import signal
 import stat
 import subprocess
@@ -48,10 +49,11 @@ class Server:
             name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))
         }
         paths = os.pathsep.join(path for path in sys.path if path)
+        self.environment = clean | {"PYTHONPATH": paths, "HOME": str(folder)} | environment
         self.process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.cli", "serve", *words],
             cwd=folder,
-            env=clean | {"PYTHONPATH": paths, "HOME": str(folder)} | environment,
+            env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -124,6 +126,16 @@ def test_a_suggested_command_names_the_file_and_the_run_base(serve, tmp_path):
     assert commands
     assert all("--run-base files" in command for command in commands)
     assert not any("other.py" in command for command in commands)
+
+
+def test_the_command_that_starts_a_run_works_in_every_folder(serve, tmp_path, tmp_path_factory):
+    server = serve("flow.py", "--no-work")
+    command = server.get("/api/v1/meta")[1]["run_command"]
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    subprocess.run(
+        [*shlex.split(command), "--run-id", "r1"], cwd=elsewhere, env=server.environment, check=True
+    )
+    assert server.get("/api/v1/runs/r1")[1]["status"] == "completed"
 
 
 def test_without_work_it_executes_nothing_and_ends_at_once(serve, tmp_path):

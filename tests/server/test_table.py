@@ -236,7 +236,6 @@ def test_other_methods_are_refused(ask, route):
 @pytest.mark.parametrize(
     "path",
     [
-        "/",
         "",
         "/api/runs/x-health",
         "/api/vars/ready",

@@ -40,6 +40,7 @@ CATALOGUE: tuple[Entry, ...] = (
         OPERATE, "queue", "worker", "List queues, or limit how many runs of a queue are executed at a time."
     ),
     Entry(LOOK, "runs", "listing", "List runs, and show which of them crashed."),
+    Entry(LOOK, "watch", "watch", "Watch runs, or one run, live in the terminal."),
     Entry(LOOK, "show", "listing", "Show one run: its graph, its timings and why it stopped."),
     Entry(LOOK, "graph", "listing", "Draw the graph of a flow or of a run."),
     Entry(LOOK, "events", "log", "Print the events of a run, oldest first."),

@@ -341,7 +341,7 @@ def _say_next(made: _Demo, log: list[EventView]) -> None:
     fork = line(
         "fork", f"{made.run_id}@{styled}", made.file, "--edit", '{"subject": "storms"}', store=made.store
     )
-    opens = f"open the run over HTTP, at /api/v1/runs/{made.run_id}"
+    opens = f"open the address that it prints in a browser, and choose {made.run_id}"
     has_server = find_spec("uvicorn") is not None
     say_commands([
         (line("show", made.run_id, store=made.store), "show the run, its graph and timings"),

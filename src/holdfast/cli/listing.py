@@ -26,15 +26,15 @@ from holdfast.cli.suggestions import (
 from holdfast.core import drawing
 from holdfast.core.definition import Definition
 from holdfast.core.run_state import BEGUN, STUCK
+from holdfast.core.svg import draw
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose, diagnosis_as_json
 from holdfast.reading.pages import ListedRun
 from holdfast.reading.reader import Reader
-from holdfast.reading.remedies import CommandLine
-from holdfast.reading.views import NodeView, RequestView, Run, held_by
+from holdfast.reading.views import NodeView, RequestView, Run, draw_run, held_by
 from holdfast.reading.visits import OpenVisit, open_visits, partial_of
-from holdfast.storage.contract import STATUSES, Query, RunRow
+from holdfast.storage.contract import Query, RunRow
 
 _REMEDIES_MAX = 3
 _REFUSALS_MAX = 3
@@ -42,36 +42,12 @@ _REFUSALS_MAX = 3
 
 @command(LOOK)
 def runs(
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--status",
-            metavar="STATUS",
-            help=f"List only runs with this status: {', '.join(STATUSES)}; repeatable.",
-        ),
-    ] = None,
-    flow: Annotated[
-        str | None, typer.Option("--flow", metavar="NAME", help="List only runs of this flow.")
-    ] = None,
-    label: Annotated[
-        list[str] | None,
-        typer.Option("--label", metavar="NAME=VALUE", help="List only runs with this label; repeatable."),
-    ] = None,
-    parent: Annotated[
-        str | None,
-        typer.Option(
-            "--parent", metavar="RUN", callback=options.check_run_id, help="List only forks of this run."
-        ),
-    ] = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", metavar="NAME", help="List only runs of this queue.")
-    ] = None,
-    attention: Annotated[
-        bool,
-        typer.Option(
-            "--attention", help="List only runs that ask a question, failed, or should continue and do not."
-        ),
-    ] = False,
+    status: options.OnlyStatus = None,
+    flow: options.OnlyFlow = None,
+    label: options.OnlyLabel = None,
+    parent: options.OnlyParent = None,
+    queue: options.OnlyQueue = None,
+    attention: options.Attention = False,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="How many runs to list at most, newest first.")
     ] = 50,
@@ -83,22 +59,15 @@ def runs(
 
     A run has crashed if it is under way but no live process executes it. The list ends with the commands that resume such runs.
     """
-    query = Query(
-        status=tuple(options.read_status(name) for name in status or []),
-        flow=flow,
-        labels=options.read_pairs(label or [], "--label"),
-        parent=parent,
-        queue=queue,
-        limit=limit,
-    )
+    query = options.read_query(status, flow, label, parent, queue, limit=limit)
 
-    def use(reader: Reader) -> tuple[list[_Listed], bool, float]:
-        found, more = _pages(reader, query, command_line(store=store), attention=attention)
+    def use(reader: Reader) -> tuple[list[RunInList], bool, float]:
+        found, more = reader.list_runs(query, command_line(store=store), attention=attention)
         return [_listed(reader, one) for one in found], more, reader.store.now()
 
     listed, more, now = stores.read(store, use)
     if as_json:
-        screen.say_json([_row_as_json(one) for one in listed])
+        screen.say_json([row_as_json(one) for one in listed])
     elif not listed:
         _say_none(store, filtered=attention or query != Query(limit=limit))
     else:
@@ -118,21 +87,7 @@ def _say_none(store: str | None, *, filtered: bool) -> None:
     )
 
 
-def _pages(
-    reader: Reader, query: Query, commands: CommandLine, *, attention: bool
-) -> tuple[list[ListedRun], bool]:
-    """Return as many runs as are wanted, from one page or more, and whether there are others."""
-    found: list[ListedRun] = []
-    cursor: str | None = None
-    while True:
-        part = msgspec.structs.replace(query, limit=query.limit - len(found))
-        page = reader.page(part, cursor, commands, attention=attention)
-        found, cursor = found + page.runs, page.next
-        if cursor is None or len(found) >= query.limit:
-            return found, cursor is not None
-
-
-class _Listed(NamedTuple):
+class RunInList(NamedTuple):
     """A run in the list, with its diagnosis, the keys of its open questions, and the verbs of the requests that wait."""
 
     row: RunRow
@@ -141,15 +96,15 @@ class _Listed(NamedTuple):
     requested: list[str]
 
 
-def _listed(reader: Reader, one: ListedRun) -> _Listed:
+def _listed(reader: Reader, one: ListedRun) -> RunInList:
     row, asks = one.row, [question.key for question in one.found.questions]
     with suppress(RunNotFound, StoreCorrupt, SchemaTooNew):  # deleted meanwhile, or damaged
         if len(asks) < one.asks:  # a row has only a few of them
             asks = [asked.question.key for asked in reader.questions(row.run_id)]
-    return _Listed(row, one.found, asks, list(one.requested))
+    return RunInList(row, one.found, asks, list(one.requested))
 
 
-def _cells(one: _Listed, now: float) -> list[Part]:
+def _cells(one: RunInList, now: float) -> list[Part]:
     row, found, _, requested = one
     about = [f"{verb} requested" for verb in dict.fromkeys(requested)]
     about += [found.reason] if found.kind == "unreadable" else []
@@ -173,7 +128,7 @@ def _cells(one: _Listed, now: float) -> list[Part]:
     ]
 
 
-def _say_stopped(listed: list[_Listed], now: float, store: str | None) -> None:
+def _say_stopped(listed: list[RunInList], now: float, store: str | None) -> None:
     """Print which of the listed runs continue only if a worker claims them or a user resumes them."""
     crashed = [one for one in listed if one.found.crashed]
     answered = [one for one in listed if one.found.answered]
@@ -205,7 +160,7 @@ def _say_stopped(listed: list[_Listed], now: float, store: str | None) -> None:
     _say_where_to_look(listed, store)
 
 
-def _say_where_to_look(listed: list[_Listed], store: str | None) -> None:
+def _say_where_to_look(listed: list[RunInList], store: str | None) -> None:
     if any(one.found.questions for one in listed):
         asked = line("questions", store=store)
         screen.say((f"\n`{asked}` lists the open questions, with the commands that answer them.", "dim"))
@@ -214,7 +169,8 @@ def _say_where_to_look(listed: list[_Listed], store: str | None) -> None:
         screen.say((f"\n`{show_it}` says why a run failed or waits, and what can be done about it.", "dim"))
 
 
-def _row_as_json(one: _Listed) -> dict[str, Any]:
+def row_as_json(one: RunInList) -> dict[str, Any]:
+    """Return the fields of a run in a list, for JSON."""
     row, found, asks, requested = one
     names = (
         "flow",
@@ -406,6 +362,9 @@ def graph(
     mermaid: Annotated[
         bool, typer.Option("--mermaid", help="Print the graph as a Mermaid flowchart instead of text.")
     ] = False,
+    svg: Annotated[
+        bool, typer.Option("--svg", help="Print the graph as an SVG document instead of text.")
+    ] = False,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
@@ -416,6 +375,7 @@ def graph(
     """
     statuses: dict[str, str] = {}
     of_file: dict[str, Any] = {}
+    run: Run[Any] | None = None
     if ".py" in target or os.path.exists(target):
         flow = flow_files.load_flow(target)
         definition = flow.definition
@@ -432,6 +392,8 @@ def graph(
         screen.say_json({"definition": definition, "statuses": statuses, **of_file})
     elif mermaid:
         print(drawing.mermaid(definition, statuses))
+    elif svg:
+        print(draw_run(run, definition) if run else draw(definition))
     else:
         width = screen.picture_width()
         if of_file.get("description"):

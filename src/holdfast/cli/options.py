@@ -99,6 +99,30 @@ Label = Annotated[
 ]
 
 
+OnlyStatus = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--status",
+        metavar="STATUS",
+        help=f"List only runs with this status: {', '.join(STATUSES)}; repeatable.",
+    ),
+]
+OnlyFlow = Annotated[str | None, typer.Option("--flow", metavar="NAME", help="List only runs of this flow.")]
+OnlyLabel = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="NAME=VALUE", help="List only runs with this label; repeatable."),
+]
+OnlyQueue = Annotated[
+    str | None, typer.Option("--queue", metavar="NAME", help="List only runs of this queue.")
+]
+Attention = Annotated[
+    bool,
+    typer.Option(
+        "--attention", help="List only runs that ask a question, failed, or should continue and do not."
+    ),
+]
+
+
 def check_run_id(given: str | None) -> str | None:
     """Check an argument that takes a run id, and refuse RUN@SEQ."""
     if given is not None and "@" in given:
@@ -123,6 +147,10 @@ def check_place(given: str | None) -> str | None:
     return given
 
 
+OnlyParent = Annotated[
+    str | None,
+    typer.Option("--parent", metavar="RUN", callback=check_run_id, help="List only forks of this run."),
+]
 RunId = Annotated[
     str,
     typer.Argument(metavar="RUN", callback=check_run_id, help="The id of a run; `holdfast runs` lists them."),
@@ -249,6 +277,26 @@ def read_status(name: str) -> RunStatus:
             return status
     raise SettingError(
         f"{name!r} is not a status of a run; the statuses are {', '.join(STATUSES)}{did_you_mean(name, STATUSES)}"
+    )
+
+
+def read_query(
+    status: Sequence[str] | None,
+    flow: str | None,
+    label: Sequence[str] | None,
+    parent: str | None,
+    queue: str | None,
+    *,
+    limit: int,
+) -> Query:
+    """Return which runs the options of a command that lists runs choose. Raises `SettingError`."""
+    return Query(
+        status=tuple(map(read_status, status or ())),
+        flow=flow,
+        labels=read_pairs(label or (), "--label"),
+        parent=parent,
+        queue=queue,
+        limit=limit,
     )
 
 

@@ -39,11 +39,14 @@ __all__ = [
     "ascii_only",
     "console",
     "count",
+    "cut",
+    "cut_middle",
     "duration",
     "json_text",
     "last_of_line",
     "mute",
     "one_line",
+    "padded",
     "picture_width",
     "prepare",
     "printable",
@@ -56,6 +59,7 @@ __all__ = [
     "time_of_day",
     "unread",
     "when",
+    "width_of",
 ]
 
 Part: TypeAlias = "str | tuple[str, str]"
@@ -125,7 +129,7 @@ def say_json(value: Any, *, indent: int | None = 2, err: bool = False) -> None:
 def say_table(columns: Sequence[str], rows: Sequence[Sequence[Part]], *, flexible: int | None = None) -> None:
     """Print a table. On a terminal, the `flexible` column is shortened if a line would be too wide."""
     cells = [[(name, "bold") for name in columns], *([_cell(part) for part in row] for row in rows)]
-    widths = [max(_columns(row[number][0]) for row in cells) for number in range(len(columns))]
+    widths = [max(width_of(row[number][0]) for row in cells) for number in range(len(columns))]
     shortens = flexible is not None and sys.stdout.isatty()
     if flexible is not None and shortens:
         rest = sum(widths) - widths[flexible] + 2 * (len(columns) - 1)
@@ -134,13 +138,48 @@ def say_table(columns: Sequence[str], rows: Sequence[Sequence[Part]], *, flexibl
         line: list[Part] = []
         for number, (words, style) in enumerate(row):
             shown = one_line(words, widths[number]) if shortens and number == flexible else words
-            line += [(shown, style), " " * (widths[number] - _columns(shown) + 2)]
+            line += [(shown, style), " " * (widths[number] - width_of(shown) + 2)]
         say(*line[:-1])
 
 
-def _columns(words: str) -> int:
+def width_of(words: str) -> int:
     """Return the width of a text on a terminal: a wide character takes two columns, a combining character none."""
+    if words.isascii():
+        return len(words)
     return sum(2 if east_asian_width(char) in "WF" else not combining(char) for char in words)
+
+
+def cut(words: str, width: int) -> str:
+    """Return the text in one line of at most `width` columns, without its end if it is longer."""
+    line = one_line(words)
+    return line if width_of(line) <= width else _first(line, width - 1) + "…"
+
+
+def cut_middle(words: str, width: int) -> str:
+    """Return the text in one line of at most `width` columns, without its middle if it is longer: similar names often differ at
+    their ends.
+    """
+    line = one_line(words)
+    if width_of(line) <= width:
+        return line
+    end = _first(line[::-1], (width - 1) // 2)[::-1]
+    return _first(line, width - 1 - width_of(end)) + "…" + end
+
+
+def _first(line: str, width: int) -> str:
+    """Return as many of the first characters as fit into `width` columns."""
+    taken = 0
+    for number, char in enumerate(line):
+        taken += width_of(char)
+        if taken > width:
+            return line[:number]
+    return line
+
+
+def padded(words: str, width: int, *, right: bool = False) -> str:
+    """Return the text with spaces after it, or before it with `right`, so that it takes `width` columns."""
+    spaces = " " * (width - width_of(words))
+    return spaces + words if right else words + spaces
 
 
 def _cell(part: Part) -> tuple[str, str]:

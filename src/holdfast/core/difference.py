@@ -110,6 +110,24 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
         """Return the difference as readable lines: `+` added, `-` removed, `~` changed."""
         return [*self._shape_lines(), *self._value_lines()]
 
+    def words(self) -> Iterator[str]:
+        """Describe how the shape has changed, in a few words each. Edges and order are described only if the nodes are the same:
+        otherwise they changed with the nodes.
+        """
+        for names, change in ((self.nodes_removed, "no longer in the flow"), (self.nodes_added, "new")):
+            if names:
+                yield f"node{'s'[: len(names) > 1]} {' and '.join(names)} {'is' if len(names) == 1 else 'are'} {change}"
+        if not self.nodes_removed and not self.nodes_added:
+            told = {"-": "is no longer in the flow", "+": "is new", "~": "has changed"}
+            yield from (
+                f"{line[2:].replace(' -> ', ' to ')} {told[line[0]]}"
+                for line in self._shape_lines()
+                if not line.startswith("~ node")  # a renamed node is the same node
+            )
+        structural = [f"{one.option} of node {one.node}" for one in self.options if _is_structural(one)]
+        settings = [f"its {one.what}" for one in self.settings if one.what in _STRUCTURAL_SETTINGS]
+        yield from (f"{what} has changed" for what in (*structural, *settings))
+
     def _shape_lines(self) -> Iterator[str]:
         yield from (f'~ node "{old}" is now "{new}"' for old, new in self.renamed)
         yield from (f'- node "{name}"' for name in self.nodes_removed)

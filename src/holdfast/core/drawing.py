@@ -55,7 +55,7 @@ _ENDS = {START: "○", END: "◎"}
 _ASCII = str.maketrans({
     "◌": "o", "▶": ">", "…": "~", "‖": "=", "✓": "v", "✗": "x", "⊘": "#", "»": "s", "·": ".", "●": "*", "○": "o", "◎": "@",
     "│": "|", "┆": ":", "─": "-", "┄": ".", "├": "+", "┬": "+", "┴": "+", "╮": "\\", "╯": "/",
-    "◇": "?", "↺": "^", "→": "->", _TIMES: "x", "µ": "u",
+    "◇": "?", "↺": "^", "→": "->", "◆": "?", "↯": "!", "—": "-", _TIMES: "x", "µ": "u",
 })  # fmt: skip
 
 _NODES_MAX = 60
@@ -131,7 +131,7 @@ def terminal(
             for name in (START, *definition.nodes)
         }
     drawn = _lines(definition, rows, statuses, notes, tails, width)
-    return "\n".join(_in_ascii(line) if ascii else line for line in drawn)
+    return "\n".join(in_ascii(line) if ascii else line for line in drawn)
 
 
 # --- the shape of a flow -----------------------------------------------------------------------------
@@ -336,5 +336,6 @@ def clean(text: str) -> str:
     return _CONTROL.sub("?", text)
 
 
-def _in_ascii(line: str) -> str:
+def in_ascii(line: str) -> str:
+    """Return a line of a drawing, or a mark, in ASCII."""
     return line.translate(_ASCII).encode("ascii", "replace").decode()

@@ -453,6 +453,12 @@ class Flow(Generic[S]):
     def __repr__(self) -> str:
         return f"<Flow {self.name!r}: {len(self.nodes)} nodes, {self.fingerprint[:12]}>"
 
+    def _repr_html_(self) -> str:
+        """The picture of the flow, which a notebook shows for it."""
+        from holdfast.core import svg  # few programs draw
+
+        return svg.draw(self.definition)
+
 
 def without_functions(definition: Definition) -> Flow[Any]:
     """Return a flow that stands for one whose functions are not known here: it can be decided about, but none of its nodes can be

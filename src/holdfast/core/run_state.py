@@ -358,6 +358,10 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
             return False
         return iteration < node.iteration or name not in self.open or not node.routed
 
+    def is_misrouted(self, name: NodeName) -> bool:
+        """Return whether a node has completed, but its router raised an exception and has not been called again."""
+        return name in self.failed and name in self.nodes and not self.nodes[name].routed
+
     def key_root(self, name: NodeName, iteration: int, item: int | None) -> str:
         """Return the run id from which the idempotency keys of a visit (or item) are derived. In a fork, it is the id of the run
         that the lineage begins with, so that a receiver recognises what the parent has sent; only a visit that a caller decided

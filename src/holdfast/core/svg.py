@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from html import escape
 
-from holdfast.core.definition import Definition
+from holdfast.core.definition import END, START, Definition
 from holdfast.core.drawing import clean
 from holdfast.core.layout import Box, EdgeLine, Geometry, lay_out
 from holdfast.core.layout import geometry as g
@@ -66,6 +66,9 @@ _SIGNS: dict[str, str] = {  # 16 by 16 pixels, around the middle
 _NOT_REACHED = '<circle class="hf-full" r="2"/>'
 _RADIUS = 8
 _NAME_CHARS, _CHAR_W = 15, 7.8
+_NOTE_CHARS = 21
+_ALONE_MAX = 8
+_NODES_TOLD = 60  # in the description for readers who do not see the picture
 _ONCE = "1\N{MULTIPLICATION SIGN}"
 
 
@@ -74,23 +77,28 @@ def draw(
     statuses: Mapping[str, str] = {},
     *,
     notes: Mapping[str, str] = {},
+    repeated: Collection[str] = frozenset(),
     open: Collection[str] = frozenset(),
+    title: str = "",
 ) -> str:
     """Return the flow as an SVG document. With `statuses`, every node has the sign of its status, and lines that the run did not
-    take are pale; `notes` (a time, a count) are written below the names. Stacks that are named in `open` show their members.
+    take are pale; loops were taken to the nodes in `repeated`. `notes` (a time, a count) are written below the names. Stacks that
+    are named in `open` show their members. The title (default: the name of the flow) and a list of the nodes are for readers who
+    do not see the picture.
     """
-    geometry = lay_out(definition, open=open)
+    geometry = lay_out(definition, open=open, alone=_busy(statuses))
     reached = {name for box in geometry.boxes for name in (box.name, *box.members) if name in statuses}
     size = f'width="{geometry.width}" height="{geometry.height}"'
     style = _STYLE % tuple(
         ";".join(f"--hf-{name}:{colour}" for name, colour in colours.items()) for colours in (_LIGHT, _DARK)
     )
     frame = f'{size} viewBox="0 0 {geometry.width} {geometry.height}"'
-    name = escape(clean(definition.name))
     return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" class="hf-flow" {frame} role="img" aria-label="{name}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" class="hf-flow" {frame} role="img">',
+        f"<title>{escape(clean(title or f'Flow {definition.name}'))}</title>",
+        f"<desc>{escape(clean(_described(geometry, statuses)))}</desc>",
         f"<style>{style}</style>",
-        *_lines(geometry, statuses, reached),
+        *_lines(geometry, statuses, reached, repeated),
         *(_diamond(box) for box in geometry.boxes if box.diamond),
         *(_badge(line) for line in geometry.lines if line.badge),
         *(_box(box, definition, statuses, notes) for box in geometry.boxes),
@@ -98,16 +106,33 @@ def draw(
     ])  # fmt: skip
 
 
+def _busy(statuses: Mapping[str, str]) -> list[str]:
+    """Return the nodes that are drawn beside their stack, because they are what a reader looks for: failures first."""
+    found = [name for name, status in statuses.items() if status not in VISIT_DONE and status != "pending"]
+    return sorted(found, key=lambda name: statuses[name] != "failed")[:_ALONE_MAX]
+
+
+def _described(geometry: Geometry, statuses: Mapping[str, str]) -> str:
+    """Return the nodes of the picture in words, in the order of reading."""
+    names = dict.fromkeys(name for box in geometry.boxes for name in (box.members or (box.name,)))
+    names = dict.fromkeys(name for name in names if name not in (START, END))
+    words = [f"{name} {statuses.get(name, 'not reached')}" if statuses else name for name in names]
+    more = [f"and {len(words) - _NODES_TOLD} more"] if len(words) > _NODES_TOLD else []
+    return f"{len(words)} nodes: {', '.join([*words[:_NODES_TOLD], *more])}."
+
+
 # --- lines -------------------------------------------------------------------------------------------
 
 
-def _lines(geometry: Geometry, statuses: Mapping[str, str], reached: set[str]) -> Iterator[str]:
+def _lines(
+    geometry: Geometry, statuses: Mapping[str, str], reached: set[str], repeated: Collection[str]
+) -> Iterator[str]:
     """Yield the lines; those that the run took come last, so that they cover the others where lines meet."""
     members = {box.name: box.members or (box.name,) for box in geometry.boxes}
-    passed = ({"START"} if statuses else set()) | {name for name in reached if statuses[name] in VISIT_DONE}
+    passed = ({START} if statuses else set()) | {name for name in reached if statuses[name] in VISIT_DONE}
     taken = [
         any(name in passed for name in members[line.source])
-        and (line.kind != "loop" and any(name in reached for name in members[line.target]))
+        and any(name in (repeated if line.kind == "loop" else reached) for name in members[line.target])
         for line in geometry.lines
     ]
     for wanted in (False, True):
@@ -195,10 +220,12 @@ def _box(box: Box, definition: Definition, statuses: Mapping[str, str], notes: M
         parts.append(_sign(status))
     if not options.idempotent:
         x = left + len(label) * _CHAR_W + 6
-        parts.append(f'<rect class="hf-once" x="{x:g}" y="{line - 12.5}" width="20" height="16" rx="4"/>')
+        parts.append(f'<rect class="hf-once" x="{x:g}" y="{line - 12.5}" width="21" height="16" rx="4"/>')
         parts.append(f'<text class="hf-note" x="{x + 3.5:g}" y="{line}">{_ONCE}</text>')
     if second:
-        parts.append(f'<text class="hf-note" x="{left}" y="37">{escape(clean(second))}</text>')
+        parts.append(
+            f'<text class="hf-note" x="{left}" y="37">{escape(_shortened(clean(second), _NOTE_CHARS))}</text>'
+        )
     return "".join([*parts, "</g>"])
 
 
@@ -236,7 +263,7 @@ def _stack(box: Box, definition: Definition, statuses: Mapping[str, str]) -> str
     for name in box.members:
         word = statuses.get(name, "not reached") if statuses else "nodes"
         counts[word] = counts.get(word, 0) + 1
-    told = " · ".join(f"{count} {word}" for word, count in counts.items())
+    told = escape(" · ".join(f"{count} {clean(word)}" for word, count in counts.items()))
     ahead = bool(statuses) and counts.keys() == {"not reached"}
     place = f'transform="translate({box.x} {box.y})"'
     start = f'<g class="hf-node{" hf-ahead" * ahead}" {place}><title>{escape(first)} … {escape(last)}: {told}</title>'

@@ -43,6 +43,8 @@ _REASONS: dict[str, ReasonKind] = {
 }
 REASON_KINDS = tuple(_REASONS)
 """The kinds of events that can be the reason why an attempt began."""
+MISROUTED = "routing failed"
+"""What is said about an attempt that completed, but whose router raised an exception."""
 
 
 class Frame(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,7 +109,7 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     failure: FailureView | None = None
     retry_at: float | None = None
     reason: str | None = None
-    """Why it was interrupted or skipped."""
+    """Why it was interrupted or skipped; `routing failed` if it completed, but its router raised the exception."""
     by: str | None = None
     """Who skipped it."""
     because: AttemptReason | None = None
@@ -147,6 +149,11 @@ def attempts_of(
             starts.setdefault(event.attempt, event.seq)
         elif event.kind in ends:
             found.setdefault(event.attempt, {"started_at": None}).update(_end(event, ends[event.kind]))
+        elif event.kind == "RoutingFailed" and event.attempt in found:
+            failure = failure_view(event.body["failure"])
+            found[event.attempt] |= {"status": "failed", "failure": failure, "reason": MISROUTED}
+        elif event.kind == "NodeRouted" and event.attempt in found:
+            found[event.attempt] |= {"status": "completed", "failure": None, "reason": None}
         elif event.kind == "StepCompleted":
             steps.setdefault(event.attempt, []).append(step_of(event).label)
     last = max(found, default=0)

@@ -5,18 +5,23 @@ expected to be claimed by a live worker has no problem, nor has a run that was p
 
 A listing must not look at every run to find them. `parts` returns the queries that together select every run that may need
 attention, and each of which walks an index. `needs_attention` then decides for each run. A run that a busy worker is expected to
-claim is not even selected, so a long queue costs nothing.
+claim is not even selected, so a long queue costs nothing; unless its flow has another shape here, with which no worker continues
+it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
+from holdfast.core.graph import Flow
 from holdfast.core.run_state import TAKEABLE
-from holdfast.reading.diagnosis import WAITS, Case, Diagnosis, Kind, diagnose, may_be_claimed
-from holdfast.storage.contract import Query, Store
+from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
+from holdfast.reading.changes import compare, may_have_changed
+from holdfast.reading.diagnosis import WAITS, Case, Diagnosis, Kind, case_of, diagnose, may_be_claimed
+from holdfast.storage.contract import Query, RunRow, Store
 from holdfast.storage.queues import Board, LiveHolder, OnOffer
 
 _WELL: frozenset[Kind] = frozenset({"executing", "waiting", "completed", "cancelled"})
@@ -41,40 +46,75 @@ def needs_attention(case: Case, found: Diagnosis, asks: int, now: float) -> bool
     return asks > 0 or (found.kind not in WAITS and is_problem(case, found, now))
 
 
-def parts(query: Query, offered: Iterable[OnOffer], holders: Iterable[LiveHolder]) -> list[Query]:
-    """Return the queries that together select every run that meets the conditions and may need attention."""
-    holders = tuple(holders)
+def parts(
+    query: Query,
+    offered: Iterable[OnOffer],
+    holders: Iterable[LiveHolder],
+    flows: Mapping[str, Flow[Any]] | None = None,
+) -> list[Query]:
+    """Return the queries that together select every run that meets the conditions and may need attention. `flows` are the known
+    flows: a run of another shape needs attention even if a worker is busy.
+    """
+    offered, holders = tuple(offered), tuple(holders)
     found = [msgspec.structs.replace(query, asks=True)]
     if not query.status or "failed" in query.status:
         found.append(msgspec.structs.replace(query, status=("failed",)))
-    left = [one for one in offered if not _has_busy_taker(one, holders) and query.flow in (None, one.flow)]
-    is_due = any(one.waiting for one in left)  # if none is, the many runs that wait are not passed
+    asked = [one for one in offered if query.flow in (None, one.flow)]
+    left = [one for one in asked if not _has_busy_taker(one, holders)]
+    is_due = any(one.waiting for one in asked)  # if none is, the many runs that wait are not passed
     wanted = [
         status
         for status in query.status or TAKEABLE
         if status in TAKEABLE and (is_due or status != "waiting")
     ]
+    busy = {one.flow for one in asked if one not in left}
+    if wanted:
+        found += [
+            msgspec.structs.replace(
+                query, offered=True, status=tuple(wanted), flow=name, without_fingerprint=flow.fingerprint
+            )
+            for name, flow in (flows or {}).items()
+            if name in busy
+        ]
     if left and wanted:
-        flows = sorted({one.flow for one in left})
+        names = sorted({one.flow for one in left})
         found += [
             msgspec.structs.replace(query, offered=True, status=tuple(wanted), flow=flow)
-            for flow in (flows if len(flows) <= _FLOWS_FEW else [query.flow])
+            for flow in (names if len(names) <= _FLOWS_FEW else [query.flow])
         ]
     return found
 
 
-def count(store: Store, board: Board) -> int:
-    """Return how many runs need attention. A run whose row does not tell whether it asks is counted only if it has a problem."""
+def count(store: Store, board: Board, flows: Mapping[str, Flow[Any]]) -> int:
+    """Return how many runs need attention. A run whose row does not tell whether it asks is counted only if it has a problem.
+    `flows` are the known flows, as for `parts`.
+    """
     found = board.counts.get("failed", 0) + board.asking
     offered = store.queues.offered()
     for one in offered:
         if not _takers(one, board.holders):
             found += one.runs - one.asking
-        elif not _has_busy_taker(one, board.holders):
-            rows = store.runs(Query(offered=True, flow=one.flow, queue=one.queue, limit=_COUNTED_MAX))
-            cases = [Case(row=row, holders=board.holders) for row in rows if not row.asks]
-            found += sum(is_problem(case, diagnose(case, board.at), board.at) for case in cases)
+            continue
+        flow = flows.get(one.flow)
+        query = Query(offered=True, flow=one.flow, queue=one.queue, limit=_COUNTED_MAX)
+        if _has_busy_taker(one, board.holders):
+            if flow is None:
+                continue
+            query = msgspec.structs.replace(query, without_fingerprint=flow.fingerprint)
+        found += sum(_has_problem(store, row, board, flow) for row in store.runs(query) if not row.asks)
     return found
+
+
+def _has_problem(store: Store, row: RunRow, board: Board, flow: Flow[Any] | None) -> bool:
+    case = Case(row=row, holders=board.holders)
+    if may_have_changed(row, flow):
+        try:
+            case = compare(store, case_of(store, row, holders=board.holders), flow)
+        except RunNotFound:  # deleted meanwhile
+            return False
+        except (StoreCorrupt, SchemaTooNew) as fault:
+            case = Case(row=row, fault=str(fault))
+    return is_problem(case, diagnose(case, board.at), board.at)
 
 
 def _takers(offered: OnOffer, holders: Iterable[LiveHolder]) -> list[LiveHolder]:

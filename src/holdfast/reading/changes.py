@@ -4,6 +4,7 @@ accepts the new one.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ from holdfast.core.definition import Definition
 from holdfast.core.difference import compatible, difference
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, RunState
+from holdfast.reading import history
 from holdfast.reading.diagnosis import Case
 from holdfast.storage.contract import RunRow, Store
 
@@ -41,9 +43,24 @@ def compare(store: Store, case: Case, flow: Flow[Any] | None) -> Case:
     found = difference(old, flow.definition)
     if found.only_options:
         return case
-    return msgspec.structs.replace(
-        case, changes=tuple(found.lines()), takes=_takes(old, flow.definition, state)
-    )
+    takes = _takes(old, flow.definition, state)
+    fork_from = _fork_place(store, row, flow.definition) if takes is None else None
+    return msgspec.structs.replace(case, changes=tuple(found.words()), takes=takes, fork_from=fork_from)
+
+
+def _fork_place(store: Store, row: RunRow, new: Definition) -> int | None:
+    """Return the last checkpoint from which a fork can continue with the changed flow; None if there is none. A run that has done
+    more fits fewer flows, so the place is found by halving.
+    """
+    places = [point.seq for point in history.checkpoints(store, row.run_id, row) if point.current]
+
+    def is_too_late(seq: int) -> bool:
+        state = history.load(store, row.run_id, seq, row=row)
+        stored = store.definition(state.fingerprint)
+        return stored is None or _takes(history.defined(stored, row.run_id), new, state) is None
+
+    first = bisect(places, False, key=is_too_late)
+    return places[first - 1] if first else None
 
 
 def _takes(old: Definition, new: Definition, state: RunState) -> tuple[str, ...] | None:

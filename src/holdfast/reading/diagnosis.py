@@ -96,6 +96,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """How the shape of the known flow differs from the flow that the run was created with."""
     takes: tuple[str, ...] | None = ()
     """The options with which `resume` accepts the changed flow; None if no options make it accept the flow."""
+    fork_from: int | None = None
+    """The last checkpoint from which a fork can continue with the changed flow, if the run itself cannot."""
     queue: Queue | None = None
     requests: tuple[Request, ...] = ()
     """The requests that wait for an engine, oldest first; not read while an engine executes the run."""
@@ -236,7 +238,7 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
         case = Case(row=row, fault=f"the row of the run has the unknown status {row.status!r}")
     seen = _look(case, now)
     kind, since = _kind(case, seen, now)
-    reason = _reason(case, seen, kind)
+    reason = _reason(case, seen, kind, now)
     if case.requests:
         reason += _unanswered(case, kind, now)
     if kind not in ("flow changed", "executing") and case.takes is None:
@@ -280,7 +282,10 @@ def _look(case: Case, now: float) -> _Seen:
         return _Seen(crashed=row.status == "running" and not row.held)
     answered = not row.held and known.is_answered
     timers = bool(known.retries) or known.is_timed
-    should_go = row.status == "running" or (row.status == "waiting" and timers)
+    was_held = (
+        row.holder is not None
+    )  # a run that was released waits in the store, and needs no process until it is due
+    should_go = row.status == "running" or (row.status == "waiting" and timers and was_held)
     names = known.running or ()
     others = known.running_count - len(names[:FEW])
     return _Seen(
@@ -370,7 +375,7 @@ def _without_worker(case: Case, kind: Kind) -> Kind:
 # --- the reason --------------------------------------------------------------------------------------
 
 
-def _reason(case: Case, seen: _Seen, kind: Kind) -> str:
+def _reason(case: Case, seen: _Seen, kind: Kind, now: float) -> str:
     row = case.row
     if case.fault:
         return f"its log cannot be read: {case.fault}"
@@ -391,6 +396,8 @@ def _reason(case: Case, seen: _Seen, kind: Kind) -> str:
         return f"{_came(seen.known.said)}{refuses}{_unclaimed(case, kind)}{expects}"
     if kind in ("question", "signal"):
         return "; ".join(seen.expects)
+    if kind == "waiting" and row.status == "pending" and row.due_at is not None:
+        return f"it begins at {text.soon(row.due_at, now)}"
     return _reason_of_status(case, seen, kind, expects)
 
 
@@ -400,8 +407,6 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
     why = f": {said.reason}" if said is not None and said.reason else ""
     match case.row.status:
         case "pending":
-            if kind == "waiting" and case.row.due_at is not None:
-                return f"it begins at {text.when(case.row.due_at)}"
             return f"recorded, but not started{_unclaimed(case, kind)}"
         case "running":
             return "the run is under way"
@@ -441,12 +446,12 @@ def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
 
 
 def _unanswered(case: Case, kind: Kind, now: float) -> str:
-    """Say which request waits for an engine, for how long, and whether a live worker takes it."""
+    """Say which request waits for an engine, since when, and whether a live worker takes it."""
     oldest = case.requests[0]
     by = f" by {oldest.by}" if oldest.by else ""
     more = f" (and {text.count(len(case.requests) - 1, 'more request')})" if len(case.requests) > 1 else ""
     who = "" if kind in ON_OFFER else _unclaimed(case, kind)
-    return f"; the request {oldest.verb!r}{by} has waited for {text.duration(max(0.0, now - oldest.at))}{more}{who}"
+    return f"; the request {oldest.verb!r}{by} has waited since {text.soon(oldest.at, now)}{more}{who}"
 
 
 def _came(said: Said | None) -> str:
@@ -487,24 +492,25 @@ def _expects(known: Situation, now: float) -> Iterator[str]:
                 yield f"{whose} waits for the signal {wait.signal!r}{_until(wait.until, now)}"
             case "timer":
                 if wait.until is not None:
-                    yield f"{whose} sleeps until {text.when(wait.until)}"
+                    yield f"{whose} sleeps until {text.soon(wait.until, now)}"
             case unknown:
                 assert_never(unknown)
     if known.waits_count > FEW:
         yield text.count(known.waits_count - FEW, "more wait")
-    yield from (f"{name} is retried at {text.when(at)}" for name, at in islice(known.retries.items(), FEW))
+    for name, at in islice(known.retries.items(), FEW):
+        yield f"{name} is retried at {text.soon(at, now)}"
     if known.retries_count > FEW:
         yield f"{known.retries_count - FEW} more are retried"
 
 
 def asks(question: Question) -> str:
-    """Return a question and the node that asks it, in one line. The text of a question that Holdfast asks names the node."""
+    """Return a question and the node that asks it, in one line. The text of a question that Holdfast asks names the node: in
+    quotes, which a sentence does not need.
+    """
     asked = _first_line(question.text)
-    return (
-        asked
-        if question.about in ("interrupt", "repeat")
-        else f"{_whose(question.node, question.item)} asks: {asked}"
-    )
+    if question.about in ("interrupt", "repeat"):
+        return asked.replace(repr(question.node), question.node)
+    return f"{_whose(question.node, question.item)} asks: {asked}"
 
 
 def _whose(node: str, item: int | None) -> str:
@@ -519,7 +525,7 @@ def _until(until: float | None, now: float) -> str:
         if until <= now
         else ""
     )
-    return f" (until {text.when(until)}{past})"
+    return f" (until {text.soon(until, now)}{past})"
 
 
 # --- what can be done --------------------------------------------------------------------------------
@@ -616,8 +622,7 @@ def _of_changed_flow(case: Case, found: list[Remedy], commands: CommandLine) -> 
     provided = f"if {' and '.join(renamed)}" if renamed else "with the flow as it is now"
     if case.takes is None:
         provided = made_with
-        words = "or fork it from a checkpoint before the change"
-        found = [*found, remedies.look(commands, "checkpoints", case.row.run_id, words)]
+        found = _with_fork(case, found, commands)
     needs = {"resume": provided, "skip": made_with}
     return [
         msgspec.structs.replace(
@@ -625,6 +630,16 @@ def _of_changed_flow(case: Case, found: list[Remedy], commands: CommandLine) -> 
         )
         for one in found
     ]
+
+
+def _with_fork(case: Case, found: list[Remedy], commands: CommandLine) -> list[Remedy]:
+    """Return the remedies and a fork, which comes before those that need the code that the run was created with."""
+    run_id = case.row.run_id
+    if case.fork_from is None:
+        words = "or fork it from a checkpoint before the change"
+        return [*found, remedies.look(commands, "checkpoints", run_id, words)]
+    fork = remedies.fork(commands, run_id, case.fork_from)
+    return sorted([*found, fork], key=lambda one: one.verb in ("resume", "skip", "work"))
 
 
 # --- nodes -------------------------------------------------------------------------------------------

@@ -171,7 +171,9 @@ def show_visit(
         execution=visit.place[1],
         item=wanted.item,
         visits=visit.places,
-        status=node_state.status if node_state else (attempts[-1].status if attempts else "pending"),
+        status=("failed" if state.is_misrouted(node) else node_state.status)
+        if node_state
+        else (attempts[-1].status if attempts else "pending"),
         options=definition.nodes.get(node, NodeOptions()),
         causes=list(_causes(store, row, definition, node, visit)),
         input=_input(store, row, visit.began),

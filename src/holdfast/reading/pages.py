@@ -77,7 +77,7 @@ class _Glance:
         self._store = store
         self._now = store.now()
         self._holders = tuple(holders)
-        self._commands = commands
+        self._commands = commands or CommandLine()
         self._definitions = definitions
         self._flows = flows
 
@@ -92,7 +92,7 @@ class _Glance:
                     self._store,
                     row,
                     self._now,
-                    commands=self._commands,
+                    commands=self._commands.for_one_of(self._flows, row.flow),
                     definitions=self._definitions,
                     holders=self._holders,
                     flow=self._flows.get(row.flow),
@@ -117,7 +117,7 @@ def list_page(
     """
     place = read_cursor(query, cursor, attention=attention) if cursor is not None else query.after
     holders = store.queues.holders()
-    wanted = attend.parts(query, store.queues.offered(), holders) if attention else [query]
+    wanted = attend.parts(query, store.queues.offered(), holders, flows) if attention else [query]
     glance = _Glance(store, holders, commands, definitions if definitions is not None else {}, flows or {})
     listed: list[ListedRun] = []
     for _ in range(_LOOKS_MAX):

@@ -6,7 +6,7 @@ the run has reached, the counts of its items, and the edges that the run has tak
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -57,6 +57,8 @@ class NodeMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     until: float | None = None
     """When the wait ends at the latest."""
     error: str | None = None
+    misrouted: bool = False
+    """True if the node is `failed` although it completed: its router raised an exception, so that no node follows."""
     items: ItemMarks | None = None
 
 
@@ -81,9 +83,7 @@ class PictureStates(msgspec.Struct, frozen=True, kw_only=True):
 
 def picture_states(store: Store, row: RunRow, definition: Definition, state: RunState) -> PictureStates:
     """Return the states of the nodes of a run. `state` is the state of the run at the wanted event."""
-    is_now = state.seq == row.seq
-    dead = is_now and not row.held
-    waits, asleep = _awaited(state), frozenset() if dead else frozenset(state.waiting_in_memory())
+    asleep = _asleep(row, state)
     chosen, taken = _choices(store, row, definition, state)
     return PictureStates(
         run_id=row.run_id,
@@ -93,13 +93,28 @@ def picture_states(store: Store, row: RunRow, definition: Definition, state: Run
         status="waiting" if asleep and state.running == len(asleep) else state.status,
         flow=state.flow,
         fingerprint=state.fingerprint,
-        nodes={
-            name: _mark(state, name, node, waits, asleep=name in asleep, dead=dead)
-            for name, node in state.nodes.items()
-        },
+        nodes=node_marks(row, state, _sizes(store, row, definition, state)),
         taken=list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
         chosen=chosen,
     )
+
+
+def node_marks(row: RunRow, state: RunState, sizes: Mapping[str, int] | None = None) -> dict[str, NodeMark]:
+    """Return the state of each node that the run has reached, after the event at which `state` is. `sizes` says how many items
+    the fan-outs had that have completed; without it, the items of these are left out.
+    """
+    waits, asleep = _awaited(state), _asleep(row, state)
+    dead = state.seq == row.seq and not row.held
+    return {
+        name: _mark(state, name, node, waits, asleep=name in asleep, dead=dead, size=(sizes or {}).get(name))
+        for name, node in state.nodes.items()
+    }
+
+
+def _asleep(row: RunRow, state: RunState) -> frozenset[str]:
+    """Return the nodes that wait, and that their process keeps in memory; none if that process is dead now."""
+    is_dead = state.seq == row.seq and not row.held
+    return frozenset() if is_dead else frozenset(state.waiting_in_memory())
 
 
 def _awaited(state: RunState) -> dict[str, tuple[Literal["question", "signal", "timer"], float | None]]:
@@ -120,16 +135,19 @@ def _mark(
     *,
     asleep: bool,
     dead: bool,
+    size: int | None,
 ) -> NodeMark:
-    """Return the state of a node. `asleep`: it waits, and its process keeps it in memory; `dead`: no process executes the run."""
+    """Return the state of a node. `asleep`: it waits, and its process keeps it in memory; `dead`: no process executes the run;
+    `size`: how many items it had, if it is a fan-out that completed.
+    """
     iteration, execution, attempt = state.place(name)
     waits_for: Literal["question", "signal", "timer", "retry"] | None
     waits_for, until = waits.get(name, (None, None))
     if waits_for is None and node.retry_at is not None and name in state.open:
         waits_for, until = "retry", node.retry_at
-    failure = node.failure
+    failure, misrouted = node.failure, state.is_misrouted(name)
     return NodeMark(
-        status="waiting" if asleep else node.status,
+        status="waiting" if asleep else "failed" if misrouted else node.status,
         crashed=dead and node.status == "running",
         iteration=iteration,
         execution=execution,
@@ -143,8 +161,37 @@ def _mark(
         error=text.one_line(describe_failure(failure.type, failure.message), _ERROR_WIDTH)
         if failure
         else None,
-        items=_item_marks(node, node.items) if node.items is not None else None,
+        misrouted=misrouted,
+        items=_item_marks(node, node.items) if node.items is not None else _all_completed(size),
     )
+
+
+def _sizes(store: Store, row: RunRow, definition: Definition, state: RunState) -> dict[str, int]:
+    """Return how many items each fan-out had that has completed: its state keeps the items only until then. (A fan-out that
+    completed before the log of a fork begins is left out.)
+    """
+    done = {
+        name
+        for name, node in state.nodes.items()
+        if node.status == "completed" and (options := definition.nodes.get(name)) and options.each
+    }
+    if not done:
+        return {}
+    parts = stretches(row.rewinds, state.seq)
+    latest = {
+        one.node: one
+        for one in store.events(row.run_id, 0, state.seq, kinds=("ItemsListed",))
+        if one.node in done and any(first <= one.seq <= last for first, last in parts)
+    }
+    listed = (stored.event for stored in history.opened(store, row.run_id, latest.values()))
+    return {event.node: len(event.items) for event in listed if isinstance(event, events.ItemsListed)}
+
+
+def _all_completed(size: int | None) -> ItemMarks | None:
+    if size is None:
+        return None
+    marks = _shares(["completed"] * size)
+    return ItemMarks(all=size, completed=size, failed=0, running=0, waiting=0, marks=list(marks))
 
 
 def _item_marks(node: NodeState, items: Items) -> ItemMarks:

@@ -26,7 +26,7 @@ from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
-from holdfast.reading.pages import Definitions, Page, list_page, look_at
+from holdfast.reading.pages import Definitions, ListedRun, Page, list_page, look_at
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.verification import Verdict, verify
 from holdfast.reading.views import (
@@ -189,6 +189,19 @@ class Reader:
             definitions=self._definitions,
             flows=self.flows,
         )
+
+    def list_runs(
+        self, query: Query, commands: CommandLine | None = None, *, attention: bool = False
+    ) -> tuple[list[ListedRun], bool]:
+        """Return as many runs as the query wants, from one page or more, and whether there are others."""
+        found: list[ListedRun] = []
+        cursor: str | None = None
+        while True:
+            part = msgspec.structs.replace(query, limit=query.limit - len(found))
+            page = self.page(part, cursor, commands, attention=attention)
+            found, cursor = found + page.runs, page.next
+            if cursor is None or len(found) >= query.limit:
+                return found, cursor is not None
 
     def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
         """Return the open questions of one run, or of all runs, oldest first."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -76,6 +77,26 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
         placeholder for a file.
         """
         return msgspec.structs.replace(self, file=PLACEHOLDER, is_file_given=False, listed=())
+
+    def for_one_of(self, known: Collection[str], flow: str) -> CommandLine:
+        """Return a copy for a run of `flow`. If the files that the commands would name define other flows (`known`), they are not
+        named.
+        """
+        return self.without_file() if known and flow not in known else self
+
+    def in_any_folder(self, store: str) -> CommandLine:
+        """Return a copy whose commands work in every folder of this machine: paths are absolute, and `store` is named."""
+        program, *words = shlex.split(self.program)
+        if os.sep in program:
+            program = os.path.normpath(os.path.join(self.folder, program))
+        file = (
+            os.path.normpath(os.path.join(self.folder, self.file or ""))
+            if self.is_file_given
+            else PLACEHOLDER
+        )
+        return msgspec.structs.replace(
+            self, program=shlex.join([program, *words]), file=file, store=store, listed=()
+        )
 
     def for_flow_of(self, recorded: str | None) -> CommandLine:
         """Return a copy whose commands name the file of a run's flow: `recorded`, the file (or `file:flow`) that the flow was
@@ -148,8 +169,15 @@ def skip(
     return Remedy("skip", {"run_id": run_id, "node": node}, words, line)
 
 
-def fork(commands: CommandLine, run_id: str) -> Remedy:
-    """Return the remedy that forks a run: a new run continues from one of its checkpoints."""
+def fork(commands: CommandLine, run_id: str, seq: int | None = None) -> Remedy:
+    """Return the remedy that forks a run: a new run continues from one of its checkpoints; or from `seq`, the last one from which
+    it can continue with a flow that has changed.
+    """
+    if seq is not None:
+        words = f"fork it from @{seq}, the last checkpoint from which the changed flow can continue"
+        return Remedy(
+            "fork", {"run": run_id, "checkpoint": seq}, words, commands.line("fork", f"{run_id}@{seq}")
+        )
     words = "make a new run from its latest checkpoint, or with RUN@SEQ from an earlier one"
     return Remedy("fork", {"run": run_id}, words, commands.line("fork", run_id))
 

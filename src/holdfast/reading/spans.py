@@ -72,7 +72,7 @@ class AttemptSpan(msgspec.Struct, kw_only=True, omit_defaults=True):
     woken: bool = False
     """True if this continues an attempt that waited."""
     error: str | None = None
-    """Type and message of the exception, in one line."""
+    """Type and message of the exception, in one line; after `routing failed: ` if the attempt itself completed."""
     retry_at: float | None = None
     current: bool = True
     """False if a rewind has undone it."""

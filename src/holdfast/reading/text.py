@@ -81,6 +81,14 @@ def when(at: float) -> str:
     return _local(at, "%Y-%m-%d %H:%M:%S")
 
 
+def soon(at: float, now: float) -> str:
+    """Format an instant as short as the present allows: `14:05:09` today, `18 Nov, 14:05` this year, else `18 Nov 2027`."""
+    day, today = (_local(one, "%Y-%m-%d") for one in (at, now))
+    if day == today:
+        return _local(at, "%H:%M:%S")
+    return _local(at, "%d %b, %H:%M" if day[:4] == today[:4] else "%d %b %Y").removeprefix("0")
+
+
 def time_of_day(at: float) -> str:
     """Format an instant as local time of day with milliseconds: `14:05:09.123`."""
     return _local(at, "%H:%M:%S.%f")[:-3]

@@ -23,7 +23,7 @@ from holdfast.core.kinds import FROM_OUTSIDE, TAKES_OVER
 from holdfast.core.run_state import ACTIVE, ENDED, Question, RunState, Wait, stretches
 from holdfast.errors import IllegalEvent, RunNotFound, StoreError, describe_failure
 from holdfast.reading import history, text, words
-from holdfast.reading.attempts import ITEM_ENDS, NODE_ENDS, AttemptStatus
+from holdfast.reading.attempts import ITEM_ENDS, MISROUTED, NODE_ENDS, AttemptStatus
 from holdfast.reading.spans import (
     ITEMS_DRAWN,
     Act,
@@ -363,6 +363,8 @@ class _Drawing:
             self.fans[event.node, event.iteration, event.execution] = len(event.items)
         elif kind in _ENDS:
             self._end_attempt(stored, kind, item)
+        elif kind in ("RoutingFailed", "NodeRouted"):
+            self._follow_routing(event)
 
     def _begin_bar(self, seq: int, at: float, *, node: str, item: int | None, **place: Any) -> None:
         bar = AttemptSpan(seq=seq, status="running", started_at=at, node=node, item=item, **place)
@@ -399,6 +401,19 @@ class _Drawing:
                 stored.seq, stored.at, event.retry_at, node=event.node, iteration=event.iteration,
                 execution=event.execution, item=item,
             )  # fmt: skip
+
+    def _follow_routing(self, event: events.RoutingFailed | events.NodeRouted) -> None:
+        """Mark the attempt of a completed node as failed if its router raised, and as completed if it has decided since."""
+        visit = (event.node, event.iteration, event.execution, None)
+        bar = next(
+            (b for b in reversed(self.bars) if (b.node, b.iteration, b.execution, b.item) == visit), None
+        )
+        if bar is None:
+            return
+        bar.status, bar.error = "completed", None
+        if isinstance(event, events.RoutingFailed):
+            fault = describe_failure(event.failure.type, event.failure.message)
+            bar.status, bar.error = "failed", text.one_line(f"{MISROUTED}: {fault}", _ERROR_WIDTH)
 
     def _end_bars(self, status: AttemptStatus, at: float, *, noticed_at: float | None = None) -> None:
         for bar in self.running.values():

@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from holdfast.core.definition import Definition
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import (
@@ -28,6 +29,8 @@ from holdfast.reading.places import place_of
 from holdfast.storage.contract import RunRow, RunStatus
 
 S = TypeVar("S")
+_DEFINITION = "_definition"
+"""The attribute of a `Run` with the definition of its flow. It is no field, because a view is also encoded as JSON."""
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
@@ -67,7 +70,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cost: Cost
 
 
-class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     """A run as it was when it was read."""
 
     id: str
@@ -108,6 +111,13 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return f"<Run {self.id!r} of {self.flow!r}: {self.status}{_of_node(self)}, {self.seq} events>"
+
+    def _repr_html_(self) -> str | None:
+        """The picture of its flow with the statuses of its nodes, which a notebook shows for the run; None if the flow was not
+        known where the run was read.
+        """
+        definition: Definition | None = self.__dict__.get(_DEFINITION)
+        return draw_run(self, definition) if definition is not None else None
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +191,29 @@ def _of_node(run: Run[Any]) -> str:
     return f" in {active[0]!r}{more}" if active and run.status not in ENDED else ""
 
 
+def draw_run(run: Run[Any], definition: Definition) -> str:
+    """Return the flow of a run as an SVG document, with the statuses of the nodes."""
+    from holdfast.core import svg  # few programs draw
+
+    nodes = run.nodes.items()
+    return svg.draw(
+        definition,
+        {name: node.status for name, node in nodes},
+        notes={name: _note(node) for name, node in nodes},
+        repeated={name for name, node in nodes if node.iteration > 1},
+        title=f"Run {run.id} of flow {run.flow}: {run.status}",
+    )
+
+
+def _note(node: NodeView) -> str:
+    """Return what a picture says below the name of a node."""
+    if node.items is not None:
+        return "{} of {} done".format(*node.items)
+    if node.iteration > 1:
+        return f"{node.iteration} iterations" if node.status == "completed" else f"iteration {node.iteration}"
+    return f"{node.status} · attempt {node.attempt}" if node.attempt > 1 else node.status
+
+
 def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S]:
     """Return the view of a run, from its state and row. Its state is typed if the flow is given. A node that waits is shown as
     waiting also while the process that executes it keeps it in memory.
@@ -189,7 +222,7 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
     status: RunStatus = state.status if state.status != "new" else "pending"
     if status == "running" and state.running == len(waiting):
         status = "waiting"
-    return Run(
+    run: Run[S] = Run(
         id=state.run_id,
         flow=state.flow,
         status=status,
@@ -217,6 +250,16 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         layer=state.layer,
         held_by=held_by(row) if row is not None else None,
     )
+    if flow is not None:
+        run.__dict__[_DEFINITION] = flow.definition
+    return run
+
+
+def mark_repeated(run: Run[S], repeated: bool) -> Run[S]:
+    """Return the run as the result of a request with an id, which may have been made before."""
+    marked = msgspec.structs.replace(run, repeated=repeated)
+    marked.__dict__.update(run.__dict__)
+    return marked
 
 
 def run_summary(row: RunRow) -> RunSummary:

@@ -45,7 +45,7 @@ from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
-from holdfast.reading.views import Run, run_view
+from holdfast.reading.views import Run, mark_repeated, run_view
 from holdfast.runtime import nesting, operator, questions
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import UNKNOWN, Fork, preview_fork, read_fork
@@ -110,7 +110,7 @@ class Requests:
         held = self._holdings.get(run_id)
         if is_new and held is not None:
             held.request(self._stamped(request))
-        return msgspec.structs.replace(self.view(run_id), repeated=not is_new)
+        return mark_repeated(self.view(run_id), not is_new)
 
     def leave_resume(self, run_id: str, take_up: TakeUp, id: str | None) -> Run[Any]:
         """Leave a request to resume a run. A function that edits the state is called here, with the state that the run would
@@ -245,7 +245,7 @@ class Requests:
     async def _repeat(self, run_id: str, request: AnyRequest) -> Run[Any]:
         """Return the run for a request that was posted before. Raises what it was refused with."""
         await self._until_handled(run_id, request)
-        return msgspec.structs.replace(self.view(run_id), repeated=True)
+        return mark_repeated(self.view(run_id), True)
 
     async def signal(
         self, run_id: str, name: str, payload: Any, *, id: str | None, by: str | None, reason: str | None
@@ -267,7 +267,7 @@ class Requests:
         if wrong is not None and (not has_id or self._post(run_id, request, only_look=True)):
             raise SignalRefused(run_id, request.name, wrong)
         if has_id and not self._post(run_id, request):
-            return msgspec.structs.replace(self.view(run_id), repeated=True)
+            return mark_repeated(self.view(run_id), True)
         return await self._ask(run_id, request, posted=has_id, known=known)
 
     def _on_their_way(self, run_id: str, name: str) -> int:
@@ -329,7 +329,8 @@ class Requests:
             if executed and flow is not None and flow.fingerprint != head.fingerprint:
                 flow = None  # the engine that executes the run has another version of it
             found = operator.rehearse(services, flow, row, head, asked, executed=executed)
-        commands = (commands or CommandLine()).for_flow_of(head.options.get(FLOW_FILE))
+        commands = (commands or CommandLine()).for_one_of(self._flows, row.flow)
+        commands = commands.for_flow_of(head.options.get(FLOW_FILE))
         refused = found.preview.refused is not None
         usual = Reader(store, self._flows).diagnose(run_id, commands).remedies if refused else ()
         wants_base = bool(head.options.get(RUN_BASE_WANTED))

@@ -418,13 +418,12 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: T
     found = difference(old, flow.definition, rename=take_up.rename)
     renamed_only = bool(take_up.rename) and msgspec.structs.replace(found, renamed=[]).only_options
     if not found.only_options and not renamed_only:
-        way_out = (
-            'Use on_change="compatible" (--on-change compatible) if the run may continue with the new flow, '
-            'rename={"old": "new"} if a node has a new name, a fork, or the old code.'
-        )
         if take_up.on_change != "compatible":
             raise ResumeRefused(
-                state.run_id, "the flow has changed:\n" + _indented(found.lines()) + f"\n{way_out}"
+                state.run_id,
+                f"the flow has changed in shape: {'; '.join(found.words())}. "
+                'Use on_change="compatible" (--on-change compatible) if the run may continue with the new flow, '
+                'rename={"old": "new"} if a node has a new name, a fork, or the old code.',
             )
         completed = {name for name, node in state.nodes.items() if node.completed_seq}
         reasons = compatible(

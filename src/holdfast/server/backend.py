@@ -7,7 +7,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from holdfast.errors import SettingError
 from holdfast.reading.diagnosis import Diagnosis
@@ -23,6 +23,7 @@ from holdfast.server.open_streams import OpenStreams
 from holdfast.server.problems import refuse
 from holdfast.storage.contract import Store
 from holdfast.upkeep import doctor
+from holdfast.upkeep.doctor import Check
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,6 +68,14 @@ class EncodedAnswers:
                 self.size -= len(dropped)
 
 
+class Examined(NamedTuple):
+    """What an examination of the store found."""
+
+    at: float
+    problems: list[Diagnosis]
+    checks: list[Check]
+
+
 class Backend:
     """The engine of the server, and what its handlers share."""
 
@@ -95,7 +104,7 @@ class Backend:
         """What the open streams follow -> the news that those with the same interest share."""
         self.looks = asyncio.Semaphore(LOOKS)
         self._threads: ThreadPoolExecutor | None = None
-        self._examined: tuple[float, list[Diagnosis]] | None = None
+        self._examined: Examined | None = None
         self._examining: asyncio.Lock | None = None
         self._soon: asyncio.Future[Any] | None = None
 
@@ -128,33 +137,33 @@ class Backend:
         if not await self._is_valid(who):
             raise refuse("unauthorized", "The token has expired, or was revoked, while the request waited.")
 
-    async def examine(self, *, again: bool) -> tuple[float, list[Diagnosis]]:
+    async def examine(self, *, again: bool) -> Examined:
         """Return when the store was examined, and what was found. It is examined if that was long ago, or with `again`."""
         if self._examining is None:
             self._examining = asyncio.Lock()
         asked_at = self.clock.now()
         async with self._examining:  # those who ask meanwhile get the same result
             known = self._examined
-            if known is None or (known[0] < asked_at if again else asked_at - known[0] > EXAMINED_S):
-                self._examined = known = (self.clock.now(), await self.read(self._examine))
+            if known is None or (known.at < asked_at if again else asked_at - known.at > EXAMINED_S):
+                self._examined = known = await self.read(self._examine)
         return known
 
     @property
     def examined(self) -> list[Diagnosis] | None:
         """What the last examination of the store found; None if there was none."""
-        return None if self._examined is None else self._examined[1]
+        return None if self._examined is None else self._examined.problems
 
     def examine_soon(self) -> None:
         """Examine the store in the background, if that was long ago."""
-        is_known = self._examined is not None and self.clock.now() - self._examined[0] <= EXAMINED_S
+        is_known = self._examined is not None and self.clock.now() - self._examined.at <= EXAMINED_S
         if not is_known and (self._soon is None or self._soon.done()):
             self._soon = asyncio.ensure_future(self.examine(again=False))
             self._soon.add_done_callback(lambda done: done.cancelled() or done.exception())
 
-    def _examine(self) -> list[Diagnosis]:
-        return doctor.examine(
-            self.store, self.engine.flows or None, self.clock.now(), self.commands, check=False
-        )
+    def _examine(self) -> Examined:
+        now, flows = self.clock.now(), self.engine.flows or None
+        checks = list(doctor.checks(self.store.upkeep.facts(), now))
+        return Examined(now, doctor.examine(self.store, flows, now, self.commands, check=False), checks)
 
     def close(self) -> None:
         """Let the threads end, and the handlers that wait."""

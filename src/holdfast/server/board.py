@@ -74,7 +74,7 @@ def read_board(backend: Backend) -> BoardView:
     return BoardView(
         at=board.at,
         counts={status: board.counts.get(status, 0) for status in STATUSES},
-        attention=attention.count(backend.store, board),
+        attention=attention.count(backend.store, board, backend.engine.flows),
         asks=board.asks,
         problems=None if examined is None else sum(map(_is_bad, examined)),
         minutes=board.minutes,

@@ -59,6 +59,7 @@ class FlowPicture(msgspec.Struct, frozen=True, kw_only=True):
     boxes: tuple[Box, ...]
     lines: tuple[EdgeLine, ...]
     nodes: dict[str, NodeFacts]
+    """All nodes, in the order in which the picture is read."""
     max_iterations: int
     """How often a loop can go around at most."""
 
@@ -114,27 +115,38 @@ def get_flow_picture(call: HttpCall[FlowPictureQuery, None]) -> Answer:
     def make() -> FlowPicture:
         definition = _definition(call.backend, fingerprint)
         _refuse_unknown(definition, query)
-        drawn = lay_out(definition, open=query.open, alone=query.alone)
-        return FlowPicture(
-            fingerprint=fingerprint,
-            flow=definition.name,
-            width=drawn.width,
-            height=drawn.height,
-            boxes=drawn.boxes,
-            lines=drawn.lines,
-            nodes={
-                name: NodeFacts(
-                    idempotent=options.idempotent,
-                    each=options.each,
-                    asks=options.gated,
-                    safe_to_fail=options.safe_to_fail,
-                )
-                for name, options in definition.nodes.items()
-            },
-            max_iterations=definition.max_iterations,
-        )
+        return flow_picture(definition, fingerprint, query)
 
     return answer_tagged(call, f'"{fingerprint[:32]}.{VERSION}"', make, cache=FOR_EVER)
+
+
+def flow_picture(definition: Definition, fingerprint: str, query: FlowPictureQuery) -> FlowPicture:
+    """Return the picture of a flow."""
+    drawn = lay_out(definition, open=query.open, alone=query.alone)
+    return FlowPicture(
+        fingerprint=fingerprint,
+        flow=definition.name,
+        width=drawn.width,
+        height=drawn.height,
+        boxes=drawn.boxes,
+        lines=drawn.lines,
+        nodes=_facts(definition, drawn.boxes),
+        max_iterations=definition.max_iterations,
+    )
+
+
+def _facts(definition: Definition, boxes: tuple[Box, ...]) -> dict[str, NodeFacts]:
+    names = dict.fromkeys(name for box in boxes for name in (box.members or (box.name,)))
+    return {
+        name: NodeFacts(
+            idempotent=options.idempotent,
+            each=options.each,
+            asks=options.gated,
+            safe_to_fail=options.safe_to_fail,
+        )
+        for name in names
+        if (options := definition.nodes.get(name))
+    }
 
 
 def _definition(backend: Backend, fingerprint: str) -> Definition:

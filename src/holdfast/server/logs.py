@@ -12,7 +12,7 @@ from holdfast.errors import did_you_mean, end_sentence
 from holdfast.reading import history
 from holdfast.reading.comparison import Comparison, compare_runs
 from holdfast.reading.history import Checkpoint
-from holdfast.reading.state_changes import Change, changes
+from holdfast.reading.state_changes import Change, changes, describe
 from holdfast.reading.views import EventView, event_view
 from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
@@ -36,6 +36,8 @@ class EventPage(msgspec.Struct, frozen=True, kw_only=True):
     """The seq of the last event of the log."""
     beginning: str
     """Where the earlier events are, if the log was compacted or belongs to a fork; else empty."""
+    kinds: tuple[str, ...] = tuple(sorted(KINDS))
+    """Every kind that an event can have."""
 
 
 class CheckpointPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +53,7 @@ class StateAt(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     seq: int
     state: dict[str, Any]
+    """Field -> value; with `brief`, a value or the size and digest of a large one, as in a difference."""
 
 
 class Diff(msgspec.Struct, frozen=True, kw_only=True):
@@ -88,6 +91,8 @@ class StateQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The seq of an event; default: the end of the log."""
     field: tuple[Name, ...] = ()
     """Only these fields of the state; repeatable. Other routes give the size and digest of a large value; its field is here."""
+    brief: bool = False
+    """Replace large values by their size and digest."""
 
 
 class DiffQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -175,8 +180,9 @@ def get_state(call: HttpCall[StateQuery, None]) -> Answer:
     seq = row.seq if at is UNSET else at
 
     def make() -> StateAt:
-        values = history.load(store, run_id, seq, row=row).values
-        return StateAt(run_id=run_id, seq=seq, state=_chosen(values, call.query.field))
+        values = _chosen(history.load(store, run_id, seq, row=row).values, call.query.field)
+        shown = {name: describe(value) for name, value in values.items()} if call.query.brief else values
+        return StateAt(run_id=run_id, seq=seq, state=shown)
 
     return answer_tagged(call, tag_of_event(store, row, seq), make)
 

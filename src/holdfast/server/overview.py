@@ -9,10 +9,14 @@ import msgspec
 from holdfast.core import VERSION
 from holdfast.errors import StateError
 from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.remedies import PLACEHOLDER
+from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
+from holdfast.storage import urls
 from holdfast.storage.queues import Queue
 from holdfast.storage.tokens import Kind, Role
+from holdfast.upkeep.doctor import Check
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +36,8 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """The flows that this server knows. It executes them if `features` has `work`."""
     features: list[str]
     """What this server does beyond answering: `work` if it executes runs."""
+    run_command: str
+    """The command that starts a run in this store, in any folder of the server's machine."""
     public_urls: tuple[str, ...]
     now: float
     """The time of the server."""
@@ -66,6 +72,8 @@ class Examination(msgspec.Struct, frozen=True):
 
     examined_at: float
     problems: list[Diagnosis]
+    store: list[Check]
+    """What was looked at in the store itself. A fault is also among `problems`."""
 
 
 class DoctorQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,9 +96,16 @@ def get_meta(call: HttpCall[NoQuery, None]) -> About:
         store=backend.store.url,
         flows=sorted(backend.engine.flows),
         features=list(backend.features),
+        run_command=_run_command(backend),
         public_urls=backend.public_urls,
         now=backend.clock.now(),
     )
+
+
+def _run_command(backend: Backend) -> str:
+    url = backend.store.url
+    commands = backend.commands.in_any_folder(urls.sqlite_path(url) or url)
+    return commands.line("run", commands.file or PLACEHOLDER, "--input", "{}")
 
 
 def list_flows(call: HttpCall[NoQuery, None]) -> FlowList:
@@ -121,8 +136,7 @@ def list_queues(call: HttpCall[NoQuery, None]) -> QueueList:
 
 async def get_doctor(call: HttpCall[DoctorQuery, None]) -> Examination:
     """Say which runs cannot continue by themselves and what is wrong with the store."""
-    at, found = await call.backend.examine(again=call.query.again)
-    return Examination(at, found)
+    return Examination(*await call.backend.examine(again=call.query.again))
 
 
 async def get_document(call: HttpCall[NoQuery, None]) -> Answer:

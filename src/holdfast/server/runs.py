@@ -114,6 +114,8 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Seconds to wait until the run has an event after `after`, or is over."""
     after: Seq | UnsetType = UNSET
     """The seq of an event; default: the last event that the run has now."""
+    brief: bool = False
+    """Leave out the state, which may be large: it is null."""
 
 
 # --- the list ----------------------------------------------------------------------------------------
@@ -189,15 +191,20 @@ def _answer_run(call: HttpCall[RunQuery, None], row: RunRow | None = None) -> An
     if has_tag(call, tag):
         return Answer(status=304, headers=headers)
     if waiting_requests(backend.store, row):  # the reason says for how long they have waited
-        return Answer(body=encode(show_run(backend, row)), headers=headers)
+        return Answer(body=_encode_run(call, show_run(backend, row)), headers=headers)
     is_due = row.due_at is not None and row.due_at <= backend.clock.now()
     holders = _holders(backend, row)
     version = (row.seq, row.digest, row.held, is_due, tuple(one.holder for one in holders or ()))
-    body = backend.kept.get(row.run_id, version)
+    kept_as = (row.run_id, call.query.brief)
+    body = backend.kept.get(kept_as, version)
     if body is None:
-        body = encode(show_run(backend, row, holders))
-        backend.kept.put(row.run_id, version, body)
+        body = _encode_run(call, show_run(backend, row, holders))
+        backend.kept.put(kept_as, version, body)
     return Answer(body=body, headers=headers)
+
+
+def _encode_run(call: HttpCall[RunQuery, None], run: ShownRun) -> bytes:
+    return encode(msgspec.structs.replace(run, state=None) if call.query.brief else run)
 
 
 def etag(row: RunRow) -> str:
@@ -229,9 +236,11 @@ def show_run(backend: Backend, row: RunRow, holders: list[LiveHolder] | None = N
     """Return a run with the reason for its status and its remedies: those that a list of runs and `holdfast show` give, too."""
     store = backend.store
     case = case_of(store, row, holders=_holders(backend, row) if holders is None else holders)
-    case = compare(store, case, backend.engine.flows.get(row.flow))
+    flow = backend.engine.flows.get(row.flow)
+    case = compare(store, case, flow)
     assert case.state is not None
-    found = diagnose(case, backend.clock.now(), backend.commands)
+    commands = backend.commands.for_one_of(backend.engine.flows, row.flow)
+    found = diagnose(case, backend.clock.now(), commands)
     return ShownRun(
         **msgspec.structs.asdict(backend.reader.view(row, case.state)),
         queue=row.queue,

@@ -30,6 +30,7 @@ from holdfast.server import (
     live,
     logs,
     overview,
+    page_files,
     questions,
     run_files,
     run_nodes,
@@ -424,14 +425,17 @@ class _Place:
 
 
 class Table:
-    """The routes, found by method and raw path."""
+    """The routes of the API and the files of the page, found by method and raw path."""
 
-    def __init__(self, routes: Iterable[ApiRoute] = ROUTES) -> None:
+    def __init__(
+        self, routes: Iterable[ApiRoute] = ROUTES, page: Iterable[ApiRoute] = page_files.ROUTES
+    ) -> None:
         self.routes = tuple(routes)
         self._root = _Place()
-        for route in self.routes:
+        matched = (*self.routes, *page)
+        for route in matched:
             self._add(route)
-        self.open_paths = frozenset(route.path for route in self.routes if route.role is None)
+        self.open_paths = frozenset(route.path for route in matched if route.role is None)
 
     def _add(self, route: ApiRoute) -> None:
         place = self._root

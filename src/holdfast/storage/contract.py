@@ -231,6 +231,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     origin: str | None = None
     """Only runs that this run started."""
     queue: str | None = None
+    without_fingerprint: str | None = None
+    """Only runs of flows that have another fingerprint: another shape."""
     ids: tuple[str, ...] | None = None
     """Only runs with one of these ids; unknown ids are left out."""
     prefix: str = ""

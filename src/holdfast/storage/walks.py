@@ -142,6 +142,8 @@ def _conditions(
         yield "with_flow", [query.flow]
     if query.queue is not None:
         yield "with_queue", [query.queue]
+    if query.without_fingerprint is not None:
+        yield "without_fingerprint", [query.without_fingerprint]
     for label in labels:
         yield "with_label", label
     if query.asks:

@@ -152,6 +152,14 @@ class History:
             )
         )
 
+    def misrouted(self, node: str, error: BaseException) -> History:
+        """Record that the node completed, and that its router raised this error."""
+        if not self._is_running(node):
+            self.started(node)
+        visit = visit_of(node, self.state.nodes[node])
+        self.record(events.NodeCompleted(**visit, routes=None))
+        return self.record(events.RoutingFailed(**visit, failure=failures.describe(error)))
+
     def item_failed(
         self, node: str, item: int, error: BaseException, *, retry_in: float | None = None
     ) -> History:

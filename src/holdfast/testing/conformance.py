@@ -459,6 +459,9 @@ class StoreConformance(LeaseConformance):
         assert found(labels={"kind": "x"}) == found(labels={"nothing": ""}) == found(flow="none") == []
         assert found(status=("failed", "failed", "running")) == ["a", "b"]
         assert found(flow="one", status=("completed", "running")) == ["c"]
+        shape = self.store.run("a").fingerprint
+        assert found(without_fingerprint="another") == ["a", "b", "c"]
+        assert found(flow="one", without_fingerprint=shape) == []
 
     def test_runs_are_found_by_their_ids_and_by_how_their_ids_begin(self) -> None:
         for run_id in ("a", "ab", "ab-1", "ab-2", "ac", "b", "é1", "é2"):

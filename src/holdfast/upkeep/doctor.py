@@ -49,51 +49,86 @@ def judge(case: Case, now: float, commands: CommandLine | None = None) -> Diagno
     return found if is_problem(case, found, now, PATIENCE_S) else None
 
 
+class Check(msgspec.Struct, frozen=True):
+    """Something about the store itself that an examination looks at."""
+
+    title: str
+    detail: str
+    """What was found, in a few words."""
+    fault: str | None = None
+    """What is wrong, and what to do about it."""
+
+
 def look_over(facts: Facts, now: float, damage: list[str]) -> Iterator[Diagnosis]:
     """Yield the problems of the store itself. `now` is the time of this machine."""
     for problem in damage:
         yield _of_store(problem)
-    if facts.schema_version != facts.schema_known:
-        yield _of_store(
-            f"the schema of the store has version {facts.schema_version}, but this Holdfast knows version {facts.schema_known}"
-        )
+    for check in checks(facts, now):
+        if check.fault is not None:
+            yield _of_store(check.fault)
+
+
+def checks(facts: Facts, now: float) -> Iterator[Check]:
+    """Yield what is looked at in every examination of a store, whether something is wrong or not."""
+    if facts.schema_version is not None:
+        found = f"version {facts.schema_version}"
+        fault = f"the schema of the store has {found}, but this Holdfast knows version {facts.schema_known}"
+        yield Check("Schema", found, None if facts.schema_version == facts.schema_known else fault)
     skew = facts.now - now
-    if abs(skew) > SKEW_S:
-        yield _of_store(
-            f"the clock of the store is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the clock of this machine. "
-            "Leases and timers use the clock of the store; synchronize both with NTP"
+    fault = (
+        f"the clock of the store is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} the clock of this machine. "
+        "Leases and timers use the clock of the store; synchronize both with NTP"
+    )
+    yield Check("Clocks", f"{abs(skew):.1f} s apart", fault if abs(skew) > SKEW_S else None)
+    yield from _check_durability(facts)
+    if facts.log_bytes is not None:
+        yield _check_log(facts, facts.log_bytes)
+    if facts.free_bytes is not None:
+        fault = f"only {facts.free_bytes // 1_000_000} MB are free on the disk of the store; free some space"
+        yield Check(
+            "Space", f"{_size(facts.free_bytes)} free", fault if facts.free_bytes < FREE_BYTES else None
         )
+
+
+def _check_durability(facts: Facts) -> Iterator[Check]:
     if facts.settings.get("default_transaction_read_only") == "on":
-        yield _of_store(
+        yield Check(
+            "Writes",
+            "none are accepted",
             "the database accepts no writes, because default_transaction_read_only is on: no run can be started, resumed or "
             "answered. Some providers set it when a disk is nearly full; free some space, and switch it off for this user, "
-            "database or server"
+            "database or server",
         )
-    yield from _of_log(facts)
-    if facts.free_bytes is not None and facts.free_bytes < FREE_BYTES:
-        yield _of_store(
-            f"only {facts.free_bytes // 1_000_000} MB are free on the disk of the store; free some space"
-        )
-    for name, wanted in _SETTINGS.get(facts.kind, {}).items():
-        if facts.settings.get(name) not in wanted:
-            found = facts.settings.get(name)
-            yield _of_store(
-                f"{name} is {found!r}, so a crash may lose acknowledged writes. Set {name} to {wanted[0]!r}"
-            )
+    known = _SETTINGS.get(facts.kind, {})
+    faults = [
+        f"{name} is {facts.settings.get(name)!r}, so a crash may lose acknowledged writes. Set {name} to {wanted[0]!r}"
+        for name, wanted in known.items()
+        if facts.settings.get(name) not in wanted
+    ]
+    if known:
+        found = ", ".join(f"{name} is {facts.settings.get(name)}" for name in known)
+        yield Check("Durable writes", found, "; ".join(faults) or None)
 
 
-def _of_log(facts: Facts) -> Iterator[Diagnosis]:
-    log_bytes = facts.log_bytes or 0
-    if facts.kind == "postgresql" and log_bytes > SLOT_BYTES:
-        yield _of_store(
+def _check_log(facts: Facts, log_bytes: int) -> Check:
+    most = LOG_BYTES
+    fault = (
+        f"the write-ahead log has grown to {log_bytes // 1_000_000} MB: a process has been reading for very long, "
+        "or was stopped while reading. End that process"
+    )
+    if facts.kind == "postgresql":
+        most = SLOT_BYTES
+        fault = (
             f"a replication slot keeps {log_bytes // 1_000_000} MB of the write-ahead log: the replica is too slow or gone, "
             "and the disk fills up. See pg_replication_slots; drop the slot that is no longer read"
         )
-    if facts.kind == "sqlite" and log_bytes > LOG_BYTES:
-        yield _of_store(
-            f"the write-ahead log has grown to {log_bytes // 1_000_000} MB: a process has been reading for very long, "
-            "or was stopped while reading. End that process"
-        )
+    return Check(
+        "Log", f"{_size(log_bytes)}; reported above {_size(most)}", fault if log_bytes > most else None
+    )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.0f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"
 
 
 _SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {

@@ -12,6 +12,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Engine, Flow, Graph
+from holdfast.testing.clock import ManualClock
 
 _numbers = itertools.count()
 
@@ -206,7 +207,8 @@ def test_a_node_that_swallows_its_cancellation_is_given_up() -> None:
     flow = flow_of(stubborn)
 
     async def main() -> None:
-        async with Engine(store(), flows=flow, grace=0.0) as engine:
+        options: dict[str, Any] = {"clock": ManualClock(auto=True), "inline": True}
+        async with Engine(store(), flows=flow, grace=0.0, **options) as engine:
             running = asyncio.create_task(engine.run(flow, {}, run_id="r"))
             await entered.wait()
             engine.stop("enough")

@@ -578,7 +578,7 @@ def test_a_diagnosis_of_a_fork_that_asks_says_what_each_answer_does(shop: Shop) 
     shop("fork", "r@1", run_id="f")
     shop("resume", "f")
     found = Reader(shop.store).diagnose("f")
-    assert "'charge' was completed" in found.reason
+    assert "charge was completed" in found.reason
     told = {remedy.arguments.get("value"): remedy for remedy in found.remedies if remedy.verb == "answer"}
     assert [*told] == ["run", "skip", "abort"]
     assert told["skip"].command == "holdfast answer f charge skip"

@@ -205,7 +205,7 @@ def test_a_run_whose_holder_died_is_told(ward: Ward) -> None:
     assert (finding.kind, finding.reason) == (
         "crashed",
         "process 77 on box, which executed it, crashed, and no worker has claimed the run; first sleeps until "
-        + text.when(ward.clock.now() + 1000),
+        + text.soon(ward.clock.now() + 1000, ward.clock.now()),
     )
 
 

@@ -104,8 +104,11 @@ def test_a_wait_that_asyncio_may_cancel_is_not_unwound_before_park_after_and_the
     place: Place, form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def use(engine: hf.Engine) -> None:
-        for run_id in ("r", "s"):
-            assert (await engine.run(FLOW, Impatient(form, LONG_S), run_id=run_id)).status == "waiting"
+        going = []
+        for run_id in ("r", "s"):  # `r` waits first, so it is also the first that is unwound
+            going.append(asyncio.ensure_future(engine.run(FLOW, Impatient(form, LONG_S), run_id=run_id)))
+            await until_recorded(engine, "SignalAwaited", run_id)
+        assert [run.status for run in await asyncio.gather(*going)] == ["waiting", "waiting"]
 
     with caplog.at_level(logging.WARNING, "holdfast"):
         place.do(use, FLOW, park_after=1.5)

@@ -21,7 +21,7 @@ def draft(graph: BoxGraph, rows: Rows, x: list[int]) -> g.Geometry:
     places = _Places(graph, rows, x)
     lanes = places.lanes()
     lines = [*places.lines(lanes)]
-    boxes = [*places.boxes()]
+    boxes = sorted(places.boxes(), key=lambda box: (box.y, box.x))
     reach = max(box.x + box.w for box in boxes)
     reach = max([reach, *(x for line in lines for x, _ in line.points)])
     reach = max([reach, *(lane.badge[0] + g.BADGE_W // 2 for lane in lanes.values())])

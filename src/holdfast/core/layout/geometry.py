@@ -74,4 +74,5 @@ class Geometry(msgspec.Struct, frozen=True):
     width: int
     height: int
     boxes: tuple[Box, ...]
+    """In the order of reading: row by row, from the left."""
     lines: tuple[EdgeLine, ...]

@@ -408,5 +408,6 @@ def _fits(run_id: str, run: StoredRun, query: Query) -> bool:
         and (query.parent is None or run.new.parent == query.parent)
         and (query.origin is None or run.new.origin == query.origin)
         and (query.queue is None or run.new.queue == query.queue)
+        and query.without_fingerprint != run.view.fingerprint
         and query.labels.items() <= run.new.labels.items()
     )

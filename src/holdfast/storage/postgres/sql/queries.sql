@@ -223,6 +223,9 @@ and walk.origin = ?::text
 -- with_queue: condition: runs in this queue
 and walk.queue = ?::text
 
+-- without_fingerprint: condition: runs of flows that have another fingerprint
+and walk.fingerprint <> ?::text
+
 -- with_label: condition: runs that have this label; used once for each label
 and (walk.labels::jsonb -> ?::text) = to_jsonb(?::text)
 

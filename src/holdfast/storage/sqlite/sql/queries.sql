@@ -193,6 +193,9 @@ and walk.origin = ?
 -- with_queue: condition: runs in this queue
 and walk.queue = ?
 
+-- without_fingerprint: condition: runs of flows that have another fingerprint
+and walk.fingerprint <> ?
+
 -- with_label: condition: runs that have this label; used once for each label
 and exists (select 1 from labels as other
             where other.name = ? and other.value = ? and other.created_at = walk.created_at and other.run = walk.key)

@@ -1,0 +1,168 @@
+// The panel of a node: one visit of it, in tabs, at the same place in time as everything else. Chips choose iteration, execution,
+// attempt and item.
+
+import { formatFragment, withQuery } from "../pure/fragments.js";
+import { TABS, choiceIn, placeOfVisit, tabFor, titled } from "../pure/run_choices.js";
+import { lookOfNode, lookOfRun } from "../pure/statuses.js";
+import { element, keepChildren, setAttribute, setText } from "../shell/elements.js";
+import { createFetched } from "./fetched.js";
+import { createMenu } from "./menu.js";
+import { createStatus } from "./status.js";
+import { createTabs, tabTo } from "./tabs.js";
+import { createBodies } from "./visit_tabs.js";
+
+/**
+ * @typedef {import("../shapes.js").NodeVisit} NodeVisit
+ * @typedef {import("../shapes.js").RunEvent} RunEvent
+ * @typedef {import("../pure/fragments.js").Place} Place
+ *
+ * @typedef {object} PanelView
+ * @property {Place} place
+ * @property {string | null} node
+ * @property {import("../shapes.js").NodeMark | undefined} mark
+ * @property {{ seq: number, node: string | null, iteration: number, execution: number }[]} checkpoints
+ * @property {number} end  the last event of the log
+ *
+ * @typedef {{ name: string, label: string, choices: { words: string, href: string, chosen: boolean }[] }} Chip
+ */
+
+const LISTED = 200;
+
+/**
+ * @param {import("../shell/app.js").App} app
+ * @returns {import("../shell/elements.js").Part<PanelView> & { event: (event: RunEvent) => void,
+ *   chunk: (chunk: any) => void }}
+ */
+export function createPanel(app) {
+  const [status, name, chips] = [createStatus(), element("h2", {}), element("div", { class: "visit-chips" })];
+  const tabs = createTabs("About the node", "segments");
+  const drawChips = keepChildren(chips, (/** @type {Chip} */ chip) => chip.name, createVisitChip);
+  const bodies = createBodies(app);
+  const content = element("div", { class: "panel-body" });
+  const head = element("header", { class: "panel-head" }, status.element, name, chips, tabs.element);
+  /** @type {PanelView} */
+  let view;
+  /** @type {NodeVisit | null} */
+  let visit = null;
+  let [tab, openedAt] = ["overview", ""];
+  const fetched = createFetched(app, (value) => {
+    visit = value;
+    draw();
+  });
+  const host = element("section", { class: "run-panel", "aria-label": "Node" }, head, fetched.problem, content);
+
+  function draw() {
+    const { place, node, mark } = view;
+    head.hidden = node === null;
+    content.hidden = tabs.element.hidden = chips.hidden = !visit;
+    setText(name, node ?? "");
+    if (!visit) return status.update(lookOfNode(mark));
+    const choice = choiceIn(place);
+    const attempt = visit.attempts.find((one) => one.attempt === choice.attempt) ?? visit.attempts.at(-1) ?? null;
+    // A tab that opened by itself stays when the visit goes on.
+    const where = `${place.run} ${place.at} ${node}`;
+    if (choice.tab || where !== openedAt) tab = choice.tab ?? tabFor(place.at !== undefined, visit);
+    openedAt = where;
+    const isLatest = !visit.attempts.length || (mark?.iteration === visit.iteration && mark.execution === visit.execution);
+    status.update(isLatest && visit.item === null ? lookOfNode(mark) : lookOfRun(visit));
+    drawChips(chipsOf(visit, attempt?.attempt ?? null, place));
+    tabs.update(
+      TABS.map((key) => ({
+        ...tabTo(place, titled(key), { node: node ?? undefined, tab: key }, key === tab),
+        key,
+        count: key === "steps" ? visit?.steps.length : 0,
+      })),
+    );
+    const body = bodies[tab];
+    if (content.firstElementChild !== body.element) content.replaceChildren(body.element);
+    body.update({ ...view, visit, attempt, now: app.clock.now() });
+  }
+
+  return {
+    element: host,
+    chunk: (chunk) => bodies.stream.chunk(chunk),
+    event(event) {
+      bodies.stream.event(event);
+      // A visit that is shown as it was stays as it is.
+      if (event.node === view?.node && view.place.at === undefined) fetched.ask();
+    },
+    update(next) {
+      const { place, node, mark } = next;
+      if (node !== view?.node || place.run !== view.place.run) visit = null;
+      view = next;
+      setAttribute(host, "data-chosen", Boolean(place.query.node));
+      const { iteration, execution, item } = choiceIn(place);
+      const asked = { iteration, execution, item, at: place.at };
+      if (node !== null) fetched.want(`runs/${place.run}/nodes/${node}`, asked, `${mark?.status} ${mark?.tries}`);
+      draw();
+    },
+  };
+}
+
+/**
+ * The chips: those that have something to choose, and the visit if it is the only one.
+ * @param {NodeVisit} visit
+ * @param {number | null} attempt
+ * @param {Place} place
+ * @returns {Chip[]}
+ */
+function chipsOf({ node, iteration, execution, item, visits, attempts, items }, attempt, place) {
+  /** @param {string} name @param {number | null} chosen @param {(number | null)[]} all @param {(one: any) => Place} placeOf */
+  const chip = (name, chosen, all, placeOf) => {
+    const words = (/** @type {number | null} */ one) => (one === null ? `all ${name}s` : `${name} ${one}`);
+    const choices = [...new Set(all)].slice(-LISTED);
+    const made = choices.map((one) => ({ words: words(one), href: formatFragment(placeOf(one)), chosen: one === chosen }));
+    return choices.some((one) => one !== chosen) ? [{ name, label: words(chosen), choices: made }] : [];
+  };
+  const visitAt = (/** @type {[number, number, number?]} */ ...one) => placeOfVisit(place, node, one);
+  const latest = (/** @type {number} */ one) => visits.findLast(([other]) => other === one)?.[1] ?? 1;
+  const all = [
+    ...chip(
+      "iteration",
+      iteration,
+      visits.map(([one]) => one),
+      (one) => visitAt(one, latest(one)),
+    ),
+    ...chip(
+      "execution",
+      execution,
+      visits.flatMap(([of, one]) => (of === iteration ? one : [])),
+      (one) => visitAt(iteration, one),
+    ),
+    ...chip(
+      "attempt",
+      attempt,
+      attempts.map((one) => one.attempt),
+      (one) => visitAt(iteration, execution, one),
+    ),
+    ...chip("item", item, [null, ...(items ?? []).map((one) => one.item)], (one) =>
+      withQuery(visitAt(iteration, execution), { item: one === null ? "" : String(one) }),
+    ),
+  ];
+  return visits.length === 1 ? [{ name: "visit", label: `visit ${iteration}.${execution}`, choices: [] }, ...all] : all;
+}
+
+/** @param {Chip} first  without choices, it only says which one it is */
+function createVisitChip({ choices }) {
+  /** @type {Chip} */
+  let chip;
+  const only = element("span", { class: "tag" });
+  const menu = createMenu({
+    look: "chip-button",
+    fill(panel, close) {
+      const items = chip.choices.map(({ words, href, chosen }) =>
+        element("li", {}, element("a", { href, "aria-current": chosen && "true", onclick: close }, words)),
+      );
+      panel.append(element("ul", { class: "menu-list" }, ...items));
+    },
+  });
+  return {
+    element: choices.length ? menu.element : only,
+    /** @param {Chip} next */
+    update(next) {
+      chip = next;
+      setText(only, next.label);
+      menu.update(next);
+    },
+  };
+}

@@ -1,0 +1,25 @@
+// A place whose content is made anew only when what it shows has changed, so that what a reader opened in it stays open.
+
+import { element } from "../shell/elements.js";
+
+/**
+ * @template T
+ * @param {string} look  classes
+ * @param {(value: T) => (Node | null)[]} make  no content hides the place
+ * @returns {import("../shell/elements.js").Part<T>}
+ */
+export function createSlot(look, make) {
+  const host = element("div", { class: look, hidden: true });
+  let shown = "";
+  return {
+    element: host,
+    update(value) {
+      const text = JSON.stringify(value) ?? "";
+      if (text === shown) return;
+      shown = text;
+      const content = make(value).filter((one) => one !== null);
+      host.replaceChildren(...content);
+      host.hidden = !content.length;
+    },
+  };
+}

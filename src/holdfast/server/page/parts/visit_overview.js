@@ -1,0 +1,257 @@
+// A visit at a glance: the error with its lines, all attempts, what a crashed one left, why it ran, and the steps that are kept.
+
+import { formatFragment, withQuery } from "../pure/fragments.js";
+import { statusOfItem } from "../pure/node_views.js";
+import { placeOfVisit } from "../pure/run_choices.js";
+import { lookOfRun } from "../pure/statuses.js";
+import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../pure/visit_words.js";
+import { fullInstant, instant, markNames } from "../pure/words.js";
+import { button, element, glyph, keepChildren, setAttribute, setSentence, setText } from "../shell/elements.js";
+import { valueText } from "./difference.js";
+import { createErrorFrames } from "./error_frames.js";
+import { queryOf } from "./fetched.js";
+import { createSlot } from "./slot.js";
+import { createStatus } from "./status.js";
+
+/**
+ * @typedef {import("../shapes.js").NodeVisit} NodeVisit
+ * @typedef {import("../shapes.js").AttemptView} AttemptView
+ * @typedef {import("../pure/visit_words.js").Line} Line
+ * @typedef {import("../pure/fragments.js").Place} Place
+ * @typedef {{ visit: NodeVisit, attempt: AttemptView | null, place: Place, now: number,
+ *   mark?: import("../shapes.js").NodeMark }} OverviewView
+ *
+ * @typedef {object} VisitRow  a row of attempts or items
+ * @property {string} key
+ * @property {import("../pure/statuses.js").Look} look
+ * @property {string} word
+ * @property {number | null} [began]
+ * @property {string} text
+ * @property {string} [note]
+ * @property {string} [time]
+ * @property {Place} place
+ * @property {boolean} [chosen]
+ * @property {number} now
+ */
+
+const STEP_CHARS = 120;
+const EXCERPT_CHARS = 300;
+const STEPS_SHOWN = 20;
+
+/**
+ * @param {import("../shell/app.js").App} app
+ * @returns {import("../shell/elements.js").Part<OverviewView>}
+ */
+export function createVisitOverview(app) {
+  const error = createSlot("", (/** @type {AttemptView["failure"]} */ failure) => (failure ? [createErrorFrames(failure)] : []));
+  const rows = createVisitRows("attempts");
+  const attempts = element("section", {}, element("h3", {}, "Attempts"), rows.element);
+  const left = createLeft();
+  const none = element("p", { class: "hint" });
+  const [items, side] = [createItems(app), createVisitSide()];
+  return {
+    element: element(
+      "div",
+      { class: "visit" },
+      element("div", { class: "visit-main" }, none, error.element, attempts, left.element, items.element),
+      side.element,
+    ),
+    update(view) {
+      const { visit, attempt, place, mark, now } = view;
+      error.update(attempt?.failure ?? null);
+      attempts.hidden = !visit.attempts.length;
+      const asks = mark?.waits_for === "question" && !visit.attempts.length;
+      none.hidden = !asks && Boolean(visit.attempts.length || visit.causes.length);
+      setText(none, asks ? "It begins when its question is answered." : "The run has not reached this node.");
+      rows.update(
+        visit.attempts.toReversed().map((one) => ({
+          key: String(one.attempt),
+          look: lookOfRun(one),
+          word: `attempt ${one.attempt}`,
+          began: one.started_at,
+          ...attemptWords(one),
+          time: attemptTime(one, now),
+          place: placeOfVisit(place, visit.node, [visit.iteration, visit.execution, one.attempt]),
+          chosen: one === attempt,
+          now,
+        })),
+      );
+      left.update(visit);
+      items.update(view);
+      side.update(view);
+    },
+  };
+}
+
+/** Why it ran, the steps that are kept, and what else is known: beside every tab that has room for it. */
+export function createVisitSide() {
+  const why = createSlot("", (/** @type {Line[]} */ lines) => titledList("Why it ran", lines.map(createWordLine)));
+  const steps = createSlot("", (/** @type {NodeVisit["steps"]} */ all) =>
+    titledList(
+      "Steps kept",
+      all.slice(0, STEPS_SHOWN).map((one) => createStep(one)),
+    ),
+  );
+  const facts = createSlot("", (/** @type {[string, string][]} */ all) => {
+    const pairs = all.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, value)]);
+    return titledList("This visit", pairs.length ? [element("dl", { class: "visit-facts" }, ...pairs)] : []);
+  });
+  const [open, excerpt] = [element("a", {}, "Open"), element("code", {})];
+  const title = element("header", {}, element("h3", {}, "Input"), open);
+  const input = element("div", {}, title, element("p", { class: "excerpt" }, excerpt));
+  const parts = [why.element, steps.element, facts.element, input];
+  return {
+    element: element("section", { class: "visit-side", "aria-label": "About this visit" }, ...parts),
+    /** @param {OverviewView} view */
+    update({ visit, attempt, place }) {
+      why.update(whyItRan(visit, attempt));
+      steps.update(visit.steps);
+      facts.update(visitFacts(visit));
+      input.hidden = !visit.input;
+      setAttribute(open, "href", formatFragment(withQuery(place, { node: visit.node, tab: "input" })));
+      setText(excerpt, excerptOf(visit.input ?? {}));
+    },
+  };
+}
+
+/** @param {string} title @param {HTMLElement[]} lines */
+const titledList = (title, lines) => (lines.length ? [element("h3", {}, title), ...lines] : []);
+
+/** The beginning of an input. @param {Record<string, import("../shapes.js").Value>} input */
+function excerptOf(input) {
+  const text = Object.entries(input).map(([name, value]) => `"${name}": ${valueText(value).slice(0, STEP_CHARS)}`);
+  const line = `{ ${text.join(", ")} }`;
+  return line.length > EXCERPT_CHARS ? `${line.slice(0, EXCERPT_CHARS)}…` : line;
+}
+
+/** @param {Line} line */
+function createWordLine({ glyph: mark, tone, text, names, seq }) {
+  const words = element("bdi", {});
+  setSentence(words, markNames(text, names));
+  return createTold(mark, tone, words, seq !== null && element("span", { class: "hint" }, ` @${seq}`));
+}
+
+/**
+ * A step whose result is kept.
+ * @param {NodeVisit["steps"][number]} step
+ * @param {boolean} [isWhole]  with all of its result
+ */
+export function createStep({ name, key, result, attempt, seq }, isWhole = false) {
+  const value = ` ${valueText(result)}`.slice(0, isWhole ? undefined : STEP_CHARS);
+  const line = createTold("kept", "done", element("code", {}, key ? `${name} ${key}` : name), value);
+  line.lastElementChild?.classList.add(isWhole ? "wrap" : "cut");
+  line.append(element("span", { class: "hint" }, `attempt ${attempt} · @${seq}`));
+  return line;
+}
+
+/**
+ * A line with its glyph.
+ * @param {import("../pure/glyphs.js").GlyphName} mark
+ * @param {string} tone
+ * @param {...import("../shell/elements.js").Child} words
+ */
+const createTold = (mark, tone, ...words) =>
+  element(
+    "p",
+    { class: "told" },
+    element("span", { "data-tone": tone }, glyph(mark)),
+    element("span", { dir: "auto" }, ...words),
+  );
+
+/** What the last attempt that did not end in order has left. @returns {import("../shell/elements.js").Part<NodeVisit>} */
+export function createLeft() {
+  const slot = createSlot("", (/** @type {AttemptView | null} */ attempt) => {
+    if (!attempt?.left) return [];
+    const end = attempt.status === "crashed" ? "crashed" : `was ${attempt.status}`;
+    const lines = leftWords(attempt.left).map((one) => createTold(one.glyph, "rest", one.text));
+    return titledList(`Left by attempt ${attempt.attempt}, which ${end}`, lines);
+  });
+  return { element: slot.element, update: ({ attempts }) => slot.update(attempts.findLast((one) => one.left) ?? null) };
+}
+
+/**
+ * The items of a fan-out, failures first, and more of them when asked for.
+ * @param {import("../shell/app.js").App} app
+ * @returns {import("../shell/elements.js").Part<OverviewView>}
+ */
+function createItems(app) {
+  const [title, rows] = [element("h3", {}), createVisitRows("items")];
+  const more = button("link", () => void read());
+  const host = element("section", {}, title, rows.element, more);
+  /** Those after the ones that the visit has. @type {any[]} */
+  let rest = [];
+  let shown = "";
+  /** @type {OverviewView} */
+  let view;
+
+  async function read() {
+    const { node, iteration, execution, items } = view.visit;
+    const query = queryOf({ iteration, execution, at: view.place.at, items_from: (items?.length ?? 0) + rest.length });
+    const key = shown;
+    const answer = await app.api.get(`runs/${view.place.run}/nodes/${node}`, query);
+    if (!answer.ok || key !== shown) return;
+    rest = [...rest, ...answer.value.items];
+    show();
+  }
+
+  function show() {
+    const { visit, place, mark, now } = view;
+    const all = [...(visit.items ?? []), ...rest];
+    setText(title, `Items, failures first: ${new Set(all.map((one) => one.item)).size} of ${visit.items_all}`);
+    const there = placeOfVisit(place, visit.node, [visit.iteration, visit.execution]);
+    rows.update(
+      all.map(({ item, status: stored, failure, value }) => {
+        const status = statusOfItem(stored, mark);
+        return {
+          key: String(item),
+          look: lookOfRun({ status }),
+          word: `item ${item}`,
+          text: failure ? `${failure.type}: ${failure.message}` : `${status} · ${valueText(value).slice(0, STEP_CHARS)}`,
+          place: withQuery(there, { item: String(item) }),
+          now,
+        };
+      }),
+    );
+    const left = visit.items_all - all.length;
+    more.hidden = left <= 0;
+    setText(more, `${left} more`);
+  }
+
+  return {
+    element: host,
+    update(next) {
+      const { visit, place } = next;
+      const key = JSON.stringify([place.run, place.at, visit.node, visit.iteration, visit.execution]);
+      if (key !== shown) rest = [];
+      [view, shown] = [next, key];
+      host.hidden = !visit.items || visit.item !== null;
+      if (!host.hidden) show();
+    },
+  };
+}
+
+/** @param {"attempts" | "items"} look @returns {import("../shell/elements.js").Part<VisitRow[]>} */
+function createVisitRows(look) {
+  const host = element("ul", { class: `visit-rows ${look}` });
+  return { element: host, update: keepChildren(host, (/** @type {VisitRow} */ row) => row.key, createVisitRow) };
+}
+
+/** @returns {import("../shell/elements.js").Part<VisitRow>} */
+function createVisitRow() {
+  const [status, began, words] = [createStatus(), element("time", {}), element("span", {})];
+  const [note, time] = [element("span", { class: "hint" }), element("span", { class: "hint" })];
+  const link = element("a", {}, status.element, began, element("span", { class: "cut", dir: "auto" }, words, " ", note), time);
+  return {
+    element: element("li", {}, link),
+    update({ look, word, began: at, text, note: more = "", time: spent = "", place, chosen, now }) {
+      status.update({ ...look, word });
+      setText(began, at ? instant(at, now) : "");
+      setAttribute(began, "title", at && fullInstant(at));
+      setText(words, text);
+      setText(note, more);
+      setText(time, spent);
+      setAttribute(link, "href", formatFragment(place));
+      setAttribute(link, "aria-current", chosen && "true");
+    },
+  };
+}

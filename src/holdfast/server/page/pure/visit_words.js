@@ -1,0 +1,111 @@
+// A visit of a node in words: why it ran, why each attempt began, how it ended, and what a crashed one left behind.
+
+import { duration, plural } from "./words.js";
+
+/**
+ * @typedef {import("../shapes.js").NodeVisit} NodeVisit
+ * @typedef {import("../shapes.js").AttemptView} AttemptView
+ * @typedef {{ glyph: import("./glyphs.js").GlyphName, tone: string, text: string, names: string[], seq: number | null }} Line
+ */
+
+/**
+ * Why a visit and its attempt ran: the nodes that led to it, the choice of a branch, who resumed the run.
+ * @param {NodeVisit} visit
+ * @param {AttemptView | null} attempt
+ * @returns {Line[]}
+ */
+export function whyItRan(visit, attempt) {
+  const before = visit.attempts.find((one) => one.attempt === (attempt?.attempt ?? 0) - 1);
+  return [...causesOf(visit), ...(attempt?.because ? [becauseOf(attempt, before)] : [])];
+}
+
+/** @param {NodeVisit} visit @returns {Line[]} */
+function causesOf({ node, causes }) {
+  const [first] = causes;
+  if (!first) return [];
+  const names = [...causes.map((one) => one.node), node];
+  const seq = causes.length > 1 ? null : first.seq;
+  /** @param {Line["glyph"]} glyph @param {string} text */
+  const line = (glyph, text) => [{ glyph, tone: glyph === "completed" ? "done" : "rest", text, names, seq }];
+  if (first.node === "START") return line("play", "The run began here");
+  if (seq === null) {
+    const all = causes.map((one) => `${one.node} @${one.seq}`);
+    return line("completed", `${all.slice(0, -1).join(", ")} and ${all.at(-1)} arrived (join)`);
+  }
+  return first.why === "branch" ? line("fork", `${first.node} chose ${node}`) : line("completed", `${first.node} completed`);
+}
+
+/** @param {AttemptView} attempt @param {AttemptView | undefined} before @returns {Line} */
+function becauseOf({ attempt, because }, before) {
+  const { kind, seq, by, reason, holder } = /** @type {NonNullable<AttemptView["because"]>} */ (because);
+  const [who, said] = [by ?? "somebody", reason ? `, “${reason}”` : ""];
+  const died = before?.status === "crashed" ? `the process of attempt ${before.attempt} died, ` : "";
+  /** @type {Record<string, string>} */
+  const words = {
+    retry: `the attempt before failed${before?.failure ? ` with ${before.failure.type}` : ""}`,
+    retried: `${who} retried it${said}`,
+    resumed: `${who} resumed the run${said}`,
+    rewound: `${who} went back to an earlier checkpoint${said}`,
+    answered: `${who} answered${said}`,
+    claimed: `${died}${holder ?? "another process"} claimed the run`,
+  };
+  /** @type {[Line["glyph"], string]} */
+  const [glyph, tone] = kind === "claimed" ? ["crashed", "ask"] : kind === "retry" ? ["retry", "rest"] : ["person", "accent"];
+  return { glyph, tone, text: `Attempt ${attempt}: ${words[kind] ?? kind}`, names: holder ? [holder] : [], seq };
+}
+
+/**
+ * How an attempt ended, in one line: the error, or what happened to it.
+ * @param {AttemptView} attempt
+ * @returns {{ text: string, note: string }}
+ */
+export function attemptWords({ status, failure, retry_at, ended_at, reason, by }) {
+  if (failure) {
+    const wait = retry_at && ended_at ? `, retried in ${duration(retry_at - ended_at).replace(".0 s", " s")}` : "";
+    return { text: failure.type, note: [reason, failure.kind + wait].filter(Boolean).join(" · ") };
+  }
+  const text = status === "crashed" ? "its process died" : status === "skipped" && by ? `${by} skipped it` : status;
+  return { text, note: reason ?? "" };
+}
+
+/** @param {AttemptView} attempt @param {number} now  null: "–" */
+export function attemptTime({ started_at, ended_at, status }, now) {
+  if (started_at === null || (ended_at === null && status !== "running")) return "–";
+  return duration((ended_at ?? now) - started_at);
+}
+
+/**
+ * What an attempt that did not end in order has left.
+ * @param {NonNullable<AttemptView["left"]>} left
+ * @returns {{ glyph: import("./glyphs.js").GlyphName, text: string }[]}
+ */
+export function leftWords({ steps, chunks, last_lines, files }) {
+  const end = last_lines.at(-1);
+  /** @type {[glyph: import("./glyphs.js").GlyphName, text: string | number | boolean][]} */
+  const all = [
+    ["kept", steps.length > 0 && `${plural(steps.length, "step")} kept: ${steps.join(", ")}`],
+    .../** @type {any} */ (files.map((file) => ["file", `${file}, not complete`])),
+    ["list", chunks && `${plural(chunks, "chunk")}${end ? `, ending “${end.slice(-60)}”` : ""}`],
+  ];
+  return all.flatMap(([glyph, text]) => (text ? { glyph, text: String(text) } : []));
+}
+
+/**
+ * The facts of a visit that its options and costs say.
+ * @param {NodeVisit} visit
+ * @returns {[name: string, value: string][]}
+ */
+export function visitFacts({ options, cost }) {
+  const tries = options.retry?.attempts;
+  /** @type {[name: string, value: string][]} */
+  const all = [
+    ["Cost", costWords(cost)],
+    ["Time limit", options.timeout_s ? duration(options.timeout_s) : ""],
+    ["Retries", tries ? plural(Number(tries), "attempt") : ""],
+  ];
+  return all.filter(([, value]) => value);
+}
+
+/** @param {{ usd: number, tokens: number }} cost */
+export const costWords = ({ usd, tokens }) =>
+  [usd ? `$${usd.toFixed(3)}` : "", tokens ? plural(tokens, "token") : ""].filter(Boolean).join(" · ");

@@ -1,0 +1,122 @@
+// The drawings of a run: its graph, or the same as a table, and its timeline, or on a phone its story. All show the same nodes at
+// the same place in time.
+
+import { placeAt } from "../pure/run_choices.js";
+import { plural } from "../pure/words.js";
+import { createBanner, problemBanner } from "../parts/banner.js";
+import { createGraph } from "../parts/graph.js";
+import { createNodeTable } from "../parts/node_table.js";
+import { createStory } from "../parts/story.js";
+import { createTabs, tabTo } from "../parts/tabs.js";
+import { createTimeline } from "../parts/timeline.js";
+import { element, setText } from "../shell/elements.js";
+
+/**
+ * @typedef {object} DrawnRun
+ * @property {any} known
+ * @property {Record<string, import("../shapes.js").NodeMark>} nodes
+ * @property {import("../pure/fragments.js").Place} place
+ * @property {string | null} chosen
+ * @property {number} now
+ * @property {() => void} again
+ */
+
+/** There is room for one pane. */
+export const isPhone = () => matchMedia("(max-width: 640px)").matches;
+
+/**
+ * @param {object} acts
+ * @param {(place: import("../pure/fragments.js").Place) => void} acts.go
+ * @param {(node: string) => void} acts.choose
+ * @param {(node: string, visit: string | undefined, item: string | undefined) => void} acts.chooseVisit
+ * @param {(node: string, iteration: number) => void} acts.chooseIteration
+ * @param {(shape: import("../parts/graph.js").Shape) => void} acts.reshape
+ */
+export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, reshape }) {
+  const [graph, table] = [createGraph({ choose, chooseIteration, reshape }), createNodeTable({ choose })];
+  const timeline = createTimeline({ choose: ({ node, visit, item }) => chooseVisit(node, visit, item) });
+  const story = createStory({ choose: ({ node }) => choose(node) });
+  const [graphFault, timelineFault] = [createBanner(), createBanner()];
+  const modes = createTabs("How the nodes are shown", "segments");
+  const [note, body] = [element("span", { class: "hint" }), element("div", { class: "graph-body" })];
+  const graphPane = element(
+    "div",
+    { class: "run-graph" },
+    element("div", { class: "graph-head" }, modes.element, note),
+    graphFault.element,
+    body,
+  );
+  const timelinePane = element("div", { class: "run-timeline" }, timelineFault.element, timeline.element, story.element);
+  let drawnTimes = "";
+  /** @type {unknown[]} */
+  let drawn = [];
+
+  /** @param {DrawnRun} value */
+  function update(value) {
+    const { known, nodes, place, chosen, now, again } = value;
+    const { picture, geometry, timeline: times, problems } = known;
+    const asTable = place.query.nodes?.[0] === "table";
+    modes.update([tabTo(place, "Graph", { nodes: undefined }, !asTable), tabTo(place, "Table", { nodes: "table" }, asTable)]);
+    const part = asTable ? table : graph;
+    if (body.firstElementChild !== part.element) body.replaceChildren(part.element);
+    const fault = problems.picture ?? problems.geometry ?? null;
+    graphFault.update(fault && faultBanner(fault, place, again, go));
+    timelineFault.update(problems.timeline ? problemBanner(problems.timeline, again) : null);
+    const isPast = place.at !== undefined;
+    setText(note, isPast ? `as it was at @${place.at}` : geometry ? tellGraph(geometry) : "");
+    body.hidden = !geometry || !picture;
+    if (!geometry || !picture) return;
+    const then = isPast ? picture.at : now;
+    // Events that change nothing here, and chunks, cost nothing; running times move on with the seconds.
+    const isSame = (/** @type {unknown} */ one, /** @type {number} */ number) => one === drawn[number];
+    const shown = [nodes, geometry, picture, chosen, place.at, known.again, part, Math.floor(now)];
+    if (!shown.every(isSame))
+      part.update({
+        picture: geometry,
+        states: { nodes, taken: picture.taken, chosen: picture.chosen },
+        now: then,
+        at: place.at ?? null,
+        node: chosen,
+        again: isPast ? new Set(known.again) : undefined,
+      });
+    drawn = shown;
+    // The axis moves on with the seconds, and not with every event.
+    const key = JSON.stringify([place.run, times?.seq, chosen, place.at, picture.seq, Math.floor(now)]);
+    if (!times || key === drawnTimes) return;
+    drawnTimes = key;
+    if (isPhone()) story.update({ timeline: times, now });
+    timeline.update({
+      timeline: times,
+      nodes: Object.keys(geometry.nodes).map((name) => ({
+        name,
+        mark: nodes[name],
+        once: geometry.nodes[name]?.idempotent === false,
+      })),
+      chosen,
+      checkpoint: isPast ? { seq: Number(place.at), at: picture.at } : null,
+      now,
+    });
+  }
+
+  return { graph: graphPane, timeline: timelinePane, tools: timeline.tools, update };
+}
+
+/** "6 nodes, 1 loop" @param {import("../shapes.js").FlowPicture} picture */
+function tellGraph({ nodes, lines }) {
+  const loops = lines.filter((line) => line.badge).length;
+  return plural(Object.keys(nodes).length, "node") + (loops ? `, ${plural(loops, "loop")}` : "");
+}
+
+/**
+ * A checkpoint that is not there, or was retired, has one way out: now.
+ * @param {import("../shapes.js").Problem} fault
+ * @param {import("../pure/fragments.js").Place} place
+ * @param {() => void} again
+ * @param {(place: import("../pure/fragments.js").Place) => void} go
+ */
+function faultBanner(fault, place, again, go) {
+  const banner = problemBanner(fault, again);
+  if (place.at === undefined || fault.status !== 404) return banner;
+  const action = { words: "Back to now", act: () => go(placeAt(place, null)) };
+  return { ...banner, title: `There is no event @${place.at} to show`, action };
+}

@@ -1,0 +1,161 @@
+"""Real browsers for the tests of the page: Debian's chromium, with a real `holdfast serve` on loopback.
+
+One browser serves a whole module: playwright keeps an event loop running while it is open, so it must be closed before a module
+whose tests run one of their own. Each test has a context of its own, so that nothing is stored between tests. Every error in the
+console of a page fails its test.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.server import page_files
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PATIENCE_S = 10
+MODULES = re.compile(r"/page/((?:pure|shell|parts|screens)/\w+\.js)$")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without a browser, keep one of the tests that need it, which is skipped: one line then says what is missing."""
+    if CHROMIUM is None:
+        missing = "chromium is missing; on Debian and Ubuntu: apt-get install chromium"
+    elif find_spec("playwright") is None:
+        missing = "playwright is missing; run: pip install '.[dev]'"
+    else:
+        return
+    in_browser = [item for item in items if "browser" in getattr(item, "fixturenames", ())]
+    for item in in_browser[:1]:
+        item.add_marker(pytest.mark.skip(reason=f"{len(in_browser)} TESTS NEED A BROWSER: {missing}"))
+    left_out = in_browser[1:]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """The browser of a module."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        one = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield one
+        one.close()
+
+
+class Serving:
+    """A process of `holdfast serve` over the store of a folder."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.folder = folder
+        (folder / "pyproject.toml").touch()
+        clean = {
+            name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))
+        }
+        paths = os.pathsep.join(path for path in sys.path if path)
+        self.environment = clean | {"PYTHONPATH": paths, "HOME": str(folder)}
+        self.process = self.start(*words, "--port", "0")
+        self.link = self.process.stdout.readline().rstrip()
+        self.url, _, self.token = self.link.partition("#token=")
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        """Start `holdfast serve` with these words."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "holdfast.cli", "serve", *words],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def restart(self, *words: str) -> None:
+        """Start the server again at the same port, after it was stopped."""
+        port = self.url.rstrip("/").rpartition(":")[2]
+        self.process = self.start(*words, "--port", port)
+        self.process.stdout.readline()
+
+    def stop(self) -> None:
+        """End the server, whatever it does."""
+        self.process.kill()
+        self.process.communicate()
+
+    @property
+    def store(self) -> Path:
+        """The store of the folder, for an engine in the test."""
+        return self.folder / ".holdfast" / "runs.db"
+
+
+@pytest.fixture(scope="module")
+def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Starts servers, each in a folder of its own unless one is given, and stops them after the module."""
+    begun: list[Serving] = []
+
+    def start(*words: str, folder: Path | None = None) -> Serving:
+        begun.append(Serving(folder or tmp_path_factory.mktemp("served"), *words))
+        return begun[-1]
+
+    yield start
+    for serving in begun:
+        if serving.process.poll() is None:
+            serving.stop()
+
+
+class Tab:
+    """Opens pages that must have no error in their console."""
+
+    def __init__(self, browser: Any, **options: Any) -> None:
+        self.context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
+        self.context.set_default_timeout(PATIENCE_S * 1000)
+        self.errors: list[str] = []
+        self.allowed: tuple[str, ...] = ()
+        """Parts of errors that a test expects, such as a connection that is refused while the server is stopped."""
+        self.context.route(MODULES, self.send_module)
+        self.context.on("console", self.hear)
+        self.context.on("weberror", lambda fault: self.note(str(fault.error)))
+
+    @staticmethod
+    def send_module(route: Any) -> None:
+        """Send a module of the page by itself, to a test of one part. A server sends all of them as one script."""
+        name = MODULES.search(route.request.url)[1]
+        route.fulfill(body=page_files.modules()[name], content_type=page_files.TYPES[".js"])
+
+    def hear(self, said: Any) -> None:
+        """Note an error in the console, with the address that it is about."""
+        if said.type == "error":
+            self.note(f"{said.text} {said.location['url']}")
+
+    def note(self, text: str) -> None:
+        if not any(part in text for part in self.allowed):
+            self.errors.append(text)
+
+    def open(self, url: str) -> Any:
+        """Open a page."""
+        page = self.context.new_page()
+        page.goto(url)
+        return page
+
+
+@pytest.fixture
+def tab(browser: Any) -> Iterator[Any]:
+    """Makes tabs (`tab()`, or `tab(color_scheme="dark")`), and checks that their consoles had no error."""
+    made: list[Tab] = []
+
+    def make(**options: Any) -> Tab:
+        made.append(Tab(browser, **options))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.context.close()
+    assert [error for one in made for error in one.errors] == []

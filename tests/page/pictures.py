@@ -1,0 +1,168 @@
+"""The pictures of the documents, and what they show in words.
+
+`make pictures` opens each screen of a scene (`page_scenes.py`) in a browser and writes two files for it into `docs/pictures`: the
+picture, and the accessible tree of the page without times and process ids. `test_pictures.py` opens the screens again and
+compares the words, so that no picture shows a page of the past.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from page_scenes import Scene, open_scene
+
+FOLDER = Path(__file__).parents[2] / "docs" / "pictures"
+DESK = {"viewport": {"width": 1280, "height": 800}}
+PHONE = {"viewport": {"width": 390, "height": 760}, "has_touch": True}
+SCALE = 1.5  # a picture is shown at about two thirds of its pixels
+QUALITY = 50
+
+# A picture shows when it was made; what it shows does not depend on it.
+CHANGING = [
+    (re.compile(r"(?<=\s)/\S+/shop/"), "/FOLDER/"),
+    (re.compile(r"\b(?:\d{4}-\d\d-\d\d |\d{1,2} [A-Z][a-z]{2}, )?\d\d:\d\d(?::\d\d)?\b"), "TIME"),
+    (re.compile(r"\b(?:\d+(?:\.\d+)? (?:ms|s|min|h|d)\b ?)+(?:ago\b)?|\bnow\b"), "SPAN "),
+    (re.compile(r"\bprocess \d+ on [\w.-]+"), "process PID on HOST"),
+    (re.compile(r"\bpid \d+"), "pid PID"),
+    (re.compile(r"\b[\d.,]+ [KMGT]?B free\b"), "SIZE free"),
+    (re.compile(r"\bvm\b|localhost:\d+|127\.0\.0\.1:\d+"), "HOST"),
+]
+
+
+class Screen(NamedTuple):
+    """A screen of the page: where it is, what must be there before it is shown, and what is done with it first."""
+
+    fragment: str
+    ready: str
+    options: dict[str, Any] = DESK
+    act: Callable[[Any], None] = lambda page: None
+    store: str = "shop"
+
+
+def _preview(page: Any) -> None:
+    page.get_by_role("button", name="Resume from here").click()
+    page.locator("dialog.preview .button.filled").wait_for()
+
+
+def _fill_form(page: Any) -> None:
+    page.get_by_label("refund", exact=True).check()
+    page.get_by_label("Amount in cents").fill("8490")
+    page.get_by_label("Note to the customer").fill("We are sorry that the lamp arrived broken.")
+    page.get_by_role("button", name="Answer", exact=True).click()
+    page.get_by_text("At most 4200", exact=True).wait_for()
+
+
+SCREENS = {
+    "runs": Screen("#/runs", ".run-link"),
+    "run": Screen("#/runs/order-4711", ".error-frames"),
+    "live": Screen("#/runs/brief-tides-20", ".stream"),
+    "checkpoint": Screen("#/runs/brief-storms-07@CHECKPOINT", ".change"),
+    "preview": Screen("#/runs/brief-storms-07@PLANNED", ".checkpoint-bar[data-past]", act=_preview),
+    "questions": Screen("#/questions?run=refund-0094", "form", act=_fill_form),
+    "compare": Screen("#/compare?a=order-4711&b=order-4711-newcard&node=charge", ".compare-side >> nth=1"),
+    "doctor": Screen("#/doctor", ".finding"),
+    "workers": Screen("#/workers", "table >> nth=1"),
+    "phone-runs": Screen("#/runs?attention=true", ".run-link", PHONE),
+    "phone-run": Screen("#/runs/order-4711", ".story", PHONE),
+    "dark": Screen("#/runs/brief-tides-20", ".stream", {**DESK, "color_scheme": "dark"}),
+    "first-start": Screen("#/runs", ".first-start", store="new"),
+}
+
+
+def words_of(page: Any) -> str:
+    """What the page says, without what differs from one time to the next."""
+    page.locator(".spark table").evaluate_all(
+        "tables => tables.forEach(table => table.remove())"
+    )  # ends by the minute
+    said = page.locator("body").aria_snapshot()
+    for pattern, word in CHANGING:
+        said = pattern.sub(word, said)
+    return "\n".join(line.rstrip() for line in said.splitlines()) + "\n"
+
+
+def take(page: Any) -> bytes:
+    """A picture of what the page shows. Playwright itself makes none as WebP, which takes a quarter of the bytes."""
+    session = page.context.new_cdp_session(page)
+    clip = {"x": 0, "y": 0, **page.viewport_size, "scale": SCALE}
+    shot = session.send("Page.captureScreenshot", {"format": "webp", "quality": QUALITY, "clip": clip})
+    session.detach()
+    return base64.b64decode(shot["data"])
+
+
+class Studio:
+    """Opens the screens of a scene in a browser."""
+
+    def __init__(self, browser: Any, scene: Scene) -> None:
+        self.browser = browser
+        self.errors: list[str] = []
+        """What was written to the console as an error."""
+        scene.work()
+        self.links = {"shop": scene.serve(), "new": scene.serve_new()}
+        self.places = _places(scene)
+
+    def open(self, screen: Screen) -> Any:
+        """Open a screen, and wait until it shows what it must."""
+        context = self.browser.new_context(reduced_motion="reduce", **screen.options)
+        context.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        context.on("weberror", lambda fault: self.errors.append(str(fault.error)))
+        page = context.new_page()
+        link = self.links[screen.store]
+        page.goto(link)
+        page.locator(".live-word", has_text=re.compile("^Live$")).wait_for()
+        fragment = screen.fragment
+        for name, seq in self.places.items():
+            fragment = fragment.replace(name, str(seq))
+        page.evaluate("fragment => { location.hash = fragment }", fragment)
+        page.locator(screen.ready).first.wait_for()
+        screen.act(page)
+        page.locator(".skeleton:visible").first.wait_for(state="detached")
+        return page
+
+    def show(self) -> Iterator[tuple[str, Any]]:
+        """Open all screens, one after the other."""
+        for name, screen in SCREENS.items():
+            page = self.open(screen)
+            yield name, page
+            page.context.close()
+
+
+def _places(scene: Scene) -> dict[str, int]:
+    """The checkpoints that pictures show: where the outline and the plan of a text were completed."""
+    import holdfast as hf
+
+    points = hf.checkpoints("brief-storms-07", store=scene.store)
+    return {
+        name: next(point.seq for point in points if point.node == node)
+        for name, node in (("CHECKPOINT", "outline"), ("PLANNED", "plan"))
+    }
+
+
+def main(folder: Path) -> None:
+    """Write the pictures and their words into a folder."""
+    from playwright.sync_api import sync_playwright
+
+    from conftest import CHROMIUM
+
+    folder.mkdir(exist_ok=True)
+    with (
+        tempfile.TemporaryDirectory() as place,
+        open_scene(Path(place) / "shop") as scene,
+        sync_playwright() as started,
+    ):
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for name, page in Studio(browser, scene).show():
+            made = take(page)
+            (folder / f"{name}.webp").write_bytes(made)
+            (folder / f"{name}.txt").write_text(words_of(page), "utf-8")
+            print(f"{name}.webp  {len(made) / 1000:.0f} KB")
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

@@ -1,0 +1,79 @@
+"""The screens Workers and Doctor in a real browser, over a real server."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+
+import pytest
+from page_flows import write_flows
+
+import holdfast as hf
+
+
+@pytest.fixture(scope="module")
+def served(serve, tmp_path_factory):
+    """A server that executes `order`, a queue with a run that no worker takes, a run that failed, and one that asks."""
+    folder = tmp_path_factory.mktemp("overview")
+    shop = write_flows(folder)
+    serving = serve("shop.py:order", folder=folder)
+    with suppress(hf.RunFailed):
+        hf.run(shop.refund, {"fails": "declined"}, run_id="refund-broken", store=serving.store)
+    hf.run(shop.refund, {"asks": True}, run_id="refund-asks", store=serving.store)
+    hf.start(shop.refund, {}, run_id="refund-waits", store=serving.store, queue="slow")
+    return serving
+
+
+def open_screen(tab, served, name: str):
+    page = tab().open(served.link)
+    page.locator(".run-link").first.wait_for()
+    page.get_by_role("link", name=name).first.click()
+    page.get_by_role("heading", name=name, exact=True).wait_for()
+    return page
+
+
+def test_workers_shows_who_is_alive_and_what_waits(tab, served):
+    page = open_screen(tab, served, "Workers")
+    page.get_by_text(re.compile(r"^\d alive, executing 0 runs\. 1 run on offer\.$")).wait_for()
+    process = page.get_by_role("table", name="Workers").locator("tbody tr", has_text="takes runs")
+    assert process.get_by_text("order").is_visible()
+    waiting = page.get_by_role("table", name="Queues").get_by_role("row", name="slow")
+    assert waiting.locator("td").nth(1).inner_text() == "1"
+    page.set_viewport_size({"width": 360, "height": 740})
+    assert page.get_by_role("columnheader", name="Runs held").is_visible()
+    held = page.get_by_role("table", name="Workers").locator("td.w-held").first
+    assert held.inner_text() == "0"
+    assert held.evaluate("cell => cell.getBoundingClientRect().right") <= 360
+
+
+def test_an_admin_sets_the_limit_of_a_queue(tab, served):
+    page = open_screen(tab, served, "Workers")
+    page.get_by_role("button", name="Set limit… of queue slow").click()
+    page.get_by_label("Runs at the same time").fill("-1")
+    page.keyboard.press("Enter")
+    page.get_by_text("At least 0").wait_for()
+    page.get_by_label("Runs at the same time").fill("5")
+    page.keyboard.press("Enter")
+    page.get_by_text("0 of 5").wait_for()
+
+
+def test_doctor_lists_problems_and_waits_with_command_and_button(tab, served):
+    page = open_screen(tab, served, "Doctor")
+    page.get_by_role("button", name="Examine again").click()
+    broken = page.locator(".finding", has_text="refund-broken")
+    broken.wait_for()
+    assert broken.locator(".status").inner_text() == "failed"
+    assert "resume refund-broken" in broken.locator(".command code").inner_text()
+    assert broken.get_by_role("link", name="Resume refund-broken").is_visible()
+    asks = page.locator("section", has_text="Wait for an answer").locator(".finding")
+    assert asks.locator(".run-link").all_inner_texts() == ["refund-asks"]
+    health = page.locator(".store-health li")
+    assert [text.split("\n")[0] for text in health.all_inner_texts()] == [
+        "Schema",
+        "Clocks",
+        "Durable writes",
+        "Log",
+        "Space",
+    ]
+    assert "journal_mode is wal" in health.nth(2).inner_text()
+    page.locator('.top-nav .count[data-tone="fail"]').wait_for()
