@@ -38,7 +38,9 @@
     │       └── SeqConflict     the log does not end where the writer expected
     ├── ours: a defect in Holdfast
     │   └── IllegalEvent        an event that the current state of the run does not allow
-    ├── raised inside nodes: WaitTimeout   a signal or an answer did not come in time
+    ├── raised inside nodes
+    │   ├── WaitTimeout         a signal, an answer or the end of a child run did not come in time
+    │   └── ChildFailed         a child run failed or was cancelled; `id` and `failure` say which and why
     └── raised by nodes, to choose the class of a failure
         ├── Recoverable         the node is retried as its `Retry` says
         └── Fatal               the node is not retried; only a forced resume runs it again
@@ -394,6 +396,22 @@ class WaitTimeout(HoldfastError, TimeoutError):
 
 
 # --- raised by nodes ---------------------------------------------------------------------------------
+
+
+class ChildFailed(HoldfastError):
+    """A child run failed, or was cancelled, so that the node that waits for it has no result. `id` is the id of the child,
+    `failure` says why it failed, and `remedy` is the command with which an operator mends it.
+
+    The engine does not retry a node that fails with it: every attempt would get the same end of the child. Retries belong to the
+    nodes of the child.
+    """
+
+    def __init__(self, id: str, flow: str, failure: Any, remedy: str, message: str) -> None:
+        self.id = id
+        self.flow = flow
+        self.failure = failure
+        self.remedy = remedy
+        super().__init__(message)
 
 
 class Recoverable(HoldfastError):

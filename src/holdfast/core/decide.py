@@ -106,7 +106,7 @@ def _over(state: RunState, now: float, wakes: list[float], lapses: list[float]) 
         match wait.kind:
             case "timer":
                 wakes.append(until)
-            case "signal":
+            case "signal" | "child":
                 lapses.append(until)
             case unknown:
                 assert_never(unknown)

@@ -53,6 +53,8 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     type: str
     message: str
     traceback: str = ""
+    child: str = ""
+    """The child run whose end the failure is (`ChildFailed`); empty for any other failure."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -73,6 +75,18 @@ class NodeEvent(Event, frozen=True, kw_only=True):
 # --- the run -----------------------------------------------------------------------------------------
 
 
+class Caller(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """The run that started a child run, and what the child has from it."""
+
+    run: str
+    lineage: str
+    """The text from which idempotency keys are derived in the child, in place of its id: see `RunForked.lineage`. It is a digest
+    of the lineage of the caller and of the place of the child there, so that the children of a fork have the keys that those of
+    its parent had."""
+    depth: int = 1
+    """How many callers the child has: 1, unless its caller is a child too."""
+
+
 class RunCreated(Event, frozen=True, kw_only=True):
     """The run was created. Recorded before anything runs, with everything that the first nodes need."""
 
@@ -87,6 +101,8 @@ class RunCreated(Event, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     by: str | None = None
     trace_parent: str | None = None
+    caller: Caller | None = None
+    """The run that started this one; None if it is not a child run."""
 
 
 class Begun(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -157,6 +173,19 @@ class RunResumed(Event, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class Told(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a child run has reported to its caller with its latest end, and what with the end before. Costs include those of its
+    own children.
+    """
+
+    seq: Seq = 0
+    """The seq of its latest end; 0 if it has not ended."""
+    usd: float = 0.0
+    tokens: int = 0
+    usd_before: float = 0.0
+    tokens_before: int = 0
+
+
 class RunRewound(Event, frozen=True, kw_only=True):
     """The run goes back to event `to` and continues from there. This event is folded onto the state at `to`, and contains what a
     rewind never undoes: counts, costs and signals.
@@ -177,6 +206,10 @@ class RunRewound(Event, frozen=True, kw_only=True):
     """
     confirmed: list[NodeName] = []
     """Nodes that are not idempotent, and that the caller has confirmed may run again."""
+    children_usd: float = 0.0
+    children_tokens: int = 0
+    told: Told | None = None
+    """What the caller of this run knows of its ends."""
     by: str | None = None
     reason: str | None = None
 
@@ -537,13 +570,59 @@ class WaitWithdrawn(NodeEvent, frozen=True, kw_only=True):
     """
 
 
+# --- child runs --------------------------------------------------------------------------------------
+
+
+class ChildStarted(NodeEvent, frozen=True, kw_only=True):
+    """A node started a child run. The child is created in the append of this event, unless an earlier execution has created it."""
+
+    slot: str
+    run: str
+    """The id of the child."""
+    flow: str
+    item: int | None = None
+    cancels: bool = False
+    """True if the child is cancelled with its caller, and when the visit that started it is abandoned."""
+    adopted: bool = False
+    """True if the child existed already: an earlier execution of the visit has started it, with the same input."""
+
+
+class ChildAwaited(NodeEvent, frozen=True, kw_only=True):
+    """A node began to wait for the end of a child run. If the child has ended before, the node gets that end at once."""
+
+    slot: str
+    run: str
+    until: float | None = None
+    item: int | None = None
+    anew: bool = False
+    """True if the child continues after the failure that is recorded here: the node waits for its next end."""
+    abandons: bool = False
+    """True if the child is cancelled when the time of this wait has come."""
+
+
+class ChildEnded(Event, frozen=True, kw_only=True):
+    """A child run ended. A child that failed may be resumed, and then ends again."""
+
+    run: str
+    seq: Seq
+    """The seq of the event in the log of the child with which it ended."""
+    status: Literal["completed", "failed", "cancelled"]
+    values: Values | None = None
+    """The final state of a child that completed."""
+    failure: Failure | None = None
+    """Why the child did not complete."""
+    usd: float = 0.0
+    """The cost of the child and of its own children since its previous end."""
+    tokens: int = 0
+
+
 AnyEvent: TypeAlias = (
     RunCreated | RunForked | RunClaimed | RunResumed | RunRewound | RunPaused | RunInterrupted | RunCompleted | RunFailed
     | RunCancelled | RequestRefused | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted
     | NodeCompleted | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted
     | ItemCompleted | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed
     | NodeStreamed | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
-    | SignalSetAside | WaitWithdrawn
+    | SignalSetAside | WaitWithdrawn | ChildStarted | ChildAwaited | ChildEnded
 )  # fmt: skip
 """All kinds of events. The properties of each kind are a row of the table in `core/kinds`."""
 

@@ -21,6 +21,7 @@ from holdfast.core.events import AnyEvent, Event
 from holdfast.core.run_state import (
     ACTIVE,
     CLAIMABLE,
+    ENDED,
     GOING,
     LIVE,
     OPEN,
@@ -151,6 +152,9 @@ TABLE: tuple[Kind, ...] = (
     Kind(events.SignalSetAside, "waits.signal_set_aside", LIVE, _RUNNING, "node", counts="open attempt", heard=True,
          from_process=True),
     Kind(events.WaitWithdrawn, "waits.wait_withdrawn", LIVE, _RUNNING, "node", counts="open attempt", heard=True),
+    Kind(events.ChildStarted, "children.child_started", LIVE, _RUNNING, "node", counts="open attempt", heard=True),
+    Kind(events.ChildAwaited, "children.child_awaited", LIVE, _RUNNING, "node", counts="open attempt", heard=True),
+    Kind(events.ChildEnded, "children.child_ended", OPEN, None, "nothing", heard=True, from_outside=True),
     Kind(events.QuestionAsked, "waits.question_asked", ACTIVE, _IDLE | {"pending", "interrupted", "running"}, "node",
          counts="asked", heard=True, from_process=True),
     Kind(events.QuestionAnswered, "waits.question_answered", OPEN,
@@ -185,6 +189,8 @@ def _classes(has: Callable[[Kind], bool]) -> tuple[type[Event], ...]:
 
 LOOKS: dict[type[Event], Look] = {kind.event: kind.look for kind in TABLE}
 WRITES: dict[type[Event], Writes] = {kind.event: kind.writes for kind in TABLE}
+ENDS = frozenset(kind.event.__name__ for kind in TABLE if kind.run_after in ENDED)
+"""The kinds with which a run ends."""
 CHECKPOINTS = _names(lambda kind: kind.checkpoint)
 OURS = _names(lambda kind: kind.ours)
 ENDS_STREAM = _names(lambda kind: kind.ends_stream)

@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.core.events import Begun, Changes, Choice, Failure, NodeName, Seq, Values
+from holdfast.core.events import Begun, Changes, Choice, Failure, NodeName, Seq, Told, Values
 from holdfast.errors import StoreCorrupt
 
 Status: TypeAlias = Literal[
@@ -29,7 +29,7 @@ NodeStatus: TypeAlias = Literal[
 ItemStatus: TypeAlias = Literal["pending", "completed", "waiting", "running", "failed"]
 ITEM_STATUSES: tuple[ItemStatus, ...] = ("completed", "pending", "waiting", "running", "failed")
 """The statuses of the items of a fan-out, in the order of what an operator looks for: failures come last."""
-WaitKind: TypeAlias = Literal["timer", "signal"]
+WaitKind: TypeAlias = Literal["timer", "signal", "child"]
 
 FEW = 5
 """How many nodes, waits and retries the row of a run names; the others are counted."""
@@ -186,11 +186,38 @@ class Wait(msgspec.Struct, omit_defaults=True, gc=False):
     until: float | None = None
     payload_schema: dict[str, Any] = {}
     """The JSON Schema that the payload of the signal must fit; empty if any payload fits."""
+    child: str | None = None
+    """The id of the child run whose end the visit waits for; None if it waits for something else."""
+    abandons: bool = False
+    """True if the child is cancelled when the time of this wait has come."""
 
     @property
     def kind(self) -> WaitKind:
-        """What ends the wait: a timer or a signal. Derived from `signal`, because a new field would change stored snapshots."""
+        """What ends the wait. Derived from other fields, because a new field would change stored snapshots."""
+        if self.child is not None:
+            return "child"
         return "timer" if self.signal is None else "signal"
+
+
+class Child(msgspec.Struct, omit_defaults=True, gc=False):
+    """A child run that a visit started. It is forgotten when its end can change nothing here any more."""
+
+    node: NodeName
+    iteration: int
+    execution: int
+    slot: str
+    """The text `child:KEY`, without the number of a wait."""
+    flow: str
+    item: int | None = None
+    cancels: bool = False
+    ended: Seq = 0
+    """The seq of its latest end that is recorded here; 0 if none is."""
+    end: dict[str, Any] | None = None
+    """Its latest end, for the next wait: None if there is none, or if a wait has received it and the child cannot end again."""
+    is_final: bool = False
+    """True if the child cannot end again."""
+    in_doubt: bool = False
+    """True if the node failed because this child did, and was retried since: the child is looked at before the node waits."""
 
 
 class SetAside(msgspec.Struct, omit_defaults=True, gc=False):
@@ -276,6 +303,18 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     parent: str | None = None
     lineage: str = ""
     """The run from whose id idempotency keys are derived, if it is another run: see `RunForked.lineage`."""
+    origin: str | None = None
+    """The caller: the run that started this one."""
+    depth: int = 0
+    """How many callers the run has."""
+    children: dict[str, Child] = {}
+    """The child runs that visits have started, by id: those of open visits, those that end with this run, and those that may
+    still end."""
+    children_usd: float = 0.0
+    """The cost of the child runs that have ended, with their own children."""
+    children_tokens: int = 0
+    told: Told | None = None
+    """What the caller of this run knows of its ends; None if the run has no caller, or has not ended."""
     begun: dict[NodeName, dict[int, BegunVisit]] = {}
     """Node -> iteration -> what the parent of this fork has begun of that visit."""
     values: Values = {}

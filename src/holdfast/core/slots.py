@@ -7,6 +7,7 @@ Events, snapshots and the keys of waits store a slot as text. That text is writt
     sleep:1  sleep:before-retry     a timer: which `ctx.sleep` of the execution it is, counted from 1, or its key
     signal:paid:1                   a signal: its name, and which wait for that name it is, or its key
     ask:Publish?                    a question: its key, which is its text unless the node gives another
+    child:pay:1                     a child run: its key, and which wait for its end it is, counted from 1
 
 A `Slot` contains the stored text and derives name and key from it. So every text that a log may contain, including one from an
 earlier version, can be parsed and is written back as the same bytes.
@@ -20,7 +21,7 @@ from typing import Any, Literal, TypeAlias, assert_never, get_args
 
 import msgspec
 
-SlotKind: TypeAlias = Literal["step", "checkpoint", "sleep", "signal", "ask"]
+SlotKind: TypeAlias = Literal["step", "checkpoint", "sleep", "signal", "ask", "child"]
 
 CHECKPOINT = "checkpoint"
 """The text of the checkpoint slot; an execution has only one."""
@@ -57,6 +58,11 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
         """Return the slot of a question."""
         return cls("ask", f"{key}")
 
+    @classmethod
+    def child(cls, key: str, number: int) -> Slot:
+        """Return the slot of a wait for the end of a child run."""
+        return cls("child", f"{key}:{number}")
+
     @property
     def text(self) -> str:
         """The slot as it is stored."""
@@ -64,7 +70,7 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """The name of the step or of the signal; empty for other kinds."""
+        """The name of the step or of the signal, or the key of the child run; empty for other kinds."""
         return self._parts()[0]
 
     @property
@@ -79,7 +85,7 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
                 assert doubled is not None  # the pattern also matches the empty text
                 key = self.label[doubled.end() :]
                 return doubled[0].replace("::", ":"), key[1:] if key else None
-            case "signal":
+            case "signal" | "child":
                 name, _, number = self.label.rpartition(":")
                 return name, number
             case "sleep" | "ask":

@@ -490,6 +490,8 @@ def _expects(known: Situation, now: float) -> Iterator[str]:
         match wait.kind:
             case "signal":
                 yield f"{whose} waits for the signal {wait.signal!r}{_until(wait.until, now)}"
+            case "child":
+                yield f"{whose} waits for the child run {wait.child}{_until(wait.until, now)}"
             case "timer":
                 if wait.until is not None:
                     yield f"{whose} sleeps until {text.soon(wait.until, now)}"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, assert_never
 
 import msgspec
 
-from holdfast.core.events import Changes
+from holdfast.core.events import Changes, Failure
 from holdfast.errors import SettingError
 from holdfast.storage.contract import Request
 
@@ -138,6 +138,22 @@ class Resume(_Asked, frozen=True, kw_only=True):
     """As in `Cancel`."""
 
 
+class ChildEnd(_Asked, frozen=True, kw_only=True):
+    """A request to record that a child run of the run has ended. The engine of the child leaves it, in the append with which the
+    child ends.
+    """
+
+    verb: ClassVar[str] = "child-ended"
+    run: str
+    seq: int
+    status: Literal["completed", "failed", "cancelled"]
+    values: dict[str, Any] | None = None
+    """The final state of a child that completed; None if it is large: then it is read from the log of the child."""
+    failure: Failure | None = None
+    usd: float = 0.0
+    tokens: int = 0
+
+
 class Unknown(_Asked, frozen=True, kw_only=True):
     """A request that this version of Holdfast cannot read."""
 
@@ -145,10 +161,10 @@ class Unknown(_Asked, frozen=True, kw_only=True):
     stored_verb: str
 
 
-AnyRequest: TypeAlias = Pause | Cancel | Answer | Signal | Retry | Skip | Edit | Resume | Unknown
+AnyRequest: TypeAlias = Pause | Cancel | Answer | Signal | Retry | Skip | Edit | Resume | ChildEnd | Unknown
 
 _TYPES: dict[str, type[AnyRequest]] = {
-    kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip, Edit, Resume)
+    kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip, Edit, Resume, ChildEnd)
 }
 _SHARED = frozenset(_Asked.__struct_fields__)
 _LEFT_OUT = {
@@ -181,6 +197,8 @@ def about(request: AnyRequest) -> str | None:
             said += ["replay"] * request.replay
             fields = _edited_fields(request.edit or {}, request.changes)
             return "; ".join([*said, *([f"edit {', '.join(fields)}"] if fields else [])]) or None
+        case ChildEnd():
+            return request.run
         case Pause() | Cancel() | Unknown():
             return None
         case _:
@@ -213,6 +231,7 @@ def stored_form(request: AnyRequest) -> Request:
         for name in request.__struct_fields__
         if name not in _SHARED and ((value := getattr(request, name)) is not None or name not in left_out)
     }
+    body = msgspec.to_builtins(body) if isinstance(request, ChildEnd) else body
     return Request(id=request.id, verb=request.verb, body=body, by=request.by, reason=request.reason)
 
 

@@ -53,7 +53,7 @@ class NodeMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The time of all attempts that ended."""
     started_at: float | None = None
     ended_at: float | None = None
-    waits_for: Literal["question", "signal", "timer", "retry"] | None = None
+    waits_for: Literal["question", "signal", "timer", "child", "retry"] | None = None
     until: float | None = None
     """When the wait ends at the latest."""
     error: str | None = None
@@ -117,9 +117,11 @@ def _asleep(row: RunRow, state: RunState) -> frozenset[str]:
     return frozenset() if is_dead else frozenset(state.waiting_in_memory())
 
 
-def _awaited(state: RunState) -> dict[str, tuple[Literal["question", "signal", "timer"], float | None]]:
+def _awaited(
+    state: RunState,
+) -> dict[str, tuple[Literal["question", "signal", "timer", "child"], float | None]]:
     """Return, for each node that waits, what for and until when: a question first, because a person has to answer it."""
-    found: dict[str, tuple[Literal["question", "signal", "timer"], float | None]] = {}
+    found: dict[str, tuple[Literal["question", "signal", "timer", "child"], float | None]] = {}
     for question in state.questions.values():
         found.setdefault(question.node, ("question", question.until))
     for wait in state.waits.values():
@@ -131,7 +133,7 @@ def _mark(
     state: RunState,
     name: str,
     node: NodeState,
-    waits: dict[str, tuple[Literal["question", "signal", "timer"], float | None]],
+    waits: dict[str, tuple[Literal["question", "signal", "timer", "child"], float | None]],
     *,
     asleep: bool,
     dead: bool,
@@ -141,7 +143,7 @@ def _mark(
     `size`: how many items it had, if it is a fan-out that completed.
     """
     iteration, execution, attempt = state.place(name)
-    waits_for: Literal["question", "signal", "timer", "retry"] | None
+    waits_for: Literal["question", "signal", "timer", "child", "retry"] | None
     waits_for, until = waits.get(name, (None, None))
     if waits_for is None and node.retry_at is not None and name in state.open:
         waits_for, until = "retry", node.retry_at

@@ -15,7 +15,7 @@ from holdfast.core.events import Stored
 from holdfast.reading.attempts import AttemptStatus
 
 HolderEnd: TypeAlias = Literal["released", "drained", "died", "replaced"]
-WaitedFor: TypeAlias = Literal["retry", "timer", "signal", "question", "holder"]
+WaitedFor: TypeAlias = Literal["retry", "timer", "signal", "question", "child", "holder"]
 ActVerb: TypeAlias = Literal[
     "start",
     "fork",

@@ -47,7 +47,7 @@ def lines(chunks: Iterable[Any], most: int) -> list[str]:
 
 
 def waited_for(slot: str) -> str:
-    """Describe what a node waits for in this slot: a signal, an answer or a time."""
+    """Describe what a node waits for in this slot: a signal, an answer, the end of a child run or a time."""
     awaited = parse(slot)
     if awaited is None:
         return "a time"
@@ -56,6 +56,8 @@ def waited_for(slot: str) -> str:
             return f"the signal {awaited.name!r}"
         case "ask":
             return f"an answer to {awaited.key!r}"
+        case "child":
+            return f"the child run {awaited.name!r}"
         case "sleep" | "step" | "checkpoint":
             return "a time"
         case unknown:
@@ -128,6 +130,8 @@ def _fired(body: Body) -> str:
             return f"woke from its sleep{_item(body)}"
         case "signal":
             return f"the signal {slot.name!r} did not come in time{_item(body)}"
+        case "child":
+            return f"the child run {slot.name!r} did not end in time{_item(body)}"
         case "ask" | "step" | "checkpoint":
             return f"no answer came in time{_item(body)}"
         case unknown:

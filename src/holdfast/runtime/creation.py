@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core import events, run_state
 from holdfast.core.consequences import Consequences, foresee, survey
 from holdfast.core.definition import Definition
-from holdfast.core.events import Changes, Choice, Values
+from holdfast.core.events import Caller, Changes, Choice, Values
 from holdfast.core.graph import START, Flow, without_functions
 from holdfast.core.run_state import RunState
 from holdfast.core.validate import RUN_ID, TRACE_PARENT
@@ -32,11 +32,12 @@ from holdfast.errors import (
 from holdfast.reading import history
 from holdfast.reading.forks import ForkPlan, fork_place, names_since, plan_fork
 from holdfast.reading.previews import Rehearsed, VerbCall, make, refuse_stale
+from holdfast.runtime.calls.children import ChildOptions, Place
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.outcomes import route
 from holdfast.runtime.resume import edited
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import NewRun, RunRow, Snapshot, Store
+from holdfast.storage.contract import Append, NewRun, RunRow, Snapshot, Store
 from holdfast.storage.oversize import take_out
 from holdfast.storage.queues import DEFAULT_QUEUE
 from holdfast.storage.rows import pack
@@ -64,6 +65,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
     on_exists: OnExists = "refuse"
     trace_parent: str | None = None
+    caller: Caller | None = None
 
 
 def read_start(
@@ -102,6 +104,26 @@ def start_journal(
     return _create_journal(services, flow, run_id, zero, held=held)
 
 
+def child_append(
+    services: Services, flow: Flow[Any], given: Any, place: Place, wanted: ChildOptions
+) -> Append:
+    """Return the first append of a child run, which is written with an append of its caller. Raises `StateError`,
+    `SettingError` and `RouterError`.
+    """
+    asked = Start(
+        run_id=place.run_id,
+        place=_make_queue_options(wanted.queue, wanted.priority),
+        labels=wanted.labels,
+        caller=place.caller,
+    )
+    options = services.run_options(flow, asked.place)
+    if wanted.run_timeout is not None:
+        options["timeout_s"] = _check_seconds(wanted.run_timeout, "run_timeout")
+    values = flow.state.dump({} if given is None else given)
+    zero = _checkpoint_zero(flow, values, asked, options)
+    return _create_journal(services, flow, place.run_id, zero, held=False).first_append()
+
+
 def _create_journal(
     services: Services, flow: Flow[Any], run_id: str, created_as: events.RunCreated, *, held: bool
 ) -> Journal:
@@ -113,6 +135,7 @@ def _create_journal(
         input_digest=digest,
         created_at=at,
         labels=created_as.labels,
+        origin=created_as.caller.run if created_as.caller is not None else None,
         queue=created_as.options.get("queue", DEFAULT_QUEUE),
         priority=created_as.options.get("priority", 0),
     )
@@ -145,6 +168,7 @@ def _checkpoint_zero(
         labels=check_labels(asked.labels),
         by=asked.by,
         trace_parent=asked.trace_parent,
+        caller=asked.caller,
     )
 
 

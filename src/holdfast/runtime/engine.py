@@ -53,6 +53,7 @@ from holdfast.runtime.calls.executors import (
 from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.driver import Driver
+from holdfast.runtime.families import Families
 from holdfast.runtime.followers import Followers, Following
 from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
@@ -147,6 +148,7 @@ class Engine:
         self._services: Services | None = None
         lease_clock = elapsed if type(self._clock) is SystemClock else self._clock.now
         self._holdings = Holdings(now=lease_clock, quiet=inline)
+        self._families = Families(self.add)
         self._listeners = check_listeners(listeners)
         self._followers: Followers | None = None
         self._keeper: Keeper | None = None
@@ -199,9 +201,12 @@ class Engine:
             park_after=self.settings.park_after,
             park_soon=min(self.settings.park_after, SOON_S if self._caller_blocks else math.inf),
             holdings=self._holdings,
+            run_options=self._run_options,
+            families=self._families,
             listeners=Listeners(),
             **files,
         )
+        self._families.services = services
         self._holdings.open(store, holder, services.aside)
         if self.settings.keep_checkpoints:
             self._keeper = Keeper(store, self.settings.keep_checkpoints, services.aside, self._holdings)
@@ -351,14 +356,19 @@ class Engine:
             creation.require_same(services.store, journal.state.run_id, journal.create, on_exists)
         return journal.state.run_id
 
-    def _new_run(self, flow: Flow[Any], given: Any, asked: creation.Start, *, held: bool) -> Journal | None:
-        """Create a journal with `RunCreated` recorded; None if the same run exists, or if this engine is about to record it."""
-        services = self._open()
-        options: dict[str, Any] = {"durability": self.settings.durability, **asked.place}
+    def _run_options(self, flow: Flow[Any], place: dict[str, Any]) -> dict[str, Any]:
+        """Return the options that this engine gives a new run of a flow; `place` are those of its queue."""
+        options: dict[str, Any] = {"durability": self.settings.durability, **place}
         if self._scribe is not None:
             options[RUN_BASE_WANTED] = True
         if flow.name in self.flow_files:
             options[FLOW_FILE] = self.flow_files[flow.name]
+        return options
+
+    def _new_run(self, flow: Flow[Any], given: Any, asked: creation.Start, *, held: bool) -> Journal | None:
+        """Create a journal with `RunCreated` recorded; None if the same run exists, or if this engine is about to record it."""
+        services = self._open()
+        options = self._run_options(flow, asked.place)
         journal = creation.start_journal(services, flow, given, asked, options, held=held)
         if journal is None or not held:
             return journal

@@ -27,7 +27,16 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from holdfast.core.events import Failure, FailureClass
 from holdfast.core.graph import Retry
-from holdfast.errors import Fatal, FenceLost, HoldfastError, ProcessEnded, Recoverable, RunHeld, StoreBusy
+from holdfast.errors import (
+    ChildFailed,
+    Fatal,
+    FenceLost,
+    HoldfastError,
+    ProcessEnded,
+    Recoverable,
+    RunHeld,
+    StoreBusy,
+)
 from holdfast.reading.places import is_foreign
 
 _TRACEBACK_CHARS_MAX = 8_000
@@ -205,8 +214,11 @@ def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failu
     """Return the record of an exception: failure class, type, message, and the traceback without the frames of Holdfast."""
     kind = kind or classify(error)
     if isinstance(error, RemoteError):
-        return Failure(kind, error.failure.type, error.failure.message, error.failure.traceback)
-    return Failure(kind, type(error).__name__, message(error), _trace(error))
+        return Failure(
+            kind, error.failure.type, error.failure.message, error.failure.traceback, error.failure.child
+        )
+    child = error.id if isinstance(error, ChildFailed) else ""
+    return Failure(kind, type(error).__name__, message(error), _trace(error), child)
 
 
 class NodeFaults(dict[str, BaseException]):
@@ -348,11 +360,12 @@ def retry_delay(
     """Return the seconds until the next attempt, after `failures` failures including this one; None if the engine does not
     retry.
 
-    The delay is at least what the server asked for (`retry_after`), up to `max_delay`.
+    The delay is at least what the server asked for (`retry_after`), up to `max_delay`. The failure of a child run is never
+    retried: every attempt gets the same end of the child.
     """
     wanted = _is_one_of(error, retry.on) if retry.on else kind == "recoverable"
     is_last = retry.attempts is not None and failures >= retry.attempts
-    if not wanted or kind == "fatal" or is_last:
+    if not wanted or kind == "fatal" or is_last or _is_one_of(error, (ChildFailed,)):
         return None
     delay = _backoff(retry, failures)
     asked = min(retry_after(error, now=now) or 0.0, retry.max_delay)

@@ -23,7 +23,7 @@ from holdfast.core import events, run_state, situation
 from holdfast.core.events import Encoded, Event, Stored, encode
 from holdfast.core.fold import fold
 from holdfast.core.graph import Flow
-from holdfast.core.kinds import CHECKPOINTS, HEARD, MOVES, OURS, RESULTS
+from holdfast.core.kinds import CHECKPOINTS, ENDS, HEARD, MOVES, OURS, RESULTS
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
 from holdfast.core.situation import SAYS, Said, Situation, said_by, telling_kind
@@ -41,12 +41,14 @@ from holdfast.errors import (
     StoreFull,
     StoreReadOnly,
 )
+from holdfast.reading import ends, history
 from holdfast.reading.chunks import Streamer
 from holdfast.reading.history import view_of
+from holdfast.reading.inbox import ChildEnd
 from holdfast.runtime.failures import NodeFaults
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
-from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot
+from holdfast.storage.contract import Along, Append, NewRun, Request, Row, RunRow, Snapshot
 from holdfast.storage.oversize import take_out
 from holdfast.storage.rows import pack, seal_row
 from holdfast.storage.writer import Done
@@ -143,6 +145,10 @@ class Journal:
         self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._senders: list[asyncio.Future[None]] = []
+        self.starts: list[Append] = []
+        """The first appends of child runs, which the next append of this run creates."""
+        self.posts: list[tuple[str, Request]] = []
+        """Requests that the next append of this run leaves in the inboxes of other runs."""
         self.faults = NodeFaults()
         self.spills: list[str] = []
         """Keys of the spills to delete after the next save, because the log has their chunks then."""
@@ -221,6 +227,38 @@ class Journal:
         self.unsaved.append(row)
         self.digest = row.digest
 
+    def record_child_end(self, end: ChildEnd) -> None:
+        """Record the end of a child run. One that is recorded already, because the log of the child was read, is only taken."""
+        self.taken.append(end.id)
+        child = self.state.children.get(end.run)
+        if child is not None and end.seq <= child.ended:
+            return
+        values = end.values
+        if end.status == "completed" and values is None:
+            values = history.load(self.services.store, end.run).values
+        self.record(
+            events.ChildEnded(
+                run=end.run,
+                seq=end.seq,
+                status=end.status,
+                values=values,
+                failure=end.failure,
+                usd=end.usd,
+                tokens=end.tokens,
+            )
+        )
+
+    def cancel_children(self, node: str, item: int | None, reason: str) -> None:
+        """Leave a request to cancel, with the next append, for the children of a visit or item that is abandoned, if they end
+        with their caller.
+        """
+        children = [
+            (run, child)
+            for run, child in self.state.children.items()
+            if child.node == node and (item is None or child.item == item)
+        ]
+        self.posts += ends.cancels(self.state, children, reason)
+
     def _check(self, event: Event, encoded: Encoded) -> None:
         """Look at an event that is not merely a step: refuse it if it could not be decoded again, such as one with a name that is
         not text. Raises `SettingError`.
@@ -279,6 +317,10 @@ class Journal:
 
         self.save(done, release=release)
         await acknowledged
+
+    def first_append(self) -> Append:
+        """Return the append that creates a run which another run starts. It is written with an append of that run."""
+        return self._append(release=False)
 
     def until_saved(self, seq: int) -> asyncio.Future[None]:
         """Return a future that is done when the log is durable up to `seq`."""
@@ -383,6 +425,8 @@ class Journal:
         if append.taken:
             del self.taken[: len(append.taken)]
             self._wake_senders()
+        if append.along is not None:
+            self.services.families.moved(append.along)
         if self.services.listeners.hear_saves:
             self.services.listeners.saved(append.run_id)
 
@@ -425,7 +469,22 @@ class Journal:
             taken=tuple(self.taken),
             release=release,
             blobs=blobs + taken,
+            along=self._along(rows) if self._has_along else None,
         )
+
+    @property
+    def _has_along(self) -> bool:
+        return bool(self.starts or self.posts or self.state.origin is not None or self.state.children)
+
+    def _along(self, rows: tuple[Row, ...]) -> Along | None:
+        """Return what the append changes in other runs: the children that it creates, the end that it reports to the caller of
+        this run, and the children that are cancelled with this run.
+        """
+        starts, self.starts = tuple(self.starts), []
+        posts, self.posts = self.posts, []
+        if any(row.kind in ENDS for row in rows):
+            posts += ends.posts(self.state)
+        return Along(starts=starts, posts=tuple(posts)) if starts or posts else None
 
     def _situate(self, rows: tuple[Row, ...]) -> str | None:
         """Return the situation of the run for its row, after these events."""

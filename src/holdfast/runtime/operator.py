@@ -112,6 +112,11 @@ def _resume(journal: Journal, request: inbox.Resume, executed: bool) -> bool:
     )
 
 
+def _child_end(journal: Journal, request: inbox.ChildEnd, executed: bool) -> bool:
+    journal.record_child_end(request)
+    return False
+
+
 def _refuse_unknown(journal: Journal, request: inbox.Unknown, executed: bool) -> bool:
     raise ResumeRefused(
         journal.state.run_id,
@@ -132,6 +137,7 @@ VERBS: Mapping[str, Verb] = {
         Verb(request=inbox.Skip, record=_skip, asked="skipped", executes=True),
         Verb(request=inbox.Edit, record=_edit, asked="edited"),
         Verb(request=inbox.Resume, record=_resume, asked="resumed", executes=True),
+        Verb(request=inbox.ChildEnd, record=_child_end, asked="told of the end of a child", awaited=False),
         Verb(request=inbox.Unknown, record=_refuse_unknown, asked="changed", executes=True),
     )
 }

@@ -15,8 +15,10 @@ from functools import cached_property
 from typing import Any, ParamSpec, Protocol, TypeVar
 
 from holdfast.core.definition import BUILT_IN_EXECUTORS
+from holdfast.core.graph import Flow
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError, SettingError
+from holdfast.runtime.calls.children import Families
 from holdfast.runtime.calls.executors import Executor, Threads, loading
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock
@@ -185,6 +187,10 @@ class Services:
     """Run -> the exception for which it has failed in this process. `Driver.result` removes the entry."""
     holdings: Holdings
     """The runs that this engine holds."""
+    run_options: Callable[[Flow[Any], dict[str, Any]], dict[str, Any]]
+    """A function that takes a flow and the options of its queue, and returns all options that this engine gives a new run."""
+    families: Families
+    """Creates the child runs of nodes, and executes them where this engine may."""
     listeners: Listeners
     """The listeners, which are notified when events are durable, and when nodes are called or stream."""
     artifacts: Callable[[str, str, str, str], Artifacts] = no_artifacts

@@ -31,6 +31,7 @@ from holdfast.core.writers import Writers
 from holdfast.reading import history
 from holdfast.runtime import failures, outcomes, perform, questions
 from holdfast.runtime.creation import input_digest
+from holdfast.runtime.families import Families
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listeners
@@ -696,6 +697,8 @@ def _services(store: Store, holder: Holder | None) -> Services:
         haunted={},
         faults={},
         holdings=holdings,
+        run_options=lambda flow, place: {"durability": "sync", **place},
+        families=Families(lambda flow: None),
         listeners=Listeners(),
     )
 

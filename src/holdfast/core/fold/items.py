@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.core import events
 from holdfast.core.events import Stored
+from holdfast.core.fold.children import forget_children
 from holdfast.core.fold.status import close_waits, end_item, set_status
 from holdfast.core.fold.waits import rest
 from holdfast.core.run_state import Items, RunState
@@ -51,6 +52,8 @@ def item_completed(state: RunState, event: events.ItemCompleted, stored: Stored)
     node.filled.pop(event.item, None)
     node.withdrawn.pop(event.item, None)
     close_waits(state, event.node, event.item)
+    if state.children:
+        forget_children(state, event.node, event.item)
     rest(state, event.node, stored.at)
 
 

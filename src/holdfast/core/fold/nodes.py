@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.core import events
 from holdfast.core.events import Changes, Stored
+from holdfast.core.fold.children import doubt_children, forget_children
 from holdfast.core.fold.items import cut_items
 from holdfast.core.fold.status import arrive, close_waits, set_status, settle, spend
 from holdfast.core.run_state import NODE_LEVEL, Held, NodeState, NodeStatus, RunState, Warned
@@ -204,6 +205,8 @@ def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
     if node.kept or node.parked or node.asked or node.withdrawn:
         node.kept, node.parked, node.filled, node.withdrawn = {}, {}, {}, {}
         node.approved, node.answer, node.asked = False, None, 0
+    if state.children:
+        forget_children(state, name)
     node.input = None
     if (
         node.items is not None
@@ -267,7 +270,9 @@ def try_again(state: RunState, name: str, *, fresh: bool) -> None:
         state.executions.setdefault(name, {})[node.iteration] = node.execution
         node.attempt = 0
         node.fresh += 1
-    elif node.items is not None:
+    elif state.children:
+        doubt_children(state, name)
+    if not fresh and node.items is not None:
         node.items.again.update(dict.fromkeys((*node.items.failed, *waited), 0.0))
         node.items.failed.clear()
     set_status(state, node, "pending")

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.core import events
 from holdfast.core.events import Stored
+from holdfast.core.fold.children import report_end
 from holdfast.core.fold.items import cut_items
 from holdfast.core.fold.nodes import route_again, try_again
 from holdfast.core.fold.status import arrive, set_status, settle, spend
@@ -28,6 +29,9 @@ def run_created(state: RunState, event: events.RunCreated, stored: Stored) -> No
     state.labels = event.labels
     state.options = event.options
     state.values = dict(event.input)
+    if event.caller is not None:
+        caller = event.caller
+        state.origin, state.lineage, state.depth = caller.run, caller.lineage, caller.depth
     arrive(state, event.starts)
 
 
@@ -39,6 +43,7 @@ def run_forked(state: RunState, event: events.RunForked, stored: Stored) -> None
     state.path = [*state.path, (state.since, event.to)] if event.to >= state.since else state.path
     state.since = stored.seq
     state.lineage = event.lineage or ""
+    state.origin, state.children, state.told = None, {}, None  # a fork has no caller, and children of its own
     _reopen(state)
     _renew(state, event.renewed)
     state.begun = {}
@@ -86,6 +91,9 @@ def run_rewound(state: RunState, event: events.RunRewound, stored: Stored) -> No
             state.nodes[name].crashes = crashes
     state.active_s = max(state.active_s, event.active_s)
     state.usd, state.tokens = max(state.usd, event.usd), max(state.tokens, event.tokens)
+    state.children_usd = max(state.children_usd, event.children_usd)
+    state.children_tokens = max(state.children_tokens, event.children_tokens)
+    state.told = event.told
     state.asked_at = stored.at
     _reopen(state)
     state.signals.update(event.signals)
@@ -111,6 +119,7 @@ def run_completed(state: RunState, event: events.RunCompleted, stored: Stored) -
             f"run {state.run_id!r} cannot be completed: {[*state.open, *state.arrivals, *state.held]} is not done"
         )
     state.status = "completed"
+    report_end(state, stored.seq)
 
 
 def run_failed(state: RunState, event: events.RunFailed, stored: Stored) -> None:
@@ -119,6 +128,7 @@ def run_failed(state: RunState, event: events.RunFailed, stored: Stored) -> None
     node = state.nodes.get(event.node) if event.node is not None else None
     state.failure = node.failure if node is not None and node.failure is not None else event.failure
     state.failure_node = event.node
+    report_end(state, stored.seq)
 
 
 def run_cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -> None:
@@ -126,6 +136,7 @@ def run_cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -
     state.status = "cancelled"
     state.questions.clear()
     state.waits.clear()
+    report_end(state, stored.seq)
 
 
 def request_refused(state: RunState, event: events.RequestRefused, stored: Stored) -> None:
@@ -173,6 +184,8 @@ def flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) -> 
         state.begun = _rename(state.begun, rename)
         state.writers = {field: _rename(by, rename) for field, by in state.writers.items()}
         state.failure_node = rename.get(state.failure_node or "", state.failure_node)
+        for child in state.children.values():
+            child.node = rename.get(child.node, child.node)
         for signal in state.aside:
             signal.node = rename.get(signal.node, signal.node)
         _rename_waits(state, rename)
@@ -231,6 +244,7 @@ def _reopen(state: RunState) -> None:
         node.kept, node.parked, node.filled, node.withdrawn = {}, {}, {}, {}
         node.approved, node.asked = False, 0
         set_status(state, node, "pending")
+        state.children = {run: child for run, child in state.children.items() if child.node != name}
     for name in state.arrivals:  # questions that were asked before these nodes began are asked again
         gate = state.nodes.get(name)
         if gate is not None and name not in state.open and gate.status in ("waiting", "failed"):

@@ -30,12 +30,12 @@ from holdfast.errors import IllegalEvent
 
 def step_completed(state: RunState, event: events.StepCompleted, stored: Stored) -> None:
     """Keep the result of a step."""
-    _keep(state, event.node, event.item, step_text(event.step), event.value)
+    keep(state, event.node, event.item, step_text(event.step), event.value)
 
 
 def node_checkpointed(state: RunState, event: events.NodeCheckpointed, stored: Stored) -> None:
     """Keep a node's checkpoint, which replaces its previous one."""
-    _keep(state, event.node, event.item, CHECKPOINT, event.value)
+    keep(state, event.node, event.item, CHECKPOINT, event.value)
 
 
 def node_streamed(state: RunState, event: events.NodeStreamed, stored: Stored) -> None:
@@ -52,7 +52,7 @@ def cost_incurred(state: RunState, event: events.CostIncurred, stored: Stored) -
     state.tokens += event.tokens
 
 
-def _keep(state: RunState, name: str, item: int | None, slot: str, value: Any) -> None:
+def keep(state: RunState, name: str, item: int | None, slot: str, value: Any) -> None:
     """Keep a result for the next attempt. The node has made progress, so its count of crashes in a row starts again at 0."""
     node = state.nodes[name]
     node.crashes = 0
@@ -62,8 +62,8 @@ def _keep(state: RunState, name: str, item: int | None, slot: str, value: Any) -
 def timer_set(state: RunState, event: events.TimerSet, stored: Stored) -> None:
     """Record that a node waits until a time."""
     wait = Wait(event.node, event.iteration, event.execution, event.slot, event.item, until=event.until)
-    state.waits[_key(wait)] = wait
-    _open_again(state, event.node, event.item, event.slot)
+    state.waits[key_of(wait)] = wait
+    open_again(state, event.node, event.item, event.slot)
 
 
 def signal_awaited(state: RunState, event: events.SignalAwaited, stored: Stored) -> None:
@@ -74,11 +74,11 @@ def signal_awaited(state: RunState, event: events.SignalAwaited, stored: Stored)
     )  # fmt: skip
     if event.takes is not None and not 0 <= event.takes < len(state.aside):
         raise IllegalEvent(f"run {state.run_id!r}: no signal {event.takes} was set aside")
-    _open_again(state, event.node, event.item, event.slot)
+    open_again(state, event.node, event.item, event.slot)
     if event.takes is not None:
         _fill(state, wait, state.aside.pop(event.takes).payload)
     elif not _take_oldest(state, wait):
-        state.waits[_key(wait)] = wait
+        state.waits[key_of(wait)] = wait
 
 
 def _take_oldest(state: RunState, wait: Wait) -> bool:
@@ -96,7 +96,7 @@ def _take_oldest(state: RunState, wait: Wait) -> bool:
 
 def _fill(state: RunState, wait: Wait, payload: Any) -> None:
     """End a wait with a signal that came before the wait began."""
-    _keep(state, wait.node, wait.item, wait.slot, [payload])
+    keep(state, wait.node, wait.item, wait.slot, [payload])
     _remember(state, wait)
 
 
@@ -109,7 +109,8 @@ def _remember(state: RunState, wait: Wait) -> None:
         state.nodes[wait.node].filled.setdefault(level, {})[wait.slot] = wait
 
 
-def _key(wait: Wait) -> str:
+def key_of(wait: Wait) -> str:
+    """Return the key of a wait among those of its run."""
     return wait_key(wait.node, wait.iteration, wait.execution, wait.item, wait.slot)
 
 
@@ -130,7 +131,7 @@ def signal_set_aside(state: RunState, event: events.SignalSetAside, stored: Stor
         )  # fmt: skip
     wait.node = event.node
     if not _take_oldest(state, wait):
-        state.waits = {_key(wait): wait, **state.waits}
+        state.waits = {key_of(wait): wait, **state.waits}
 
 
 def signal_received(state: RunState, event: events.SignalReceived, stored: Stored) -> None:
@@ -145,7 +146,7 @@ def _give_to_oldest(state: RunState, name: str, payload: Any) -> bool:
         if wait.signal == name:
             del state.waits[key]
             _remember(state, wait)
-            _resolve(state, wait.node, wait.item, wait.slot, [payload])
+            resolve(state, wait.node, wait.item, wait.slot, [payload])
             return True
     return False
 
@@ -168,7 +169,7 @@ def wait_withdrawn(state: RunState, event: events.WaitWithdrawn, stored: Stored)
             state.signals.setdefault(event.returned, []).insert(0, payload)
 
 
-def _open_again(state: RunState, name: str, item: int | None, slot: str) -> None:
+def open_again(state: RunState, name: str, item: int | None, slot: str) -> None:
     """Note that a wait is not withdrawn any more, if it begins again."""
     given_up = state.nodes[name].withdrawn.get(NODE_LEVEL if item is None else item, ())
     if slot in given_up:
@@ -180,12 +181,12 @@ def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> No
     key = wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
     wait = state.waits.pop(key, None)
     if wait is not None:
-        _resolve(state, event.node, event.item, event.slot, _result_of_timeout(wait.kind))
+        resolve(state, event.node, event.item, event.slot, _result_of_timeout(wait.kind))
         return
     question = _question_of(state, event)
     del state.questions[question.key]
     if question.about == "ask":
-        _resolve(state, event.node, event.item, event.slot, [])
+        resolve(state, event.node, event.item, event.slot, [])
     else:
         told = f"nobody answered {question.text!r} in time. Resume the run to ask again, or skip the node."
         _refuse(state, event.node, Failure("partial", "QuestionTimeout", told))
@@ -193,11 +194,11 @@ def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> No
 
 
 def _result_of_timeout(kind: WaitKind) -> list[Any]:
-    """Return the value for the slot of a wait whose time has come: a timer ends normally, a wait for a signal has timed out."""
+    """Return the value for the slot of a wait whose time has come: a timer ends normally, any other wait has timed out."""
     match kind:
         case "timer":
             return [None]
-        case "signal":
+        case "signal" | "child":
             return []
         case unknown:
             assert_never(unknown)
@@ -212,7 +213,7 @@ def _question_of(state: RunState, event: events.TimerFired) -> Question:
     )
 
 
-def _resolve(state: RunState, name: str, item: int | None, slot: str, value: list[Any]) -> None:
+def resolve(state: RunState, name: str, item: int | None, slot: str, value: list[Any]) -> None:
     """Fill the slot of a wait: with `[value]` if what the visit waited for has come, with `[]` if it timed out. If the attempt
     has unwound because of this wait, it is due again.
     """
@@ -282,7 +283,7 @@ def question_asked(state: RunState, event: events.QuestionAsked, stored: Stored)
         node.asked += event.about in BEFORE_A_VISIT
         set_status(state, node, "waiting")
     else:
-        _open_again(state, event.node, event.item, event.slot)
+        open_again(state, event.node, event.item, event.slot)
     settle(state)
 
 
@@ -297,7 +298,7 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
         )
     name = question.node
     if question.about == "ask":
-        _resolve(state, name, question.item, question.slot, [event.answer])
+        resolve(state, name, question.item, question.slot, [event.answer])
         return
     node = state.nodes[name]
     node.question = None

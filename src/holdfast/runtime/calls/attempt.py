@@ -33,8 +33,10 @@ from holdfast.core.slots import CHECKPOINT, Slot, labels
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.reading.chunks import Step, Streamer
+from holdfast.reading.inbox import ChildEnd
 from holdfast.runtime.calls import asyncio_timers
 from holdfast.runtime.calls.body import Body, Parked, Stopped
+from holdfast.runtime.calls.children import Children
 from holdfast.runtime.calls.executors import Threads
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.calls.task_family import Family
@@ -102,6 +104,7 @@ class Attempt:
         self._sync = state.options.get("durability", "sync") == "sync" or not options.idempotent
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
+        self.children = Children(self, self._journal, header, self._item)
         self.stream = Stream(self._services, state.run_id, streamer, self._journal.streamed.pop(streamer, 0))
         body.work = self
 
@@ -234,6 +237,17 @@ class Attempt:
         self._runner.look_again()
         return self._journal.state.seq
 
+    def record_end(self, end: ChildEnd) -> None:
+        """Record the end of a child run, which was read from the log of the child. Its report is taken, if it is in the inbox."""
+        self._require_current()
+        self._journal.tick()
+        self._journal.record_child_end(end)
+        self._runner.look_again()
+
+    async def durable(self, seq: int) -> None:
+        """Return when the log is durable up to `seq`, whatever the durability of the run."""
+        await self._durable(seq)
+
     async def _durable(self, seq: int) -> None:
         if self._journal.saved_seq < seq:
             await self._journal.until_saved(seq)
@@ -336,6 +350,10 @@ class Attempt:
         visit = (self._header["node"], self._header["iteration"], self._header["execution"])
         key = wait_key(*visit, self._item, slot)
         return key in self._journal.state.waits or key in self._journal.state.questions
+
+    def is_being_awaited(self, prefix: str) -> bool:
+        """Return whether the node is in a wait whose slot begins with this text."""
+        return any(slot.startswith(prefix) for slot in self._begin_again)
 
     def set_aside(self, name: str) -> list[tuple[int, Any]]:
         """Return the signals of this name that were set aside, oldest first: pairs of a position among all signals set aside,

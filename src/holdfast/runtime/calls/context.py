@@ -17,21 +17,24 @@ from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache, wraps
 from hashlib import sha256
-from typing import Any, ParamSpec, TypeVar, cast, overload
+from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import msgspec
 
 from holdfast.core import answers, events
 from holdfast.core.codec import Codec
+from holdfast.core.graph import Flow
 from holdfast.core.run_state import wait_key
 from holdfast.core.slots import CHECKPOINT, Slot
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import CodecError, ContextError, WaitTimeout
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import executing
+from holdfast.runtime.calls.children import ChildOptions, ChildRun, StartOptions
 from holdfast.runtime.calls.streams import encode_chunk
 
 T = TypeVar("T")
+S = TypeVar("S")
 P = ParamSpec("P")
 _ANY: Codec[Any] = Codec.of(Any)
 _SECONDS_MAX = 10 * 366 * 86_400
@@ -243,10 +246,96 @@ class Context(_AnyContext):
             await begin()
             await self._work.until_kept(slot.text)
 
+    # --- child runs -----------------------------------------------------------------------------------
+
+    @_require_await
+    async def start(
+        self, flow: Flow[S], input: S | Mapping[str, Any] | None = None, **options: Unpack[StartOptions]
+    ) -> ChildRun[S]:
+        """Start a child run, and return its handle when that is durable. An attempt that is repeated gets the same child. `key`
+        tells several children of this visit apart; by default, it is the name of the flow.
+
+        `run_timeout` limits the time of the child, as `timeout` of `engine.run` does. A child in a `queue` is left to the workers
+        of that queue. With `cancel_with_caller`, the child is cancelled with this run, and when this visit is abandoned.
+        """
+        return await self._work.children.start(flow, input, ChildOptions(**options))
+
+    @overload
+    async def call(
+        self,
+        flow: Flow[S],
+        input: S | Mapping[str, Any] | None = None,
+        *,
+        type: None = None,
+        timeout: float | None = None,
+        **options: Unpack[StartOptions],
+    ) -> S: ...
+
+    @overload
+    async def call(
+        self,
+        flow: Flow[Any],
+        input: Any = None,
+        *,
+        type: Any,
+        timeout: float | None = None,
+        **options: Unpack[StartOptions],
+    ) -> Any: ...
+
+    @_require_await
+    async def call(
+        self,
+        flow: Flow[Any],
+        input: Any = None,
+        *,
+        type: Any = None,
+        timeout: float | None = None,
+        **options: Unpack[StartOptions],
+    ) -> Any:
+        """Start a child run, wait for its end, and return its final state: as the state of its flow, or decoded as `type`. While
+        it waits, the run needs no process, thread or worker. Raises `ChildFailed` if the child fails or is cancelled.
+
+        The options are those of `start`, but `cancel_with_caller` is true by default. With `timeout`, the call raises
+        `WaitTimeout` after so many seconds, and the child is then cancelled too.
+        """
+        if timeout is not None:
+            self._require_time(f"ctx.call(timeout={timeout!r})", timeout)
+        self._work.refuse_waits("ctx.call")
+        wanted = ChildOptions(**cast("StartOptions", {"cancel_with_caller": True, **options}))
+        child = await self._work.children.start(flow, input, wanted, durable=False)
+        return await self._work.children.result(child, timeout, type, abandons=wanted.cancel_with_caller)
+
+    @overload
+    async def wait_for(
+        self, awaited: ChildRun[S], *, timeout: float | None = None, type: None = None
+    ) -> S: ...
+
+    @overload
+    async def wait_for(
+        self, awaited: str | ChildRun[Any], *, timeout: float | None = None, key: Any = None, type: Any = None
+    ) -> Any: ...
+
     @_require_await
     async def wait_for(
-        self, signal: str, *, timeout: float | None = None, key: Any = None, type: Any = None
+        self,
+        awaited: str | ChildRun[Any],
+        *,
+        timeout: float | None = None,
+        key: Any = None,
+        type: Any = None,
     ) -> Any:
+        """Wait for a signal, by its name, and return its payload; or wait for the end of a child run, by the handle that `start`
+        returned, and return its final state. Raises `WaitTimeout`, and `ChildFailed` if the child fails or is cancelled. A child
+        goes on after a timeout, and the node may wait for it again.
+        """
+        if timeout is not None:
+            self._require_time(f"ctx.wait_for({awaited!r:.60}, timeout={timeout!r})", timeout)
+        self._work.refuse_waits("ctx.wait_for")
+        if isinstance(awaited, ChildRun):
+            return await self._work.children.result(awaited, timeout, type)
+        return await self._wait_for_signal(awaited, timeout, key, type)
+
+    async def _wait_for_signal(self, signal: str, timeout: float | None, key: Any, type: Any) -> Any:
         """Wait for a signal and return its payload. A signal that arrived earlier is returned at once; each signal is returned
         only once. Raises `WaitTimeout`.
 
@@ -259,11 +348,9 @@ class Context(_AnyContext):
         """
         if not isinstance(signal, str) or not signal:
             raise ContextError(
-                f"node {self.node!r}: ctx.wait_for({signal!r}) names no signal; give its name as text"
+                f"node {self.node!r}: ctx.wait_for({signal!r}) names no signal; give its name as text, or the child run that "
+                "ctx.start returned"
             )
-        if timeout is not None:
-            self._require_time(f"ctx.wait_for({signal!r}, timeout={timeout!r})", timeout)
-        self._work.refuse_waits("ctx.wait_for")
         codec = _codec(type)
         number = self._work.number(f"signal:{signal}") if key is None else key
         slot = self._claim_wait(Slot.signal(signal, number))
@@ -435,11 +522,64 @@ class BlockingContext(_AnyContext):
         """Wait this many seconds; see `Context.sleep`. The node unwinds at once and later runs again from its top."""
         self._unwind(self._inner.sleep(seconds, key=key))
 
+    @overload
+    def wait_for(self, awaited: ChildRun[S], *, timeout: float | None = None, type: None = None) -> S: ...
+
+    @overload
     def wait_for(
-        self, signal: str, *, timeout: float | None = None, key: Any = None, type: Any = None
+        self, awaited: str | ChildRun[Any], *, timeout: float | None = None, key: Any = None, type: Any = None
+    ) -> Any: ...
+
+    def wait_for(
+        self,
+        awaited: str | ChildRun[Any],
+        *,
+        timeout: float | None = None,
+        key: Any = None,
+        type: Any = None,
     ) -> Any:
-        """Wait for a signal; see `Context.wait_for`."""
-        return self._unwind(self._inner.wait_for(signal, timeout=timeout, key=key, type=type))
+        """Wait for a signal, or for the end of a child run; see `Context.wait_for`."""
+        return self._unwind(self._inner.wait_for(awaited, timeout=timeout, key=key, type=type))
+
+    def start(
+        self, flow: Flow[S], input: S | Mapping[str, Any] | None = None, **options: Unpack[StartOptions]
+    ) -> ChildRun[S]:
+        """Start a child run; see `Context.start`."""
+        return self._wait(self._inner.start(flow, input, **options))
+
+    @overload
+    def call(
+        self,
+        flow: Flow[S],
+        input: S | Mapping[str, Any] | None = None,
+        *,
+        type: None = None,
+        timeout: float | None = None,
+        **options: Unpack[StartOptions],
+    ) -> S: ...
+
+    @overload
+    def call(
+        self,
+        flow: Flow[Any],
+        input: Any = None,
+        *,
+        type: Any,
+        timeout: float | None = None,
+        **options: Unpack[StartOptions],
+    ) -> Any: ...
+
+    def call(
+        self,
+        flow: Flow[Any],
+        input: Any = None,
+        *,
+        type: Any = None,
+        timeout: float | None = None,
+        **options: Unpack[StartOptions],
+    ) -> Any:
+        """Start a child run and wait for its end; see `Context.call`."""
+        return self._unwind(self._inner.call(flow, input, type=type, timeout=timeout, **options))
 
     def ask(
         self,

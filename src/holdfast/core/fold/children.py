@@ -1,0 +1,147 @@
+"""Fold the events of child runs: runs that a visit starts, and for whose end it may wait.
+
+The end of a child comes through the inbox, as a signal does, at any time and in any status of the run. It fills the slot of the
+wait for it; if no visit waits yet, it is kept for the next wait. Within one execution, a slot that is filled stays filled: every
+attempt gets the same end. Only when a caller retries a node that failed because its child did is that slot emptied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import to_builtins
+
+from holdfast.core import events
+from holdfast.core.events import Stored, Told
+from holdfast.core.fold.waits import keep, key_of, open_again, resolve
+from holdfast.core.run_state import NODE_LEVEL, Child, RunState, Wait
+from holdfast.core.slots import parse
+from holdfast.errors import IllegalEvent
+
+
+def child_started(state: RunState, event: events.ChildStarted, stored: Stored) -> None:
+    """Record a child run that a visit has started. Raises `IllegalEvent` if the same execution has started it before."""
+    known = state.children.get(event.run)
+    if known is not None and (known.node, known.iteration, known.execution) == (
+        event.node,
+        event.iteration,
+        event.execution,
+    ):
+        raise IllegalEvent(f"run {state.run_id!r}: event {stored.seq} starts the child {event.run!r} again")
+    state.children[event.run] = Child(
+        event.node, event.iteration, event.execution, event.slot, event.flow, event.item, event.cancels
+    )
+    state.nodes[event.node].crashes = 0
+
+
+def child_awaited(state: RunState, event: events.ChildAwaited, stored: Stored) -> None:
+    """Record that a visit waits for the end of a child, or give it the end that has come before."""
+    child = state.children.get(event.run)
+    if child is None:
+        raise IllegalEvent(
+            f"run {state.run_id!r}: event {stored.seq} waits for {event.run!r}, which is not its child"
+        )
+    open_again(state, event.node, event.item, event.slot)
+    if event.anew:
+        child.end = None
+    child.in_doubt = False
+    if child.end is not None:
+        keep(state, event.node, event.item, event.slot, [_take(child)])
+        return
+    wait = Wait(
+        event.node, event.iteration, event.execution, event.slot, event.item, until=event.until, child=event.run,
+        abandons=event.abandons,
+    )  # fmt: skip
+    state.waits[key_of(wait)] = wait
+
+
+def child_ended(state: RunState, event: events.ChildEnded, stored: Stored) -> None:
+    """Give the end of a child to the visit that waits for it, or keep it for the next wait. Its cost counts in any case."""
+    child = state.children.get(event.run)
+    if child is not None and event.seq <= child.ended:
+        raise IllegalEvent(
+            f"run {state.run_id!r}: event {stored.seq} is the end of the child {event.run!r} at its event {event.seq}, which is "
+            "recorded already"
+        )
+    state.children_usd += event.usd
+    state.children_tokens += event.tokens
+    if child is None:
+        return
+    child.ended, child.is_final = event.seq, event.status != "failed"
+    child.end = _as_kept(event)
+    waits = [key for key, wait in state.waits.items() if wait.child == event.run]
+    for key in waits:
+        wait = state.waits.pop(key)
+        resolve(state, wait.node, wait.item, wait.slot, [_take(child)])
+    if child.is_final and not _is_open(state, child):
+        del state.children[event.run]
+
+
+def _as_kept(event: events.ChildEnded) -> dict[str, Any]:
+    end: dict[str, Any] = {"run": event.run, "status": event.status}
+    if event.values is not None:
+        end["values"] = event.values
+    if event.failure is not None:
+        end["failure"] = to_builtins(event.failure)
+    return end
+
+
+def _take(child: Child) -> dict[str, Any]:
+    """Return the end of a child for a wait. A failure stays with the child, because the node may be retried."""
+    end = child.end
+    assert end is not None
+    if child.is_final:
+        child.end = None
+    return end
+
+
+def _is_open(state: RunState, child: Child) -> bool:
+    """Return whether the visit, or the item, that started a child has not ended."""
+    node = state.nodes.get(child.node)
+    if child.node not in state.open or node is None:
+        return False
+    if (node.iteration, node.execution) != (child.iteration, child.execution):
+        return False
+    return child.item is None or node.items is None or child.item not in node.items.done
+
+
+def forget_children(state: RunState, name: str, item: int | None = None) -> None:
+    """Forget the children of a visit, or of an item, that has ended: those that cannot end again, and those that this run does
+    not cancel.
+    """
+    for run, child in list(state.children.items()):
+        if (
+            child.node == name
+            and (item is None or child.item == item)
+            and (child.is_final or not child.cancels)
+        ):
+            del state.children[run]
+
+
+def doubt_children(state: RunState, name: str) -> None:
+    """Empty the slot of the child for which a visit, or an item, failed, because a caller retries it: the child may have been
+    resumed since.
+    """
+    node = state.nodes[name]
+    failures = {NODE_LEVEL: node.failure} if node.items is None else dict(node.items.failed)
+    for level, failure in failures.items():
+        child = state.children.get(failure.child) if failure is not None else None
+        if failure is None or child is None:
+            continue
+        child.in_doubt = True
+        kept = node.kept.get(level, {})
+        for text in [text for text, value in kept.items() if _is_end_of(text, value, failure.child)]:
+            del kept[text]
+
+
+def _is_end_of(text: str, value: Any, run: str) -> bool:
+    slot = parse(text)
+    return slot is not None and slot.kind == "child" and bool(value) and value[0]["run"] == run
+
+
+def report_end(state: RunState, seq: int) -> None:
+    """Note what the caller of this run, if it has one, is told with an end at event `seq`."""
+    if state.origin is not None:
+        before = state.told or Told()
+        usd, tokens = state.usd + state.children_usd, state.tokens + state.children_tokens
+        state.told = Told(seq, usd, tokens, before.usd, before.tokens)
