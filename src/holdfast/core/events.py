@@ -574,7 +574,7 @@ class WaitWithdrawn(NodeEvent, frozen=True, kw_only=True):
 
 
 class ChildStarted(NodeEvent, frozen=True, kw_only=True):
-    """A node started a child run. The child is created in the append of this event, unless an earlier execution has created it."""
+    """A node started a child run, which is created in the append of this event unless an earlier execution has created it."""
 
     slot: str
     run: str
