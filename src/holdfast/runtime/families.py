@@ -22,6 +22,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.core import situation
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, FINAL, GOING, OFFERED, OPEN
 from holdfast.errors import FenceLost, HoldfastError, RunHeld, RunNotFound, RunOver, StoreError
@@ -114,6 +115,7 @@ class Families:
             run = await drive
             if is_new and not family.has_others:
                 return run
+            family.plan(run_id)
             is_alone = await family.rest()
             return run if is_alone else self.requests.view(run_id)
         finally:
@@ -177,6 +179,10 @@ class Family:
         self._again: set[str] = set()
         """Members that were due again while they were driven."""
         self._later: dict[str, Timer] = {}
+        """Members that are due later -> the timer."""
+        self._timed: set[str] = set()
+        """Those of them that continue by themselves then: the others wait for an answer, a signal or a child, and only give up
+        waiting, so that the caller need not wait for it."""
         self._refused: set[str] = set()
         """Members that cannot be executed here."""
         self._news: asyncio.Event | None = None
@@ -192,6 +198,7 @@ class Family:
             self._again.add(run_id)
         elif run_id not in self._refused:
             timer = self._later.pop(run_id, None)
+            self._timed.discard(run_id)
             if timer is not None:
                 timer.cancel()
             self._due[run_id] = None
@@ -218,7 +225,7 @@ class Family:
         services = self._families.services
         try:
             await self._families.requests.drive_unheld(run_id, self.is_crowded)
-            self._plan(run_id)
+            self.plan(run_id)
         except (RunHeld, FenceLost, RunNotFound, RunOver):
             self._again.discard(run_id)  # it is executed elsewhere, or is over
         except HoldfastError as refused:
@@ -233,29 +240,28 @@ class Family:
                 self._due[run_id] = None
             self._begin()
 
-    def _plan(self, run_id: str) -> None:
+    def plan(self, run_id: str) -> None:
         """Find out when a member that was driven is due again."""
         services = self._families.services
         row = services.store.run(run_id)
         if row.status in FINAL:
             if run_id != self._root:
                 self._families.members.pop(run_id, None)
-        elif not row.held and row.status in GOING and row.due_at is not None:
-            self._add_later(run_id, row.due_at)
         elif services.store.queues.waiting((run_id,)) and row.status in ("waiting", "paused"):
-            self._again.add(run_id)
-
-    def _add_later(self, run_id: str, due_at: float) -> None:
-        clock = self._families.services.clock
-        at = clock.now() + max(0.0, due_at - self._families.services.store.now())
-        self._later[run_id] = clock.call_at(at, lambda: self.add(run_id))
+            self.add(run_id)
+        elif not row.held and row.status in GOING and row.due_at is not None:
+            clock, known = services.clock, situation.load(row.situation, row.active)
+            at = clock.now() + max(0.0, row.due_at - services.store.now())
+            self._later[run_id] = clock.call_at(at, lambda: self.add(run_id))
+            if known.is_timed or known.retries_count or row.status == "pending":
+                self._timed.add(run_id)
 
     async def rest(self) -> bool:
         """Return when no member can be executed here, and none moves elsewhere. Returns True if the run has no family."""
         families, clock = self._families, self._families.services.clock
         looks = 0
         while families.services.holdings.stopping is None:
-            if self._going or self._due or self._later:
+            if self._going or self._due or self._timed:
                 await self._hear()
                 looks = 0
                 continue
@@ -271,7 +277,7 @@ class Family:
 
     async def _hear(self) -> None:
         self._news = asyncio.Event()
-        if self._going or self._due or self._later:
+        if self._going or self._due or self._timed:
             await self._news.wait()
 
     def _survey(self) -> bool:
