@@ -23,7 +23,7 @@ from holdfast.core.events import Caller, Failure
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, RunState
 from holdfast.core.slots import Slot
-from holdfast.errors import ChildFailed, ContextError, RunNotFound, WaitTimeout, end_sentence
+from holdfast.errors import ChildFailed, ContextError, RunNotFound, StateError, WaitTimeout, end_sentence
 from holdfast.reading import ends, history
 
 if TYPE_CHECKING:
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 DEPTH_MAX = 50
 """How many callers a run may have, one calling the next."""
-_CALLER_CHARS_MAX = 100
-_DIGEST_CHARS = 24
+_CALLER_CHARS_MAX = 60
+_DIGEST_CHARS = 16
 
 
 class StartOptions(TypedDict, total=False):
@@ -153,7 +153,12 @@ class Children:
                 f"node {node!r} would start a child run of a child run … more than {DEPTH_MAX} deep. Flow {flow.name!r} probably "
                 "calls itself without end."
             )
-        first = self._services.families.prepare(flow, given, place, options)
+        try:
+            first = self._services.families.prepare(flow, given, place, options)
+        except StateError as misfit:
+            raise StateError(
+                f"the input of the child {key!r} does not fit flow {flow.name!r}: {misfit}", node=node
+            ) from misfit
         adopted = await self._find(first)
         seq = self._record(handle, first, options, adopted=adopted is not None)
         if adopted is not None:
