@@ -173,7 +173,7 @@ class RunResumed(Event, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class Reported(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a child run has reported to its caller with its latest end, and what with the end before. Costs include those of its
     own children.
     """
@@ -208,7 +208,7 @@ class RunRewound(Event, frozen=True, kw_only=True):
     """Nodes that are not idempotent, and that the caller has confirmed may run again."""
     children_usd: float = 0.0
     children_tokens: int = 0
-    told: Told | None = None
+    reported: Reported | None = None
     """What the caller of this run knows of its ends."""
     by: str | None = None
     reason: str | None = None

@@ -31,7 +31,6 @@ from holdfast.core.writers import Writers
 from holdfast.reading import history
 from holdfast.runtime import failures, outcomes, perform, questions
 from holdfast.runtime.creation import input_digest
-from holdfast.runtime.families import Families
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listeners
@@ -698,9 +697,13 @@ def _services(store: Store, holder: Holder | None) -> Services:
         faults={},
         holdings=holdings,
         run_options=lambda flow, place: {"durability": "sync", **place},
-        families=Families(lambda flow: None, {}, 1),
+        build_families=_no_families,
         listeners=Listeners(),
     )
+
+
+def _no_families() -> Any:
+    raise AssertionError("a history has no engine that would execute child runs")
 
 
 def _raise(error: BaseException | None) -> None:

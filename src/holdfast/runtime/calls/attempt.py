@@ -36,7 +36,7 @@ from holdfast.reading.chunks import Step, Streamer
 from holdfast.reading.inbox import ChildEnd
 from holdfast.runtime.calls import asyncio_timers
 from holdfast.runtime.calls.body import Body, Parked, Stopped
-from holdfast.runtime.calls.children import Children
+from holdfast.runtime.calls.child_runs import Children
 from holdfast.runtime.calls.executors import Threads
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.calls.task_family import Family
@@ -72,11 +72,12 @@ class Recorder(Protocol):
 
     journal: Journal
     park_after_s: float
-    is_crowded: Callable[[], bool]
 
     def is_current(self, body: Body) -> bool: ...
 
     def look_again(self) -> None: ...
+
+    def leave_if_crowded(self) -> None: ...
 
     def record_stream(self, body: Body) -> None: ...
 
@@ -431,13 +432,15 @@ class Attempt:
 
     async def _wait_here(self, slot: str) -> None:
         waiter = self._waiters[slot] = _Waiter(self._clock.now())
-        soonest_at = waiter.began_at + self._park_soon_s(slot)
+        soonest_at = waiter.began_at + self._park_soon_s()
         waiter.timer = self._clock.call_at(soonest_at, lambda: self._park_in_time(waiter))
         self._withdraw()
         if self.is_withdrawn(slot):
             self._loop.call_soon(self._begin_withdrawn_again, False)
         if not self._steps:
             self.body.hold_limit()
+        if slot.startswith("child:"):
+            self._loop.call_soon(self._runner.leave_if_crowded)
         try:
             await waiter.over
         finally:
@@ -464,11 +467,14 @@ class Attempt:
         if self.park() and is_timed:
             self.warn_of_lost_timer()
 
-    def _park_soon_s(self, slot: str) -> float:
+    def _park_soon_s(self) -> float:
         """Return after how many seconds a wait is unwound that nothing in the node can cancel."""
-        if slot.startswith("child:") and self._runner.is_crowded():
-            return 0.0
         return self._runner.park_after_s
+
+    @property
+    def only_waits(self) -> bool:
+        """True if the node waits, and none of its steps is running."""
+        return bool(self._waiters) and not self._steps
 
     def park(self) -> bool:
         """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now. Returns whether the

@@ -22,6 +22,7 @@ from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 import msgspec
 
 from holdfast.core import answers, events
+from holdfast.core.child_place import ChildOptions
 from holdfast.core.codec import Codec
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import wait_key
@@ -30,7 +31,7 @@ from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import CodecError, ContextError, WaitTimeout
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import executing
-from holdfast.runtime.calls.children import ChildOptions, ChildRun, StartOptions
+from holdfast.runtime.calls.child_runs import ChildRun, StartOptions
 from holdfast.runtime.calls.streams import encode_chunk
 
 T = TypeVar("T")
