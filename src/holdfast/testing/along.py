@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import CodecError, FenceLost, RunExists, SeqConflict, StoreFull
+from holdfast.errors import CodecError, FenceLost, ResumeRefused, RunExists, SeqConflict, StoreFull
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Along, Append, Query, Request, Store, Verdict
 from holdfast.storage.leases import Holder
@@ -305,6 +305,40 @@ class AlongConformance:
         finally:
             ways[1].close()
         assert len(self.store.inbox(self.holder.id)) == 50
+
+    # --- deletion ------------------------------------------------------------------------------------
+
+    def start_ended(self, child: str, **changes: Any) -> None:
+        """Start a run that is completed at once."""
+        start = Log(child).create(status="completed", origin=self.log.run_id)
+        append = self.log.next(along=Along(starts=(start,)), **changes)
+        assert self.write(append) is None
+        self.log.wrote(append)
+
+    def test_a_run_is_not_deleted_while_the_run_that_started_it_may_need_it(self) -> None:
+        self.start_ended("child")
+        for status in ("running", "waiting", "paused", "interrupted", "failed"):
+            append = self.log.next(status=status)
+            assert self.write(append) is None
+            self.log.wrote(append)
+            with raises(ResumeRefused, "child", "caller", status):
+                self.store.upkeep.delete("child", 1)
+        assert self.store.run("child").status == "completed"
+
+    def test_a_run_is_deleted_when_the_run_that_started_it_is_over(self) -> None:
+        for status, child in (("completed", "child-a"), ("cancelled", "child-b")):
+            self.log = self.create(f"caller-{status}")
+            self.start_ended(child, status=status, release=True)
+            self.store.upkeep.delete(child, 1)
+        assert self.ids() == ["caller", "caller-cancelled", "caller-completed"]
+
+    def test_a_run_outlives_the_run_that_started_it(self) -> None:
+        self.start_ended("child", status="failed", release=True)
+        self.store.upkeep.delete("caller", 3)
+        assert self.store.run("child").origin == "caller"
+        assert self.ids(origin="caller") == ["child"]
+        self.store.upkeep.delete("child", 1)
+        assert self.ids() == []
 
     # --- crashes -------------------------------------------------------------------------------------
 

@@ -603,8 +603,12 @@ select count(*) from gone
 -- swept: delete the mark that a run has leftover events
 delete from holdfast.remains where run = $1
 
--- child_of: a run that was forked from this run
+-- fork_of: a run that was forked from this run
 select run_id from holdfast.runs where parent = $1 order by run_id limit 1
+
+-- caller_of: the run that started this run, and its status, if it may still need this run
+select caller.run_id, caller.status from holdfast.runs join holdfast.runs as caller on caller.run_id = runs.origin
+where runs.key = $1 and caller.status not in ('completed', 'cancelled')
 
 -- asked_of: a request that waits in the inbox of a run that is not over
 select verb from holdfast.inbox
