@@ -222,7 +222,7 @@ class Position(msgspec.Struct, frozen=True, order=True):
     run_id: str
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which runs to list: those that meet every condition, newest first (by `created_at`, then by run id)."""
 
     status: tuple[RunStatus, ...] = ()
