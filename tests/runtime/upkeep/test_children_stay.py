@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,10 +15,12 @@ import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.cli import care
 from holdfast.errors import RunNotFound
+from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Along, Append, Holder, Store, Verdict
+from holdfast.storage.oversize import take_out
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import Log
-from holdfast.upkeep import retention
+from holdfast.upkeep import archive, retention
 from holdfast.upkeep.retention import Choice, Policy
 
 ME = Holder(id="me", ttl_s=30.0)
@@ -27,7 +30,7 @@ BY_FLOW = Policy(keep=0, flow="child", status=("completed", "failed", "cancelled
 
 
 @pytest.fixture
-def url(tmp_path: Any) -> str:
+def url(tmp_path: Path) -> str:
     return str(tmp_path / "runs.db")
 
 
@@ -85,11 +88,12 @@ class _Starting:
 
 
 def execute(store: Store, run_id: str, *, fails: bool = False, origin: str | None = None) -> None:
-    """Execute a run that completes or fails, as a child of another run."""
+    """Execute a run that completes or fails, as a child of another run. Its input is a blob."""
 
     async def main() -> None:
-        async with hf.Engine(_Starting(store, origin), flows=[flow], run_base="") as engine:
-            await engine.run(flow, {"fails": fails}, run_id=run_id)
+        options: dict[str, Any] = {"flows": [flow], "run_base": "", "blob_over": 1000}
+        async with hf.Engine(_Starting(store, origin), **options) as engine:
+            await engine.run(flow, {"fails": fails, "text": run_id * 1000}, run_id=run_id)
 
     with suppress(hf.RunFailed):
         asyncio.run(main())
@@ -166,3 +170,35 @@ def test_prune_says_which_run_still_needs_a_child(
     for dry_run in (True, False):
         care._prune_many([ENDED], None, False, url, dry_run=dry_run, as_json=False)
         assert "child: run 'caller' started it and may still need it: it is failed" in capsys.readouterr().out
+
+
+def test_a_sweep_keeps_the_blobs_of_a_run_that_another_run_started(store: Store) -> None:
+    body, blobs = take_out(msgspec.json.encode({"input": "x" * 5000}), 1000)
+    loose = Blob.of(b"no run refers to this")
+    store.blobs.put(loose.digest, loose.body)
+    start = Log("child").create(body, origin="caller", blobs=blobs)
+    assert store.append([Log("caller").create(along=Along(starts=(start,)))]) == [None]
+    assert archive.references(store, store.run("child")) == {blob.digest for blob in blobs}
+    unused = {blob.digest for blob in (*blobs, loose)}
+    assert retention._strike_used(store, unused, set()) is None
+    assert unused == {loose.digest}
+
+
+@pytest.mark.parametrize("caller", ["there", "deleted"])
+def test_a_child_that_is_put_back_from_an_archive_has_its_origin_and_its_blobs(
+    store: Store, tmp_path: Path, caller: str
+) -> None:
+    execute(store, "caller")
+    execute(store, "child", origin="caller")
+    row = store.run("child")
+    digests = archive.references(store, row)
+    assert digests
+    file = archive.archive(store, "child", tmp_path / "child.holdfast.zst").place
+    assert prune(store, Policy(keep=0) if caller == "deleted" else BY_FLOW)["child"] is None
+    for digest in digests:
+        store.blobs.delete(digest)
+    archive.put_back(store, file)
+    found = store.run("child")
+    assert (found.origin, found.seq, found.digest) == ("caller", row.seq, row.digest)
+    assert archive.references(store, found) == digests
+    assert all(store.blobs.get(digest) for digest in digests)
