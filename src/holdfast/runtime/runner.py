@@ -189,6 +189,11 @@ class Runner:
         """Return whether an attempt may still record events, because it was not abandoned."""
         return self._bodies.get(body.key) is body and not body.cancelled and not self.done.done()
 
+    def cleans_up(self, body: Body) -> bool:
+        """Return whether a stopped attempt may still record steps, because the run is being cancelled and the attempt unwinds."""
+        is_cancel = self._halt is not None and self._halt.kind == "cancel" and not body.timed_out
+        return is_cancel and self._bodies.get(body.key) is body and not self.done.done()
+
     def look_again(self) -> None:
         """Save an event that was just recorded, together with others that are recorded in this pass of the event loop."""
         if not self._look_is_scheduled:
@@ -531,12 +536,11 @@ class Runner:
         name, item = body.key
         node, visit = self.flow.nodes[name], self.state.nodes[name]
         header = visit_of(name, visit)
-        if body.timed_out and item is None and not node.options.idempotent:
-            # Its effect may or may not have happened, as after a crash: the same question is asked.
-            return events.NodeInterrupted(**header, reason=f"took longer than {node.options.timeout_s:g} s")
         now, luck = self.journal.at, self.services.luck
-        if item is None and outcomes.is_uncertain(node, visit, error, now, luck):
-            told = f"{type(error).__name__}: {failures.message(error)}"[:500]
+        if item is None and outcomes.is_uncertain(node, visit, error, now, luck, timed_out=body.timed_out):
+            # Its effect may or may not have happened, as after a crash: the same question is asked.
+            late = f"took longer than {node.options.timeout_s:g} s" if body.timed_out else ""
+            told = late or f"{type(error).__name__}: {failures.message(error)}"[:500]
             return events.NodeInterrupted(**header, reason=told)
         failed: events.NodeFailed | events.ItemFailed
         if item is None:

@@ -207,7 +207,7 @@ class Services:
     """Run -> node and item -> the abandoned call whose thread still runs: no new attempt of that node or item starts beside it,
     not even after a resume.
     """
-    warned: set[tuple[str, str]] = field(default_factory=set)
+    warned: set[tuple[str, ...]] = field(default_factory=set)
     """Flow and node for which a warning was logged that is given only once."""
     faults: dict[str, BaseException]
     """Run -> the exception for which it has failed in this process. `Driver.result` removes the entry."""

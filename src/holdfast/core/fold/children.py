@@ -13,7 +13,8 @@ from msgspec import to_builtins
 
 from holdfast.core import events
 from holdfast.core.events import Reported, Stored
-from holdfast.core.fold.waits import keep, key_of, open_again, resolve
+from holdfast.core.fold.status import keep
+from holdfast.core.fold.waits import key_of, open_again, resolve
 from holdfast.core.run_state import NODE_LEVEL, Child, RunState, Wait
 from holdfast.core.slots import parse
 from holdfast.errors import IllegalEvent
