@@ -11,7 +11,6 @@ kept; code outside of steps runs again.
 from __future__ import annotations
 
 import asyncio
-import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
@@ -33,7 +32,7 @@ from holdfast.errors import CodecError, ContextError, WaitTimeout
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import executing
 from holdfast.runtime.calls.child_runs import ChildRun, StartOptions
-from holdfast.runtime.calls.steps import Try, course, drive, drive_blocking
+from holdfast.runtime.calls.steps import Try, course, drive, drive_blocking, require_callable, result_codec
 from holdfast.runtime.calls.streams import encode_chunk
 
 T = TypeVar("T")
@@ -180,8 +179,8 @@ class Context(_AnyContext):
         the first time, typed by `type` or by the annotation of `fn`. A plain `def` is called in a thread. An `hf.Step` in place
         of the name says which exceptions are kept too, and how the step is tried again.
         """
-        _require_callable(self.node, name, fn)
-        codec = _result_codec(fn, type)
+        require_callable(self.node, name, fn)
+        codec = result_codec(fn, type)
         if isinstance(name, Step):
             return await self._declared_step(name, codec, key, fn, args, named)
         slot = self._work.claim_step(name, key)
@@ -532,8 +531,8 @@ class BlockingContext(_AnyContext):
         """Run a step once; see `Context.step`. A plain `def` is called in the node's own thread, unless its `hf.Step` has a
         timeout.
         """
-        _require_callable(self.node, name, fn)
-        codec = _result_codec(fn, type)
+        require_callable(self.node, name, fn)
+        codec = result_codec(fn, type)
         if isinstance(name, Step):
             return self._declared_step(name, codec, key, fn, args, named)
         slot = self._work.claim_step(name, key)
@@ -741,13 +740,6 @@ def _cost(node: str, usd: Any, tokens: Any) -> tuple[float, int]:
     return float(usd), tokens
 
 
-def _require_callable(node: str, name: Any, fn: Any) -> None:
-    if not callable(fn):
-        raise ContextError(
-            f"node {node!r}: the step {name!r} got {fn!r}, which cannot be called; give a function"
-        )
-
-
 def _digest(item: Any) -> str | None:
     """Return a digest of an item, by which a kept result is used only for the item that it belongs to. None if the item cannot
     be encoded as JSON.
@@ -773,25 +765,6 @@ def _payload_schema(declared: Any) -> dict[str, Any]:
 
 
 _cached_schema = lru_cache(maxsize=256)(answers.payload_schema_of)
-
-
-def _result_codec(fn: Callable[..., Any], declared: Any) -> Codec[Any]:
-    """Return the codec for a step's result: for the type that the caller gives, or for the function's return annotation."""
-    if declared is not None:
-        return Codec.of(declared)
-    try:
-        return _hinted_codec(fn)
-    except TypeError:  # the function is not hashable
-        return _ANY
-
-
-@lru_cache(maxsize=1024)
-def _hinted_codec(fn: Callable[..., Any]) -> Codec[Any]:
-    try:
-        returned = typing.get_type_hints(fn, include_extras=True).get("return", Any)
-        return _ANY if returned in (Any, None) else Codec.of(cast("Any", returned))
-    except (NameError, TypeError, AttributeError, CodecError):
-        return _ANY  # no usable annotation, or a type that JSON cannot keep
 
 
 async def run_generator(context: Context, work: Attempt, fn: Any, given: tuple[Any, ...]) -> Any:

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import typing
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Protocol, TypeAlias
+from functools import lru_cache
+from typing import Any, Protocol, TypeAlias, cast
 
 from holdfast.core import events
 from holdfast.core.codec import Codec
@@ -26,6 +28,8 @@ from holdfast.core.step import Step
 from holdfast.errors import CodecError, ContextError, Recoverable
 from holdfast.runtime import failures
 from holdfast.runtime.clock import Clock
+
+_ANY: Codec[Any] = Codec.of(Any)
 
 
 class Work(Protocol):
@@ -276,3 +280,30 @@ def drive_blocking(
             sent = call(wanted), None
         except Exception as raised:  # noqa: BLE001 - the course decides what it means
             sent = None, raised
+
+
+def require_callable(node: str, name: Any, fn: Any) -> None:
+    """Raise `ContextError` if the function of a step cannot be called."""
+    if not callable(fn):
+        raise ContextError(
+            f"node {node!r}: the step {name!r} got {fn!r}, which cannot be called; give a function"
+        )
+
+
+def result_codec(fn: Callable[..., Any], declared: Any) -> Codec[Any]:
+    """Return the codec for a step's result: for the type that the caller gives, or for the function's return annotation."""
+    if declared is not None:
+        return Codec.of(declared)
+    try:
+        return _hinted_codec(fn)
+    except TypeError:  # the function is not hashable
+        return _ANY
+
+
+@lru_cache(maxsize=1024)
+def _hinted_codec(fn: Callable[..., Any]) -> Codec[Any]:
+    try:
+        returned = typing.get_type_hints(fn, include_extras=True).get("return", Any)
+        return _ANY if returned in (Any, None) else Codec.of(cast("Any", returned))
+    except (NameError, TypeError, AttributeError, CodecError):
+        return _ANY  # no usable annotation, or a type that JSON cannot keep
