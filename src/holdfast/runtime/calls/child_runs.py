@@ -258,10 +258,10 @@ class Children:
         whose = f"child run {handle.id!r} of flow {handle.flow.name!r}"
         why = f"{failure['type']}: {end_sentence(failure['message'])}" if failure else ""
         if status == "failed":
-            remedy = f"holdfast resume {handle.id}"
-            told = f"{whose} failed: {why} Mend it with `{remedy}`, then `holdfast resume {caller}`"
+            remedy = f"See `holdfast show {handle.id}`, mend the cause, resume that run, and then {caller}."
+            told = f"{whose} failed: {why} {remedy}"
         else:
-            remedy = f"holdfast retry {caller} {node} --fresh"
-            told = f"{whose} was cancelled. To start another one: `{remedy}`"
+            remedy = f"To start another one: `holdfast retry {caller} {node} --fresh`"
+            told = f"{whose} was cancelled. {remedy}"
         found = msgspec.convert(failure, Failure) if failure else None
         raise ChildFailed(handle.id, handle.flow.name, found, remedy, told)
