@@ -148,7 +148,7 @@ class Engine:
         self._services: Services | None = None
         lease_clock = elapsed if type(self._clock) is SystemClock else self._clock.now
         self._holdings = Holdings(now=lease_clock, quiet=inline)
-        self._families = Families(self.add)
+        self._families = Families(self.flows, self.add)
         self._listeners = check_listeners(listeners)
         self._followers: Followers | None = None
         self._keeper: Keeper | None = None

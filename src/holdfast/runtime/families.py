@@ -11,7 +11,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -29,9 +29,14 @@ class Families:
 
     services: Services
 
-    def __init__(self, add: Callable[[Flow[Any]], None]) -> None:
-        """`add` makes a flow known to the engine."""
+    def __init__(self, flows: Mapping[str, Flow[Any]], add: Callable[[Flow[Any]], None]) -> None:
+        """`flows` are those that the engine knows, by name; `add` makes another one known."""
+        self._flows = flows
         self._add = add
+
+    def find(self, name: str) -> Flow[Any] | None:
+        """Return the flow of this name that the engine knows; None if it knows none."""
+        return self._flows.get(name)
 
     def prepare(self, flow: Flow[Any], given: Any, place: Place, options: ChildOptions) -> Append:
         """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
