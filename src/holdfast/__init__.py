@@ -17,6 +17,7 @@ from holdfast.core.graph import END, START, Flow, Graph, Retry
 from holdfast.core.state import add, append, merge
 from holdfast.errors import (
     AnswerRefused,
+    ChildFailed,
     CodecError,
     ContextError,
     Fatal,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
         state,
         wait,
     )
+    from holdfast.runtime.calls.children import ChildRun
     from holdfast.runtime.calls.context import BlockingContext, Context, current
     from holdfast.runtime.engine import Engine
     from holdfast.runtime.followers import Following
@@ -88,6 +90,8 @@ __all__ = [
     "Asset",
     "BlockingClient",
     "BlockingContext",
+    "ChildFailed",
+    "ChildRun",
     "Chunk",
     "Client",
     "CodecError",
@@ -184,6 +188,7 @@ _LATER = {
     "state": "runtime.blocking",
     "wait": "runtime.blocking",
     "BlockingContext": "runtime.calls.context",
+    "ChildRun": "runtime.calls.children",
     "Context": "runtime.calls.context",
     "current": "runtime.calls.context",
     "Engine": "runtime.engine",

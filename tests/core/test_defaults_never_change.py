@@ -207,7 +207,7 @@ PARTS = {
         "safe_to_fail": False,
         "crash_limit": 3,
         "executor": "thread",
-        "memory_limit": None,
+        "memory_limit": None, "calls": None,
     },
     definition.Definition: {
         "edges": [],

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
-from functools import lru_cache, wraps
+from functools import lru_cache, partial, wraps
 from hashlib import sha256
 from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.core import answers, events
 from holdfast.core.codec import Codec
-from holdfast.core.graph import Flow
+from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import wait_key
 from holdfast.core.slots import CHECKPOINT, Slot
 from holdfast.documents.artifacts import Artifacts
@@ -718,6 +718,30 @@ def _hinted_codec(fn: Callable[..., Any]) -> Codec[Any]:
         return _ANY if returned in (Any, None) else Codec.of(cast("Any", returned))
     except (NameError, TypeError, AttributeError, CodecError):
         return _ANY  # no usable annotation, or a type that JSON cannot keep
+
+
+def function_of(node: Node) -> Callable[..., Any]:
+    """Return the function that the engine calls for a node: its own or, for a node that calls a flow, one that does so."""
+    if node.calls is None:
+        return node.fn
+    return partial(_call_flow, node)
+
+
+async def _call_flow(node: Node, given: Any, context: Context) -> Any:
+    """Start the child run of a visit, or of an item, wait for its end, and return the update that follows from its result."""
+    call = node.calls
+    assert call is not None
+    flow = context._work.children.find(node.options.calls or "")  # noqa: SLF001
+    result = await context.call(
+        flow,
+        node.fn(given),
+        timeout=node.options.timeout_s,
+        queue=call.queue,
+        priority=call.priority,
+        labels=call.labels,
+        run_timeout=call.run_timeout,
+    )
+    return None if call.output is None else call.output(result)
 
 
 async def run_generator(context: Context, work: Attempt, fn: Any, given: tuple[Any, ...]) -> Any:
