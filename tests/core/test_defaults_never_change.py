@@ -207,7 +207,8 @@ PARTS = {
         "safe_to_fail": False,
         "crash_limit": 3,
         "executor": "thread",
-        "memory_limit": None, "calls": None,
+        "memory_limit": None,
+        "calls": None,
     },
     definition.Definition: {
         "edges": [],
