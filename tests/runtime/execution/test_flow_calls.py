@@ -89,7 +89,7 @@ def calling(till: Till, **options: Any) -> Flow[Order]:
 
 def each_of(till: Till, **options: Any) -> Flow[Order]:
     return calling(
-        till, **{"each": lambda state: state.amounts, "input": lambda amount: Payment(amount), **options}
+        till, **{"each": lambda state: state.amounts, "input": Payment, **options}
     )
 
 
