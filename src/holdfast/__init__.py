@@ -43,6 +43,7 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.core.step import Step
     from holdfast.documents.assets import Asset, NotDurable
     from holdfast.reading.chunks import Chunk
     from holdfast.reading.previews import Preview
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
         state,
         wait,
     )
-    from holdfast.runtime.calls.children import ChildRun
+    from holdfast.runtime.calls.child_runs import ChildRun
     from holdfast.runtime.calls.context import BlockingContext, Context, current
     from holdfast.runtime.engine import Engine
     from holdfast.runtime.followers import Following
@@ -129,6 +130,7 @@ __all__ = [
     "SettingError",
     "SignalRefused",
     "StateError",
+    "Step",
     "StoreError",
     "WaitTimeout",
     "add",
@@ -161,6 +163,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "Step": "core.step",
     "Asset": "documents.assets",
     "NotDurable": "documents.assets",
     "Connection": "runtime.blocking",
@@ -188,7 +191,7 @@ _LATER = {
     "state": "runtime.blocking",
     "wait": "runtime.blocking",
     "BlockingContext": "runtime.calls.context",
-    "ChildRun": "runtime.calls.children",
+    "ChildRun": "runtime.calls.child_runs",
     "Context": "runtime.calls.context",
     "current": "runtime.calls.context",
     "Engine": "runtime.engine",

@@ -58,6 +58,8 @@ EVENTS = {
     "NodeCheckpointed": {**HEADER, "item": None},
     "NodeStreamed": {**HEADER, "item": None, "spans": []},
     "StepCompleted": {**HEADER, "value": None, "item": None},
+    "StepStarted": {**HEADER, "item": None},
+    "StepFailed": {**HEADER, "arguments": [], "retry_at": None, "item": None},
     "CostIncurred": {**HEADER, "usd": 0.0, "tokens": 0},
     "ItemsListed": HEADER,
     "ItemStarted": HEADER,

@@ -573,10 +573,58 @@ def repeated(recorder: Recorder) -> str:
     return "g"
 
 
+class CardDeclined(Exception):
+    """An outcome of a step."""
+
+
+SHIP = hf.Step("ship", idempotent=False)
+
+
+def outcome_flow(bank: list[Exception]) -> Flow[Order]:
+    """pay (a step that is tried again and then declined; the undo) -> ship (a step that must not be called twice)."""
+    graph = Graph("outcomes", Order)
+    charge = hf.Step("charge", raises=(CardDeclined,), retry=Retry(attempts=3, backoff=60.0, jitter=0.0))
+
+    def ask_bank() -> str:
+        if bank:
+            raise bank.pop(0)
+        return "charged"
+
+    @graph.node
+    async def pay(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        await ctx.step("reserve", str, "seat 3")
+        try:
+            return {"log": [await ctx.step(charge, ask_bank)]}
+        except CardDeclined as declined:
+            await ctx.step("undo", str, "free again", key="seat")
+            return {"log": [f"declined: {declined.args}"]}
+
+    @graph.node
+    async def ship(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        return {"log": [await ctx.step(SHIP, str, "shipped")]}
+
+    return graph.chain(START, "pay", "ship", END).compile()
+
+
+def outcomes(recorder: Recorder) -> str:
+    """A step that is tried again and then declined, a process that died during the undo, and one that died in a step that must
+    not be called twice: the run asks.
+    """
+    flow = outcome_flow([ConnectionError("no line"), CardDeclined("no cover", 51)])
+    recorder.call(lambda e: e.run(flow, Order("T-5"), run_id="whole"))
+    place = recorder.store.events("whole", kinds=("StepFailed",))[1].seq
+    copy_of(recorder.store, "whole", "undoing", place, active="pay")
+    recorder.call(lambda e: e.resume("undoing"), flow)
+    place = recorder.store.events("undoing", kinds=("StepStarted",))[0].seq
+    copy_of(recorder.store, "undoing", "r", place, active="ship")
+    recorder.call(lambda e: e.resume("r"), flow)
+    return "r"
+
+
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
     *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked, asked),
-    *(repeat_asked, repeated),
+    *(repeat_asked, repeated, outcomes),
 )
 
 

@@ -419,7 +419,7 @@ class Requests:
         if isinstance(done, Run):
             return done
         driving = self._driver.drive(done.journal, done)
-        return self._driver.result(await self._services.families.execute(run_id, driving))
+        return self._driver.result(await self._services.drive_family(run_id, driving))
 
     async def _until_handled(self, run_id: str, request: AnyRequest) -> Run[Any]:
         """Wait, a few seconds at most, until a request in the inbox was carried out. Raises what the engine that refused it has
@@ -540,7 +540,7 @@ class Requests:
     ) -> Run[Any] | None:
         """Drive a run that was claimed, until it ends or only waits: then it is released. Returns None if there was only a
         request to record or to refuse. `only_asked` is true if the run was claimed only because it has a request. `is_crowded`
-        returns whether other runs need its place: then it leaves as soon as it waits for a child.
+        returns whether the children of waiting runs need its place: then it leaves as soon as it only waits.
         """
         run_id = lease.run_id
         waiting = self._driver.waiting_requests(run_id)

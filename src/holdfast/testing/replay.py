@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from holdfast.testing.standings import (
     NODE,
@@ -37,7 +37,8 @@ _AFTER_FAILURE = frozenset({
 """The event kinds that may follow the failure of a run: those that an operator or a caller causes, those of a resume,
 and the first one of a fork of the failed run."""
 _INSIDE = frozenset({
-    "StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside", "WaitWithdrawn", "NodeWaiting",
+    "StepCompleted", "StepStarted", "StepFailed", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside",
+    "WaitWithdrawn", "NodeWaiting",
 })  # fmt: skip
 
 
@@ -76,6 +77,8 @@ _HANDLERS = {
     "NodeCheckpointed": "_checkpointed",
     "NodeStreamed": "_streamed",
     "StepCompleted": "_step_completed",
+    "StepStarted": "_step_started",
+    "StepFailed": "_step_failed",
     "CostIncurred": "_ignore",
     "TimerSet": "_timer_set",
     "TimerFired": "_timer_fired",
@@ -162,7 +165,7 @@ class Replay:
         now.values = dict(body.get("input", {}))
         options = body.get("options", {})
         self.durability, self.begin_at = options.get("durability", "sync"), options.get("begin_at")
-        self._arrive(body.get("starts", ()))
+        self.now.arrive(body.get("starts", ()))
 
     def _forked(self, where: Where, body: Body, at: float) -> None:
         now = self.now
@@ -179,14 +182,14 @@ class Replay:
 
     def _claimed(self, where: Where, body: Body, at: float) -> None:
         self._taken_up(at)
-        self._cut()
+        self.now.cut()
         self.now.status = "running"
         self.now.settle()
 
     def _resumed(self, where: Where, body: Body, at: float) -> None:
         now = self.now
         self._taken_up(at)
-        self._cut()
+        self.now.cut()
         now.paused, now.failed_with = False, None
         named = body.get("nodes")
         self.asked_fresh = self.asked_fresh or bool(body.get("fresh"))
@@ -296,6 +299,10 @@ class Replay:
             visit.forget_items()
             visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         else:
+            if visit.is_in_doubt():
+                self._say(
+                    "I5", f"{_named(where)} starts after a step that must not be called twice, undecided"
+                )
             visit.parked.pop(NODE, None)
         visit.iteration, visit.execution, visit.attempt = iteration, execution, attempt
         visit.begun, visit.question = True, None
@@ -372,7 +379,8 @@ class Replay:
     def _node_failed(self, where: Where, body: Body, at: float) -> None:
         now, name = self.now, where[0]
         visit = self._require_end("NodeFailed", where, ("running", "interrupted"))
-        self._close_waits(name)
+        self.now.close_waits(name)
+        visit.forget(NODE, "try:")
         if body.get("retry_at") is None:
             now.failed[name] = None
             now.turn(visit, "failed")
@@ -382,7 +390,7 @@ class Replay:
 
     def _node_interrupted(self, where: Where, body: Body, at: float) -> None:
         visit = self._require_end("NodeInterrupted", where, ("running",))
-        _cut_items(visit)
+        visit.cut_items()
         self.now.turn(visit, "interrupted", self.now.last_at if body.get("lost") else None)
         self.now.settle()
 
@@ -394,7 +402,7 @@ class Replay:
         visit.routed = True
         now.open.pop(name, None)
         now.failed.pop(name, None)
-        self._arrive(body.get("routes", ()))
+        self.now.arrive(body.get("routes", ()))
         now.settle()
 
     def _routing_failed(self, where: Where, body: Body, at: float) -> None:
@@ -415,7 +423,7 @@ class Replay:
                 apply(now.values, changes)
         apply(now.values, body.get("changes", {}))
         for routes in body.get("routes", {}).values():
-            self._arrive(routes)
+            self.now.arrive(routes)
         now.settle()
 
     # --- items ------------------------------------------------------------------------------------------
@@ -464,22 +472,17 @@ class Replay:
         visit.kept.pop(item, None)
         visit.filled = {place: wait for place, wait in visit.filled.items() if place[0] != item}
         visit.withdrawn = {place for place in visit.withdrawn if place[0] != item}
-        self._close_waits(name, item)
-        self._rest(visit)
+        self.now.close_waits(name, item)
+        self.now.rest(visit)
 
     def _item_failed(self, where: Where, body: Body, at: float) -> None:
         name, item = where[0], body.get("item", 0)
         visit = self.now.visit(name)
         self._item_ended("ItemFailed", where, item, visit)
         (visit.gone if body.get("retry_at") is None else visit.again).add(item)
-        self._close_waits(name, item)
-        self._rest(visit)
-
-    def _rest(self, visit: Visit) -> None:
-        """Set a fan-out to waiting if none of its items runs and at least one waits."""
-        if visit.items is not None and visit.parked and not visit.running and visit.status == "running":
-            self.now.turn(visit, "waiting")
-            self.now.settle()
+        visit.forget(item, "try:")
+        self.now.close_waits(name, item)
+        self.now.rest(visit)
 
     # --- inside a visit ---------------------------------------------------------------------------------
 
@@ -491,13 +494,40 @@ class Replay:
             self._say("I6", f"{kind} belongs to {_named(where, item)}, which is not the running attempt")
 
     def _step_completed(self, where: Where, body: Body, at: float) -> None:
-        name, iteration, execution, _ = where
-        item = _level(body)
-        step = (name, iteration, execution, item, body.get("step", ""))
-        if step in self._steps:
-            self._say("I5", f"the step {step[4]!r} of {_named(where, item)} is recorded a second time")
-        self._steps.add(step)
-        self._keep(name, item, f"step:{step[4]}")
+        self._end_step(where, body)
+        self._keep(where[0], _level(body), f"step:{body.get('step', '')}")
+
+    def _end_step(self, where: Where, body: Body) -> None:
+        """Note that a step has an outcome: its result, or an exception."""
+        self._require_no_outcome(where, body, "is recorded a second time")
+        self._steps.add((*where[:3], _level(body), body.get("step", "")))
+        self.now.end_try(where[0], body.get("item"), body.get("step", ""))
+
+    def _require_no_outcome(self, where: Where, body: Body, told: str) -> None:
+        """Report a call of a step whose outcome is in the log."""
+        item, step = _level(body), body.get("step", "")
+        if (*where[:3], item, step) in self._steps:
+            self._say("I5", f"the step {step!r} of {_named(where, item)} {told}")
+
+    def _step_started(self, where: Where, body: Body, at: float) -> None:
+        self._require_no_outcome(where, body, "is called although its outcome is in the log")
+        self.now.end_try(where[0], body.get("item"), body.get("step", ""))
+        self._keep(where[0], _level(body), f"begun:{body.get('step', '')}")
+
+    def _step_failed(self, where: Where, body: Body, at: float) -> None:
+        name, step, retry_at = where[0], body.get("step", ""), body.get("retry_at")
+        if retry_at is None:
+            self._end_step(where, body)
+            self._keep(name, _level(body), f"raised:{step}")
+            return
+        self._require_no_outcome(where, body, "is called although its outcome is in the log")
+        self.now.end_try(name, body.get("item"), step)
+        self.now.visit(name).kept.get(_level(body), set()).discard(f"begun:{step}")
+        slot = self.now.next_try(name, body.get("item"), step)
+        if retry_at <= at:
+            self._keep(name, _level(body), slot)
+        else:
+            self.now.waits[name, body.get("item"), slot] = {"until": retry_at}
 
     def _streamed(self, where: Where, body: Body, at: float) -> None:
         chunks, spans = len(body.get("chunks", ())), body.get("spans", ())
@@ -622,16 +652,9 @@ class Replay:
 
     def _resolve(self, name: str, item: int | None, slot: str) -> None:
         visit, level = self.now.visit(name), NODE if item is None else item
-        visit.kept.setdefault(level, set()).add(slot)
+        self._keep(name, level, slot)
         if slot in visit.parked.get(level, ()):
-            self._unpark(visit, level)
-
-    def _unpark(self, visit: Visit, level: int) -> None:
-        if level != NODE:
-            visit.again.add(level)
-        elif visit.status == "waiting":
-            self.now.turn(visit, "pending")
-        self.now.rouse()
+            self.now.unpark(visit, level)
 
     def _node_waiting(self, where: Where, body: Body, at: float) -> None:
         now, level = self.now, _level(body)
@@ -641,10 +664,10 @@ class Replay:
             now.turn(visit, "waiting")
         else:
             self._item_ended("NodeWaiting", where, level, visit)
-            self._rest(visit)
+            self.now.rest(visit)
         now.settle()
         if any(slot in visit.kept.get(level, ()) for slot in slots):
-            self._unpark(visit, level)
+            self.now.unpark(visit, level)
 
     # --- questions --------------------------------------------------------------------------------------
 
@@ -689,6 +712,7 @@ class Replay:
         else:
             visit.again |= visit.gone
             visit.gone = set()
+            visit.forget_begun()
             now.turn(visit, "pending")
         now.rouse()
 
@@ -699,12 +723,6 @@ class Replay:
         self.now.turn(visit, "failed")
 
     # --- shared by several handlers ---------------------------------------------------------------------
-
-    def _arrive(self, routes: Any) -> None:
-        arrivals = self.now.arrivals
-        for name in routes:
-            if name != "END":
-                arrivals[name] = arrivals.get(name, 0) + 1
 
     def _take_up(self, name: str, took: int) -> None:
         there = self.now.arrivals.pop(name, 0)
@@ -721,7 +739,7 @@ class Replay:
         if visit.question is not None:
             now.questions.pop(visit.question, None)
         if now.waits or now.questions:
-            self._close_waits(name)
+            self.now.close_waits(name)
         visit.question, visit.begun = None, False
         visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         visit.forget_items()
@@ -741,24 +759,8 @@ class Replay:
                 visit.routed = False
                 now.open[name] = None
             else:
-                self._arrive(body["routes"])
+                self.now.arrive(body["routes"])
         now.settle()
-
-    def _close_waits(self, name: str, item: int | None = None) -> None:
-        now = self.now
-        for place in [place for place in now.waits if place[0] == name and item in (None, place[1])]:
-            del now.waits[place]
-        for key, asked in list(now.questions.items()):
-            if asked["node"] == name and asked["slot"] and item in (None, asked["item"]):
-                del now.questions[key]
-
-    def _cut(self) -> None:
-        """Mark all running attempts as interrupted: the process that ran them no longer holds the run."""
-        for name in self.now.open:
-            visit = self.now.visit(name)
-            if visit.status == "running":
-                _cut_items(visit)
-                self.now.turn(visit, "interrupted", self.now.last_at)
 
     def _try_again(self, name: str, *, fresh: bool) -> None:
         now = self.now
@@ -773,18 +775,14 @@ class Replay:
             now.questions.pop(visit.question, None)
         visit.question = None
         waited, visit.parked = visit.parked, {}
-        self._close_waits(name)
+        self.now.close_waits(name)
+        visit.forget_begun()
         if name in now.open and not fresh and visit.items is not None:
             visit.again |= visit.gone | waited.keys()
             visit.gone = set()
         elif name in now.open and fresh:
             visit.attempt = 0
         now.turn(visit, "pending")
-
-
-def _cut_items(visit: Visit) -> None:
-    visit.again |= visit.running.keys()
-    visit.running = {}
 
 
 def _level(body: Body) -> int:

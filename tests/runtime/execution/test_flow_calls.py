@@ -88,9 +88,7 @@ def calling(till: Till, **options: Any) -> Flow[Order]:
 
 
 def each_of(till: Till, **options: Any) -> Flow[Order]:
-    return calling(
-        till, **{"each": lambda state: state.amounts, "input": Payment, **options}
-    )
+    return calling(till, **{"each": lambda state: state.amounts, "input": Payment, **options})
 
 
 def children(stage: Stage) -> dict[str, str]:
