@@ -160,7 +160,7 @@ class Engine:
     # --- life -----------------------------------------------------------------------------------------
 
     def add(self, flow: Flow[Any]) -> None:
-        """Make a flow known, so that this engine can execute its runs."""
+        """Make a flow known, so that this engine can execute its runs, and the flows that its nodes call (`Graph.call`)."""
         if not isinstance(flow, Flow):
             raise SettingError(f"{_named(flow)} is not a flow; give what graph.compile() returns")
         known = self.flows.get(flow.name)
@@ -171,6 +171,9 @@ class Engine:
         if known is None and not self._inline:
             refuse_uncallable(flow, self._executors)
         self.flows[flow.name] = flow
+        if known is None:
+            for called in flow.called:
+                self.add(called)
 
     async def __aenter__(self) -> Self:
         refuse_while_loading()

@@ -527,7 +527,7 @@ def witness_flow(flow: Flow[Any]) -> Flow[Any]:
     """
     nodes = {
         name: node
-        if node.options.question is not None or node.streams
+        if node.options.question is not None or node.streams or node.calls is not None
         else msgspec.structs.replace(node, fn=_witness_node(node), takes_context=True)
         for name, node in flow.nodes.items()
     }

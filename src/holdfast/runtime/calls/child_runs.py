@@ -100,6 +100,7 @@ class Children:
         self._work = work
         self._journal = journal
         self._services = journal.services
+        self._run_id = journal.state.run_id
         self._header = header
         self._item = item
 
@@ -107,54 +108,81 @@ class Children:
         self, flow: Flow[S], given: Any, options: ChildOptions, *, durable: bool = True
     ) -> ChildRun[S]:
         """Start a child run, unless this execution has started it. If `durable` is true, returns when that is durable."""
-        node, state = self._header["node"], self._journal.state
+        node = self._header["node"]
         if not isinstance(flow, Flow):
             raise ContextError(
                 f"node {node!r}: {flow!r:.80} is not a flow; give what graph.compile() returns"
             )
         key = flow.name if options.key is None else f"{options.key}"
         self._work.claim(f"child:{key}", f"the child {key!r}")
+        try:
+            run_id = await self._start(flow, given, key, options, durable=durable)
+        except StateError as misfit:
+            raise StateError(
+                f"the input of the child {key!r} does not fit flow {flow.name!r}: {misfit}", node=node
+            ) from misfit
+        return ChildRun(run_id, flow, key, self)
+
+    async def _start(
+        self, flow: Flow[Any], given: Any, key: str, options: ChildOptions, *, durable: bool
+    ) -> str:
+        """Start a child run, unless this execution has started it, and return its id."""
+        node, state = self._header["node"], self._journal.state
         place = place_of(state, node, self._header["iteration"], self._item, key, self._work.visit.fresh)
         known = state.children.get(place.run_id)
-        handle = ChildRun(place.run_id, flow, key, self)
         if known is not None and known.execution == self._header["execution"]:
             if known.flow != flow.name:
                 raise ContextError(
                     f"node {node!r} has started the child {key!r} with flow {known.flow!r}, and now asks for {flow.name!r}. Give "
                     f"the other child another key, or begin anew: `holdfast retry {state.run_id} {node} --fresh`"
                 )
-            return handle
+            return place.run_id
         if place.caller.depth > DEPTH_MAX:
             raise ContextError(
                 f"node {node!r} would start a child run of a child run … more than {DEPTH_MAX} deep. Flow {flow.name!r} probably "
                 "calls itself without end."
             )
-        try:
-            first = self._services.families.prepare(flow, given, place, options)
-        except StateError as misfit:
-            raise StateError(
-                f"the input of the child {key!r} does not fit flow {flow.name!r}: {misfit}", node=node
-            ) from misfit
+        first = self._services.families.prepare(flow, given, place, options)
         adopted = await self._find(first)
-        seq = self._record(handle, first, options, adopted=adopted is not None)
-        if adopted is not None:
-            await self._work.durable(seq)
-            await self._look_at(handle.id)
-        elif durable:
-            await self._work.durable(seq)
-        return handle
-
-    def _record(self, handle: ChildRun[Any], first: Append, options: ChildOptions, *, adopted: bool) -> int:
-        if not adopted:
+        if adopted is None:
             self._journal.starts.append(first)
-        return self._work.note(
+        seq = self._work.note(
             events.ChildStarted,
-            slot=f"child:{handle.key}",
-            run=handle.id,
-            flow=handle.flow.name,
+            slot=f"child:{key}",
+            run=place.run_id,
+            flow=flow.name,
             cancels=options.cancel_with_caller,
-            adopted=adopted,
+            adopted=adopted is not None,
         )
+        if adopted is not None or durable:
+            await self._work.durable(seq)
+        if adopted is not None:
+            await self._look_at(place.run_id)
+        return place.run_id
+
+    async def start_by_name(
+        self, name: str, fingerprint: str, given: Any, key: str, options: dict[str, Any], *, durable: bool
+    ) -> str:
+        """Start a child run for a node in another process, which knows the flow only by its name here. Returns its id."""
+        flow = self.find(name)
+        if flow.fingerprint != fingerprint:
+            raise ContextError(
+                f"node {self._header['node']!r} starts a child run of flow {name!r}, but the flow of this name in its process is "
+                "not the one that its engine has. If the code has changed since the engine began, restart the engine; if two "
+                "flows have this name, rename one."
+            )
+        return await self._start(flow, given, key, ChildOptions(**options), durable=durable)
+
+    def find(self, name: str) -> Flow[Any]:
+        """Return the flow that the engine knows by this name. Raises `ContextError`."""
+        flow = self._services.families.flows.get(name)
+        if flow is None:
+            raise ContextError(
+                f"node {self._header['node']!r} starts a child run of flow {name!r}, which its engine does not know. Give the "
+                f"flow to the engine: Engine(…, flows=[…]), or name its file when you start the worker, and resume the run: "
+                f"`holdfast resume {self._run_id}`"
+            )
+        return flow
 
     async def _find(self, first: Append) -> RunRow | None:
         """Return the run that has the id of a child, if there is one and it is the same child. Raises `ContextError` if it is
@@ -202,11 +230,9 @@ class Children:
         handle._waits += 1  # noqa: SLF001
         slot = Slot.child(handle.key, handle._waits)  # noqa: SLF001
         self._work.claim(slot.text, f"the end of the child {handle.key!r}")
-        work, child = self._work, self._journal.state.children.get(handle.id)
+        work = self._work
         is_new = not work.is_waiting(slot.text) and slot.text not in work.kept()
-        anew = False
-        if is_new and child is not None and child.in_doubt:
-            anew = not await self._look_at(handle.id)
+        anew = is_new and await self.is_mended(handle.id)
 
         def wanted() -> dict[str, Any]:
             until = None if timeout is None else work.now() + timeout
@@ -232,6 +258,13 @@ class Children:
         handle._has_ended = True  # noqa: SLF001
         return self._value_of(handle, came[0], type)
 
+    async def is_mended(self, run_id: str) -> bool:
+        """Return whether a caller has retried the node because this child had failed, and the child has been resumed since and
+        has not ended again. If it has ended, its end is recorded.
+        """
+        child = self._journal.state.children.get(run_id)
+        return child is not None and child.in_doubt and not await self._look_at(run_id)
+
     def _require_handle(self, handle: Any) -> None:
         node = self._header["node"]
         if not isinstance(handle, ChildRun) or handle._owner is not self:  # noqa: SLF001
@@ -254,7 +287,7 @@ class Children:
                     values, path=f"the result of {handle.id!r}", node=self._header["node"]
                 )
             return handle.flow.state.load(values)
-        caller, node = self._journal.state.run_id, self._header["node"]
+        caller, node = self._run_id, self._header["node"]
         whose = f"child run {handle.id!r} of flow {handle.flow.name!r}"
         why = f"{failure['type']}: {end_sentence(failure['message'])}" if failure else ""
         if status == "failed":
