@@ -267,11 +267,12 @@ def test_an_order_that_is_killed_pays_once_and_packs_every_parcel_once(places) -
 
 def test_an_order_whose_card_is_declined_names_the_payment_and_goes_on_when_that_is_mended(places) -> None:
     place: Place = places("declined", "order")
-    command = ("-m", "holdfast.cli", "run", place.file, "--run-id", "order", "--input", "card=declined")
+    given = '{"card": "declined"}'
+    command = ("-m", "holdfast.cli", "run", place.file, "--run-id", "order", "--input", given)
     code, said = end(place.begin(*command))
     (child,) = (event.run for event in place.of_kind("ChildStarted"))
     assert (code, child in said) == (FAILED, True)
-    code, said = end(place.begin("-m", "holdfast.cli", "edit", child, "--set", "card=valid"))
+    code, said = end(place.begin("-m", "holdfast.cli", "edit", child, '{"card": "valid"}'))
     assert code == 0, said
     code, said = end(place.begin("-m", "holdfast.cli", "resume", child, f"{place.file}:payment"))
     assert code == 0, said
