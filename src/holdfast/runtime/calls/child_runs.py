@@ -68,6 +68,8 @@ class Work(Protocol):
 
     def claim(self, slot: str, told: str) -> None: ...
 
+    def refuse_in_cleanup(self, what: str) -> None: ...
+
     def kept(self) -> dict[str, Any]: ...
 
     def note(self, kind: type[NodeEvent], **fields: Any) -> int: ...
@@ -113,6 +115,7 @@ class Children:
             raise ContextError(
                 f"node {node!r}: {flow!r:.80} is not a flow; give what graph.compile() returns"
             )
+        self._work.refuse_in_cleanup("ctx.start")
         key = flow.name if options.key is None else f"{options.key}"
         self._work.claim(f"child:{key}", f"the child {key!r}")
         try:
