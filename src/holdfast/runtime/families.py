@@ -346,7 +346,12 @@ class ExecutedFamily:
             return False
         if row.run_id in self._refused or row.status in ENDED - {"failed"}:
             return False
-        return row.status in OFFERED or is_asked or (row.status == "waiting" and row.due_at is not None)
+        is_due_later = row.run_id in self._later
+        return (
+            row.status in OFFERED
+            or is_asked
+            or (row.status == "waiting" and row.due_at is not None and not is_due_later)
+        )
 
     async def close(self) -> None:
         """Stop driving the members."""

@@ -157,14 +157,15 @@ def test_an_engine_that_is_killed_after_the_start_leaves_one_child(shop: Shop, t
 def test_the_failure_of_a_child_arrives_with_its_id_and_remedy(shop: Shop) -> None:
     trace = shop.run(nodes.catches, amount=-1).state.trace
     (child,) = shop.children()
-    assert trace == f"{child} ValueError holdfast resume {child}"
+    assert trace.startswith(f"{child} ValueError ")
+    assert f"`holdfast show {child}`" in trace
 
 
 def test_a_failed_child_fails_the_node_without_a_retry_and_a_mended_one_is_used(shop: Shop) -> None:
     failure = shop.fails(nodes.calls_blocking, amount=-1)
     (child,) = shop.children()
     assert (failure.type, failure.kind, failure.child) == ("ChildFailed", "partial", child)
-    assert f"`holdfast resume {child}`" in failure.message
+    assert f"`holdfast show {child}`" in failure.message
     assert [event.retry_at for event in shop.told("NodeFailed")] == [None]
 
     async def mend(engine: hf.Engine) -> None:
@@ -179,7 +180,7 @@ def test_a_failed_child_fails_the_node_without_a_retry_and_a_mended_one_is_used(
 @pytest.mark.parametrize(
     ("fn", "kind", "told"),
     [
-        (nodes.misfit, "CodecError", "amount"),
+        (nodes.misfit, "StateError", "the input of the child 'payment' does not fit flow 'payment'"),
         (nodes.bad_queue, "SettingError", "queue='no queue' is not a valid queue name"),
         (nodes.same_key, "ContextError", "uses the child 'payment' twice"),
         (nodes.awaits_twice, "ContextError", "waits for the child 'payment' twice"),
@@ -203,6 +204,9 @@ def test_a_flow_that_the_engine_does_not_know_is_refused_and_the_run_stays_resum
 
 
 def test_a_timeout_ends_the_wait_of_a_process(shop: Shop) -> None:
-    assert "did not end within 0.05 s" in shop.run(nodes.impatient).state.trace
+    ended = shop.run(nodes.impatient)
+    while ended.status == "waiting":  # run() returns, because only the timeout moves the run
+        ended = shop.resume(nodes.impatient)
+    assert "did not end within 0.05 s" in ended.state.trace
     (child,) = shop.children()
     assert shop.store.run(child).status == "cancelled"

@@ -526,13 +526,16 @@ class Attempt:
         if not self._steps:
             self.body.hold_limit()
         if slot.startswith("child:"):
-            self._loop.call_soon(self._runner.leave_if_crowded)
+            self._loop.call_soon(self._leave_if_crowded)
         try:
             await waiter.over
         finally:
             waiter.timer.cancel()
             self._waiters.pop(slot, None)
             self.body.go_on_with_limit()
+
+    def _leave_if_crowded(self) -> None:
+        self._runner.leave_if_crowded()
 
     def deliver(self) -> None:
         """Wake the coroutines whose wait is over; called when an event has become durable."""

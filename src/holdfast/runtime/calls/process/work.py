@@ -282,6 +282,9 @@ class DistantAttempt(Attempt):
             self._looking = self._loop.call_later(_LOOK_S, self._look_again)
         await super()._wait_here(slot)
 
+    def _leave_if_crowded(self) -> None:
+        """Nothing to do: a wait of a process is unwound soon in any case."""
+
     def _look(self, slots: list[str]) -> None:
         """Ask the engine which of these waits are over, and whether the node has to unwind."""
         found = self._ask("find_kept", {"slots": slots})
