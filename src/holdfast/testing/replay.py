@@ -301,7 +301,7 @@ class Replay:
         else:
             if visit.is_in_doubt():
                 self._say(
-                    "I5", f"{_named(where)} starts after a step that must not be called twice, undecided"
+                    "I5", f"{_named(where)} starts without a decision about the step in doubt"
                 )
             visit.parked.pop(NODE, None)
         visit.iteration, visit.execution, visit.attempt = iteration, execution, attempt
