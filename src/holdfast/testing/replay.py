@@ -300,9 +300,7 @@ class Replay:
             visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         else:
             if visit.is_in_doubt():
-                self._say(
-                    "I5", f"{_named(where)} starts without a decision about the step in doubt"
-                )
+                self._say("I5", f"{_named(where)} starts without a decision about the step in doubt")
             visit.parked.pop(NODE, None)
         visit.iteration, visit.execution, visit.attempt = iteration, execution, attempt
         visit.begun, visit.question = True, None
