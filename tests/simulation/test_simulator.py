@@ -25,7 +25,7 @@ from holdfast.storage.upkeep import Upkeep
 from holdfast.testing import simulate, simulator
 from holdfast.testing.appends import Log
 from holdfast.testing.event_loops import TRIED
-from holdfast.testing.simulator import is_asking, report_of, schedule, simulate_random
+from holdfast.testing.simulator import OUTCOME_SEEDS, is_asking, report_of, schedule, simulate_random
 from holdfast.testing.simulator_faults import FaultyStore
 from holdfast.testing.simulator_flows import FORK
 from holdfast.testing.simulator_loop import Luck, ProcessDied, SimulatedLoop, Stuck, World
@@ -45,6 +45,11 @@ def outcomes():
 
 def test_no_schedule_violates_anything(outcomes) -> None:
     report = report_of(outcomes)
+    assert not report.violations, report
+
+
+def test_no_schedule_about_the_outcomes_of_steps_violates_anything() -> None:
+    report = report_of(simulate_random(range(OUTCOME_SEEDS, OUTCOME_SEEDS + 100)))
     assert not report.violations, report
 
 

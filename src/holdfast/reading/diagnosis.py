@@ -19,6 +19,7 @@ from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import ENDED, FEW, FINAL, NodeState, Question, RunState, Wait
 from holdfast.core.situation import QUESTIONS_FEW, Said, Situation, situate
+from holdfast.core.slots import parse
 from holdfast.errors import StoreCorrupt, describe_failure
 from holdfast.reading import history, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
@@ -177,7 +178,7 @@ def case_of_row(
         return None
     nodes = _nodes(store, row, known, definitions if definitions is not None else {})
     unnamed = known.running_count > len(known.running or ())
-    if unnamed and not row.held and any(node.on_interrupt == "ask" for node in nodes.values()):
+    if unnamed and not row.held:  # a resume may have to ask about one of the others
         return None
     return Case(
         row=row,
@@ -301,7 +302,7 @@ def _look(case: Case, now: float) -> _Seen:
 
 def _asked_about(known: Situation, nodes: Mapping[str, NodeOptions]) -> Iterator[tuple[str, bool]]:
     for name in (*(known.running or ()), *known.interrupted):
-        if name in nodes and nodes[name].on_interrupt == "ask":
+        if name in nodes and (nodes[name].on_interrupt == "ask" or name in known.in_doubt):
             yield name, nodes[name].idempotent
 
 
@@ -494,7 +495,7 @@ def _expects(known: Situation, now: float) -> Iterator[str]:
                 yield f"{whose} waits for the child run {wait.child}{_until(wait.until, now)}"
             case "timer":
                 if wait.until is not None:
-                    yield f"{whose} sleeps until {text.soon(wait.until, now)}"
+                    yield f"{whose} {_resting(wait)} {text.soon(wait.until, now)}"
             case unknown:
                 assert_never(unknown)
     if known.waits_count > FEW:
@@ -503,6 +504,14 @@ def _expects(known: Situation, now: float) -> Iterator[str]:
         yield f"{name} is retried at {text.soon(at, now)}"
     if known.retries_count > FEW:
         yield f"{known.retries_count - FEW} more are retried"
+
+
+def _resting(wait: Wait) -> str:
+    """Say what a node does until the time of a wait has come."""
+    slot = parse(wait.slot)
+    return (
+        f"tries the step {slot.name} again at" if slot is not None and slot.kind == "try" else "sleeps until"
+    )
 
 
 def asks(question: Question) -> str:
@@ -685,7 +694,7 @@ def _node_case(
             "crashed",
             node.started_at,
             reason,
-            _INTERRUPTED[options.on_interrupt].format(next=node.attempt + 1),
+            _INTERRUPTED["ask" if node.is_in_doubt else options.on_interrupt].format(next=node.attempt + 1),
         )
     if node.status == "waiting" and node.retry_at is not None:
         left = node.retry_at - now

@@ -300,9 +300,7 @@ class Replay:
             visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         else:
             if visit.is_in_doubt():
-                self._say(
-                    "I5", f"{_named(where)} starts after a step that must not be called twice, undecided"
-                )
+                self._say("I5", f"{_named(where)} starts without a decision about the step in doubt")
             visit.parked.pop(NODE, None)
         visit.iteration, visit.execution, visit.attempt = iteration, execution, attempt
         visit.begun, visit.question = True, None
@@ -522,7 +520,7 @@ class Replay:
             return
         self._require_no_outcome(where, body, "is called although its outcome is in the log")
         self.now.end_try(name, body.get("item"), step)
-        self.now.visit(name).kept.get(_level(body), set()).discard(f"begun:{step}")
+        self.now.visit(name).kept.setdefault(_level(body), set()).discard(f"begun:{step}")
         slot = self.now.next_try(name, body.get("item"), step)
         if retry_at <= at:
             self._keep(name, _level(body), slot)
@@ -775,6 +773,10 @@ class Replay:
             now.questions.pop(visit.question, None)
         visit.question = None
         waited, visit.parked = visit.parked, {}
+        for _, item, slot in [
+            place for place in now.waits if place[0] == name and place[2].startswith("try:")
+        ]:
+            self._keep(name, NODE if item is None else item, slot)
         self.now.close_waits(name)
         visit.forget_begun()
         if name in now.open and not fresh and visit.items is not None:
