@@ -126,7 +126,7 @@ def doubt_children(state: RunState, name: str) -> None:
     failures = {NODE_LEVEL: node.failure} if node.items is None else dict(node.items.failed)
     for level, failure in failures.items():
         child = state.children.get(failure.child) if failure is not None else None
-        if failure is None or child is None:
+        if failure is None or child is None or child.is_final:  # every look would find the same end
             continue
         child.in_doubt = True
         kept = node.kept.get(level, {})
