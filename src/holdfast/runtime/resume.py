@@ -394,6 +394,9 @@ def _rewind(
         fresh=head.renewals(),
         signals=signals,
         confirmed=list(take_up.confirm),
+        children_usd=head.children_usd,
+        children_tokens=head.children_tokens,
+        told=head.told,
         by=take_up.by,
         reason=take_up.reason,
     )

@@ -10,7 +10,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar
@@ -27,6 +27,7 @@ from holdfast.errors import ChildFailed, ContextError, RunNotFound, WaitTimeout,
 from holdfast.reading import ends, history
 
 if TYPE_CHECKING:
+    from holdfast.reading.views import Run
     from holdfast.runtime.calls.attempt import Attempt
     from holdfast.runtime.journal import Journal
     from holdfast.storage.contract import Along, Append, RunRow
@@ -73,6 +74,12 @@ class Families(Protocol):
 
     def prepare(self, flow: Flow[Any], given: Any, place: Place, options: ChildOptions) -> Append:
         """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
+
+    async def execute(self, run_id: str, drive: Awaitable[Run[Any]], *, is_new: bool = False) -> Run[Any]:
+        """Drive a run, and execute its family, until all of it has ended or can only wait."""
+
+    async def moves(self, run_id: str) -> bool:
+        """Return whether some run of a family moves by itself, or will."""
 
     def moved(self, along: Along) -> None:
         """Note that an append is durable which has started children, or left requests for other runs."""
