@@ -27,7 +27,7 @@ from holdfast.core.events import Encoded
 from holdfast.reading import history
 from holdfast.reading.views import run_view
 from holdfast.runtime import failures
-from holdfast.storage.contract import Append, NewRun, Row, RunRow, RunStatus, View
+from holdfast.storage.contract import Append, NewRun, Query, Row, RunRow, RunStatus, View
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import seal, unpack
 from holdfast.testing.appends import dead_process
@@ -573,10 +573,101 @@ def repeated(recorder: Recorder) -> str:
     return "g"
 
 
+@dataclass
+class Bill:
+    amount: int = 0
+    paid: Annotated[list[int], append] = field(default_factory=list)
+    told: Annotated[list[str], append] = field(default_factory=list)
+
+
+def pay_flow(broken: set[str]) -> Flow[Bill]:
+    """A child: one node, which has a cost and may fail."""
+    graph = Graph("pay", Bill)
+
+    @graph.node
+    def charge(state: Bill, ctx: hf.Context) -> dict[str, Any]:
+        ctx.cost(usd=0.25, tokens=10)
+        if "charge" in broken and state.amount == 5:
+            raise ValueError("the card is stuck")
+        return {"paid": [state.amount]}
+
+    graph.chain(START, "charge", END)
+    return graph.compile()
+
+
+def caller_flow(broken: set[str]) -> Flow[Bill]:
+    """quote (which calls a child) -> bill (which starts two, and waits for one of them) -> ask."""
+    pay, graph = pay_flow(broken), Graph("caller", Bill)
+
+    @graph.node
+    async def quote(state: Bill, ctx: hf.Context) -> dict[str, Any]:
+        done = await ctx.call(pay, {"amount": 1}, key="quote")
+        return {"paid": done.paid}
+
+    @graph.node
+    async def bill(state: Bill, ctx: hf.Context) -> dict[str, Any]:
+        child = await ctx.start(pay, {"amount": state.amount}, cancel_with_caller=True)
+        await ctx.start(pay, {"amount": 7}, key="later", queue="night")
+        done = await ctx.wait_for(child, timeout=3600.0)
+        return {"paid": done.paid}
+
+    graph.node(name="close")(_wait_for_close)
+    graph.chain(START, "quote", "bill", "close", END)
+    return graph.compile()
+
+
+async def _wait_for_close(state: Bill, ctx: hf.Context) -> dict[str, Any]:
+    return {"told": [await ctx.wait_for("close")]}
+
+
+def called(recorder: Recorder) -> str:
+    """A caller whose first child completes, and whose second one fails, is mended and ends again. A third one is never done."""
+    broken, flow = {"charge"}, caller_flow(set())
+    recorder.call(lambda e: e.run(caller_flow(broken), {"amount": 5}, run_id="c"))
+    broken.clear()
+    child = _failed_child(recorder, "c")
+    recorder.call(lambda e: e.resume(child), flow, pay_flow(set()))
+    recorder.call(lambda e: e.resume("c"), flow, pay_flow(set()))
+    recorder.call(lambda e: e.signal("c", "close", "well"), flow)
+    recorder.call(lambda e: e.resume("c"), flow)
+    return "c"
+
+
+def _failed_child(recorder: Recorder, origin: str) -> str:
+    (found,) = recorder.store.runs(Query(origin=origin, status=("failed",)))
+    return found.run_id
+
+
+def mended(recorder: Recorder) -> str:
+    """The child of such a caller that failed, was resumed and ended again."""
+    called(recorder)
+    return next(
+        row.run_id for row in recorder.store.runs(Query(origin="c")) if recorder.store.run(row.run_id).seq > 9
+    )
+
+
+def child_cancelled(recorder: Recorder) -> str:
+    """A caller that fails because its child was cancelled, and is resumed in vain."""
+    broken = {"charge"}
+    recorder.call(lambda e: e.run(caller_flow(broken), {"amount": 5}, run_id="c"))
+    recorder.call(lambda e: e.cancel(_failed_child(recorder, "c")), caller_flow(set()), pay_flow(set()))
+    recorder.call(lambda e: e.resume("c"), caller_flow(set()), pay_flow(set()))
+    return "c"
+
+
+def adopted(recorder: Recorder) -> str:
+    """A caller that is rewound to before its children, and finds them again; it is cancelled while it waits for a signal."""
+    flow = caller_flow(set())
+    recorder.call(lambda e: e.run(flow, {"amount": 5}, run_id="c"))
+    recorder.call(lambda e: e.resume("c", restart_at="quote"), flow)
+    recorder.call(lambda e: e.cancel("c", by="ann"), flow)
+    return "c"
+
+
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
     *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked, asked),
-    *(repeat_asked, repeated),
+    *(repeat_asked, repeated, called, mended, child_cancelled, adopted),
 )
 
 
