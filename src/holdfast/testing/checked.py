@@ -58,6 +58,8 @@ class RunFacts(NamedTuple):
     """How many questions are open; None if the row has neither this nor `active_s` and `situation`."""
     active_s: float | None
     situation: dict[str, Any]
+    origin: str | None = None
+    """The run that started this one."""
 
 
 class SnapshotFacts(NamedTuple):
@@ -165,6 +167,8 @@ class FileSource:
         bases = self._select("trimmed") if tables == 2 else ()
         self._bases = {run: (base, digest) for run, base, digest in bases}
         self._remains = {run for (run,) in self._select("remains")} if tables == 2 else set()
+        ((has_origins,),) = self._select("origin_column")
+        self._origins = dict(self._select("origins")) if has_origins else {}
         self._rewinds: dict[int, list[tuple[int, bytes]]] = {}
         for run, seq, body in self._select("rewinds"):
             self._rewinds.setdefault(run, []).append((seq, body))
@@ -203,6 +207,7 @@ class FileSource:
                 active=json.loads(str(facts.active)) if facts.active else [],
                 rewinds=[tuple(pair) for pair in json.loads(str(facts.rewinds))] if facts.rewinds else [],
                 situation=json.loads(str(facts.situation)) if facts.situation else {},
+                origin=self._origins.get(facts.key),
             )
 
     def events(self, run: RunFacts) -> Iterator[Event]:
@@ -265,7 +270,7 @@ class StoreSource:
                     rewinds=list(row.rewinds), due_at=row.due_at, fence=row.fence,
                     holder=row.holder.id if row.holder is not None else None,
                     expires_at=float("inf") if row.held else 0.0, asks=row.asks, active_s=row.active_s,
-                    situation=json.loads(row.situation) if row.situation else {},
+                    situation=json.loads(row.situation) if row.situation else {}, origin=row.origin,
                 )  # fmt: skip
             after = rows[-1].position
 

@@ -18,6 +18,12 @@ select runs.key, run_id, flow, parent, labels, created_at, status, seq, digest, 
 from runs left join holders on holders.key = runs.holder
 order by runs.key
 
+-- origin_column: whether run rows tell which run started them; those of older versions do not
+select count(*) from pragma_table_info('runs') where name = 'origin'
+
+-- origins: the callers of child runs
+select key, origin from runs where origin is not null
+
 -- events: the events of a run after a given seq
 select key & 4294967295, at, kind, node, iteration, execution, attempt, salt, body, digest
 from events where key > (?1 << 32 | ?2) and key <= (?1 << 32 | 4294967295) order by key

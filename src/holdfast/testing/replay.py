@@ -105,7 +105,7 @@ class Replay:
         """The seq of the base that replaces the first events of the log; 0 if there is none."""
         self.durability = "sync"
         self.begin_at: float | None = None
-        self.asked_fresh = False
+        self.asked_fresh = self.was_renamed = False
         """True if an operator asked to repeat a visit from scratch, without the results that the visit had recorded."""
         self.rewinds: list[tuple[int, int]] = []
         self.take_ups: list[tuple[int, float, str]] = []
@@ -271,6 +271,7 @@ class Replay:
         if not rename:
             return
         now.rename(rename)
+        self.was_renamed = True
         for seen in (self.done, self._last):
             renamed = {(rename.get(name, name), *rest): what for (name, *rest), what in seen.items()}
             seen.clear()

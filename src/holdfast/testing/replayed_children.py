@@ -7,6 +7,8 @@ whatever became of it, is here.
 
 from __future__ import annotations
 
+import json
+from hashlib import sha256
 from typing import NamedTuple, Protocol, TypeAlias
 
 from holdfast.testing.standings import NODE, Body, ChildRecord, RewindableState, level_of, name_visit
@@ -33,6 +35,8 @@ class Started(NamedTuple):
     at: float
     run: str
     adopted: bool
+    place: tuple[str, int, int | None, str]
+    """Node, iteration, item and key."""
 
 
 class Ended(NamedTuple):
@@ -42,6 +46,8 @@ class Ended(NamedTuple):
     run: str
     end: int
     status: str
+    values: bytes | None
+    """The digest of the result of a child that completed."""
 
 
 class ChildReplay:
@@ -74,7 +80,8 @@ class ChildReplay:
         adopted = body.get("adopted", False)
         if adopted:
             self._known = {end for end in self._known if end[0] != run}
-        self.started.append(Started(self._replay.seq, at, run, adopted))
+        place = (name, iteration, body.get("item"), body.get("slot", ""))
+        self.started.append(Started(self._replay.seq, at, run, adopted, place))
 
     def wait(self, where: Where, body: Body, at: float) -> None:
         now, name, run, slot = self._replay.now, where[0], body.get("run", ""), body.get("slot", "")
@@ -101,7 +108,8 @@ class ChildReplay:
         if (run, seq) in self._known:
             self._say(f"the end of the child {run!r} at its event {seq} is recorded a second time")
         self._known.add((run, seq))
-        self.ended.append(Ended(self._replay.seq, run, seq, status))
+        values = self.digest_of(body.get("values") or {}) if status == "completed" else None
+        self.ended.append(Ended(self._replay.seq, run, seq, status, values))
         child = now.children.get(run)
         if child is None:
             return
@@ -123,6 +131,11 @@ class ChildReplay:
         if status == "cancelled":
             children = self._replay.now.children.items()
             self.abandoned = [run for run, child in children if child.cancels and not child.is_final]
+
+    @staticmethod
+    def digest_of(values: Body) -> bytes:
+        """Return a digest of a final state."""
+        return sha256(json.dumps(values, sort_keys=True).encode()).digest()
 
     def _say(self, text: str) -> None:
         self._replay.report("I16", text)
