@@ -46,9 +46,12 @@ class FamilyLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def log_of(run: RunFacts, replay: Replay, *, is_compacted: bool) -> FamilyLog | None:
-    """Return what a log shows of a family; None if the run has neither a caller nor children."""
+    """Return what a log shows of a family; None if the run has neither a caller nor children, nor had any that a
+    compaction has removed from its log.
+    """
     now, children = replay.now, replay.children
-    if now.origin is None and run.origin is None and not children.started and not now.children:
+    is_alone = now.origin is None and run.origin is None and not children.started and not now.children
+    if is_alone and not is_compacted:
         return None
     return FamilyLog(
         run=run,

@@ -231,6 +231,8 @@ class Ledger:
                 )
         if append.release:
             self.released(run_id, append.holder, append.fence)
+        for start in append.along.starts if append.along is not None else ():
+            self.took(start)
 
     def released(self, run_id: str, holder: str | None, fence: int) -> None:
         if self.leases.get(run_id) == (holder, fence):
@@ -251,6 +253,8 @@ class Ledger:
         run_id, acknowledged = append.run_id, self.acknowledged
         for row in append.rows:
             acknowledged[run_id, row.seq] = row.salt
+        for start in append.along.starts if append.along is not None else ():
+            self.acknowledge(start)
 
 
 @cache

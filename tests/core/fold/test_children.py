@@ -217,7 +217,9 @@ def test_a_retried_node_waits_anew_for_a_child_that_continues():
 def test_an_end_that_came_while_the_caller_had_failed_is_what_the_retried_node_gets():
     run = failed_for_its_child().child_ended("r.1", values={"n": 2}, seq=15)
     assert run.state.status == "failed"
-    run.taken_up().settled().awaiting_child("a", "r.1")
+    run.taken_up().settled()
+    assert run.kept("a") == {}
+    run.awaiting_child("a", "r.1")
     assert run.kept("a") == {"child:child:1": completed({"n": 2})}
 
 
