@@ -42,6 +42,7 @@ from holdfast.errors import (
 )
 
 if TYPE_CHECKING:
+    from holdfast.core.step import Step
     from holdfast.documents.assets import Asset, NotDurable
     from holdfast.reading.chunks import Chunk
     from holdfast.reading.previews import Preview
@@ -125,6 +126,7 @@ __all__ = [
     "SettingError",
     "SignalRefused",
     "StateError",
+    "Step",
     "StoreError",
     "WaitTimeout",
     "add",
@@ -157,6 +159,7 @@ __all__ = [
 ]
 
 _LATER = {
+    "Step": "core.step",
     "Asset": "documents.assets",
     "NotDurable": "documents.assets",
     "Connection": "runtime.blocking",

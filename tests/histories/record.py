@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from family_flows import caller_flow, pay_flow
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, add, append, merge
@@ -573,53 +574,6 @@ def repeated(recorder: Recorder) -> str:
     return "g"
 
 
-@dataclass
-class Bill:
-    amount: int = 0
-    paid: Annotated[list[int], append] = field(default_factory=list)
-    told: Annotated[list[str], append] = field(default_factory=list)
-
-
-def pay_flow(broken: set[str]) -> Flow[Bill]:
-    """A child: one node, which has a cost and may fail."""
-    graph = Graph("pay", Bill)
-
-    @graph.node
-    def charge(state: Bill, ctx: hf.Context) -> dict[str, Any]:
-        ctx.cost(usd=0.25, tokens=10)
-        if "charge" in broken and state.amount == 5:
-            raise ValueError("the card is stuck")
-        return {"paid": [state.amount]}
-
-    graph.chain(START, "charge", END)
-    return graph.compile()
-
-
-def caller_flow(broken: set[str]) -> Flow[Bill]:
-    """quote (which calls a child) -> bill (which starts two, and waits for one of them) -> ask."""
-    pay, graph = pay_flow(broken), Graph("caller", Bill)
-
-    @graph.node
-    async def quote(state: Bill, ctx: hf.Context) -> dict[str, Any]:
-        done = await ctx.call(pay, {"amount": 1}, key="quote")
-        return {"paid": done.paid}
-
-    @graph.node
-    async def bill(state: Bill, ctx: hf.Context) -> dict[str, Any]:
-        child = await ctx.start(pay, {"amount": state.amount}, cancel_with_caller=True)
-        await ctx.start(pay, {"amount": 7}, key="later", queue="night")
-        done = await ctx.wait_for(child, timeout=3600.0)
-        return {"paid": done.paid}
-
-    graph.node(name="close")(_wait_for_close)
-    graph.chain(START, "quote", "bill", "close", END)
-    return graph.compile()
-
-
-async def _wait_for_close(state: Bill, ctx: hf.Context) -> dict[str, Any]:
-    return {"told": [await ctx.wait_for("close")]}
-
-
 def called(recorder: Recorder) -> str:
     """A caller whose first child completes, and whose second one fails, is mended and ends again. A third one is never done."""
     broken, flow = {"charge"}, caller_flow(set())
@@ -664,10 +618,58 @@ def adopted(recorder: Recorder) -> str:
     return "c"
 
 
+class CardDeclined(Exception):
+    """An outcome of a step."""
+
+
+SHIP = hf.Step("ship", idempotent=False)
+
+
+def outcome_flow(bank: list[Exception]) -> Flow[Order]:
+    """pay (a step that is tried again and then declined; the undo) -> ship (a step that must not be called twice)."""
+    graph = Graph("outcomes", Order)
+    charge = hf.Step("charge", raises=(CardDeclined,), retry=Retry(attempts=3, backoff=60.0, jitter=0.0))
+
+    def ask_bank() -> str:
+        if bank:
+            raise bank.pop(0)
+        return "charged"
+
+    @graph.node
+    async def pay(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        await ctx.step("reserve", str, "seat 3")
+        try:
+            return {"log": [await ctx.step(charge, ask_bank)]}
+        except CardDeclined as declined:
+            await ctx.step("undo", str, "free again", key="seat")
+            return {"log": [f"declined: {declined.args}"]}
+
+    @graph.node
+    async def ship(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        return {"log": [await ctx.step(SHIP, str, "shipped")]}
+
+    return graph.chain(START, "pay", "ship", END).compile()
+
+
+def outcomes(recorder: Recorder) -> str:
+    """A step that is tried again and then declined, a process that died during the undo, and one that died in a step that must
+    not be called twice: the run asks.
+    """
+    flow = outcome_flow([ConnectionError("no line"), CardDeclined("no cover", 51)])
+    recorder.call(lambda e: e.run(flow, Order("T-5"), run_id="whole"))
+    place = recorder.store.events("whole", kinds=("StepFailed",))[1].seq
+    copy_of(recorder.store, "whole", "undoing", place, active="pay")
+    recorder.call(lambda e: e.resume("undoing"), flow)
+    place = recorder.store.events("undoing", kinds=("StepStarted",))[0].seq
+    copy_of(recorder.store, "undoing", "r", place, active="ship")
+    recorder.call(lambda e: e.resume("r"), flow)
+    return "r"
+
+
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
     *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked, asked),
-    *(repeat_asked, repeated, called, mended, child_cancelled, adopted),
+    *(repeat_asked, repeated, outcomes, called, mended, child_cancelled, adopted),
 )
 
 

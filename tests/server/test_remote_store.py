@@ -23,6 +23,7 @@ from holdfast.storage.http.store import RemoteStore
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.testing.along import AlongConformance
 from holdfast.testing.conformance import StoreConformance
 from holdfast.testing.queues import QueuesConformance
 
@@ -104,6 +105,11 @@ class TestSqliteOverHttp(_OverHttp, StoreConformance):
         return SqliteStore(folder / "runs.db", clock=clock)
 
 
+class TestAlongOverHttp(_OverHttp, AlongConformance):
+    def make(self, folder, clock):
+        return MemoryStore(folder.name, clock=clock)
+
+
 class TestQueuesOverHttp(_OverHttp, QueuesConformance):
     shared = False
 
@@ -120,7 +126,7 @@ def _reads(test: Any) -> bool:
     )
 
 
-for suite in (TestMemoryOverHttp, TestSqliteOverHttp, TestQueuesOverHttp):
+for suite in (TestMemoryOverHttp, TestSqliteOverHttp, TestAlongOverHttp, TestQueuesOverHttp):
     tests = {name for name in dir(suite) if name.startswith("test_")}
     for name in tests:
         if name in LEFT_OUT or not _reads(getattr(suite, name)):
@@ -160,6 +166,12 @@ def test_many_runs_are_listed_in_pages(remote, monkeypatch):
     assert there.runs(Query(limit=11)) == here.runs(Query(limit=11))
     assert there.runs(Query()) == here.runs(Query())
     assert there.runs(Query(ids=tuple(ids), limit=11)) == here.runs(Query(ids=tuple(ids), limit=11))
+
+
+def test_a_query_names_only_the_conditions_that_it_has(host):
+    """So a server that does not know a new condition still answers the queries without it."""
+    asked = msgspec.json.decode(msgspec.json.encode(Query(origin="r1")))
+    assert asked == {"origin": "r1"}
 
 
 def test_blobs_are_fetched_by_their_digest(remote):

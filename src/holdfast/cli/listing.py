@@ -180,6 +180,7 @@ def row_as_json(one: RunInList) -> dict[str, Any]:
         "updated_at",
         "labels",
         "parent",
+        "origin",
         "active",
         "error",
         "due_at",

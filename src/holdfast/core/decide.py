@@ -4,9 +4,10 @@ the run and the time.
 The engine calls it after every append until it returns no more commands. It decides in this order:
 
 1. Waits whose time has come end.
-2. Open visits that need a decision: an interrupted visit is run again, asked about or skipped, as the options of its node say, or
-   quarantined if it repeatedly crashes its process; a visit whose retry is due, or for which something it waited for has come,
-   continues; a fan-out starts, completes or fails its items; a completed node whose router had failed is routed.
+2. Open visits that need a decision: an interrupted visit is run again, asked about or skipped, as the options of its node say
+   (a visit that was interrupted inside a step with `idempotent=False` is always asked about), or quarantined if it repeatedly
+   crashes its process; a visit whose retry is due, or for which something it waited for has come, continues; a fan-out starts,
+   completes or fails its items; a completed node whose router had failed is routed.
 3. Nodes that are due begin a new visit, as long as fewer than `max_parallel` nodes run and the iteration limit is not reached. A
    node with a gate asks first, and only an approval lets it begin. A fork first asks whether to repeat a visit that its parent
    has begun, and skips the visit if the answer says so.
@@ -48,6 +49,7 @@ from holdfast.core.definition import Definition, NodeOptions
 from holdfast.core.events import Failure
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import ACTIVE, NODE_LEVEL, NodeState, RunState
+from holdfast.core.slots import begun_steps
 from holdfast.core.topology import Topology
 from holdfast.errors import IllegalEvent
 
@@ -155,7 +157,7 @@ def _cut(
     options: NodeOptions, state: RunState, node: NodeState, name: str, *, held_back: bool
 ) -> Iterator[AnyCommand]:
     """Yield the command for an interrupted visit: ask about it, quarantine it, skip it or run it again."""
-    if options.on_interrupt == "ask":
+    if options.on_interrupt == "ask" or any(begun_steps(kept) for kept in node.kept.values()):
         yield AskAboutNode(name)
     elif options.on_interrupt == "rerun" and node.crashes >= options.crash_limit:
         yield QuarantineNode(name)

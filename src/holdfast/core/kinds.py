@@ -136,8 +136,11 @@ TABLE: tuple[Kind, ...] = (
          ends_stream=True),
     Kind(events.ItemFailed, "items.item_failed", LIVE, _RUNNING, "node", counts="visit", ends_stream=True),
     # --- inside a visit
-    Kind(events.StepCompleted, "waits.step_completed", LIVE, _RUNNING, "node", counts="open attempt", result=True,
+    Kind(events.StepCompleted, "kept_steps.step_completed", LIVE, _RUNNING, "node", counts="open attempt", result=True,
          ours=True, ends_stream=True, from_process=True),
+    Kind(events.StepStarted, "kept_steps.step_started", LIVE, _RUNNING, "node", counts="open attempt", from_process=True),
+    Kind(events.StepFailed, "kept_steps.step_failed", LIVE, _RUNNING, "node", counts="open attempt", result=True,
+         ends_stream=True, from_process=True),
     Kind(events.NodeCheckpointed, "waits.node_checkpointed", LIVE, _RUNNING, "node", counts="open attempt", result=True,
          ends_stream=True, from_process=True),
     Kind(events.NodeStreamed, "waits.node_streamed", ACTIVE, _RAN, "node", ends_stream=True),

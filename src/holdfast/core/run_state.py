@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.core.events import Begun, Changes, Choice, Failure, NodeName, Seq, Told, Values
+from holdfast.core.events import Begun, Changes, Choice, Failure, NodeName, Reported, Seq, Values
 from holdfast.errors import StoreCorrupt
 
 Status: TypeAlias = Literal[
@@ -313,7 +313,7 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     children_usd: float = 0.0
     """The cost of the child runs that have ended, with their own children."""
     children_tokens: int = 0
-    told: Told | None = None
+    reported: Reported | None = None
     """What the caller of this run knows of its ends; None if the run has no caller, or has not ended."""
     begun: dict[NodeName, dict[int, BegunVisit]] = {}
     """Node -> iteration -> what the parent of this fork has begun of that visit."""

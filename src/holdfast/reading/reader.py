@@ -156,6 +156,7 @@ class Reader:
         flow: str | None = None,
         labels: Mapping[str, str] | None = None,
         parent: str | None = None,
+        origin: str | None = None,
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunSummary]:
@@ -163,7 +164,13 @@ class Reader:
         wanted: tuple[Any, ...] = (status,) if isinstance(status, str) else tuple(status)
         after = self.store.run(before).position if before is not None else None
         query = Query(
-            status=wanted, flow=flow, labels=dict(labels or {}), parent=parent, after=after, limit=limit
+            status=wanted,
+            flow=flow,
+            labels=dict(labels or {}),
+            parent=parent,
+            origin=origin,
+            after=after,
+            limit=limit,
         )
         return [run_summary(row) for row in self.store.runs(query)]
 

@@ -87,6 +87,9 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     """The end of the log (`<run_id>@<seq>`), from which a resume would continue. It need not be a checkpoint to go back to."""
     labels: dict[str, str]
     parent: str | None
+    """The run that it was forked from."""
+    origin: str | None = None
+    """The run that started it; None if it was not started by a run."""
     created_at: float
     updated_at: float
     active_s: float
@@ -133,6 +136,9 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The end of the log (`<run_id>@<seq>`), from which a resume would continue. It need not be a checkpoint to go back to."""
     labels: dict[str, str]
     parent: str | None
+    """The run that it was forked from."""
+    origin: str | None = None
+    """The run that started it; None if it was not started by a run."""
     created_at: float
     updated_at: float
     due_at: float | None
@@ -238,6 +244,7 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         checkpoint=f"{state.run_id}@{state.seq}",
         labels=dict(state.labels),
         parent=state.parent,
+        origin=row.origin if row is not None else None,
         created_at=state.created_at,
         updated_at=state.at,
         active_s=state.active_s,
@@ -273,6 +280,7 @@ def run_summary(row: RunRow) -> RunSummary:
         checkpoint=f"{row.run_id}@{row.seq}",
         labels=dict(row.labels),
         parent=row.parent,
+        origin=row.origin,
         created_at=row.created_at,
         updated_at=row.updated_at,
         due_at=row.due_at if row.status in GOING else None,

@@ -12,6 +12,7 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 
 from holdfast.core import events, run_state
+from holdfast.core.child_place import ChildOptions, ChildPlace
 from holdfast.core.consequences import Consequences, foresee, survey
 from holdfast.core.definition import Definition
 from holdfast.core.events import Caller, Changes, Choice, Values
@@ -32,7 +33,6 @@ from holdfast.errors import (
 from holdfast.reading import history
 from holdfast.reading.forks import ForkPlan, fork_place, names_since, plan_fork
 from holdfast.reading.previews import Rehearsed, VerbCall, make, refuse_stale
-from holdfast.runtime.calls.children import ChildOptions, Place
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.outcomes import route
 from holdfast.runtime.resume import edited
@@ -105,7 +105,7 @@ def start_journal(
 
 
 def child_append(
-    services: Services, flow: Flow[Any], given: Any, place: Place, wanted: ChildOptions
+    services: Services, flow: Flow[Any], given: Any, place: ChildPlace, wanted: ChildOptions
 ) -> Append:
     """Return the first append of a child run, which is written with an append of its caller. Raises `StateError`,
     `SettingError` and `RouterError`.

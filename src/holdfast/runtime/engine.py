@@ -148,7 +148,6 @@ class Engine:
         self._services: Services | None = None
         lease_clock = elapsed if type(self._clock) is SystemClock else self._clock.now
         self._holdings = Holdings(now=lease_clock, quiet=inline)
-        self._families = Families(self.add, self.flows, self.settings.concurrency)
         self._listeners = check_listeners(listeners)
         self._followers: Followers | None = None
         self._keeper: Keeper | None = None
@@ -202,11 +201,10 @@ class Engine:
             park_soon=min(self.settings.park_after, SOON_S if self._caller_blocks else math.inf),
             holdings=self._holdings,
             run_options=self._run_options,
-            families=self._families,
+            build_families=self._build_families,
             listeners=Listeners(),
             **files,
         )
-        self._families.services = services
         self._holdings.open(store, holder, services.aside)
         if self.settings.keep_checkpoints:
             self._keeper = Keeper(store, self.settings.keep_checkpoints, services.aside, self._holdings)
@@ -216,7 +214,7 @@ class Engine:
         if not self._inline:
             self.os_signals.open()
         self._driver = self._driver_type(services, self.flows)
-        self._requests = self._families.requests = Requests(services, self.flows, self._driver)
+        self._requests = Requests(services, self.flows, self._driver)
         return self
 
     def _files(self, store: Store) -> dict[str, Any]:
@@ -247,7 +245,7 @@ class Engine:
         services, holdings = self._services, self._holdings
         if self.is_executing or holdings.has_joins:
             await self.stop("engine closed")
-        await self._families.settle()
+        await services.settle_families()
         self._driver.close()
         holdings.close()
         self._services = self._followers = None
@@ -316,7 +314,7 @@ class Engine:
         run_id, create, drive = journal.state.run_id, journal.create, self._driver.drive(journal)
         del journal  # while the run is asleep, nothing here keeps it in memory
         try:
-            return self._driver.result(await self._families.execute(run_id, drive, is_new=True))
+            return self._driver.result(await self._open().drive_family(run_id, drive, is_new=True))
         except RunExists:
             creation.require_same(self.store, run_id, create)
             return await self._run_again(flow, run_id)
@@ -357,6 +355,9 @@ class Engine:
             creation.require_same(services.store, journal.state.run_id, journal.create, on_exists)
         return journal.state.run_id
 
+    def _build_families(self) -> Families:
+        return Families(self._open(), self._requests, self.flows, self.add, self.settings.concurrency)
+
     def _run_options(self, flow: Flow[Any], place: dict[str, Any]) -> dict[str, Any]:
         """Return the options that this engine gives a new run of a flow; `place` are those of its queue."""
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
@@ -392,7 +393,7 @@ class Engine:
             while await self._driver.join(run_id, faults):
                 with suppress(RunHeld):  # another engine claimed the run first
                     return await self.resume(run_id)
-            await self._families.follow(run_id)
+            await self._open().families.follow(run_id)
             return result_of(
                 self._view(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before
             )
@@ -539,7 +540,7 @@ class Engine:
         `resume`.
         """
         run = await self._ask(run_id, inbox.Cancel(by=by, reason=reason, expects=expects), id)
-        await self._families.settle()
+        await self._open().settle_families()
         return run
 
     async def pause(

@@ -396,7 +396,7 @@ def _rewind(
         confirmed=list(take_up.confirm),
         children_usd=head.children_usd,
         children_tokens=head.children_tokens,
-        told=head.told,
+        reported=head.reported,
         by=take_up.by,
         reason=take_up.reason,
     )

@@ -473,6 +473,7 @@ class Client:
         flow: str | None = None,
         labels: Mapping[str, str] | None = None,
         parent: str | None = None,
+        origin: str | None = None,
         limit: int = 100,
     ) -> list[RunSummary]:
         """List the runs that meet every condition, newest first."""
@@ -481,6 +482,7 @@ class Client:
             "flow": flow,
             "label": [f"{name}={value}" for name, value in (labels or {}).items()],
             "parent": parent,
+            "origin": origin,
         }
         found: list[RunSummary] = []
         while len(found) < limit:

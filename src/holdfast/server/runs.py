@@ -89,6 +89,9 @@ class RunsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     label: tuple[Annotated[str, Meta(pattern="^[^=\\x00-\\x1f\\x7f]+=[^\\x00-\\x1f\\x7f]*$")], ...] = ()
     """`name=value`; repeatable."""
     parent: RunId | UnsetType = UNSET
+    """Only forks of this run."""
+    origin: RunId | UnsetType = UNSET
+    """Only runs that this run started."""
     queue: Name | UnsetType = UNSET
     id: Annotated[tuple[RunId, ...], Meta(max_length=PAGE_MAX)] = ()
     """List these runs only; repeatable. Ids of runs that do not exist are left out."""
@@ -129,6 +132,7 @@ def list_runs(call: HttpCall[RunsQuery, None]) -> RunPage:
         flow=query.flow or None,
         labels=dict(_pair(text) for text in query.label),
         parent=query.parent or None,
+        origin=query.origin or None,
         queue=query.queue or None,
         ids=query.id or None,
         prefix=query.prefix or "",

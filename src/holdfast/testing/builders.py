@@ -32,7 +32,6 @@ from holdfast.errors import ChildFailed
 from holdfast.reading import history
 from holdfast.runtime import failures, outcomes, perform, questions
 from holdfast.runtime.creation import input_digest
-from holdfast.runtime.families import Families
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listeners
@@ -192,6 +191,27 @@ class History:
     def stepped(self, node: str, step: str, value: Any = None, *, item: int | None = None) -> History:
         """Record that the node completed a step."""
         return self._inside(events.StepCompleted, node, item, step=step, value=value)
+
+    def began_step(self, node: str, step: str, *, item: int | None = None) -> History:
+        """Record that the node is about to call a step with `idempotent=False`."""
+        return self._inside(events.StepStarted, node, item, step=step)
+
+    def step_failed(
+        self,
+        node: str,
+        step: str,
+        error: BaseException,
+        *,
+        retry_in: float | None = None,
+        item: int | None = None,
+    ) -> History:
+        """Record that a step of the node raised this error: as its outcome or, if `retry_in` is given, as one failed try."""
+        retry_at = None if retry_in is None else self.at + retry_in
+        arguments = list(error.args) if retry_at is None else []
+        failure = failures.describe(error)
+        return self._inside(
+            events.StepFailed, node, item, step=step, failure=failure, arguments=arguments, retry_at=retry_at
+        )
 
     def checkpointed(self, node: str, value: Any, *, item: int | None = None) -> History:
         """Record that the node saved a checkpoint (`ctx.checkpoint`)."""
@@ -682,6 +702,8 @@ def example(kind: type[Event], **fields: Any) -> Any:
         events.NodeCheckpointed: {"value": 7},
         events.NodeStreamed: {"chunks": ["once", "upon"], "spans": [events.Span(2, "draft")]},
         events.StepCompleted: {"step": "charge", "value": {"id": 1}},
+        events.StepStarted: {"step": "charge"},
+        events.StepFailed: {"step": "charge", "failure": failure(), "arguments": ["no"]},
         events.CostIncurred: {"usd": 0.5, "tokens": 12},
         events.TimerSet: {"slot": "sleep:1", "until": 60.0},
         events.TimerFired: {"slot": "sleep:1"},
@@ -771,9 +793,13 @@ def _services(store: Store, holder: Holder | None) -> Services:
         faults={},
         holdings=holdings,
         run_options=lambda flow, place: {"durability": "sync", **place},
-        families=Families(lambda flow: None, {}, 1),
+        build_families=_no_families,
         listeners=Listeners(),
     )
+
+
+def _no_families() -> Any:
+    raise AssertionError("a history has no engine that would execute child runs")
 
 
 def _raise(error: BaseException | None) -> None:

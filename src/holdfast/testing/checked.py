@@ -39,6 +39,8 @@ class RunFacts(NamedTuple):
     run_id: str
     flow: str
     parent: str | None
+    origin: str | None
+    """The run that started it."""
     labels: dict[str, str]
     created_at: float
     status: str
@@ -58,8 +60,6 @@ class RunFacts(NamedTuple):
     """How many questions are open; None if the row has neither this nor `active_s` and `situation`."""
     active_s: float | None
     situation: dict[str, Any]
-    origin: str | None = None
-    """The run that started this one."""
 
 
 class SnapshotFacts(NamedTuple):
@@ -167,8 +167,6 @@ class FileSource:
         bases = self._select("trimmed") if tables == 2 else ()
         self._bases = {run: (base, digest) for run, base, digest in bases}
         self._remains = {run for (run,) in self._select("remains")} if tables == 2 else set()
-        ((has_origins,),) = self._select("origin_column")
-        self._origins = dict(self._select("origins")) if has_origins else {}
         self._rewinds: dict[int, list[tuple[int, bytes]]] = {}
         for run, seq, body in self._select("rewinds"):
             self._rewinds.setdefault(run, []).append((seq, body))
@@ -199,15 +197,14 @@ class FileSource:
         return StoreUnusable(f"{path} cannot be read: {fault}. Check that this user may read it.")
 
     def runs(self) -> Iterator[RunFacts]:
-        ((columns,),) = self._select("listed")
-        for cells in self._select("runs" if columns else "old_runs"):
+        ((columns,),) = self._select("columns")
+        for cells in self._select(("old_runs", "runs_without_origin", "runs")[columns]):
             facts = RunFacts(*cells)
             yield facts._replace(
                 labels=json.loads(str(facts.labels)),
                 active=json.loads(str(facts.active)) if facts.active else [],
                 rewinds=[tuple(pair) for pair in json.loads(str(facts.rewinds))] if facts.rewinds else [],
                 situation=json.loads(str(facts.situation)) if facts.situation else {},
-                origin=self._origins.get(facts.key),
             )
 
     def events(self, run: RunFacts) -> Iterator[Event]:
@@ -264,13 +261,13 @@ class StoreSource:
         while rows := self._store.runs(Query(after=after, limit=_PAGE)):
             for row in rows:
                 yield RunFacts(
-                    key=0, run_id=row.run_id, flow=row.flow, parent=row.parent, labels=row.labels, created_at=row.created_at,
-                    status=row.status, seq=row.seq, digest=row.digest, updated_at=row.updated_at,
+                    key=0, run_id=row.run_id, flow=row.flow, parent=row.parent, origin=row.origin, labels=row.labels,
+                    created_at=row.created_at, status=row.status, seq=row.seq, digest=row.digest, updated_at=row.updated_at,
                     fingerprint=row.fingerprint, state_version=row.state_version, active=list(row.active), error=row.error,
                     rewinds=list(row.rewinds), due_at=row.due_at, fence=row.fence,
                     holder=row.holder.id if row.holder is not None else None,
                     expires_at=float("inf") if row.held else 0.0, asks=row.asks, active_s=row.active_s,
-                    situation=json.loads(row.situation) if row.situation else {}, origin=row.origin,
+                    situation=json.loads(row.situation) if row.situation else {},
                 )  # fmt: skip
             after = rows[-1].position
 

@@ -367,6 +367,7 @@ class Checking:
             self._look_for_secrets(body, f"the definition {fingerprint[:12]}", None, None)
         self._requests(at_end=at_end)
         self._check_lineages()
+        self._check_origins()
         for run_id, seen in self._seen.runs.items():
             if run_id not in self._runs:
                 testimony.check_missing_run(run_id, seen, say)
@@ -412,6 +413,26 @@ class Checking:
             if parent in self._runs and lineage != (of_parent := self._lineages.get(parent, parent)):
                 text = f"the fork has the idempotency keys of run {lineage!r}, but its parent those of {of_parent!r}"
                 self._say("I8", run_id, None, text)
+
+    def _check_origins(self) -> None:
+        """Check that no run was started by itself, or by a run that it has started (invariant I16 in docs/testing.md). A run that
+        has started another may be deleted before it.
+        """
+        seen: set[str] = set()
+        for run_id in self._runs:
+            path: list[str] = []
+            at: str | None = run_id
+            while at in self._runs and at not in seen and at not in path:
+                path.append(at)
+                at = self._runs[at][0].origin
+            if at in path:
+                self._say(
+                    "I16",
+                    at,
+                    None,
+                    f"the run was started by itself, or by a run that it started: {path[-1]!r}",
+                )
+            seen.update(path)
 
     def leftovers(self, store: Place) -> None:
         """Check that no large write-ahead log is left beside the SQLite file (invariant L3 in docs/testing.md)."""

@@ -40,8 +40,8 @@ _AFTER_FAILURE = frozenset({
 """The event kinds that may follow the failure of a run: those that an operator or a caller causes, those of a resume,
 and the first one of a fork of the failed run."""
 _INSIDE = frozenset({
-    "StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside", "WaitWithdrawn", "NodeWaiting",
-    "ChildStarted", "ChildAwaited",
+    "StepCompleted", "StepStarted", "StepFailed", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside",
+    "WaitWithdrawn", "NodeWaiting", "ChildStarted", "ChildAwaited",
 })  # fmt: skip
 
 
@@ -80,6 +80,8 @@ _HANDLERS = {
     "NodeCheckpointed": "_checkpointed",
     "NodeStreamed": "_streamed",
     "StepCompleted": "_step_completed",
+    "StepStarted": "_step_started",
+    "StepFailed": "_step_failed",
     "CostIncurred": "_ignore",
     "TimerSet": "_timer_set",
     "TimerFired": "_timer_fired",
@@ -191,19 +193,19 @@ class Replay:
 
     def _claimed(self, where: Where, body: Body, at: float) -> None:
         self._taken_up(at)
-        self._cut()
+        self.now.cut()
         self.now.status = "running"
         self.now.settle()
 
     def _resumed(self, where: Where, body: Body, at: float) -> None:
         now = self.now
         self._taken_up(at)
-        self._cut()
+        self.now.cut()
         now.paused, now.failed_with = False, None
         named = body.get("nodes")
         self.asked_fresh = self.asked_fresh or bool(body.get("fresh"))
         for name in list(now.failed) if named is None else named:
-            self._try_again(name, fresh=body.get("fresh", False))
+            self.now.try_again(name, fresh=body.get("fresh", False))
         now.status = "running"
         now.settle()
 
@@ -284,7 +286,7 @@ class Replay:
         visit = now.visit(name)
         if name in now.open and (visit.begun or not visit.routed):
             self.asked_fresh = self.asked_fresh or bool(body.get("fresh"))
-            self._try_again(name, fresh=body.get("fresh", False))
+            self.now.try_again(name, fresh=body.get("fresh", False))
         else:
             now.turn(visit, "pending")
         now.settle()
@@ -312,6 +314,10 @@ class Replay:
             visit.forget_items()
             visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         else:
+            if visit.is_in_doubt():
+                self._say(
+                    "I5", f"{_named(where)} starts after a step that must not be called twice, undecided"
+                )
             visit.parked.pop(NODE, None)
         visit.iteration, visit.execution, visit.attempt = iteration, execution, attempt
         visit.begun, visit.question = True, None
@@ -390,6 +396,7 @@ class Replay:
         visit = self._require_end("NodeFailed", where, ("running", "interrupted"))
         self.now.close_waits(name)
         now.note_failure(name, NODE, body)
+        visit.forget(NODE, "try:")
         if body.get("retry_at") is None:
             now.failed[name] = None
             now.turn(visit, "failed")
@@ -483,7 +490,7 @@ class Replay:
         visit.withdrawn = {place for place in visit.withdrawn if place[0] != item}
         self.now.close_waits(name, item)
         self.now.forget_children(name, item)
-        self._rest(visit)
+        self.now.rest(visit)
 
     def _item_failed(self, where: Where, body: Body, at: float) -> None:
         name, item = where[0], body.get("item", 0)
@@ -491,14 +498,9 @@ class Replay:
         self._item_ended("ItemFailed", where, item, visit)
         (visit.gone if body.get("retry_at") is None else visit.again).add(item)
         self.now.note_failure(name, item, body)
+        visit.forget(item, "try:")
         self.now.close_waits(name, item)
-        self._rest(visit)
-
-    def _rest(self, visit: Visit) -> None:
-        """Set a fan-out to waiting if none of its items runs and at least one waits."""
-        if visit.items is not None and visit.parked and not visit.running and visit.status == "running":
-            self.now.turn(visit, "waiting")
-            self.now.settle()
+        self.now.rest(visit)
 
     # --- inside a visit ---------------------------------------------------------------------------------
 
@@ -510,13 +512,40 @@ class Replay:
             self._say("I6", f"{kind} belongs to {_named(where, item)}, which is not the running attempt")
 
     def _step_completed(self, where: Where, body: Body, at: float) -> None:
-        name, iteration, execution, _ = where
-        item = level_of(body)
-        step = (name, iteration, execution, item, body.get("step", ""))
-        if step in self._steps:
-            self._say("I5", f"the step {step[4]!r} of {_named(where, item)} is recorded a second time")
-        self._steps.add(step)
-        self._keep(name, item, f"step:{step[4]}")
+        self._end_step(where, body)
+        self._keep(where[0], level_of(body), f"step:{body.get('step', '')}")
+
+    def _end_step(self, where: Where, body: Body) -> None:
+        """Note that a step has an outcome: its result, or an exception."""
+        self._require_no_outcome(where, body, "is recorded a second time")
+        self._steps.add((*where[:3], level_of(body), body.get("step", "")))
+        self.now.end_try(where[0], body.get("item"), body.get("step", ""))
+
+    def _require_no_outcome(self, where: Where, body: Body, told: str) -> None:
+        """Report a call of a step whose outcome is in the log."""
+        item, step = level_of(body), body.get("step", "")
+        if (*where[:3], item, step) in self._steps:
+            self._say("I5", f"the step {step!r} of {_named(where, item)} {told}")
+
+    def _step_started(self, where: Where, body: Body, at: float) -> None:
+        self._require_no_outcome(where, body, "is called although its outcome is in the log")
+        self.now.end_try(where[0], body.get("item"), body.get("step", ""))
+        self._keep(where[0], level_of(body), f"begun:{body.get('step', '')}")
+
+    def _step_failed(self, where: Where, body: Body, at: float) -> None:
+        name, step, retry_at = where[0], body.get("step", ""), body.get("retry_at")
+        if retry_at is None:
+            self._end_step(where, body)
+            self._keep(name, level_of(body), f"raised:{step}")
+            return
+        self._require_no_outcome(where, body, "is called although its outcome is in the log")
+        self.now.end_try(name, body.get("item"), step)
+        self.now.visit(name).kept.get(level_of(body), set()).discard(f"begun:{step}")
+        slot = self.now.next_try(name, body.get("item"), step)
+        if retry_at <= at:
+            self._keep(name, level_of(body), slot)
+        else:
+            self.now.waits[name, body.get("item"), slot] = {"until": retry_at}
 
     def _streamed(self, where: Where, body: Body, at: float) -> None:
         chunks, spans = len(body.get("chunks", ())), body.get("spans", ())
@@ -642,16 +671,9 @@ class Replay:
     def resolve(self, name: str, item: int | None, slot: str) -> None:
         """Fill the slot of a wait, and make the attempt due that waited for it."""
         visit, level = self.now.visit(name), NODE if item is None else item
-        visit.kept.setdefault(level, set()).add(slot)
+        self._keep(name, level, slot)
         if slot in visit.parked.get(level, ()):
-            self._unpark(visit, level)
-
-    def _unpark(self, visit: Visit, level: int) -> None:
-        if level != NODE:
-            visit.again.add(level)
-        elif visit.status == "waiting":
-            self.now.turn(visit, "pending")
-        self.now.rouse()
+            self.now.unpark(visit, level)
 
     def _node_waiting(self, where: Where, body: Body, at: float) -> None:
         now, level = self.now, level_of(body)
@@ -661,10 +683,10 @@ class Replay:
             now.turn(visit, "waiting")
         else:
             self._item_ended("NodeWaiting", where, level, visit)
-            self._rest(visit)
+            self.now.rest(visit)
         now.settle()
         if any(slot in visit.kept.get(level, ()) for slot in slots):
-            self._unpark(visit, level)
+            self.now.unpark(visit, level)
 
     # --- questions --------------------------------------------------------------------------------------
 
@@ -709,6 +731,7 @@ class Replay:
         else:
             visit.again |= visit.gone
             visit.gone = set()
+            visit.forget_begun()
             now.turn(visit, "pending")
         now.rouse()
 
@@ -758,37 +781,6 @@ class Replay:
             else:
                 self.now.arrive(body["routes"])
         now.settle()
-
-    def _cut(self) -> None:
-        """Mark all running attempts as interrupted: the process that ran them no longer holds the run."""
-        for name in self.now.open:
-            visit = self.now.visit(name)
-            if visit.status == "running":
-                visit.cut_items()
-                self.now.turn(visit, "interrupted", self.now.last_at)
-
-    def _try_again(self, name: str, *, fresh: bool) -> None:
-        now = self.now
-        visit = now.nodes.get(name)
-        if visit is None or (name not in now.open and name not in now.failed):
-            return
-        now.failed.pop(name, None)
-        if not visit.routed:
-            now.route_again(name)
-            return
-        if visit.question is not None:
-            now.questions.pop(visit.question, None)
-        visit.question = None
-        waited, visit.parked = visit.parked, {}
-        self.now.close_waits(name)
-        if not fresh:
-            now.doubt_children(name)
-        if name in now.open and not fresh and visit.items is not None:
-            visit.again |= visit.gone | waited.keys()
-            visit.gone = set()
-        elif name in now.open and fresh:
-            visit.attempt = 0
-        now.turn(visit, "pending")
 
 
 def _named(where: Where, item: int | None = None) -> str:

@@ -54,15 +54,32 @@ class Visit:
     def here(self) -> tuple[int, int, int]:
         return self.iteration, self.execution, self.attempt
 
-    def cut_items(self) -> None:
-        """Make the items that run due again: their process no longer holds the run."""
-        self.again |= self.running.keys()
-        self.running = {}
-
     def forget_items(self) -> None:
         if self.items is not None:
             self.items = None
             self.running, self.again, self.gone, self.changes = {}, set(), set(), {}
+
+    def cut_items(self) -> None:
+        """Mark the running items as interrupted: they run again."""
+        self.again |= self.running.keys()
+        self.running = {}
+
+    def forget(self, item: int, mark: str) -> None:
+        """Forget the slots of an item (or of the node itself) that begin with this mark."""
+        self.kept[item] = {slot for slot in self.kept.get(item, ()) if not slot.startswith(mark)}
+
+    def forget_begun(self) -> None:
+        """Forget which steps were about to be called, because it was decided that the visit runs again."""
+        for item in list(self.kept):
+            self.forget(item, "begun:")
+
+    def is_in_doubt(self) -> bool:
+        """Return whether a step that must not be called twice was about to be called, and has no outcome."""
+        return any(
+            slot.startswith("begun:") and not {f"step:{slot[6:]}", f"raised:{slot[6:]}"} & slots
+            for slots in self.kept.values()
+            for slot in slots
+        )
 
 
 class Repeat:
@@ -189,6 +206,55 @@ class RewindableState:
         self.idle += (status == "waiting") - (visit.status == "waiting")
         visit.status = status
 
+    def arrive(self, routes: Iterable[str]) -> None:
+        """Note that the run has reached these nodes."""
+        for name in routes:
+            if name != "END":
+                self.arrivals[name] = self.arrivals.get(name, 0) + 1
+
+    def close_waits(self, name: str, item: int | None = None) -> None:
+        """Close the waits and questions of a node's visit, or of one of its items."""
+        for place in [place for place in self.waits if place[0] == name and item in (None, place[1])]:
+            del self.waits[place]
+        for key, asked in list(self.questions.items()):
+            if asked["node"] == name and asked["slot"] and item in (None, asked["item"]):
+                del self.questions[key]
+
+    def cut(self) -> None:
+        """Mark all running attempts as interrupted: the process that ran them no longer holds the run."""
+        for name in self.open:
+            visit = self.visit(name)
+            if visit.status == "running":
+                visit.cut_items()
+                self.turn(visit, "interrupted", self.last_at)
+
+    def rest(self, visit: Visit) -> None:
+        """Set a fan-out to waiting if none of its items runs and at least one waits."""
+        if visit.items is not None and visit.parked and not visit.running and visit.status == "running":
+            self.turn(visit, "waiting")
+            self.settle()
+
+    def unpark(self, visit: Visit, level: int) -> None:
+        """Make an attempt that has unwound due again, because something that it waited for has come."""
+        if level != NODE:
+            visit.again.add(level)
+        elif visit.status == "waiting":
+            self.turn(visit, "pending")
+        self.rouse()
+
+    def next_try(self, name: str, item: int | None, step: str) -> str:
+        """Return the slot of the wait before the next try of a step."""
+        number, kept = 2, self.visit(name).kept.get(NODE if item is None else item, set())
+        while f"try:{step}:{number}" in kept:
+            number += 1
+        return f"try:{step}:{number}"
+
+    def end_try(self, name: str, item: int | None, step: str) -> None:
+        """End the wait before a try of a step that was made, if that is not recorded yet."""
+        slot = self.next_try(name, item, step)
+        if self.waits.pop((name, item, slot), None) is not None:
+            self.visit(name).kept.setdefault(NODE if item is None else item, set()).add(slot)
+
     def reopen(self) -> None:
         """Make every open visit due again, as a new execution. Called after a rewind and at the start of a fork."""
         for name in tuple(self.open):
@@ -212,19 +278,29 @@ class RewindableState:
         self.waits.clear()
         self.failed_with, self.paused = None, False
 
-    def arrive(self, routes: Iterable[str]) -> None:
-        """Note that edges to these nodes were taken."""
-        for name in routes:
-            if name != "END":
-                self.arrivals[name] = self.arrivals.get(name, 0) + 1
-
-    def close_waits(self, name: str, item: int | None = None) -> None:
-        """Forget the waits and the questions of a node, or of one of its items."""
-        for place in [place for place in self.waits if place[0] == name and item in (None, place[1])]:
-            del self.waits[place]
-        for key, asked in list(self.questions.items()):
-            if asked["node"] == name and asked["slot"] and item in (None, asked["item"]):
-                del self.questions[key]
+    def try_again(self, name: str, *, fresh: bool) -> None:
+        """Make a failed, interrupted or waiting visit due again."""
+        visit = self.nodes.get(name)
+        if visit is None or (name not in self.open and name not in self.failed):
+            return
+        self.failed.pop(name, None)
+        if not visit.routed:
+            self.route_again(name)
+            return
+        if visit.question is not None:
+            self.questions.pop(visit.question, None)
+        visit.question = None
+        waited, visit.parked = visit.parked, {}
+        self.close_waits(name)
+        if not fresh:
+            self.doubt_children(name)
+        visit.forget_begun()
+        if name in self.open and not fresh and visit.items is not None:
+            visit.again |= visit.gone | waited.keys()
+            visit.gone = set()
+        elif name in self.open and fresh:
+            visit.attempt = 0
+        self.turn(visit, "pending")
 
     def note_failure(self, name: str, item: int, body: Body) -> None:
         """Note for which child a node, or an item of it, has failed."""

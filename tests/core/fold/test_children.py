@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core import events, fold, run_state
 from holdfast.core.commands import DueAt, FireTimer, StartNode
-from holdfast.core.events import Caller, Stored, Told
+from holdfast.core.events import Caller, Reported, Stored
 from holdfast.core.run_state import ENDED, Child, RunState
 from holdfast.errors import ChildFailed, IllegalEvent
 from holdfast.testing.builders import History, outline
@@ -269,7 +269,7 @@ def header(attempt: int = 1) -> dict:
 
 def test_a_child_knows_its_caller_and_has_the_lineage_that_the_caller_gave_it():
     state = child()
-    assert (state.origin, state.depth, state.lineage, state.told) == ("r", 2, "lineage", None)
+    assert (state.origin, state.depth, state.lineage, state.reported) == ("r", 2, "lineage", None)
 
 
 def test_what_a_child_reports_with_an_end_is_what_it_and_its_children_have_cost_since_the_end_before():
@@ -278,17 +278,17 @@ def test_what_a_child_reports_with_an_end_is_what_it_and_its_children_have_cost_
         child(), events.NodeStarted(**header()), events.CostIncurred(**header(), usd=0.5, tokens=5),
         events.NodeFailed(**header(), failure=failure), events.RunFailed(failure=failure, node="a"),
     )  # fmt: skip
-    assert state.told == Told(5, 0.5, 5)
+    assert state.reported == Reported(5, 0.5, 5)
     state = then(
         state, events.RunResumed(), events.NodeStarted(**header(2), took=0),
         events.ChildStarted(**header(2), slot="child:c", run="r.1.2", flow="c"),
         end("r.1.2", usd=1.0, tokens=10), events.NodeCompleted(**header(2), routes=["END"]), events.RunCompleted(),
     )  # fmt: skip
-    assert state.told == Told(11, 1.5, 15, 0.5, 5)
+    assert state.reported == Reported(11, 1.5, 15, 0.5, 5)
 
 
 def test_a_run_without_a_caller_reports_nothing():
-    assert told("START a END").completed("a").settled().state.told is None
+    assert told("START a END").completed("a").settled().state.reported is None
 
 
 def test_a_fork_has_no_caller_and_children_of_its_own():
@@ -298,18 +298,18 @@ def test_a_fork_has_no_caller_and_children_of_its_own():
         events.ChildStarted(**header(), slot="child:c", run="r.1.2", flow="c"),
         events.RunForked(parent="r.1", to=3, base_digest="d", lineage="lineage"),
     )
-    assert (state.origin, state.children, state.told, state.lineage) == (None, {}, None, "lineage")
+    assert (state.origin, state.children, state.reported, state.lineage) == (None, {}, None, "lineage")
 
 
 def test_a_rewind_keeps_what_children_have_cost_and_what_the_caller_was_told():
     run = calling().child_ended("r.1", usd=0.5, tokens=5)
     place = deepcopy(run.state)
-    told = Told(40, 2.0, 20, 1.0, 10)
+    told = Reported(40, 2.0, 20, 1.0, 10)
     rewound = events.RunRewound(
-        to=place.seq, executions={"a": {1: 2}}, children_usd=0.75, children_tokens=7, told=told
+        to=place.seq, executions={"a": {1: 2}}, children_usd=0.75, children_tokens=7, reported=told
     )
     state = fold.fold(place, Stored(place.seq + 5, run.at, rewound))
-    assert (state.children_usd, state.children_tokens, state.told) == (0.75, 7, told)
+    assert (state.children_usd, state.children_tokens, state.reported) == (0.75, 7, told)
     assert state.children == {}
 
 
@@ -320,7 +320,7 @@ def test_a_snapshot_has_the_children_and_what_was_told_of_ends():
     run = calling(cancels=True).awaiting_child("a", "r.1", 60.0, abandons=True).child_ended("r.7", tokens=3)
     run.calling("a", "r.2", "other").child_ended("r.2", "failed", seq=4)
     state = run.state
-    state.origin, state.depth, state.told = "r0", 3, Told(7, 0.5, 5, 0.25, 2)
+    state.origin, state.depth, state.reported = "r0", 3, Reported(7, 0.5, 5, 0.25, 2)
     assert run_state.load(run_state.dump(state)) == state
 
 

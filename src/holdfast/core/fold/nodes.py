@@ -6,6 +6,7 @@ from holdfast.core import events
 from holdfast.core.events import Changes, Stored
 from holdfast.core.fold.children import doubt_children, forget_children
 from holdfast.core.fold.items import cut_items
+from holdfast.core.fold.kept_steps import forget_begun, forget_tries
 from holdfast.core.fold.status import arrive, close_waits, set_status, settle, spend
 from holdfast.core.run_state import NODE_LEVEL, Held, NodeState, NodeStatus, RunState, Warned
 from holdfast.core.state import apply
@@ -116,6 +117,7 @@ def node_failed(state: RunState, event: events.NodeFailed, stored: Stored) -> No
     node.failures += 1
     node.failure = event.failure
     close_waits(state, event.node)
+    forget_tries(node, NODE_LEVEL)
     node.retry_at = event.retry_at
     if event.retry_at is None:
         state.failed[event.node] = None
@@ -261,6 +263,7 @@ def try_again(state: RunState, name: str, *, fresh: bool) -> None:
     node.question = node.retry_at = None
     waited, node.parked = node.parked, {}
     close_waits(state, name)
+    forget_begun(node)
     if (
         name not in state.open
     ):  # the visit was refused before it began: it is due, and its question is asked again

@@ -43,7 +43,11 @@ def run_forked(state: RunState, event: events.RunForked, stored: Stored) -> None
     state.path = [*state.path, (state.since, event.to)] if event.to >= state.since else state.path
     state.since = stored.seq
     state.lineage = event.lineage or ""
-    state.origin, state.children, state.told = None, {}, None  # a fork has no caller, and children of its own
+    state.origin, state.children, state.reported = (
+        None,
+        {},
+        None,
+    )  # a fork has no caller, and children of its own
     _reopen(state)
     _renew(state, event.renewed)
     state.begun = {}
@@ -93,7 +97,7 @@ def run_rewound(state: RunState, event: events.RunRewound, stored: Stored) -> No
     state.usd, state.tokens = max(state.usd, event.usd), max(state.tokens, event.tokens)
     state.children_usd = max(state.children_usd, event.children_usd)
     state.children_tokens = max(state.children_tokens, event.children_tokens)
-    state.told = event.told
+    state.reported = event.reported
     state.asked_at = stored.at
     _reopen(state)
     state.signals.update(event.signals)
@@ -119,7 +123,8 @@ def run_completed(state: RunState, event: events.RunCompleted, stored: Stored) -
             f"run {state.run_id!r} cannot be completed: {[*state.open, *state.arrivals, *state.held]} is not done"
         )
     state.status = "completed"
-    report_end(state, stored.seq)
+    if state.origin is not None:
+        report_end(state, stored.seq)
 
 
 def run_failed(state: RunState, event: events.RunFailed, stored: Stored) -> None:
@@ -128,7 +133,8 @@ def run_failed(state: RunState, event: events.RunFailed, stored: Stored) -> None
     node = state.nodes.get(event.node) if event.node is not None else None
     state.failure = node.failure if node is not None and node.failure is not None else event.failure
     state.failure_node = event.node
-    report_end(state, stored.seq)
+    if state.origin is not None:
+        report_end(state, stored.seq)
 
 
 def run_cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -> None:
@@ -136,7 +142,8 @@ def run_cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -
     state.status = "cancelled"
     state.questions.clear()
     state.waits.clear()
-    report_end(state, stored.seq)
+    if state.origin is not None:
+        report_end(state, stored.seq)
 
 
 def request_refused(state: RunState, event: events.RequestRefused, stored: Stored) -> None:

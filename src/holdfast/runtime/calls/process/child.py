@@ -196,6 +196,7 @@ class _NodeCall:
             retry_after=failures.retry_after(raised, now=time.time()),
             parked=raised.slots if isinstance(raised, Parked) else None,
             spent=isinstance(raised, MemoryError) or self._is_spent(),
+            kept=failures.kept_steps(raised),
         )
 
     def _name(self, kind: type) -> str:

@@ -252,7 +252,7 @@ class _Handle:
             return said.changes
         if said.parked is not None:
             raise self._parked or Parked(said.parked)
-        raise failures.rebuild_error(said.failure, said.names, said.retry_after)
+        raise failures.rebuild_error(said.failure, said.names, said.retry_after, said.kept)
 
 
 class _Child:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
@@ -27,7 +28,7 @@ from holdfast.core import events
 from holdfast.core.events import NodeEvent
 from holdfast.core.kinds import FROM_PROCESS
 from holdfast.core.run_state import NODE_LEVEL, NodeState
-from holdfast.core.slots import CHECKPOINT, step_text
+from holdfast.core.slots import CHECKPOINT, raised_text, step_text
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.reading.chunks import Step
@@ -80,7 +81,10 @@ class Answering:
         work, given = self._work, asked.given
         match asked.verb:
             case "record" if given["kind"] in FROM_PROCESS:
-                return self._wait(work.record(getattr(events, given["kind"]), **given["fields"]))
+                fields = given["fields"]
+                if "failure" in fields:
+                    fields["failure"] = msgspec.convert(fields["failure"], events.Failure)
+                return self._wait(work.record(getattr(events, given["kind"]), **fields))
             case "until_kept":
                 return self._wait(work.until_kept(given["slot"]))
             case "find_kept":
@@ -96,6 +100,12 @@ class Answering:
                 return self._call(work.body.go_on_with_limit)
             case "warn_of_lost_timer":
                 return self._call(work.warn_of_lost_timer)
+            case "warn_once":
+                return self._call(work.warn_once, tuple(given["key"]), given["told"])
+            case "failed_tries":
+                return work.failed_tries(given["step"])
+            case "wait_ends_at":
+                return work.wait_ends_at(given["slot"])
             case "is_waiting":
                 return work.is_waiting(given["slot"])
             case "set_aside":
@@ -158,6 +168,7 @@ class DistantAttempt(Attempt):
             park_after_s=told.park_after,
         )
         self._ask = ask
+        self._luck = random.Random()  # noqa: S311 - the jitter of retries
         self._key_root = told.key_root
         self._level = NODE_LEVEL if order.item is None else order.item
         self._visit = NodeState(
@@ -199,8 +210,8 @@ class DistantAttempt(Attempt):
         self._withdraw()
         self._ask("record", {"kind": kind.__name__, "fields": fields})
         withdrawn = self._visit.withdrawn[self._level]
-        if kind is events.StepCompleted:
-            self.kept()[step_text(fields["step"])] = fields["value"]
+        if kind in (events.StepCompleted, events.StepStarted, events.StepFailed):
+            self._note_step(kind, fields)
         elif kind is events.NodeCheckpointed:
             self.kept()[CHECKPOINT] = fields["value"]
         elif kind is events.SignalSetAside:
@@ -208,6 +219,30 @@ class DistantAttempt(Attempt):
         elif fields["slot"] in withdrawn:  # the wait begins again
             withdrawn.remove(fields["slot"])
         return 0  # only the engine knows the seq, and it has made the event durable already
+
+    def _note_step(self, kind: type[NodeEvent], fields: dict[str, Any]) -> None:
+        """Keep of a step what the fold keeps of its event, as far as this attempt asks for it."""
+        kept, step = self.kept(), fields["step"]
+        if kind is events.StepCompleted:
+            kept[step_text(step)] = fields["value"]
+        elif kind is events.StepFailed and fields.get("retry_at") is None:
+            failure, arguments = fields["failure"], fields["arguments"]
+            kept[raised_text(step)] = {
+                "type": failure.type,
+                "message": failure.message,
+                "arguments": arguments,
+            }
+
+    def failed_tries(self, step: str) -> tuple[int, str | None]:
+        failed, wait = self._ask("failed_tries", {"step": step})
+        return failed, wait
+
+    def wait_ends_at(self, slot: str) -> float | None:
+        until: float | None = self._ask("wait_ends_at", {"slot": slot})
+        return until
+
+    def warn_once(self, key: tuple[str, ...], told: str) -> None:
+        self._ask("warn_once", {"key": key, "told": told})
 
     def now(self) -> float:
         return float(self._ask("now", {}))
@@ -261,7 +296,7 @@ class DistantAttempt(Attempt):
             self.park()
         self._looking = self._loop.call_later(_LOOK_S, self._look_again)
 
-    def _park_soon_s(self, slot: str) -> float:
+    def _park_soon_s(self) -> float:
         return _PARK_SOON_S
 
     def withdraw(self, slot: str, signal: str | None) -> bool:

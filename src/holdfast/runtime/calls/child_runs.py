@@ -10,33 +10,27 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import msgspec
 
 from holdfast.core import events
+from holdfast.core.child_place import DEPTH_MAX, ChildOptions, place_of
 from holdfast.core.codec import Codec
-from holdfast.core.events import Caller, Failure
+from holdfast.core.events import Failure, NodeEvent
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import ENDED, RunState
+from holdfast.core.run_state import ENDED, NodeState
 from holdfast.core.slots import Slot
-from holdfast.errors import ChildFailed, ContextError, RunNotFound, WaitTimeout, end_sentence
+from holdfast.errors import ChildFailed, ContextError, RunNotFound, StateError, WaitTimeout, end_sentence
 from holdfast.reading import ends, history
-
-if TYPE_CHECKING:
-    from holdfast.reading.views import Run
-    from holdfast.runtime.calls.attempt import Attempt
-    from holdfast.runtime.journal import Journal
-    from holdfast.storage.contract import Along, Append, RunRow
+from holdfast.reading.inbox import ChildEnd
+from holdfast.runtime.journal import Journal
+from holdfast.storage.contract import Append, RunRow
 
 S = TypeVar("S")
-DEPTH_MAX = 50
-"""How many callers a run may have, one calling the next."""
-_CALLER_CHARS_MAX = 100
-_DIGEST_CHARS = 24
+T = TypeVar("T")
 
 
 class StartOptions(TypedDict, total=False):
@@ -48,41 +42,6 @@ class StartOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
     run_timeout: float | None
     cancel_with_caller: bool
-
-
-class ChildOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a child run is started: the options of `Context.start`."""
-
-    key: str | None = None
-    queue: str | None = None
-    priority: int = 0
-    labels: Mapping[str, str] | None = None
-    run_timeout: float | None = None
-    cancel_with_caller: bool = False
-
-
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where in its caller a child is started."""
-
-    run_id: str
-    """The id of the child."""
-    caller: Caller
-
-
-class Families(Protocol):
-    """Creates child runs, and executes them where this engine may."""
-
-    def prepare(self, flow: Flow[Any], given: Any, place: Place, options: ChildOptions) -> Append:
-        """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
-
-    async def execute(self, run_id: str, drive: Awaitable[Run[Any]], *, is_new: bool = False) -> Run[Any]:
-        """Drive a run, and execute its family, until all of it has ended or can only wait."""
-
-    async def moves(self, run_id: str) -> bool:
-        """Return whether some run of a family moves by itself, or will."""
-
-    def moved(self, along: Along) -> None:
-        """Note that an append is durable which has started children, or left requests for other runs."""
 
 
 class ChildRun(Generic[S]):
@@ -101,26 +60,43 @@ class ChildRun(Generic[S]):
         return f"<ChildRun {self.id} {self.flow.name}>"
 
 
-def place_of(state: RunState, header: Mapping[str, Any], item: int | None, key: str, fresh: int) -> Place:
-    """Return the place of a child in its caller: its id is the shortened id of the caller and a digest of the place."""
-    node, iteration = header["node"], header["iteration"]
-    inside = (node, iteration, item, key, fresh)
-    caller = state.run_id
-    root = state.key_root(node, iteration, item)
-    return Place(
-        run_id=f"{caller[:_CALLER_CHARS_MAX]}.{_digest(caller, *inside)}",
-        caller=Caller(caller, _digest(root, *inside), state.depth + 1),
-    )
+class Work(Protocol):
+    """The methods of an attempt that its child runs need."""
 
+    @property
+    def visit(self) -> NodeState: ...
 
-def _digest(*parts: Any) -> str:
-    return sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:_DIGEST_CHARS]
+    def claim(self, slot: str, told: str) -> None: ...
+
+    def kept(self) -> dict[str, Any]: ...
+
+    def note(self, kind: type[NodeEvent], **fields: Any) -> int: ...
+
+    async def record(self, kind: type[NodeEvent], **fields: Any) -> None: ...
+
+    def record_end(self, end: ChildEnd) -> None: ...
+
+    async def durable(self, seq: int) -> None: ...
+
+    def now(self) -> float: ...
+
+    def is_waiting(self, slot: str) -> bool: ...
+
+    def is_being_awaited(self, prefix: str) -> bool: ...
+
+    def is_withdrawn(self, slot: str) -> bool: ...
+
+    def waiting(
+        self, slot: str, begin: T, again: Callable[[], object], signal: str | None
+    ) -> AbstractContextManager[T]: ...
+
+    async def until_kept(self, slot: str) -> list[Any]: ...
 
 
 class Children:
     """Starts the child runs of an attempt, and waits for their ends."""
 
-    def __init__(self, work: Attempt, journal: Journal, header: Mapping[str, Any], item: int | None) -> None:
+    def __init__(self, work: Work, journal: Journal, header: Mapping[str, Any], item: int | None) -> None:
         self._work = work
         self._journal = journal
         self._services = journal.services
@@ -138,7 +114,7 @@ class Children:
             )
         key = flow.name if options.key is None else f"{options.key}"
         self._work.claim(f"child:{key}", f"the child {key!r}")
-        place = place_of(state, self._header, self._item, key, self._work.visit.fresh)
+        place = place_of(state, node, self._header["iteration"], self._item, key, self._work.visit.fresh)
         known = state.children.get(place.run_id)
         handle = ChildRun(place.run_id, flow, key, self)
         if known is not None and known.execution == self._header["execution"]:
@@ -153,7 +129,12 @@ class Children:
                 f"node {node!r} would start a child run of a child run … more than {DEPTH_MAX} deep. Flow {flow.name!r} probably "
                 "calls itself without end."
             )
-        first = self._services.families.prepare(flow, given, place, options)
+        try:
+            first = self._services.families.prepare(flow, given, place, options)
+        except StateError as misfit:
+            raise StateError(
+                f"the input of the child {key!r} does not fit flow {flow.name!r}: {misfit}", node=node
+            ) from misfit
         adopted = await self._find(first)
         seq = self._record(handle, first, options, adopted=adopted is not None)
         if adopted is not None:
@@ -205,7 +186,7 @@ class Children:
         store, reading = self._services.store, self._services.reading
         with suppress(RunNotFound):
             found = await reading.call(history.load, store, run_id)
-            if found.status not in ENDED or found.told is None:
+            if found.status not in ENDED or found.reported is None:
                 return False
             end = ends.report(found)
             asked = await reading.call(lambda: store.inbox(self._services.holder.id, run_id=self._caller))
