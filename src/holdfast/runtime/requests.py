@@ -533,7 +533,12 @@ class Requests:
 
     async def drive_unheld(self, run_id: str, is_crowded: Callable[[], bool]) -> Run[Any] | None:
         """Claim a run, and drive it as a worker does: until it ends or only waits. Returns what `drive_taken` returns."""
-        return await self.drive_taken(self._holdings.claim(run_id), is_crowded)
+        lease = self._holdings.claim(run_id)
+        try:
+            return await self.drive_taken(lease, is_crowded)
+        except BaseException:
+            self._holdings.release(run_id, lease.fence)  # releasing a lease twice does no harm
+            raise
 
     async def drive_taken(
         self, lease: Lease, is_crowded: Callable[[], bool], *, only_asked: bool = False

@@ -380,6 +380,10 @@ class Walk:
             self.say(row.seq, f"the timer {timer[4]!r} of {name_visit(*timer[:4])} is set a second time")
         self._timers[timer] = event.until
 
+    def child_awaited(self, row: Row, event: Any) -> None:
+        if event.until is not None:  # after a failure the same wait may begin again
+            self._timers[event.node, event.iteration, event.execution, event.item, event.slot] = event.until
+
     def timer_fired(self, row: Row, event: Any) -> None:
         timer = (event.node, event.iteration, event.execution, event.item, event.slot)
         until = self._timers.get(timer)
@@ -464,6 +468,7 @@ _HANDLERS = {
     "QuestionAsked": Walk.asked,
     "QuestionAnswered": Walk.heard,
     "SignalAwaited": Walk.awaited,
+    "ChildAwaited": Walk.child_awaited,
     "SignalReceived": Walk.signalled,
     "SignalSetAside": Walk.put_aside,
     "WaitWithdrawn": Walk.withdrew,

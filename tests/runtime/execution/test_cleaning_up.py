@@ -114,7 +114,9 @@ def test_waits_and_children_are_refused_while_a_node_cleans_up(stage: Stage, wai
     assert run.status == "cancelled"
     (refused,) = node.errors
     assert isinstance(refused, hf.ContextError)
-    assert f"is cleaning up because the run is being cancelled, and can no longer use ctx.{wait}." in str(refused)
+    assert f"is cleaning up because the run is being cancelled, and can no longer use ctx.{wait}." in str(
+        refused
+    )
     assert stage.problems() == []
 
 
