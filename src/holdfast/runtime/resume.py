@@ -394,6 +394,7 @@ def _rewind(
         fresh=head.renewals(),
         signals=signals,
         confirmed=list(take_up.confirm),
+        called=head.called,
         by=take_up.by,
         reason=take_up.reason,
     )

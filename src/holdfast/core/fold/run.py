@@ -44,6 +44,7 @@ def run_forked(state: RunState, event: events.RunForked, stored: Stored) -> None
     state.since = stored.seq
     state.lineage = event.lineage or ""
     state.origin, state.children, state.told = None, {}, None  # a fork has no caller, and children of its own
+    state.called = False
     _reopen(state)
     _renew(state, event.renewed)
     state.begun = {}
@@ -91,6 +92,7 @@ def run_rewound(state: RunState, event: events.RunRewound, stored: Stored) -> No
             state.nodes[name].crashes = crashes
     state.active_s = max(state.active_s, event.active_s)
     state.usd, state.tokens = max(state.usd, event.usd), max(state.tokens, event.tokens)
+    state.called = state.called or event.called
     state.children_usd = max(state.children_usd, event.children_usd)
     state.children_tokens = max(state.children_tokens, event.children_tokens)
     state.told = event.told
