@@ -111,7 +111,7 @@ class Driver:
             if self._is_done_already(run_id, take_up):  # since it was first read
                 return None
             raise
-        return self.result(await self.drive(journal))
+        return self.result(await self.services.families.execute(run_id, self.drive(journal)))
 
     def _is_done_already(self, run_id: str, take_up: TakeUp) -> bool:
         """Return whether a resume changes nothing, because the run is completed. Raises `PreviewStale` if it was not when the
@@ -187,7 +187,7 @@ class Driver:
                 runner = self._holdings.get(run_id)
                 row = await services.reading.call(services.store.run, run_id)
                 stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
-                if runner is None and stopped:
+                if runner is None and stopped and not await self._moves_with_family(row):
                     return
                 if deadline is not None and services.clock.now() >= deadline:
                     raise TimeoutError(
@@ -196,6 +196,10 @@ class Driver:
                     )
                 left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
                 await sleep(services.clock, left)
+
+    async def _moves_with_family(self, row: RunRow) -> bool:
+        """Return whether a run waits, and a run of its family moves."""
+        return row.status == "waiting" and await self.services.families.moves(row.run_id)
 
     async def _find_row(self, run_id: str, *, is_here: bool) -> RunRow | None:
         try:

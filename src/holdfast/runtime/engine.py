@@ -148,7 +148,7 @@ class Engine:
         self._services: Services | None = None
         lease_clock = elapsed if type(self._clock) is SystemClock else self._clock.now
         self._holdings = Holdings(now=lease_clock, quiet=inline)
-        self._families = Families(self.add)
+        self._families = Families(self.add, self.flows, self.settings.concurrency)
         self._listeners = check_listeners(listeners)
         self._followers: Followers | None = None
         self._keeper: Keeper | None = None
@@ -216,7 +216,7 @@ class Engine:
         if not self._inline:
             self.os_signals.open()
         self._driver = self._driver_type(services, self.flows)
-        self._requests = Requests(services, self.flows, self._driver)
+        self._requests = self._families.requests = Requests(services, self.flows, self._driver)
         return self
 
     def _files(self, store: Store) -> dict[str, Any]:
@@ -247,6 +247,7 @@ class Engine:
         services, holdings = self._services, self._holdings
         if self.is_executing or holdings.has_joins:
             await self.stop("engine closed")
+        await self._families.settle()
         self._driver.close()
         holdings.close()
         self._services = self._followers = None
@@ -315,7 +316,7 @@ class Engine:
         run_id, create, drive = journal.state.run_id, journal.create, self._driver.drive(journal)
         del journal  # while the run is asleep, nothing here keeps it in memory
         try:
-            return self._driver.result(await drive)
+            return self._driver.result(await self._families.execute(run_id, drive, is_new=True))
         except RunExists:
             creation.require_same(self.store, run_id, create)
             return await self._run_again(flow, run_id)
@@ -391,6 +392,7 @@ class Engine:
             while await self._driver.join(run_id, faults):
                 with suppress(RunHeld):  # another engine claimed the run first
                     return await self.resume(run_id)
+            await self._families.follow(run_id)
             return result_of(
                 self._view(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before
             )
@@ -536,7 +538,9 @@ class Engine:
         """End a run for good. Running nodes are stopped. With an `id`, a repeated request changes nothing. `expects`: see
         `resume`.
         """
-        return await self._ask(run_id, inbox.Cancel(by=by, reason=reason, expects=expects), id)
+        run = await self._ask(run_id, inbox.Cancel(by=by, reason=reason, expects=expects), id)
+        await self._families.settle()
+        return run
 
     async def pause(
         self, run_id: str, reason: str | None = None, *, by: str | None = None, id: str | None = None

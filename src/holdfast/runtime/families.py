@@ -1,37 +1,64 @@
 """`Families` creates the child runs of nodes, and executes the families of the runs that this engine executes.
 
 A family is a run with its children, their children, and so on. `Engine.run` and `Engine.resume` execute the family of their run,
-as a worker limited to it would: at most `concurrency` children at a time, and none that waits in a queue for workers. Whichever
-engine claims a child first executes it.
+as a worker limited to it would: at most `concurrency` children at a time, and none that is in a queue of its own. Whichever
+engine claims a child first executes it. They return when the family can only wait: for an answer, a signal, an operator, or a
+worker that is not there.
 
 Invariants
 - A child is created in the append of its caller's `ChildStarted`, and reports its end in its own last append. This module only
-  makes things happen sooner: what it does not do, because its process dies, a worker does.
+  makes things happen sooner: what it does not do, because its process dies, a worker or the next resume does.
+- A run that another engine holds is left alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextvars
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
+from holdfast.core import situation
 from holdfast.core.graph import Flow
+from holdfast.core.run_state import ENDED, FINAL, GOING, OFFERED, OPEN
+from holdfast.errors import FenceLost, HoldfastError, RunHeld, RunNotFound, RunOver, StoreError
 from holdfast.reading import inbox
+from holdfast.reading.views import Run
 from holdfast.runtime import creation
 from holdfast.runtime.calls.children import ChildOptions, Place
+from holdfast.runtime.clock import Timer, sleep
+from holdfast.runtime.followers import POLL_S
+from holdfast.runtime.requests import Requests
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import Along, Append
+from holdfast.storage.contract import Along, Append, Query, Request, RunRow, Store, in_order
+from holdfast.storage.queues import DEFAULT_QUEUE
+
+_PAGE = 500
+_LOOK_S_MAX = 5.0
+"""Seconds between two looks at a family that is executed elsewhere, at most."""
+_log = logging.getLogger("holdfast")
 
 
 class Families:
-    """Creates child runs, and delivers what an append of this engine has left for other runs."""
+    """Creates child runs, passes on what an append has left for other runs, and executes families."""
 
     services: Services
+    requests: Requests
 
-    def __init__(self, add: Callable[[Flow[Any]], None]) -> None:
-        """`add` makes a flow known to the engine."""
+    def __init__(
+        self, add: Callable[[Flow[Any]], None], flows: dict[str, Flow[Any]], concurrency: int
+    ) -> None:
+        """`add` makes a flow known to the engine, `flows` are those that it knows."""
         self._add = add
+        self.flows = flows
+        self.concurrency = concurrency
+        self.members: dict[str, Family] = {}
+        """Run -> the family that is executed here and has this run."""
+        self._errands: set[asyncio.Task[None]] = set()
 
     def prepare(self, flow: Flow[Any], given: Any, place: Place, options: ChildOptions) -> Append:
         """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
@@ -39,8 +66,257 @@ class Families:
         return creation.child_append(self.services, flow, given, place, options)
 
     def moved(self, along: Along) -> None:
-        """Pass requests on to the runs that this engine executes. Other engines find them in the inboxes."""
+        """Begin the children that an append has created, and pass its requests on, to the runs that this engine executes. Other
+        engines find them in the store.
+        """
+        holdings = self.services.holdings
+        for start in along.starts:
+            created = start.create
+            family = self.members.get(created.origin or "") if created is not None else None
+            if family is not None and created is not None and created.queue == DEFAULT_QUEUE:
+                family.add(start.run_id)
+            elif family is not None:
+                family.has_others = True
         for run_id, request in along.posts:
-            held = self.services.holdings.get(run_id)
+            held, family = holdings.get(run_id), self.members.get(run_id)
             if held is not None:
                 held.request(inbox.read(replace(request, run_id=run_id, at=self.services.store.now())))
+            elif family is not None:
+                family.add(run_id)
+            elif request.verb == inbox.Cancel.verb and holdings.taker is None:
+                self._carry_out(run_id, request)
+        if holdings.taker is not None:
+            holdings.taker.look()
+
+    def _carry_out(self, run_id: str, request: Request) -> None:
+        """Cancel a run that no engine executes, because its caller was cancelled here: there may be no worker that would."""
+        errand = asyncio.get_running_loop().create_task(self._cancel_idle(run_id, request))
+        self._errands.add(errand)
+        errand.add_done_callback(self._errands.discard)
+
+    async def _cancel_idle(self, run_id: str, request: Request) -> None:
+        with suppress(RunNotFound, RunOver, StoreError):  # then a worker finds the request, or it is void
+            if not self.services.store.run(run_id).held:
+                await self.requests.carry_out_unclaimed(run_id, inbox.read(replace(request, run_id=run_id)))
+
+    async def settle(self) -> None:
+        """Wait until the children of runs that were cancelled here are cancelled, if no engine executes them."""
+        while self._errands:
+            await asyncio.gather(*self._errands, return_exceptions=True)
+
+    # --- executing ------------------------------------------------------------------------------------
+
+    async def execute(self, run_id: str, drive: Awaitable[Run[Any]], *, is_new: bool = False) -> Run[Any]:
+        """Drive a run with `drive`, and execute its family, until all of it has ended or can only wait. Returns the run as it is
+        then. `is_new` is true if the run has no children yet.
+        """
+        family = self.members[run_id] = Family(self, run_id)
+        try:
+            run = await drive
+            if is_new and not family.has_others:
+                return run
+            family.plan(run_id)
+            is_alone = await family.rest()
+            return run if is_alone else self.requests.view(run_id)
+        finally:
+            await family.close()
+
+    async def follow(self, run_id: str) -> None:
+        """Execute the family of a run that only waits, as `execute` does."""
+        family = self.members[run_id] = Family(self, run_id)
+        try:
+            await family.rest()
+        finally:
+            await family.close()
+
+    async def moves(self, run_id: str) -> bool:
+        """Return whether some run of a family moves by itself, or will."""
+        return await self.services.reading.call(
+            lambda: any(self.is_moving(row) for row in self.open_rows(run_id))
+        )
+
+    def is_moving(self, row: RunRow) -> bool:
+        """Return whether a run is executed, or soon will be by a live worker."""
+        if row.held:
+            return row.status in GOING
+        is_offered = row.status in OFFERED or (row.status == "waiting" and row.due_at is not None)
+        if not is_offered and not self.services.store.queues.waiting((row.run_id,)):
+            return False
+        return any(one.holder.takes(row.flow, row.queue) for one in self.services.store.queues.holders())
+
+    def open_rows(self, run_id: str) -> Iterator[RunRow]:
+        """Yield the rows of the children of a run, and of theirs, that have not ended for good."""
+        store = self.services.store
+        callers = [run_id]
+        while callers:
+            for row in _children(store, callers.pop()):
+                callers.append(row.run_id)
+                yield row
+
+
+def _children(store: Store, caller: str) -> Iterator[RunRow]:
+    page = store.runs(Query(origin=caller, status=in_order(OPEN), limit=_PAGE))
+    while page:
+        yield from page
+        after = page[-1].position
+        page = (
+            store.runs(Query(origin=caller, status=in_order(OPEN), limit=_PAGE, after=after))
+            if len(page) == _PAGE
+            else []
+        )
+
+
+class Family:
+    """The family of one run that a caller executes here. Members are driven as a worker drives runs: one that only waits is
+    released, and claimed again when it is due or has a request.
+    """
+
+    def __init__(self, families: Families, root: str) -> None:
+        self._families = families
+        self._root = root
+        self._due: dict[str, None] = {}
+        self._going: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        """Members that were due again while they were driven."""
+        self._later: dict[str, Timer] = {}
+        """Members that are due later -> the timer."""
+        self._timed: set[str] = set()
+        """Those of them that continue by themselves then: the others wait for an answer, a signal or a child, and only give up
+        waiting, so that the caller need not wait for it."""
+        self._refused: set[str] = set()
+        """Members that cannot be executed here."""
+        self._news: asyncio.Event | None = None
+        self._context = contextvars.copy_context()
+        self.has_others = False
+        """True if the root has children."""
+
+    def add(self, run_id: str) -> None:
+        """Drive a member, now or as soon as fewer than `concurrency` are driven."""
+        self.has_others = True
+        self._families.members[run_id] = self
+        if run_id in self._going:
+            self._again.add(run_id)
+        elif run_id not in self._refused:
+            timer = self._later.pop(run_id, None)
+            self._timed.discard(run_id)
+            if timer is not None:
+                timer.cancel()
+            self._due[run_id] = None
+            self._begin()
+
+    def _begin(self) -> None:
+        stopping = self._families.services.holdings.stopping
+        while self._due and not self.is_crowded() and stopping is None:
+            run_id = next(iter(self._due))
+            del self._due[run_id]
+            loop = asyncio.get_running_loop()
+            self._going[run_id] = asyncio.Task(self._drive(run_id), loop=loop, context=self._context.copy())
+        self._ring()
+
+    def is_crowded(self) -> bool:
+        """Return whether no more members can be driven at the moment."""
+        return len(self._going) >= self._families.concurrency
+
+    def _ring(self) -> None:
+        if self._news is not None:
+            self._news.set()
+
+    async def _drive(self, run_id: str) -> None:
+        services = self._families.services
+        try:
+            await self._families.requests.drive_unheld(run_id, self.is_crowded)
+            self.plan(run_id)
+        except (RunHeld, FenceLost, RunNotFound, RunOver):
+            self._again.discard(run_id)  # it is executed elsewhere, or is over
+        except HoldfastError as refused:
+            self._refused.add(run_id)
+            _log.warning("run %r: %s", run_id, refused)
+        finally:
+            if run_id != self._root:
+                services.faults.pop(run_id, None)
+            del self._going[run_id]
+            if run_id in self._again:
+                self._again.discard(run_id)
+                self._due[run_id] = None
+            self._begin()
+
+    def plan(self, run_id: str) -> None:
+        """Find out when a member that was driven is due again."""
+        services = self._families.services
+        row = services.store.run(run_id)
+        if row.status in FINAL:
+            if run_id != self._root:
+                self._families.members.pop(run_id, None)
+        elif services.store.queues.waiting((run_id,)) and row.status in ("waiting", "paused"):
+            self.add(run_id)
+        elif not row.held and row.status in GOING and row.due_at is not None:
+            clock, known = services.clock, situation.load(row.situation, row.active)
+            at = clock.now() + max(0.0, row.due_at - services.store.now())
+            self._later[run_id] = clock.call_at(at, lambda: self.add(run_id))
+            if known.is_timed or known.retries_count or row.status == "pending":
+                self._timed.add(run_id)
+
+    async def rest(self) -> bool:
+        """Return when no member can be executed here, and none moves elsewhere. Returns True if the run has no family."""
+        families, clock = self._families, self._families.services.clock
+        looks = 0
+        while families.services.holdings.stopping is None:
+            if self._going or self._due or self._timed:
+                await self._hear()
+                looks = 0
+                continue
+            moving = await families.services.reading.call(self._survey)
+            if self._due:
+                self._begin()
+            elif not moving:
+                break
+            else:
+                looks += 1
+                await sleep(clock, min(POLL_S * looks, _LOOK_S_MAX))
+        return not self.has_others
+
+    async def _hear(self) -> None:
+        self._news = asyncio.Event()
+        if self._going or self._due or self._timed:
+            await self._news.wait()
+
+    def _survey(self) -> bool:
+        """Look at the whole family in the store: note the members that can be driven here, and return whether others move
+        elsewhere. Called in the reading thread.
+        """
+        families = self._families
+        store, is_moving = families.services.store, False
+        rows = list(families.open_rows(self._root))
+        self.has_others = self.has_others or bool(rows)
+        if not self.has_others:
+            return False
+        with suppress(RunNotFound):
+            rows.append(store.run(self._root))
+        asked = {one.run_id for one in store.queues.waiting([row.run_id for row in rows])}
+        for row in rows:
+            if self._may_drive(row, row.run_id in asked):
+                families.members[row.run_id] = self
+                self._due[row.run_id] = None
+            else:
+                is_moving = is_moving or families.is_moving(row)
+        return is_moving
+
+    def _may_drive(self, row: RunRow, is_asked: bool) -> bool:
+        """Return whether a member can be driven here, now or later."""
+        if row.held or row.queue != DEFAULT_QUEUE or row.flow not in self._families.flows:
+            return False
+        if row.run_id in self._refused or row.status in ENDED - {"failed"}:
+            return False
+        return row.status in OFFERED or is_asked or (row.status == "waiting" and row.due_at is not None)
+
+    async def close(self) -> None:
+        """Stop driving the members."""
+        families = self._families
+        for timer in self._later.values():
+            timer.cancel()
+        for task in self._going.values():
+            task.cancel()
+        if self._going:
+            await asyncio.gather(*self._going.values(), return_exceptions=True)
+        for run_id in [run_id for run_id, family in families.members.items() if family is self]:
+            del families.members[run_id]

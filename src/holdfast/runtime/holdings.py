@@ -96,6 +96,9 @@ class Taker(Protocol):
     left: asyncio.Event
     """Set when the worker has ended, and every run that it drove has stopped."""
 
+    def look(self) -> None:
+        """Make the worker look for runs now."""
+
     def has(self, run_id: str) -> bool | None:
         """Return whether the worker has taken this run; None if it is taking runs now, perhaps this one. May be called from any
         thread.

@@ -376,6 +376,8 @@ def retry(journal: Journal, node: str | None, *, fresh: bool, by: str | None, re
     """Retry a node that failed, was interrupted or waits, now; without a node, all of them."""
     for name in _stuck(journal, node, "retry"):
         header = visit_of(name, journal.state.nodes[name])
+        if fresh:
+            journal.cancel_children(name, None, f"its caller repeats {name!r} with new children")
         journal.record(events.NodeScheduled(**header, why="retry", fresh=fresh, by=by, reason=reason))
 
 
@@ -400,6 +402,7 @@ def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: st
             f"the update for {name!r} does not merge into the state: {type(raised).__name__}: {raised}. Give another update.",
             asked="skipped",
         ) from raised
+    journal.cancel_children(name, None, f"its caller has skipped {name!r}")
     journal.record(skipped)
 
 

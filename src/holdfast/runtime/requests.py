@@ -32,6 +32,7 @@ from holdfast.errors import (
     FlowNotFound,
     HoldfastError,
     RequestExists,
+    ResumeRefused,
     RunHeld,
     RunOver,
     SettingError,
@@ -415,11 +416,10 @@ class Requests:
             if lease is None:
                 return None
         done = await self._carry_out(run_id, request, lease, known)
-        return (
-            done
-            if isinstance(done, Run)
-            else self._driver.result(await self._driver.drive(done.journal, done))
-        )
+        if isinstance(done, Run):
+            return done
+        driving = self._driver.drive(done.journal, done)
+        return self._driver.result(await self._services.families.execute(run_id, driving))
 
     async def _until_handled(self, run_id: str, request: AnyRequest) -> Run[Any]:
         """Wait, a few seconds at most, until a request in the inbox was carried out. Raises what the engine that refused it has
@@ -530,6 +530,34 @@ class Requests:
         return run_view(state, services.store.run(run_id), flow if fits else None)
 
     # --- from an inbox, with a lease ------------------------------------------------------------------
+
+    async def drive_unheld(self, run_id: str, is_crowded: Callable[[], bool]) -> Run[Any] | None:
+        """Claim a run, and drive it as a worker does: until it ends or only waits. Returns what `drive_taken` returns."""
+        return await self.drive_taken(self._holdings.claim(run_id), is_crowded)
+
+    async def drive_taken(
+        self, lease: Lease, is_crowded: Callable[[], bool], *, only_asked: bool = False
+    ) -> Run[Any] | None:
+        """Drive a run that was claimed, until it ends or only waits: then it is released. Returns None if there was only a
+        request to record or to refuse. `only_asked` is true if the run was claimed only because it has a request. `is_crowded`
+        returns whether other runs need its place: then it leaves as soon as it waits for a child.
+        """
+        run_id = lease.run_id
+        waiting = self._driver.waiting_requests(run_id)
+        if not waiting and only_asked:  # another engine has carried the request out
+            self._holdings.release(run_id, lease.fence)
+            return None
+        if waiting and self.come_first(run_id, waiting):
+            return await self.carry_out_waiting(lease, waiting[0])
+        try:
+            journal = await self._driver.take_up(run_id, TakeUp(claims=True), lease)
+        except ResumeRefused:  # such as: the flow has changed
+            if not waiting:
+                raise
+            return await self.carry_out_unclaimed(run_id, waiting[0])
+        runner = Runner(journal)
+        runner.leave_long_waits(is_crowded)
+        return await self._driver.drive(journal, runner, waiting)
 
     def come_first(self, run_id: str, waiting: list[AnyRequest]) -> bool:
         """Return whether the requests to a run that a worker has taken are carried out before it claims the run: because one of

@@ -395,6 +395,9 @@ def _rewind(
         signals=signals,
         confirmed=list(take_up.confirm),
         called=head.called,
+        children_usd=head.children_usd,
+        children_tokens=head.children_tokens,
+        told=head.told,
         by=take_up.by,
         reason=take_up.reason,
     )

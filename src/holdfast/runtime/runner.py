@@ -100,6 +100,8 @@ class Runner:
 
     on_long_wait = LongWait.STAY
     patience_s = 0.0
+    is_crowded: Callable[[], bool] = staticmethod(lambda: False)
+    """Returns whether other runs need the slot that this run has."""
     asleep_until: float | None = None
     """When to load the run again, if the runner has stopped because the run only waits, and for long; otherwise None."""
     _phase = _RESTING
@@ -165,8 +167,11 @@ class Runner:
             self._requests.append(request)
             self._advance()
 
-    def leave_long_waits(self) -> None:
-        """Release the run when it only waits: in a worker, it has a slot and a place in its queue that other runs could use."""
+    def leave_long_waits(self, is_crowded: Callable[[], bool] = lambda: False) -> None:
+        """Release the run when it only waits: in a worker, it has a slot and a place in its queue that other runs could use. If
+        `is_crowded` returns true, a child that the run waits for may need that slot: then the run leaves at once.
+        """
+        self.is_crowded = is_crowded
         self.park_after_s = self.patience_s = min(self.services.park_after, SOON_S)
         self.on_long_wait = LongWait.LEAVE
 
@@ -531,6 +536,8 @@ class Runner:
             failed = outcomes.fail_item(
                 node, visit, header, item, error, now=now, luck=luck, timed_out=body.timed_out
             )
+        if failed.retry_at is None and body.timed_out and self.state.children:
+            self.journal.cancel_children(name, item, f"{name!r} of its caller took too long")
         if failed.retry_at is None and not body.timed_out and not isinstance(error, failures.RemoteError):
             self.journal.faults[name] = error
         return failed

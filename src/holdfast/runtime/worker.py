@@ -31,7 +31,6 @@ from holdfast.errors import (
     BlobMissing,
     FenceLost,
     HoldfastError,
-    ResumeRefused,
     RunCancelled,
     RunFailed,
     SchemaTooNew,
@@ -49,8 +48,6 @@ from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import check_queue
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.requests import Requests
-from holdfast.runtime.resume import TakeUp
-from holdfast.runtime.runner import Runner
 from holdfast.storage.queues import Taken, Wanted
 from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
@@ -182,6 +179,10 @@ class Worker:
         if self._fault is not None:
             raise self._fault
 
+    def _is_crowded(self) -> bool:
+        """Return whether this worker executes as many runs as it may: a run that waits for a child then leaves at once."""
+        return len(self._going) >= self._concurrency
+
     @property
     def _is_stopping(self) -> bool:
         return self._holdings.stopping is not None
@@ -277,7 +278,9 @@ class Worker:
     async def _drive(self, taken: Taken) -> None:
         run_id = taken.lease.run_id
         try:
-            run = await self._drive_as_far_as_it_goes(taken)
+            run = await self._requests.drive_taken(
+                taken.lease, self._is_crowded, only_asked=taken.why == "asked"
+            )
         except FenceLost as lost:
             self._report(Trouble(run_id=run_id, flow=taken.flow, message=str(lost)))
         except Exception as refused:  # noqa: BLE001 - whatever it is, the other runs continue
@@ -299,25 +302,6 @@ class Worker:
             self._ends += 1
             self._empty = 0
             self._news.set()
-
-    async def _drive_as_far_as_it_goes(self, taken: Taken) -> Run[Any] | None:
-        """Drive a run that was taken. Returns None if there was only a request to record or to refuse."""
-        run_id = taken.lease.run_id
-        waiting = self._driver.waiting_requests(run_id)
-        if not waiting and taken.why == "asked":  # another engine has carried the request out
-            self._holdings.release(run_id, taken.lease.fence)
-            return None
-        if waiting and self._requests.come_first(run_id, waiting):
-            return await self._requests.carry_out_waiting(taken.lease, waiting[0])
-        try:
-            journal = await self._driver.take_up(run_id, TakeUp(claims=True), taken.lease)
-        except ResumeRefused:  # such as: the flow has changed
-            if not waiting:
-                raise
-            return await self._requests.carry_out_unclaimed(run_id, waiting[0])
-        runner = Runner(journal)
-        runner.leave_long_waits()
-        return await self._driver.drive(journal, runner, waiting)
 
     async def _is_lost(self, fault: StoreError) -> bool:
         """Return whether the whole store is unusable. If this worker can still renew its leases, only data of one run cannot be

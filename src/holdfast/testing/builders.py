@@ -698,7 +698,7 @@ def _services(store: Store, holder: Holder | None) -> Services:
         faults={},
         holdings=holdings,
         run_options=lambda flow, place: {"durability": "sync", **place},
-        families=Families(lambda flow: None),
+        families=Families(lambda flow: None, {}, 1),
         listeners=Listeners(),
     )
 

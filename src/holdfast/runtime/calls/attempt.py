@@ -72,6 +72,7 @@ class Recorder(Protocol):
 
     journal: Journal
     park_after_s: float
+    is_crowded: Callable[[], bool]
 
     def is_current(self, body: Body) -> bool: ...
 
@@ -430,7 +431,7 @@ class Attempt:
 
     async def _wait_here(self, slot: str) -> None:
         waiter = self._waiters[slot] = _Waiter(self._clock.now())
-        soonest_at = waiter.began_at + self._park_soon_s()
+        soonest_at = waiter.began_at + self._park_soon_s(slot)
         waiter.timer = self._clock.call_at(soonest_at, lambda: self._park_in_time(waiter))
         self._withdraw()
         if self.is_withdrawn(slot):
@@ -463,8 +464,10 @@ class Attempt:
         if self.park() and is_timed:
             self.warn_of_lost_timer()
 
-    def _park_soon_s(self) -> float:
+    def _park_soon_s(self, slot: str) -> float:
         """Return after how many seconds a wait is unwound that nothing in the node can cancel."""
+        if slot.startswith("child:") and self._runner.is_crowded():
+            return 0.0
         return self._runner.park_after_s
 
     def park(self) -> bool:

@@ -10,7 +10,7 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar
@@ -23,10 +23,11 @@ from holdfast.core.events import Caller, Failure
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, RunState
 from holdfast.core.slots import Slot
-from holdfast.errors import ChildFailed, ContextError, RunNotFound, WaitTimeout, end_sentence
+from holdfast.errors import ChildFailed, ContextError, RunNotFound, StateError, WaitTimeout, end_sentence
 from holdfast.reading import ends, history
 
 if TYPE_CHECKING:
+    from holdfast.reading.views import Run
     from holdfast.runtime.calls.attempt import Attempt
     from holdfast.runtime.journal import Journal
     from holdfast.storage.contract import Along, Append, RunRow
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 S = TypeVar("S")
 DEPTH_MAX = 50
 """How many callers a run may have, one calling the next."""
-_CALLER_CHARS_MAX = 100
-_DIGEST_CHARS = 24
+_CALLER_CHARS_MAX = 60
+_DIGEST_CHARS = 16
 
 
 class StartOptions(TypedDict, total=False):
@@ -73,6 +74,12 @@ class Families(Protocol):
 
     def prepare(self, flow: Flow[Any], given: Any, place: Place, options: ChildOptions) -> Append:
         """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
+
+    async def execute(self, run_id: str, drive: Awaitable[Run[Any]], *, is_new: bool = False) -> Run[Any]:
+        """Drive a run, and execute its family, until all of it has ended or can only wait."""
+
+    async def moves(self, run_id: str) -> bool:
+        """Return whether some run of a family moves by itself, or will."""
 
     def moved(self, along: Along) -> None:
         """Note that an append is durable which has started children, or left requests for other runs."""
@@ -146,7 +153,12 @@ class Children:
                 f"node {node!r} would start a child run of a child run … more than {DEPTH_MAX} deep. Flow {flow.name!r} probably "
                 "calls itself without end."
             )
-        first = self._services.families.prepare(flow, given, place, options)
+        try:
+            first = self._services.families.prepare(flow, given, place, options)
+        except StateError as misfit:
+            raise StateError(
+                f"the input of the child {key!r} does not fit flow {flow.name!r}: {misfit}", node=node
+            ) from misfit
         adopted = await self._find(first)
         seq = self._record(handle, first, options, adopted=adopted is not None)
         if adopted is not None:

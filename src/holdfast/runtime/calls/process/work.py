@@ -261,7 +261,7 @@ class DistantAttempt(Attempt):
             self.park()
         self._looking = self._loop.call_later(_LOOK_S, self._look_again)
 
-    def _park_soon_s(self) -> float:
+    def _park_soon_s(self, slot: str) -> float:
         return _PARK_SOON_S
 
     def withdraw(self, slot: str, signal: str | None) -> bool:
