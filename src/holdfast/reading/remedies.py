@@ -142,6 +142,13 @@ def resume(
     return Remedy("resume", arguments, words, line)
 
 
+def retry_fresh(commands: CommandLine, run_id: str, node: str) -> Remedy:
+    """Return the remedy that repeats a visit anew, with a child run of its own."""
+    words = f"repeat {node} anew: it starts another child run"
+    line = commands.line("retry", run_id, node, *commands.file_words(), "--fresh")
+    return Remedy("retry", {"run_id": run_id, "node": node, "fresh": True}, words, line)
+
+
 def work(commands: CommandLine, flow: str, *, wants_base: bool = False) -> Remedy:
     """Return the remedy that starts a worker for the runs of a flow, in all queues."""
     line = commands.line("worker", *commands.file_words(), run_base=commands.base_for(wants_base=wants_base))
