@@ -345,6 +345,7 @@ def _look(case: Case, now: float, commands: CommandLine) -> _Seen:
     should_go = row.status == "running" or (row.status == "waiting" and timers and was_held)
     names = known.running or ()
     others = known.running_count - len(names[:FEW])
+    commands = commands.for_flow_of(known.flow_file).for_other_flow()
     children = {
         name: diagnose(child, now, commands) if child is not None else None
         for name, child in case.children.items()
@@ -652,9 +653,7 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         return [remedies.fork(commands, run_id)]
     if status == "pending" and kind == "waiting":
         return [resume("begin it now")]
-    of_children = [
-        remedy for child in seen.children.values() if child is not None for remedy in child.remedies
-    ]
+    of_children = [remedy for child in seen.children.values() for remedy in _of_child(child)]
     if status == "failed":
         words, force = _after_failure(seen)
         return _after_child(case, seen, of_children, commands) or [
@@ -675,6 +674,16 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
     if seen.crashed or seen.answered or seen.asked_about or not speak:
         return [resume(_resume_words(seen)), *speak]
     return [*speak, resume(f"then {_resume_words(seen)}")]
+
+
+def _of_child(child: Diagnosis | None) -> list[Remedy]:
+    """Return the remedies of a child run that also help its caller. A child that only waits, or that no engine executes, is not
+    resumed by itself: resuming the caller executes it.
+    """
+    if child is None:
+        return []
+    needs_resume = child.kind in ("failed", "quarantined", "paused", "unreadable")
+    return [one for one in child.remedies if needs_resume or one.verb not in ("resume", "follow")]
 
 
 def _after_child(case: Case, seen: _Seen, of_child: list[Remedy], commands: CommandLine) -> list[Remedy]:

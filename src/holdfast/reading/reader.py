@@ -24,10 +24,10 @@ from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
 from holdfast.reading import history, inbox
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
-from holdfast.reading.families import FAMILY_MAX, Family, children_of, family_of, open_family
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.pages import Definitions, ListedRun, Page, list_page, look_at
+from holdfast.reading.relatives import FAMILY_MAX, FamilyTree, children_of, family_of, open_family
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.verification import Verdict, verify
 from holdfast.reading.views import (
@@ -144,7 +144,7 @@ class Reader:
         case = compare(self.store, case_of(self.store, row), self.flows.get(row.flow))
         return diagnose(case, self.store.now(), commands)
 
-    def family(self, run_id: str, commands: CommandLine | None = None, limit: int = FAMILY_MAX) -> Family:
+    def family(self, run_id: str, commands: CommandLine | None = None, limit: int = FAMILY_MAX) -> FamilyTree:
         """Return the runs that called a run, and its children with theirs, each with the reason for its status."""
         return family_of(self.store, run_id, limit=limit, commands=commands, flows=self.flows)
 

@@ -113,6 +113,12 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
             self, file=(file if inside.startswith(os.pardir) else inside) + colon + name
         )
 
+    def for_other_flow(self) -> CommandLine:
+        """Return a copy for a child run, whose flow is probably in the same file: the file is named without a flow."""
+        if self.file is None or ".py:" not in self.file:
+            return self
+        return msgspec.structs.replace(self, file=self.file.rpartition(":")[0])
+
     def file_words(self) -> tuple[str, ...]:
         """Return the argument that names the flow's file, or nothing if commands need none."""
         return (self.file,) if self.file is not None and not self.is_server else ()

@@ -242,8 +242,8 @@ def _note(node: NodeView) -> str:
 def run_view(
     state: RunState, row: RunRow | None, flow: Flow[S] | None, children: tuple[ChildView, ...] = ()
 ) -> Run[S]:
-    """Return the view of a run, from its state, its row and its children (`families.children_of`). Its state is typed if the flow
-    is given. A node that waits is shown as waiting also while the process that executes it keeps it in memory.
+    """Return the view of a run, from its state, its row and its children (`relatives.children_of`). Its state is typed if the
+    flow is given. A node that waits is shown as waiting also while the process that executes it keeps it in memory.
     """
     waiting = state.waiting_in_memory() if row is not None and row.held else []
     status: RunStatus = state.status if state.status != "new" else "pending"

@@ -25,8 +25,8 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.reading import history, inbox
-from holdfast.reading.families import children_of
 from holdfast.reading.inbox import AnyRequest
+from holdfast.reading.relatives import children_of
 from holdfast.reading.views import ChildView, Run, result_of, run_view
 from holdfast.runtime import failures, nesting, operator
 from holdfast.runtime.clock import sleep

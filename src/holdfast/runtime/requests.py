@@ -42,10 +42,10 @@ from holdfast.errors import (
     rebuild_refusal,
 )
 from holdfast.reading import history, inbox, previews
-from holdfast.reading.families import children_of
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader
+from holdfast.reading.relatives import children_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import Run, mark_repeated, run_view
 from holdfast.runtime import nesting, operator, questions

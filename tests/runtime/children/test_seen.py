@@ -11,8 +11,8 @@ from harness import Stage
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
-from holdfast.reading.families import family_of
 from holdfast.reading.reader import Reader
+from holdfast.reading.relatives import family_of
 from holdfast.reading.views import Cost
 from holdfast.reading.words import words
 from holdfast.storage.contract import Query
@@ -71,7 +71,7 @@ def test_more_children_than_are_listed_leave_the_open_ones_in(
         await ctx.wait_for(asking)
 
     stage.run(graph.chain(START, "settle", END).compile())
-    monkeypatch.setattr("holdfast.reading.families.CHILDREN_MAX", 2)
+    monkeypatch.setattr("holdfast.reading.relatives.CHILDREN_MAX", 2)
     (top, *below) = family_of(stage.store, "r").members
     assert top.more
     assert [(one.key, one.status) for one in below] == [("first", "waiting"), ("more3", "completed")]

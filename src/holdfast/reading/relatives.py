@@ -51,7 +51,7 @@ class FamilyMember(ChildView, frozen=True, kw_only=True):
     """True if it has children that are not listed here: `runs(origin=…)` lists them."""
 
 
-class Family(msgspec.Struct, frozen=True, kw_only=True):
+class FamilyTree(msgspec.Struct, frozen=True, kw_only=True):
     """A run, the runs that called it, and its children with theirs."""
 
     callers: tuple[str, ...]
@@ -81,7 +81,7 @@ def family_of(
     limit: int = FAMILY_MAX,
     commands: CommandLine | None = None,
     flows: Mapping[str, Flow[Any]] | None = None,
-) -> Family:
+) -> FamilyTree:
     """Return the family of a run, at most `limit` of its members: generation by generation. Raises `RunNotFound`."""
     top = store.run(run_id)
     found: dict[str, tuple[RunRow, int, dict[str, Any]]] = {run_id: (top, 0, _place_in_caller(store, top))}
@@ -102,7 +102,7 @@ def family_of(
         generation = following
     looking = _Looking(store, commands or CommandLine(), flows or {})
     members = [looking.member(*found[one], more=one in cut) for one in _in_order(run_id, below)]
-    return Family(callers=tuple(callers_of(store, top)), members=tuple(members))
+    return FamilyTree(callers=tuple(callers_of(store, top)), members=tuple(members))
 
 
 def callers_of(store: Store, row: RunRow) -> Iterator[str]:
