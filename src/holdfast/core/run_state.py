@@ -318,6 +318,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     children: dict[str, Child] = {}
     """The child runs that visits have started, by id: those of open visits, those that end with this run, and those that may
     still end."""
+    called: bool = False
+    """True if a visit has started a child run, also if a rewind has undone that visit."""
     children_usd: float = 0.0
     """The cost of the child runs that have ended, with their own children."""
     children_tokens: int = 0

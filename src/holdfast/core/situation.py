@@ -58,7 +58,7 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str | None = None
     reason: str | None = None
     name: str | None = None
-    """The name of a signal."""
+    """The name of a signal, or the id of a child run that has ended."""
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -109,7 +109,8 @@ def said_by(event: Event) -> Said:
     """Return what an event says, for one of the kinds `SAYS`."""
     kind = type(event).__name__
     by, reason = getattr(event, "by", None), getattr(event, "reason", None)
-    return Said(kind, by, reason, getattr(event, "name", None) if kind == "SignalReceived" else None)
+    told = {"SignalReceived": "name", "ChildEnded": "run"}.get(kind)
+    return Said(kind, by, reason, getattr(event, told) if told is not None else None)
 
 
 def telling_kind(state: RunState, last: str | None) -> str | None:
@@ -244,7 +245,9 @@ def _is_answered(state: RunState, said: Said | None) -> bool:
 
 
 def _without_details(failure: Failure | None) -> Failure | None:
-    return None if failure is None else Failure(failure.kind, failure.type, first_line(failure.message))
+    if failure is None:
+        return None
+    return Failure(failure.kind, failure.type, first_line(failure.message), child=failure.child)
 
 
 def _short(question: Question) -> Question:

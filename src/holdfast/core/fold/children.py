@@ -29,6 +29,7 @@ def child_started(state: RunState, event: events.ChildStarted, stored: Stored) -
         event.execution,
     ):
         raise IllegalEvent(f"run {state.run_id!r}: event {stored.seq} starts the child {event.run!r} again")
+    state.called = True
     state.children[event.run] = Child(
         event.node, event.iteration, event.execution, event.slot, event.flow, event.item, event.cancels
     )
