@@ -38,6 +38,8 @@ STORED = [
     (Slot.sleep("before the retry"), "sleep:before the retry", "", "before the retry"),
     (Slot.signal("paid", 1), "signal:paid:1", "paid", "1"),
     (Slot.signal("order:paid", 2), "signal:order:paid:2", "order:paid", "2"),
+    (Slot.child("pay", 1), "child:pay:1", "pay", "1"),
+    (Slot.child("pay:EUR", 2), "child:pay:EUR:2", "pay:EUR", "2"),
     (Slot.ask("Publish?"), "ask:Publish?", "", "Publish?"),
     (Slot.ask("Sure: yes or no?"), "ask:Sure: yes or no?", "", "Sure: yes or no?"),
 ]

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from family_flows import caller_flow, pay_flow
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, add, append, merge
@@ -27,7 +28,7 @@ from holdfast.core.events import Encoded
 from holdfast.reading import history
 from holdfast.reading.views import run_view
 from holdfast.runtime import failures
-from holdfast.storage.contract import Append, NewRun, Row, RunRow, RunStatus, View
+from holdfast.storage.contract import Append, NewRun, Query, Row, RunRow, RunStatus, View
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import seal, unpack
 from holdfast.testing.appends import dead_process
@@ -573,6 +574,50 @@ def repeated(recorder: Recorder) -> str:
     return "g"
 
 
+def called(recorder: Recorder) -> str:
+    """A caller whose first child completes, and whose second one fails, is mended and ends again. A third one is never done."""
+    broken, flow = {"charge"}, caller_flow(set())
+    recorder.call(lambda e: e.run(caller_flow(broken), {"amount": 5}, run_id="c"))
+    broken.clear()
+    child = _failed_child(recorder, "c")
+    recorder.call(lambda e: e.resume(child), flow, pay_flow(set()))
+    recorder.call(lambda e: e.resume("c"), flow, pay_flow(set()))
+    recorder.call(lambda e: e.signal("c", "close", "well"), flow)
+    recorder.call(lambda e: e.resume("c"), flow)
+    return "c"
+
+
+def _failed_child(recorder: Recorder, origin: str) -> str:
+    (found,) = recorder.store.runs(Query(origin=origin, status=("failed",)))
+    return found.run_id
+
+
+def mended(recorder: Recorder) -> str:
+    """The child of such a caller that failed, was resumed and ended again."""
+    called(recorder)
+    return next(
+        row.run_id for row in recorder.store.runs(Query(origin="c")) if recorder.store.run(row.run_id).seq > 9
+    )
+
+
+def child_cancelled(recorder: Recorder) -> str:
+    """A caller that fails because its child was cancelled, and is resumed in vain."""
+    broken = {"charge"}
+    recorder.call(lambda e: e.run(caller_flow(broken), {"amount": 5}, run_id="c"))
+    recorder.call(lambda e: e.cancel(_failed_child(recorder, "c")), caller_flow(set()), pay_flow(set()))
+    recorder.call(lambda e: e.resume("c"), caller_flow(set()), pay_flow(set()))
+    return "c"
+
+
+def adopted(recorder: Recorder) -> str:
+    """A caller that is rewound to before its children, and finds them again; it is cancelled while it waits for a signal."""
+    flow = caller_flow(set())
+    recorder.call(lambda e: e.run(flow, {"amount": 5}, run_id="c"))
+    recorder.call(lambda e: e.resume("c", restart_at="quote"), flow)
+    recorder.call(lambda e: e.cancel("c", by="ann"), flow)
+    return "c"
+
+
 class CardDeclined(Exception):
     """An outcome of a step."""
 
@@ -624,7 +669,7 @@ def outcomes(recorder: Recorder) -> str:
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
     *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked, asked),
-    *(repeat_asked, repeated, outcomes),
+    *(repeat_asked, repeated, outcomes, called, mended, child_cancelled, adopted),
 )
 
 

@@ -49,7 +49,6 @@ from holdfast.core.definition import Definition, NodeOptions
 from holdfast.core.events import Failure
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import ACTIVE, NODE_LEVEL, NodeState, RunState
-from holdfast.core.slots import begun_steps
 from holdfast.core.topology import Topology
 from holdfast.errors import IllegalEvent
 
@@ -157,7 +156,7 @@ def _cut(
     options: NodeOptions, state: RunState, node: NodeState, name: str, *, held_back: bool
 ) -> Iterator[AnyCommand]:
     """Yield the command for an interrupted visit: ask about it, quarantine it, skip it or run it again."""
-    if options.on_interrupt == "ask" or any(begun_steps(kept) for kept in node.kept.values()):
+    if options.on_interrupt == "ask" or node.is_in_doubt:
         yield AskAboutNode(name)
     elif options.on_interrupt == "rerun" and node.crashes >= options.crash_limit:
         yield QuarantineNode(name)

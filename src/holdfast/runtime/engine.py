@@ -716,16 +716,18 @@ class Engine:
         flow: str | None = None,
         labels: Mapping[str, str] | None = None,
         parent: str | None = None,
+        origin: str | None = None,
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunSummary]:
-        """List the runs that meet every condition, newest first."""
+        """List the runs that meet every condition, newest first. `parent`: the forks of this run; `origin`: its child runs."""
         return await self._open().reading.call(
             self.reader.runs,
             status=status,
             flow=flow,
             labels=labels,
             parent=parent,
+            origin=origin,
             before=before,
             limit=limit,
         )
@@ -770,7 +772,7 @@ class Engine:
         return await self._open().reading.call(self.reader.requests, run_id)
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
-        """List the open questions of one run, or of all runs, oldest first."""
+        """List the open questions of one run and of its child runs, or of all runs, oldest first."""
         rest = self.reader.question_pages(run_id)
         pages: list[list[AskedQuestion]] = []
         # Read page by page: between two pages, the event loop and shorter reads get their turn.

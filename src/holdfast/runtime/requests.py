@@ -45,6 +45,7 @@ from holdfast.reading import history, inbox, previews
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader
+from holdfast.reading.relatives import children_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import Run, mark_repeated, run_view
 from holdfast.runtime import nesting, operator, questions
@@ -527,13 +528,19 @@ class Requests:
             if not released:
                 holdings.release(run_id, lease.fence)
         fits = flow is not None and state.state_version == flow.definition.state_version
-        return run_view(state, services.store.run(run_id), flow if fits else None)
+        children = children_of(services.store, state)
+        return run_view(state, services.store.run(run_id), flow if fits else None, children)
 
     # --- from an inbox, with a lease ------------------------------------------------------------------
 
     async def drive_unheld(self, run_id: str, is_crowded: Callable[[], bool]) -> Run[Any] | None:
         """Claim a run, and drive it as a worker does: until it ends or only waits. Returns what `drive_taken` returns."""
-        return await self.drive_taken(self._holdings.claim(run_id), is_crowded)
+        lease = self._holdings.claim(run_id)
+        try:
+            return await self.drive_taken(lease, is_crowded)
+        except BaseException:
+            self._holdings.release(run_id, lease.fence)  # releasing a lease twice does no harm
+            raise
 
     async def drive_taken(
         self, lease: Lease, is_crowded: Callable[[], bool], *, only_asked: bool = False
@@ -612,7 +619,7 @@ class Requests:
         state = history.load(store, run_id, row=row)
         flow = self._flows.get(row.flow)
         fits = flow is not None and state.state_version == flow.definition.state_version
-        return run_view(state, row, flow if fits else None)
+        return run_view(state, row, flow if fits else None, children_of(store, state))
 
     def _look_at(self, run_id: str, asked: str) -> Journal:
         """Create a journal from which a run is only read: it has no lease."""

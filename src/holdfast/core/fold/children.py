@@ -29,6 +29,7 @@ def child_started(state: RunState, event: events.ChildStarted, stored: Stored) -
         event.execution,
     ):
         raise IllegalEvent(f"run {state.run_id!r}: event {stored.seq} starts the child {event.run!r} again")
+    state.called = True
     state.children[event.run] = Child(
         event.node, event.iteration, event.execution, event.slot, event.flow, event.item, event.cancels
     )
@@ -127,8 +128,8 @@ def doubt_children(state: RunState, name: str) -> None:
     failures = {NODE_LEVEL: node.failure} if node.items is None else dict(node.items.failed)
     for level, failure in failures.items():
         child = state.children.get(failure.child) if failure is not None else None
-        if failure is None or child is None:
-            continue
+        if failure is None or child is None or (child.is_final and child.end is None):
+            continue  # a child that was cancelled: every look would find the same end
         child.in_doubt = True
         kept = node.kept.get(level, {})
         for text in [text for text, value in kept.items() if _is_end_of(text, value, failure.child)]:

@@ -406,15 +406,19 @@ class Attempt:
 
     # --- waiting --------------------------------------------------------------------------------------
 
+    def refuse_in_cleanup(self, what: str) -> None:
+        """Refuse what a node may not do while it cleans up, because the run is being cancelled and the node will not continue."""
+        if self.body.cancelled and self._cleans_up():
+            raise ContextError(
+                f"node {self._header['node']!r} is cleaning up because the run is being cancelled, and can no longer use {what}. "
+                "Only steps are possible now (ctx.step), for a few seconds."
+            )
+
     def refuse_waits(self, what: str) -> None:
         """Refuse a wait in a node that is not idempotent: a wait unwinds the node, which then runs again from its top. Refuse it
         also while the node cleans up: the run is being cancelled, so the node would never continue.
         """
-        if self.body.cancelled and self._cleans_up():
-            raise ContextError(
-                f"node {self._header['node']!r} is cleaning up because the run is being cancelled, and {what} would wait. Only "
-                "steps are possible now (ctx.step), for a few seconds."
-            )
+        self.refuse_in_cleanup(what)
         if not self._idempotent:
             raise ContextError(
                 f"node {self._header['node']!r} is not idempotent, and {what} inside it would run it again from its top. Wait "

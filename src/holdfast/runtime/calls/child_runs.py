@@ -68,6 +68,8 @@ class Work(Protocol):
 
     def claim(self, slot: str, told: str) -> None: ...
 
+    def refuse_in_cleanup(self, what: str) -> None: ...
+
     def kept(self) -> dict[str, Any]: ...
 
     def note(self, kind: type[NodeEvent], **fields: Any) -> int: ...
@@ -113,6 +115,7 @@ class Children:
             raise ContextError(
                 f"node {node!r}: {flow!r:.80} is not a flow; give what graph.compile() returns"
             )
+        self._work.refuse_in_cleanup("ctx.start")
         key = flow.name if options.key is None else f"{options.key}"
         self._work.claim(f"child:{key}", f"the child {key!r}")
         try:
@@ -208,19 +211,26 @@ class Children:
         )
 
     async def _look_at(self, run_id: str) -> bool:
-        """Read the log of a child, and record its end if it has ended since the end that is recorded here. Returns whether the
-        child has ended.
+        """Read the log of a child, and record its end if it has ended since the end that is recorded here and no request that
+        reports it is on its way. Returns whether the end of the child is recorded.
         """
-        store = self._services.store
+        store, reading = self._services.store, self._services.reading
         with suppress(RunNotFound):
-            found = await self._services.reading.call(history.load, store, run_id)
+            found = await reading.call(history.load, store, run_id)
             if found.status not in ENDED or found.reported is None:
                 return False
+            end = ends.report(found)
+            asked = await reading.call(lambda: store.inbox(self._services.holder.id, run_id=self._caller))
             child = self._journal.state.children[run_id]
-            if found.reported.seq > child.ended:
-                end = ends.report(found)
-                self._work.record_end(end)
+            if end.seq > child.ended and end.id in {one.id for one in asked}:
+                return False
+            if end.seq > child.ended:  # it was recorded before a rewind, and its cost with it
+                self._work.record_end(msgspec.structs.replace(end, usd=0.0, tokens=0))
         return True
+
+    @property
+    def _caller(self) -> str:
+        return self._journal.state.run_id
 
     async def result(
         self, handle: ChildRun[S], timeout: float | None, type: Any, *, abandons: bool = False
@@ -232,11 +242,15 @@ class Children:
         self._work.claim(slot.text, f"the end of the child {handle.key!r}")
         work = self._work
         is_new = not work.is_waiting(slot.text) and slot.text not in work.kept()
+        child = self._journal.state.children.get(handle.id)
         anew = is_new and await self.is_mended(handle.id)
+        seen = child.ended if child is not None else 0
 
         def wanted() -> dict[str, Any]:
             until = None if timeout is None else work.now() + timeout
-            return {"run": handle.id, "until": until, "anew": anew, "abandons": abandons}
+            now = self._journal.state.children.get(handle.id)  # another end may have come since
+            is_anew = anew and now is not None and now.ended == seen
+            return {"run": handle.id, "until": until, "anew": is_anew, "abandons": abandons}
 
         async def begin() -> None:
             if (

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
-from functools import lru_cache, partial, wraps
+from functools import partial, wraps
 from hashlib import sha256
 from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
@@ -395,7 +395,7 @@ class Context(_AnyContext):
             return {
                 "name": signal,
                 "until": None if timeout is None else self._work.now() + timeout,
-                "payload_schema": _payload_schema(type),
+                "payload_schema": answers.payload_schema_of(type),
                 "takes": self._first_fitting(signal, codec),
             }
 
@@ -752,19 +752,6 @@ def _digest(item: Any) -> str | None:
 
 def _codec(declared: Any) -> Codec[Any]:
     return _ANY if declared is None else Codec.of(declared)
-
-
-def _payload_schema(declared: Any) -> dict[str, Any]:
-    """Return the JSON Schema that a payload must fit. It is made once for each type, because a node may wait in a loop."""
-    if declared is None:
-        return {}
-    try:
-        return _cached_schema(declared)
-    except TypeError:  # the type is not hashable
-        return answers.payload_schema_of(declared)
-
-
-_cached_schema = lru_cache(maxsize=256)(answers.payload_schema_of)
 
 
 def function_of(node: Node) -> Callable[..., Any]:
