@@ -397,7 +397,7 @@ class Engine:
                     return await self.resume(run_id)
             await self._open().families.follow(run_id)
             return result_of(
-                self._view(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before
+                self.reader.get(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before
             )
 
     # --- verbs that execute runs ----------------------------------------------------------------------
@@ -441,7 +441,7 @@ class Engine:
             raise refuse_id_here(id)
         if expects is not None:
             take_up = self._requests.with_plain_edit(run_id, take_up)
-        return await self._driver.resume(run_id, take_up) or self._view(run_id)
+        return await self._driver.resume(run_id, take_up) or self.reader.get(run_id)
 
     async def retry(
         self,
@@ -786,9 +786,6 @@ class Engine:
         self._open()
         await self._driver.until_stopped(run_id, timeout)
         return result_of(await self.get(run_id))
-
-    def _view(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
-        return self.reader.get(run_id, flow)
 
 
 def open_store_for(options: settings.Settings, clock: Clock | None) -> Store:
