@@ -10,8 +10,8 @@ made twice. A worker that knows this file could execute them as well, on another
     holdfast resume order examples/order.py
 
 The connection to the bank drops now and then. Retrying is the business of the payment, not of the order. If the card is declined
-(`--input '{"card": "declined"}'`), the payment fails for good, and the order fails because of it. Choose another card, resume the payment,
-and then the order:
+(`--input '{"card": "declined"}'`), the payment fails for good, and the order fails because of it. Choose another card, resume the
+payment, and then the order:
 
     holdfast run examples/order.py --run-id declined --input '{"card": "declined"}'
     holdfast show declined                                    # names the run of the payment

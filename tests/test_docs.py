@@ -122,7 +122,9 @@ def test_the_reference_names_everything_that_is_public() -> None:
 
 def test_the_reference_names_every_option() -> None:
     named = set(re.findall(r"`(\w+)`", REFERENCE)) | set(re.findall(r"(\w+)=", REFERENCE))
-    of_nodes = {name.removesuffix("_s") for name in NodeOptions.__struct_fields__ if name not in ("question", "calls")}
+    of_nodes = {
+        name.removesuffix("_s") for name in NodeOptions.__struct_fields__ if name not in ("question", "calls")
+    }
     assert [name for name in (*Settings.__struct_fields__, *sorted(of_nodes)) if name not in named] == []
     for name in Settings.__struct_fields__:
         assert f"`HOLDFAST_{name.upper()}`" in REFERENCE
