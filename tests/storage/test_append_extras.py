@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.storage.contract import Append, Snapshot, View
+from holdfast.storage.contract import Along, Append, Snapshot, View
 
 BARE = Append(
     run_id="r",
@@ -13,7 +13,7 @@ BARE = Append(
     rows=(),
     view=View(status="running", fingerprint="f", state_version=1),
 )
-EXTRAS = {"snapshots": (Snapshot(1, b"{}"),), "definition": b"", "taken": ("request",)}
+EXTRAS = {"snapshots": (Snapshot(1, b"{}"),), "definition": b"", "taken": ("request",), "along": Along()}
 ROW_ONLY = {"run_id", "expected_seq", "rows", "view", "holder", "fence", "create", "release", "blobs"}
 """Written with the rows and the run row, or before them."""
 

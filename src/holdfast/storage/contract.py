@@ -10,7 +10,8 @@ the body of an event.
 The most important write is `append`. It is conditional: the log must end at `expected_seq`, and the writer must still hold the
 lease with `fence`. Both are checked in the transaction that writes, so a writer that has lost the lease cannot write, whatever
 the clocks say. A batch of appends is one transaction, and each append has a verdict of its own: if one is refused, the others are
-still written.
+still written. An append may also create other runs and post requests to them (`Append.along`): all of that is written with it,
+or nothing of it is.
 
 All verbs are plain functions and may be called from any thread. A store that was closed, or that was opened before a fork and is
 used in the child, raises `StoreUnusable` from every verb. Every verb may raise `StoreBusy`, `StoreUnusable`, `StoreCorrupt` and
@@ -114,6 +115,9 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     created_at: float
     labels: dict[str, str] = {}
     parent: str | None = None
+    """The run from which it was forked."""
+    origin: str | None = None
+    """The run that started it."""
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     """Workers take the runs with the highest priority first."""
@@ -143,13 +147,33 @@ class Append(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """True if the append also releases the lease."""
     blobs: tuple[Blob, ...] = ()
     """The blobs that the rows and snapshots refer to. They become durable before the rows."""
+    along: Along | None = None
+    """What it changes in other runs; None for nearly every step."""
 
     @property
     def has_extras(self) -> bool:
         """True if the append writes more than its rows and the run row. Each store has one function that writes these extras; a
         new kind of extra needs a field here, a term in this expression, and a line in each of these functions.
         """
-        return bool(self.snapshots or self.definition is not None or self.taken)
+        return bool(self.snapshots or self.definition is not None or self.taken or self.along is not None)
+
+    @property
+    def all_blobs(self) -> tuple[Blob, ...]:
+        """Its blobs, and those of the runs that it starts."""
+        if self.along is None:
+            return self.blobs
+        return self.blobs + tuple(blob for start in self.along.starts for blob in start.blobs)
+
+
+class Along(msgspec.Struct, frozen=True, kw_only=True):
+    """What an append changes in other runs. It is written in the transaction of the append, or the append is refused."""
+
+    starts: tuple[Append, ...] = ()
+    """The first appends of runs that it creates. Each has `create`, no holder and no `along`. If a run with one of these ids
+    exists, or two of them have the same id, the whole append is refused with `RunExists`."""
+    posts: tuple[tuple[str, Request], ...] = ()
+    """Requests for the inboxes of other runs. A request that was posted before is not posted again; one to a run that does not
+    exist, or is completed or cancelled, is dropped. The time of a request with `at=0` is that of the append's last row."""
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,6 +191,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     input_digest: bytes
     labels: dict[str, str]
     parent: str | None
+    origin: str | None = None
     queue: str = DEFAULT_QUEUE
     priority: int = 0
     active: tuple[str, ...]
@@ -203,6 +228,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     flow: str | None = None
     labels: dict[str, str] = {}
     parent: str | None = None
+    origin: str | None = None
+    """Only runs that this run started."""
     queue: str | None = None
     without_fingerprint: str | None = None
     """Only runs of flows that have another fingerprint: another shape."""
@@ -299,17 +326,19 @@ class Store(Protocol):
 
     def append(self, batch: Sequence[Append]) -> list[Verdict]:
         """Write a batch of appends in one transaction; when this returns, they are durable. Returns a verdict for each append, in
-        order: None (written), `RunExists`, `RunNotFound`, `FenceLost` (also for a holder that the store does not know),
-        `SeqConflict`, `CodecError` (text that cannot be stored), `StoreCorrupt` (this run's log is damaged), or the reason why
-        a blob of the append could not be stored (`StoreFull`, `StoreBusy`, …). Blobs are durable before the transaction begins;
-        if the append is refused, or a crash prevents it, its blobs stay and do no harm. Raises `StoreFull` if nothing of the
-        batch was written for lack of space.
+        order: None (written), `RunExists` (also for a run that it would start), `RunNotFound`, `FenceLost` (also for a holder
+        that the store does not know), `SeqConflict`, `CodecError` (text that cannot be stored), `StoreCorrupt` (this run's log
+        is damaged), or the reason why a blob of the append could not be stored (`StoreFull`, `StoreBusy`, …). Blobs are durable
+        before the transaction begins; if the append is refused, or a crash prevents it, its blobs stay and do no harm. What an
+        append changes in other runs (`along`) is written with it, or not at all. Raises `StoreFull` if nothing of the batch was
+        written for lack of space.
         """
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
-        """Return whether the row at `seq` was written by the append with this id. A writer calls this after a commit whose
-        outcome is unknown. Returns False if there is no such run. A poisoned store (a commit of this process failed with an I/O
-        error) cannot know this and raises `StorePoisoned`: ask again from a new process.
+        """Return whether the row at `seq` was written by the append with this id, and with it all that the append changed. A
+        writer calls this after a commit whose outcome is unknown. Returns False if there is no such run. A poisoned store (a
+        commit of this process failed with an I/O error) cannot know this and raises `StorePoisoned`: ask again from a new
+        process.
         """
 
     def run(self, run_id: str) -> RunRow:

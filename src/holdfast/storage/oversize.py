@@ -85,7 +85,7 @@ def keep_blobs(blobs: Blobs, batch: Iterable[Append]) -> dict[int, Verdict]:
     refused: dict[int, Verdict] = {}
     for index, append in enumerate(batch):
         try:
-            for blob in append.blobs:
+            for blob in append.all_blobs:
                 blobs.put(blob.digest, blob.body)
         except StoreError as fault:
             refused[index] = fault

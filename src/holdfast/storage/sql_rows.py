@@ -48,21 +48,23 @@ def holder_cells(holder: Holder, at: float | None) -> tuple[Any, ...]:
 
 def run_row(cells: tuple[Any, ...], holder: Holder | None, held: bool) -> RunRow:
     """Return a `RunRow` from the columns that both databases select for it. If some cannot be read, its `fault` says so."""
-    (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent,
-     active, error, rewinds, due_at, fence, queue, priority, asks, active_s, situation) = cells[:22]  # fmt: skip
+    (run_id, flow, status, seq, digest, fingerprint, state_version, created_at, updated_at, input_digest, labels, parent, origin,
+     active, error, rewinds, due_at, fence, queue, priority, asks, active_s, situation) = cells[:23]  # fmt: skip
     try:
         return RunRow(
             run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
             created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels=_strings(labels), parent=parent,
-            active=_names(active) if active else (), error=error, rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
+            origin=origin, active=_names(active) if active else (), error=error,
+            rewinds=_pairs(rewinds) if rewinds else (), due_at=due_at,
             fence=fence, holder=holder, held=held, queue=queue, priority=priority, asks=asks, active_s=active_s,
             situation=situation,
         )  # fmt: skip
     except msgspec.MsgspecError as fault:
         return RunRow(
             run_id=run_id, flow=flow, status=status, seq=seq, digest=digest, fingerprint=fingerprint, state_version=state_version,
-            created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels={}, parent=parent, active=(),
-            error=error, rewinds=(), due_at=due_at, fence=fence, holder=holder, held=held, queue=queue, priority=priority,
+            created_at=created_at, updated_at=updated_at, input_digest=input_digest, labels={}, parent=parent,
+            origin=origin, active=(), error=error, rewinds=(), due_at=due_at,
+            fence=fence, holder=holder, held=held, queue=queue, priority=priority,
             fault=f"run {run_id!r}: the row of this run is damaged ({fault}). Restore the store from a backup. The "
                   "other runs are not affected: each can still be shown and archived by its id.",
         )  # fmt: skip

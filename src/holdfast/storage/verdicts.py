@@ -4,6 +4,7 @@ rules for appends and requests, in this order, with these messages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from hashlib import sha256
 
 import msgspec
@@ -69,6 +70,18 @@ def judge_create(append: Append, *, exists: bool, holder_known: bool) -> Verdict
             "Renew the holder first."
         )
     return _gap(append)
+
+
+def judge_starts(append: Append, exists: Callable[[str], bool]) -> Verdict:
+    """Return the verdict on an append that is otherwise accepted, by the runs that it starts."""
+    starts = append.along.starts if append.along is not None else ()
+    ids = {append.run_id}
+    for start in starts:
+        verdict = judge_create(start, exists=start.run_id in ids or exists(start.run_id), holder_known=False)
+        if verdict is not None:
+            return verdict
+        ids.add(start.run_id)
+    return None
 
 
 def judge(append: Append, *, seq: int, fence: int, holder: str | None) -> Verdict:

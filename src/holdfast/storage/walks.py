@@ -5,9 +5,9 @@ A page is found in two steps. A *walk* goes along one index in the order of the 
 rows of these keys are read. Without it, a database sorts all runs that meet the conditions, or guesses an index from statistics
 that it may not have. If runs of several statuses are wanted, there is one walk for each status, and the pages are merged.
 
-Only the first of these conditions decides where to walk: ids, parent, questions, a rare label, a rare prefix, flow (with or
-without statuses), queue, statuses, a label. Of several labels, it is the rarest. The other conditions are checked for each run
-that the walk passes, so a page by two conditions that seldom meet reads many runs.
+Only the first of these conditions decides where to walk: ids, parent, origin, questions, a rare label, a rare prefix, flow
+(with or without statuses), queue, statuses, a label. Of several labels, it is the rarest. The other conditions are checked for
+each run that the walk passes, so a page by two conditions that seldom meet reads many runs.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ Count: TypeAlias = Callable[..., int]
 _ORDERS = {
     "walk_ids": "newest_of_few",
     "walk_parent": "newest_of_parent",
+    "walk_origin": "newest_of_origin",
     "walk_asking": "newest",
     "walk_label": "newest_of_label",
     "walk_prefix": "newest_of_few",
@@ -42,6 +43,7 @@ and the value of that column is in an array: with `=`, the column would drop out
 then match as well, and the planner might take that one and pass nearly all runs to find a page."""
 _MEETS = {
     "walk_parent": "with_parent",
+    "walk_origin": "with_origin",
     "walk_asking": "with_questions",
     "walk_flow": "with_flow",
     "walk_queue": "with_queue",
@@ -101,13 +103,15 @@ def plan(
 def _walk(
     query: Query, labels: list[tuple[str, str]], *, count: Count, as_list: Callable[[Sequence[str]], Any]
 ) -> tuple[str, str | None, list[Any]]:
-    """Choose a walk, and put the rarest label first. Returns the name of the walk, the flow, parent or queue whose runs it
-    passes, and its values.
+    """Choose a walk, and put the rarest label first. Returns the name of the walk, the flow, parent, origin or queue whose
+    runs it passes, and its values.
     """
     if query.ids is not None:
         return "walk_ids", None, [as_list(list(dict.fromkeys(query.ids)))]
     if query.parent is not None:
         return "walk_parent", query.parent, []
+    if query.origin is not None:
+        return "walk_origin", query.origin, []
     if query.asks:
         return "walk_asking", None, []
     other = query.flow is not None or query.queue is not None or bool(query.status)
@@ -132,6 +136,8 @@ def _conditions(
     """Yield the conditions of a query on the runs that a walk passes, except those on status and time, with their values."""
     if query.parent is not None:
         yield "with_parent", [query.parent]
+    if query.origin is not None:
+        yield "with_origin", [query.origin]
     if query.flow is not None:
         yield "with_flow", [query.flow]
     if query.queue is not None:

@@ -232,7 +232,7 @@ def _carry_blobs(appends: Sequence[Append]) -> bool:
     other commits take.
     """
     for append in appends:  # noqa: SIM110 - every step runs this loop, and a generator would cost more than the rest
-        if append.blobs:
+        if append.blobs or (append.along is not None and append.all_blobs):
             return True
     return False
 
@@ -245,4 +245,6 @@ def _weight(append: Append) -> int:
         weight += len(part.body)
     for blob in append.blobs:
         weight += len(blob.body)
+    if append.along is not None:
+        weight += sum(map(_weight, append.along.starts))
     return weight

@@ -104,10 +104,14 @@ class MemoryStore:
             return RunNotFound(append.run_id, self.url)
         else:
             verdict = verdicts.judge(append, seq=head.seq, fence=head.fence, holder=head.holder)
-        if verdict is None:
-            verdict = _unfit(append)
+        if verdict is None and append.along is not None:
+            verdict = verdicts.judge_starts(append, lambda run_id: run_id in data.runs or run_id in heads)
+        starts = append.along.starts if append.along is not None else ()
+        for one in (append, *starts):
+            verdict = verdict or _unfit(one)
         if verdict is None:
             heads[append.run_id] = _next(head, append)
+            heads.update({start.run_id: _next(None, start) for start in starts})
         return verdict
 
     def _apply(self, data: Data, append: Append) -> None:
@@ -128,6 +132,22 @@ class MemoryStore:
             for request in run.requests:
                 data.handle(append.run_id, request, append.rows[-1].seq, unmet=True)
         data.turned(append.run_id)
+        if append.along is not None:
+            for start in append.along.starts:
+                self._apply(data, start)
+            for run_id, posted in append.along.posts:
+                self._post_along(data, run_id, posted, append.rows[-1].at)
+
+    def _post_along(self, data: Data, run_id: str, request: Request, at: float) -> None:
+        """Put a request into an inbox unless it is there already, or the run does not exist or is over."""
+        run = data.runs.get(run_id)
+        if run is not None and run.view.status not in FINAL and request.id not in run.requests:
+            self._put(data, run_id, request, request.at or at, verdicts.digest_request(request))
+
+    def _put(self, data: Data, run_id: str, request: Request, at: float, digest: bytes) -> None:
+        body = _copied(request.body)
+        waiting = msgspec.structs.replace(request, body=body, run_id=run_id, at=at, taken=0, unmet=False)
+        data.post(run_id, waiting, digest)
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
         with self._use() as data:
@@ -193,8 +213,9 @@ class MemoryStore:
         return RunRow(
             run_id=run_id, flow=new.flow, status=view.status, seq=last.seq, digest=last.digest, fingerprint=view.fingerprint,
             state_version=view.state_version, created_at=new.created_at, updated_at=last.at, input_digest=new.input_digest,
-            labels=dict(new.labels), parent=new.parent, queue=new.queue, priority=new.priority, active=tuple(view.active),
-            error=view.error, rewinds=tuple(view.rewinds), due_at=view.due_at, asks=view.asks, active_s=view.active_s,
+            labels=dict(new.labels), parent=new.parent, origin=new.origin, queue=new.queue, priority=new.priority,
+            active=tuple(view.active), error=view.error, rewinds=tuple(view.rewinds),
+            due_at=view.due_at, asks=view.asks, active_s=view.active_s,
             situation=view.situation, fence=run.head.fence, holder=holder,
             held=leases.is_held(holder, expires_at, self.now(), self._alive),
         )  # fmt: skip
@@ -283,11 +304,7 @@ class MemoryStore:
             known = (posted.request.verb, posted.digest) if posted is not None else (None, None)
             new = verdicts.is_new_request(run_id, request, digest, run.view.status, *known)
             if new and not only_look:
-                body, at = _copied(request.body), request.at or self.now()
-                waiting = msgspec.structs.replace(
-                    request, body=body, run_id=run_id, at=at, taken=0, unmet=False
-                )
-                data.post(run_id, waiting, digest)
+                self._put(data, run_id, request, request.at or self.now(), digest)
             failpoints.reach("post.committed")
             return new
 
@@ -389,6 +406,7 @@ def _fits(run_id: str, run: StoredRun, query: Query) -> bool:
         and (created_from is None or run.new.created_at >= created_from)
         and (query.flow is None or run.new.flow == query.flow)
         and (query.parent is None or run.new.parent == query.parent)
+        and (query.origin is None or run.new.origin == query.origin)
         and (query.queue is None or run.new.queue == query.queue)
         and query.without_fingerprint != run.view.fingerprint
         and query.labels.items() <= run.new.labels.items()

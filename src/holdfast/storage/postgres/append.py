@@ -42,8 +42,8 @@ _ONE_TYPES = [
     *(kind.element for kind in (Ints, Floats, Texts)),
 ]
 _NO_ROW = [None] * len(_ROW)
-_NEW_RUN = (Texts, Texts, Texts, Bytes, Texts, Floats, Texts, Ints, Bytes, Floats, Texts, Ints, Texts, Texts, Texts, Floats,
-            Ints, Texts, Texts, Ints, Ints, Floats, Texts)  # fmt: skip
+_NEW_RUN = (Texts, Texts, Texts, Texts, Bytes, Texts, Floats, Texts, Ints, Bytes, Floats, Texts, Ints, Texts, Texts, Texts,
+            Floats, Ints, Texts, Texts, Ints, Ints, Floats, Texts)  # fmt: skip
 _VIEW = (
     Ints,
     Ints,
@@ -178,7 +178,12 @@ def _write(
         refused.get(index) or _judge(append, heads, known, database.address.url)
         for index, append in enumerate(batch)
     ]
-    accepted = [append for append, verdict in zip(batch, judged, strict=True) if verdict is None]
+    accepted = [
+        one
+        for append, verdict in zip(batch, judged, strict=True)
+        if verdict is None
+        for one in (append, *(append.along.starts if append.along is not None else ()))
+    ]
     if accepted:
         _create_runs(transaction, [append for append in accepted if append.create is not None], heads)
         _advance_runs(transaction, accepted, heads)
@@ -201,6 +206,7 @@ def _write(
         ]
         if left:
             transaction.do("tell", Ints(left))
+        _post_along(transaction, accepted)
     return judged
 
 
@@ -208,7 +214,11 @@ def _heads(transaction: Transaction, batch: Sequence[Append]) -> tuple[dict[str,
     """Lock the existing runs of a batch. Returns their heads, and the ids of those holders of new runs that the store knows."""
     engines = {append.holder for append in batch if append.create is not None and append.holder is not None}
     asked = transaction.do("known_holders", Texts(sorted(engines))) if engines else None
-    locked = transaction.rows("head", Texts(sorted({append.run_id for append in batch})))
+    ids = {append.run_id for append in batch}
+    for append in batch:
+        if append.along is not None:
+            ids.update(start.run_id for start in append.along.starts)
+    locked = transaction.rows("head", Texts(sorted(ids)))
     heads = {run_id: _Head(key, seq, fence, holder) for run_id, key, seq, fence, holder in locked}
     return heads, {engine for (engine,) in asked.fetchall()} if asked is not None else set()
 
@@ -221,6 +231,15 @@ def _judge(append: Append, heads: dict[str, _Head], known: set[str], url: str) -
         return RunNotFound(append.run_id, url)
     else:
         verdict = verdicts.judge(append, seq=head.seq, fence=head.fence, holder=head.holder)
+    if verdict is None and append.along is not None:
+        verdict = verdicts.judge_starts(append, heads.__contains__)
+        if verdict is None:
+            heads.update(
+                {
+                    start.run_id: _Head(key=None, seq=start.rows[-1].seq, fence=0, holder=None)
+                    for start in append.along.starts
+                }
+            )
     if verdict is None:
         fence = head.fence if head is not None else int(append.holder is not None)
         heads[append.run_id] = _Head(
@@ -241,7 +260,8 @@ def _create_runs(transaction: Transaction, new: list[Append], heads: dict[str, _
         create, view, last = append.create, append.view, append.rows[-1]
         assert create is not None
         rows.append((
-            append.run_id, create.flow, create.parent, create.input_digest, _encode(create.labels).decode(), create.created_at,
+            append.run_id, create.flow, create.parent, create.origin, create.input_digest, _encode(create.labels).decode(),
+            create.created_at,
             view.status, last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
             _json(view.rewinds), view.due_at, int(append.holder is not None), None if append.release else append.holder,
             create.queue, create.priority, view.asks, view.active_s, view.situation,
@@ -285,6 +305,28 @@ def _write_extras(transaction: Transaction, append: Append, run: int | None) -> 
         transaction.do("write_definition", append.view.fingerprint, append.definition)
     if append.taken:
         transaction.do("take_requests", run, Texts(append.taken), append.rows[-1].seq)
+
+
+def _post_along(transaction: Transaction, accepted: list[Append]) -> None:
+    """Put the requests of appends into the inboxes of other runs. This locks no run row: the holder of such a run may have just
+    locked it and wait for a row of this transaction.
+    """
+    posts = [
+        (run_id, request, append.rows[-1].at)
+        for append in accepted
+        if append.along is not None
+        for run_id, request in append.along.posts
+    ]
+    if not posts:
+        return
+    posts.sort(key=lambda post: (post[0], post[1].id))
+    rows = [
+        (run_id, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason, request.at or at,
+         verdicts.digest_request(request))
+        for run_id, request, at in posts
+    ]  # fmt: skip
+    transaction.do("post_along", *_columns((Texts, Texts, Texts, Texts, Texts, Texts, Floats, Bytes), rows))
+    transaction.do("notify")
 
 
 def _columns(arrays: Sequence[type[Array]], rows: Iterable[tuple[Any, ...]]) -> list[Array]:

@@ -187,10 +187,10 @@ class PostgresStore:
         known: dict[str, bool] = {}  # each holder is checked once, however many runs it holds
         listed = []
         for cells in self._database.read_joined(parts, values):
-            holder, now = holder_of(cells[24:]), cells[22]
+            holder, now = holder_of(cells[25:]), cells[23]
             if holder is not None and holder.id not in known:
                 known[holder.id] = leases.is_held(
-                    holder, cells[23], now if given is None else given, self._alive
+                    holder, cells[24], now if given is None else given, self._alive
                 )
             listed.append(run_row(cells, holder, holder is not None and known[holder.id]))
         if listed:

@@ -18,7 +18,7 @@ from msgspec.structs import astuple
 from holdfast.core.run_state import FINAL
 from holdfast.errors import CodecError, RunNotFound, StoreCorrupt
 from holdfast.storage import failpoints, schema, verdicts
-from holdfast.storage.contract import Append, Verdict
+from holdfast.storage.contract import Along, Append, Verdict
 from holdfast.storage.sqlite import batches
 from holdfast.storage.sqlite.database import Cells, Disagree, SqliteDatabase, Unfit
 
@@ -180,6 +180,7 @@ class Appends:
             if append.holder is not None:
                 holder = self._cursor.execute(_SQL["holder_key"], (append.holder,)).get
             verdict = verdicts.judge_create(append, exists=head is not None, holder_known=holder is not None)
+            verdict = verdict or self._judge_along(append)
             if verdict is not None:
                 return verdict
             run = self._create(append, holder)
@@ -187,7 +188,9 @@ class Appends:
             return RunNotFound(append.run_id, self._database.url)
         else:
             run, seq, fence, status, asks, holder_id = head
-            verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id)
+            verdict = verdicts.judge(append, seq=seq, fence=fence, holder=holder_id) or self._judge_along(
+                append
+            )
             if verdict is not None:
                 return verdict
             self._advance(run, status, asks, append)
@@ -195,14 +198,34 @@ class Appends:
         self._write_extras(run, append)
         if append.view.status in FINAL:
             self._cursor.execute(_SQL["close_inbox"], (run, append.rows[-1].seq))
+        if append.along is not None:
+            self._write_along(append.along, append.rows[-1].at, rows)
         return None
+
+    def _judge_along(self, append: Append) -> Verdict:
+        if append.along is None:
+            return None
+        return verdicts.judge_starts(
+            append, lambda run_id: self._cursor.execute(_SQL["run_key"], (run_id,)).get is not None
+        )
+
+    def _write_along(self, along: Along, at: float, rows: list[Cells]) -> None:
+        """Create the runs that an accepted append starts, and post its requests."""
+        for start in along.starts:
+            self._write(start, rows)
+        for run_id, request in along.posts:
+            self._cursor.execute(_SQL["post_along"], (
+                run_id, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,
+                request.at or at, verdicts.digest_request(request)))  # fmt: skip
+        self.offers = True
 
     def _create(self, append: Append, holder: int | None) -> int:
         new, view, last = append.create, append.view, append.rows[-1]
         assert new is not None
         held = holder is not None and not append.release
         self._cursor.execute(_SQL["create_run"], (
-            append.run_id, new.flow, new.parent, new.input_digest, _encode(new.labels).decode(), new.created_at, view.status,
+            append.run_id, new.flow, new.parent, new.origin, new.input_digest, _encode(new.labels).decode(), new.created_at,
+            view.status,
             last.seq, last.digest, last.at, view.fingerprint, view.state_version, _json(view.active), view.error,
             _json(view.rewinds), view.due_at, int(holder is not None), holder if held else None, new.queue,
             new.priority, view.asks, view.active_s, view.situation))  # fmt: skip

@@ -40,12 +40,14 @@ def are_separate(batch: Sequence[Append]) -> bool:
 def fits(append: Append) -> bool:
     """Return whether an append can be passed to SQLite as JSON and bytes without losing precision."""
     view = append.view
-    if view.error is not None or not append.rows:
+    if view.error is not None or not append.rows or append.along is not None:
         return False
     if view.active_s is not None and not (view.active_s * SCALE).is_integer():
         return False
     new = append.create
-    if new is not None and (new.parent is not None or not (new.created_at * SCALE).is_integer()):
+    if new is not None and (
+        new.parent is not None or new.origin is not None or not (new.created_at * SCALE).is_integer()
+    ):
         return False
     for row in append.rows:  # noqa: SIM110 - every step runs this loop, and a generator would cost more than the rest
         if not (row.at * SCALE).is_integer() or len(row.salt) != SALT_BYTES:

@@ -114,7 +114,7 @@ class SqliteStore:
         appends = self._appends
         refused: dict[int, Verdict] = {}
         for append in batch:  # a loop, because few appends have blobs and every step runs this
-            if append.blobs:
+            if append.blobs or append.along is not None:
                 refused = keep_blobs(self.blobs, batch)
                 break
         try:
@@ -198,9 +198,9 @@ class SqliteStore:
         known: dict[str, bool] = {}  # each holder is checked once, however many runs it holds
         listed = []
         for cells in self._database.select("\n".join(parts), tuple(values)):
-            holder = holder_of(cells[23:])
+            holder = holder_of(cells[24:])
             if holder is not None and holder.id not in known:
-                known[holder.id] = leases.is_held(holder, cells[22], now, self._alive)
+                known[holder.id] = leases.is_held(holder, cells[23], now, self._alive)
             listed.append(run_row(cells, holder, holder is not None and known[holder.id]))
         return listed
 

@@ -70,15 +70,15 @@ select holdfast.append_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $1
                            $43, $44, $45, $46, $47)
 
 -- create_runs: insert new run rows, except those whose run id is taken
-insert into holdfast.runs (run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
-                           state_version, active, error, rewinds, due_at, fence, holder, queue, priority, asks, active_s,
-                           situation, ended_at)
-select new.*, case when new.status in ('completed', 'failed', 'cancelled') then new.updated_at end from unnest($1::text[], $2::text[], $3::text[], $4::bytea[], $5::text[], $6::float8[], $7::text[], $8::bigint[],
-                     $9::bytea[], $10::float8[], $11::text[], $12::bigint[], $13::text[], $14::text[], $15::text[],
-                     $16::float8[], $17::bigint[], $18::text[], $19::text[], $20::bigint[], $21::bigint[], $22::float8[],
-                     $23::text[])
-     as new(run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint, state_version,
-            active, error, rewinds, due_at, fence, holder, queue, priority, asks, active_s, situation)
+insert into holdfast.runs (run_id, flow, parent, origin, input_digest, labels, created_at, status, seq, digest, updated_at,
+                           fingerprint, state_version, active, error, rewinds, due_at, fence, holder, queue, priority, asks,
+                           active_s, situation, ended_at)
+select new.*, case when new.status in ('completed', 'failed', 'cancelled') then new.updated_at end
+from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::bytea[], $6::text[], $7::float8[], $8::text[], $9::bigint[],
+            $10::bytea[], $11::float8[], $12::text[], $13::bigint[], $14::text[], $15::text[], $16::text[], $17::float8[],
+            $18::bigint[], $19::text[], $20::text[], $21::bigint[], $22::bigint[], $23::float8[], $24::text[])
+     as new(run_id, flow, parent, origin, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
+            state_version, active, error, rewinds, due_at, fence, holder, queue, priority, asks, active_s, situation)
 on conflict (run_id) do nothing
 returning run_id, key
 
@@ -130,7 +130,7 @@ select key from holdfast.runs where run_id = $1 for key share
 
 -- runs: run rows with their holders; the queries below say which of them. Parameters are numbered when the parts are joined
 select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
-       runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.active, runs.error, runs.rewinds, runs.due_at,
+       runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.origin, runs.active, runs.error, runs.rewinds, runs.due_at,
        runs.fence, runs.queue, runs.priority, runs.asks, runs.active_s, runs.situation,
        extract(epoch from clock_timestamp())::float8, holders.expires_at, holders.id, holders.host, holders.boot,
        holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues, holders.version
@@ -138,7 +138,7 @@ select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerpr
 -- run_of_id: which: the run with this id
 from holdfast.runs left join holdfast.holders on holders.id = runs.holder where runs.run_id = ?
 
--- page: which: the newest of those that one walk finds between two positions, among the runs of one flow, parent or queue
+-- page: which: the newest of those that one walk finds between two positions, among the runs of one flow, parent, origin or queue
 from (select found.key from (select ?::float8 as since, ?::float8 as at, ?::text as id, ?::text as one) as bound
       cross join lateral (
 
@@ -164,6 +164,11 @@ and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.a
 -- walk_parent: a walk over the runs that were forked from one run
 select walk.key, walk.created_at, walk.run_id from holdfast.runs as walk
 where walk.parent = any(array[bound.one])
+and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_origin: a walk over the runs that one run started
+select walk.key, walk.created_at, walk.run_id from holdfast.runs as walk
+where walk.origin = any(array[bound.one])
 and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
 
 -- walk_label: a walk over the runs with a label
@@ -212,6 +217,9 @@ and walk.flow = ?::text
 -- with_parent: condition: runs that were forked from this run
 and walk.parent = ?::text
 
+-- with_origin: condition: runs that this run started
+and walk.origin = ?::text
+
 -- with_queue: condition: runs in this queue
 and walk.queue = ?::text
 
@@ -238,6 +246,9 @@ order by walk.created_at desc, walk.run_id desc limit ?::bigint
 
 -- newest_of_parent: order and length of `walk_parent`
 order by walk.parent desc, walk.created_at desc, walk.run_id desc limit ?::bigint
+
+-- newest_of_origin: order and length of `walk_origin`
+order by walk.origin desc, walk.created_at desc, walk.run_id desc limit ?::bigint
 
 -- newest_of_flow: order and length of `walk_flow`
 order by walk.flow desc, walk.status desc, walk.created_at desc, walk.run_id desc limit ?::bigint
@@ -423,6 +434,16 @@ from unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::text[], $6::te
      as given(run, id, verb, body, "by", reason, at, digest)
 join holdfast.runs on runs.key = given.run
 on conflict (run, id) do nothing returning run, id
+
+-- post_along: put requests into inboxes, except those that are there already or whose run is over or does not exist; locks no run
+insert into holdfast.inbox (run, id, verb, body, "by", reason, at, taken, digest, run_id, flow, queue, priority)
+select runs.key, given.id, given.verb, given.body, given."by", given.reason, given.at, 0, given.digest,
+       runs.run_id, runs.flow, runs.queue, runs.priority
+from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::float8[], $8::bytea[])
+     as given(run_id, id, verb, body, "by", reason, at, digest)
+join holdfast.runs on runs.run_id = given.run_id and runs.status not in ('completed', 'cancelled')
+order by runs.run_id, given.id
+on conflict (run, id) do nothing
 
 -- inbox: requests that wait for the runs of a holder
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet

@@ -30,7 +30,7 @@ create table holdfast.runs (
     key           bigint generated always as identity primary key,
     run_id        text collate "C" not null unique,
     flow          text not null,
-    parent        text,
+    parent        text,                       -- the run from which it was forked
     input_digest  bytea not null,
     labels        text not null,              -- JSON, to display them; the table `labels` is for searching
     created_at    double precision not null,
@@ -51,7 +51,8 @@ create table holdfast.runs (
     asks          bigint,                     -- how many questions are open; null: nor are the next two columns known
     active_s      double precision,
     situation     text,                       -- JSON; null: unknown, or empty
-    ended_at      double precision            -- when the run got its status; null: not completed, failed or cancelled
+    ended_at      double precision,           -- when the run got its status; null: not completed, failed or cancelled
+    origin        text                        -- the run that started it
 ) with (fillfactor = 70);
 
 -- Listings. Each index ends with the order of a listing, so that a page is read from it without sorting. (A run that changes its
@@ -60,6 +61,7 @@ create index runs_by_age on holdfast.runs (created_at, run_id);
 create index runs_by_status on holdfast.runs (status, created_at, run_id);
 create index runs_by_flow on holdfast.runs (flow, status, created_at, run_id);
 create index runs_by_parent on holdfast.runs (parent, created_at, run_id) where parent is not null;
+create index runs_by_origin on holdfast.runs (origin, created_at, run_id) where origin is not null;
 create index runs_by_queue on holdfast.runs (queue, created_at, run_id);
 create index runs_asking on holdfast.runs (created_at, run_id)
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'));

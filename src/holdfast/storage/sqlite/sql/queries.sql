@@ -41,11 +41,11 @@ select cells ->> 0, (cells ->> 1) / 4194304.0, cells ->> 2, cells ->> 3, cells -
 from (select key as number, value as cells from jsonb_each(?1))
 
 -- create_run: insert a run row
-insert into runs (run_id, flow, parent, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
+insert into runs (run_id, flow, parent, origin, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
                   state_version, active, error, rewinds, due_at, fence, holder, queue, priority, asks, active_s, situation,
                   ended_at)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23,
-        iif(?7 in ('completed', 'failed', 'cancelled'), ?10, null))
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21, ?22, ?23, ?24,
+        iif(?8 in ('completed', 'failed', 'cancelled'), ?11, null))
 
 -- create_runs: insert many run rows (a JSON list); times are multiples of 2**-22 seconds
 insert into runs (run_id, flow, input_digest, labels, created_at, status, seq, digest, updated_at, fingerprint,
@@ -114,7 +114,7 @@ select key from runs where run_id = ?1
 
 -- runs: run rows with their holders; the queries below say which of them
 select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
-       runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.active, runs.error, runs.rewinds, runs.due_at,
+       runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.origin, runs.active, runs.error, runs.rewinds, runs.due_at,
        runs.fence, runs.queue, runs.priority, runs.asks, runs.active_s, runs.situation, holders.expires_at, holders.id,
        holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows,
        holders.queues, holders.version
@@ -122,7 +122,7 @@ select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerpr
 -- run_of_id: which: the run with this id
 from runs left join holders on holders.key = runs.holder where runs.run_id = ?1
 
--- page: which: the newest of those that one walk finds between two positions, among the runs of one flow, parent or queue
+-- page: which: the newest of those that one walk finds between two positions, among the runs of one flow, parent, origin or queue
 from (select ? as since, ? as at, ? as id, ? as one) as bound cross join runs not indexed
 left join holders on holders.key = runs.holder where runs.key in (
 
@@ -143,6 +143,10 @@ where walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound
 -- walk_parent: a walk over the runs that were forked from one run
 select walk.key from runs as walk indexed by runs_by_parent
 where walk.parent = bound.one and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
+
+-- walk_origin: a walk over the runs that one run started
+select walk.key from runs as walk indexed by runs_by_origin
+where walk.origin = bound.one and walk.created_at >= bound.since and (walk.created_at, walk.run_id) < (bound.at, bound.id)
 
 -- walk_label: a walk over the runs with a label
 select walk.key from labels cross join runs as walk on walk.key = labels.run
@@ -183,6 +187,9 @@ and walk.flow = ?
 -- with_parent: condition: runs that were forked from this run
 and walk.parent = ?
 
+-- with_origin: condition: runs that this run started
+and walk.origin = ?
+
 -- with_queue: condition: runs in this queue
 and walk.queue = ?
 
@@ -208,6 +215,9 @@ and (walk.status in ('running', 'interrupted') or (walk.status = 'pending' and w
 order by walk.created_at desc, walk.run_id desc limit ?
 
 -- newest_of_parent: order and length of `walk_parent`
+order by walk.created_at desc, walk.run_id desc limit ?
+
+-- newest_of_origin: order and length of `walk_origin`
 order by walk.created_at desc, walk.run_id desc limit ?
 
 -- newest_of_flow: order and length of `walk_flow`
@@ -344,6 +354,12 @@ from runs left join inbox on inbox.run = runs.key and inbox.id = ?2 where runs.r
 -- post: put a request into the inbox of a run
 insert into inbox (run, id, verb, body, "by", reason, at, taken, digest, run_id, flow, queue, priority)
 select key, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, run_id, flow, queue, priority from runs where key = ?1
+
+-- post_along: put a request into the inbox of a run unless it is there already, or the run does not exist or is over
+insert into inbox (run, id, verb, body, by, reason, at, taken, digest, run_id, flow, queue, priority)
+select key, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8, run_id, flow, queue, priority
+from runs where run_id = ?1 and status not in ('completed', 'cancelled')
+on conflict (run, id) do nothing
 
 -- inbox: requests that wait for the runs of a holder; begins with the inbox, which is mostly empty
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet

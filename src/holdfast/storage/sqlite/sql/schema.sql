@@ -28,7 +28,7 @@ create table runs (
     key           integer primary key,
     run_id        text not null unique,
     flow          text not null,
-    parent        text,
+    parent        text,              -- the run from which it was forked
     input_digest  blob not null,
     labels        text not null,     -- JSON, to display them; the table `labels` is for searching
     created_at    real not null,
@@ -49,7 +49,8 @@ create table runs (
     asks          integer,           -- how many questions are open; null: neither this nor the next two columns are known
     active_s      real,
     situation     text,              -- JSON; null: unknown, or empty
-    ended_at      real               -- when the run got its status; null: it is not completed, failed or cancelled
+    ended_at      real,              -- when the run got its status; null: it is not completed, failed or cancelled
+    origin        text               -- the run that started it
 ) strict;
 
 -- Listings. Each index ends with the order of a listing, so that a page is read from it without sorting. (A run that changes its
@@ -58,6 +59,7 @@ create index runs_by_age on runs (created_at, run_id);
 create index runs_by_status on runs (status, created_at, run_id);
 create index runs_by_flow on runs (flow, status, created_at, run_id);
 create index runs_by_parent on runs (parent, created_at, run_id) where parent is not null;
+create index runs_by_origin on runs (origin, created_at, run_id) where origin is not null;
 create index runs_by_queue on runs (queue, created_at, run_id);
 create index runs_asking on runs (created_at, run_id, asks, status)
 where asks > 0 or (asks is null and status not in ('completed', 'cancelled'));
