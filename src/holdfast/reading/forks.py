@@ -83,6 +83,7 @@ def plan_fork(store: Store, row: RunRow, seq: int, flow: Flow[Any] | None = None
         for stored in _read(store, row, ("StepStarted",))
         if (name := names.name(names.identity(stored.event.node, stored.seq), seq)) in nodes
     }
+    risky |= nodes.keys() & state.begun.keys()  # what an earlier parent has begun
     begun: list[Begun] = []
     if risky:
         known_as = {name for risk in risky for name in names.all_names(names.identity(risk, seq))}

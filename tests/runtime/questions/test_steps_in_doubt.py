@@ -242,6 +242,10 @@ def test_a_fork_asks_before_it_repeats_a_visit_that_has_begun_such_a_step(quick:
     assert fork is not None
     run = quick.do(lambda engine: engine.resume("f"), flow)
     assert (run.status, run.questions[0].options) == ("waiting", ["run", "skip", "abort"])
+    first = quick.store.events("f", limit=1)[0].seq
+    quick.do(lambda engine: engine.fork(f"f@{first}", run_id="g"), flow)
+    again = quick.do(lambda engine: engine.resume("g"), flow)
+    assert (again.status, again.questions[0].options) == ("waiting", ["run", "skip", "abort"])
 
 
 def test_a_receipt_names_outcomes_and_steps_in_doubt(quick: Stage) -> None:
