@@ -71,13 +71,19 @@ def fork_place(store: Store, row: RunRow, seq: int | None) -> int:
 
 def plan_fork(store: Store, row: RunRow, seq: int, flow: Flow[Any] | None = None) -> ForkPlan:
     """Plan a fork from a checkpoint. Nodes count as not idempotent if the flow says so with which the run was executed at that
-    event or is executed now, or the given one.
+    event or is executed now, or the given one; or if the run has begun a step of them that is not idempotent.
     """
     state = history.load(store, row.run_id, seq, row=row, check=True)
     log = _read(store, row, RENAMING)
     names = Names(log)
     nodes = _options(store, row, state, names, flow)
     risky = {name for name, options in nodes.items() if any(not one.idempotent for one in options)}
+    risky |= {
+        name
+        for stored in _read(store, row, ("StepStarted",))
+        if (name := names.name(names.identity(stored.event.node, stored.seq), seq)) in nodes
+    }
+    risky |= nodes.keys() & state.begun.keys()  # what an earlier parent has begun
     begun: list[Begun] = []
     if risky:
         known_as = {name for risk in risky for name in names.all_names(names.identity(risk, seq))}
