@@ -387,8 +387,17 @@ def _failed(run: Run[Any]) -> str:
     skip = ", or skip the node" if node is not None and node.status in VISIT_STUCK else ""
     return (
         f"run {run.id!r} failed{_fault(run)} Completed work is kept: fix the cause and resume the run, "
-        f"hf.resume({run.id!r}, flows=[…]){skip}.{_place(run)}"
+        f"hf.resume({run.id!r}, flows=[…]){skip}.{_left_alone(run)}{_place(run)}"
     )
+
+
+def _left_alone(run: Run[Any]) -> str:
+    """Name the child runs that go on without a run that failed."""
+    going = [child.id for child in run.children if child.status not in ENDED]
+    if not going:
+        return ""
+    more = f" and {len(going) - 3} more" if len(going) > 3 else ""
+    return f" It has left child runs alone, which go on: {', '.join(going[:3])}{more}."
 
 
 def _failed_before(run: Run[Any]) -> str:
