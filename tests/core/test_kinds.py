@@ -94,7 +94,7 @@ def node_applauded(state: RunState, event: events.NodeApplauded, stored: Stored)
 def try_again('''
 CHANGES: dict[str, tuple[str, str, str]] = {
     "class": ("core/events.py", "\nAnyEvent: TypeAlias = (\n", CLASS),
-    "union": ("core/events.py", "| WaitWithdrawn\n", "| WaitWithdrawn | NodeApplauded\n"),
+    "union": ("core/events.py", "| ChildEnded\n", "| ChildEnded | NodeApplauded\n"),
     "row": (
         "core/kinds.py",
         "    # --- items\n",

@@ -122,8 +122,8 @@ def times(state: RunState) -> tuple[list[float], list[float]]:
     """When something comes by itself, and when somebody is late."""
     alone = [node.retry_at for node in state.nodes.values() if node.retry_at is not None]
     alone += [at for node in state.nodes.values() if node.items for at in node.items.again.values() if at]
-    alone += [w.until for w in state.waits.values() if w.signal is None and w.until is not None]
-    spoken = [w.until for w in state.waits.values() if w.signal is not None and w.until is not None]
+    alone += [w.until for w in state.waits.values() if w.kind == "timer" and w.until is not None]
+    spoken = [w.until for w in state.waits.values() if w.kind != "timer" and w.until is not None]
     return alone, spoken + [q.until for q in state.questions.values() if q.until is not None]
 
 

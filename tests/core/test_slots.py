@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.slots import CHECKPOINT, Slot, SlotKind, labels, parse, step_text
+from holdfast.core.slots import (
+    CHECKPOINT,
+    Slot,
+    SlotKind,
+    begun_steps,
+    begun_text,
+    labels,
+    parse,
+    raised_text,
+    step_text,
+    try_text,
+)
 
 STORED = [
     (Slot.step("charge"), "step:charge", "charge", None),
@@ -18,11 +29,17 @@ STORED = [
     (Slot.step("pay: card", "a:b"), "step:pay:: card:a:b", "pay: card", "a:b"),
     (Slot.step("pay:", "a"), "step:pay:::a", "pay:", "a"),
     (Slot.step("page[3]", "0f"), "step:page[3]:0f", "page[3]", "0f"),
+    (Slot("raised", "charge:EUR"), "raised:charge:EUR", "charge", "EUR"),
+    (Slot("begun", "pay:: card"), "begun:pay:: card", "pay: card", None),
+    (Slot("try", "charge:2"), "try:charge:2", "charge", "2"),
+    (Slot("try", "pay:: card:EUR:3"), "try:pay:: card:EUR:3", "pay: card", "3"),
     (Slot("checkpoint"), "checkpoint", "", None),
     (Slot.sleep(1), "sleep:1", "", "1"),
     (Slot.sleep("before the retry"), "sleep:before the retry", "", "before the retry"),
     (Slot.signal("paid", 1), "signal:paid:1", "paid", "1"),
     (Slot.signal("order:paid", 2), "signal:order:paid:2", "order:paid", "2"),
+    (Slot.child("pay", 1), "child:pay:1", "pay", "1"),
+    (Slot.child("pay:EUR", 2), "child:pay:EUR:2", "pay:EUR", "2"),
     (Slot.ask("Publish?"), "ask:Publish?", "", "Publish?"),
     (Slot.ask("Sure: yes or no?"), "ask:Sure: yes or no?", "", "Sure: yes or no?"),
 ]
@@ -46,6 +63,18 @@ def test_the_text_of_a_step_is_made_from_what_its_event_stores() -> None:
     slot = Slot.step("pay: card", "EUR")
     assert step_text(slot.label) == slot.text
     assert Slot("checkpoint").text == CHECKPOINT
+
+
+def test_the_texts_of_what_is_known_about_a_step_are_made_from_what_its_events_store() -> None:
+    label = Slot.step("pay: card", "EUR").label
+    assert (raised_text(label), begun_text(label)) == (Slot("raised", label).text, Slot("begun", label).text)
+    assert parse(try_text(label, 2)) == Slot("try", f"{label}:2")
+
+
+def test_a_step_is_in_doubt_from_its_beginning_to_its_outcome() -> None:
+    assert begun_steps(
+        {"begun:a": 1, "begun:b": 1, "begun:c": 2, "step:b": 0, "raised:c": {}, "step:d": 0}
+    ) == ["a"]
 
 
 @pytest.mark.parametrize("text", ["", "sleep", "sleepy:1", "checkpoint:1", ":1", "stream:x", "Step:x"])

@@ -12,7 +12,8 @@ from holdfast.core.run_state import RunState, Wait, WaitKind
 
 TIMER = b'{"node":"a","iteration":1,"execution":1,"slot":"sleep:1","until":60.0}'
 SIGNAL = b'{"node":"a","iteration":1,"execution":1,"slot":"signal:paid:1","item":2,"signal":"paid"}'
-STORED: dict[WaitKind, bytes] = {"timer": TIMER, "signal": SIGNAL}
+CHILD = b'{"node":"a","iteration":1,"execution":1,"slot":"child:pay:1","until":60.0,"child":"r.1f"}'
+STORED: dict[WaitKind, bytes] = {"timer": TIMER, "signal": SIGNAL, "child": CHILD}
 
 
 @pytest.mark.parametrize("kind", get_args(WaitKind))
@@ -34,6 +35,8 @@ def test_the_stored_fields_of_a_wait_do_not_include_its_kind() -> None:
         "signal",
         "until",
         "payload_schema",
+        "child",
+        "abandons",
     )
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+from family_flows import caller_flow, pay_flow
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, add, append, merge
@@ -27,7 +28,7 @@ from holdfast.core.events import Encoded
 from holdfast.reading import history
 from holdfast.reading.views import run_view
 from holdfast.runtime import failures
-from holdfast.storage.contract import Append, NewRun, Row, RunRow, RunStatus, View
+from holdfast.storage.contract import Append, NewRun, Query, Row, RunRow, RunStatus, View
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import seal, unpack
 from holdfast.testing.appends import dead_process
@@ -573,10 +574,102 @@ def repeated(recorder: Recorder) -> str:
     return "g"
 
 
+def called(recorder: Recorder) -> str:
+    """A caller whose first child completes, and whose second one fails, is mended and ends again. A third one is never done."""
+    broken, flow = {"charge"}, caller_flow(set())
+    recorder.call(lambda e: e.run(caller_flow(broken), {"amount": 5}, run_id="c"))
+    broken.clear()
+    child = _failed_child(recorder, "c")
+    recorder.call(lambda e: e.resume(child), flow, pay_flow(set()))
+    recorder.call(lambda e: e.resume("c"), flow, pay_flow(set()))
+    recorder.call(lambda e: e.signal("c", "close", "well"), flow)
+    recorder.call(lambda e: e.resume("c"), flow)
+    return "c"
+
+
+def _failed_child(recorder: Recorder, origin: str) -> str:
+    (found,) = recorder.store.runs(Query(origin=origin, status=("failed",)))
+    return found.run_id
+
+
+def mended(recorder: Recorder) -> str:
+    """The child of such a caller that failed, was resumed and ended again."""
+    called(recorder)
+    return next(
+        row.run_id for row in recorder.store.runs(Query(origin="c")) if recorder.store.run(row.run_id).seq > 9
+    )
+
+
+def child_cancelled(recorder: Recorder) -> str:
+    """A caller that fails because its child was cancelled, and is resumed in vain."""
+    broken = {"charge"}
+    recorder.call(lambda e: e.run(caller_flow(broken), {"amount": 5}, run_id="c"))
+    recorder.call(lambda e: e.cancel(_failed_child(recorder, "c")), caller_flow(set()), pay_flow(set()))
+    recorder.call(lambda e: e.resume("c"), caller_flow(set()), pay_flow(set()))
+    return "c"
+
+
+def adopted(recorder: Recorder) -> str:
+    """A caller that is rewound to before its children, and finds them again; it is cancelled while it waits for a signal."""
+    flow = caller_flow(set())
+    recorder.call(lambda e: e.run(flow, {"amount": 5}, run_id="c"))
+    recorder.call(lambda e: e.resume("c", restart_at="quote"), flow)
+    recorder.call(lambda e: e.cancel("c", by="ann"), flow)
+    return "c"
+
+
+class CardDeclined(Exception):
+    """An outcome of a step."""
+
+
+SHIP = hf.Step("ship", idempotent=False)
+
+
+def outcome_flow(bank: list[Exception]) -> Flow[Order]:
+    """pay (a step that is tried again and then declined; the undo) -> ship (a step that must not be called twice)."""
+    graph = Graph("outcomes", Order)
+    charge = hf.Step("charge", raises=(CardDeclined,), retry=Retry(attempts=3, backoff=60.0, jitter=0.0))
+
+    def ask_bank() -> str:
+        if bank:
+            raise bank.pop(0)
+        return "charged"
+
+    @graph.node
+    async def pay(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        await ctx.step("reserve", str, "seat 3")
+        try:
+            return {"log": [await ctx.step(charge, ask_bank)]}
+        except CardDeclined as declined:
+            await ctx.step("undo", str, "free again", key="seat")
+            return {"log": [f"declined: {declined.args}"]}
+
+    @graph.node
+    async def ship(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        return {"log": [await ctx.step(SHIP, str, "shipped")]}
+
+    return graph.chain(START, "pay", "ship", END).compile()
+
+
+def outcomes(recorder: Recorder) -> str:
+    """A step that is tried again and then declined, a process that died during the undo, and one that died in a step that must
+    not be called twice: the run asks.
+    """
+    flow = outcome_flow([ConnectionError("no line"), CardDeclined("no cover", 51)])
+    recorder.call(lambda e: e.run(flow, Order("T-5"), run_id="whole"))
+    place = recorder.store.events("whole", kinds=("StepFailed",))[1].seq
+    copy_of(recorder.store, "whole", "undoing", place, active="pay")
+    recorder.call(lambda e: e.resume("undoing"), flow)
+    place = recorder.store.events("undoing", kinds=("StepStarted",))[0].seq
+    copy_of(recorder.store, "undoing", "r", place, active="ship")
+    recorder.call(lambda e: e.resume("r"), flow)
+    return "r"
+
+
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
     *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked, asked),
-    *(repeat_asked, repeated),
+    *(repeat_asked, repeated, outcomes, called, mended, child_cancelled, adopted),
 )
 
 

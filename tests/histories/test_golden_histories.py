@@ -224,3 +224,32 @@ def test_a_fork_that_an_old_version_left_with_a_question_about_a_repeat_is_answe
     assert (run.status, run.state.sent, run.state.note) == ("completed", [10, 20, 30], "billed by f")
     assert len(store.events(run_id, seq, kinds=("ItemStarted",))) == items
     assert history.load(store, run_id).lineage == "r"
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_a_run_that_an_old_version_left_inside_a_step_in_doubt_is_answered_and_carried_on(
+    version: str,
+) -> None:
+    store, run_id, seq = left(version, "outcomes")
+    flow = stories().outcome_flow([ValueError("the bank is asked again")])
+    resume(store, flow, "answer", run_id, "ship", "retry")
+    run = resume(store, flow, "resume", run_id)
+    assert (run.status, run.state.log) == ("completed", ["declined: ('no cover', 51)", "shipped"])
+    assert [row.kind for row in store.events(run_id, seq) if row.kind.startswith("Step")] == [
+        "StepStarted",
+        "StepCompleted",
+    ]
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_what_an_old_version_kept_of_a_declined_step_is_not_asked_for_again(version: str) -> None:
+    kept, store = Kept(FOLDER / version / "outcomes.jsonl"), MemoryStore()
+    kept.put_into(store)
+    declined = [row.seq for row in kept.rows if row.kind == "StepFailed"][1]
+    state = history.load(store, kept.run_id, declined)
+    (slots,) = state.nodes["pay"].kept.values()
+    assert slots["raised:charge"] == {
+        "type": "CardDeclined",
+        "message": "('no cover', 51)",
+        "arguments": ["no cover", 51],
+    }

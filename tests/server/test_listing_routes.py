@@ -12,6 +12,7 @@ from served_flows import flow, opened, run_order
 
 import holdfast as hf
 from holdfast.reading import history
+from holdfast.storage.contract import Along
 from holdfast.storage.leases import Holder
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log
@@ -69,6 +70,25 @@ def test_every_filter_selects_its_runs():
     served(test)
 
 
+def test_the_runs_that_a_run_started_are_listed_with_its_id():
+    async def test(engine, caller):
+        await fill(engine)
+        starts = tuple(Log(run_id).create(origin="b-ok") for run_id in ("c-1", "c-2"))
+        append = Log("other").create(along=Along(starts=starts))
+        assert engine.store.append([append]) == [None]
+        reply = await caller.get(f"{API}/runs?origin=b-ok")
+        assert [(run["id"], run["origin"], run["parent"]) for run in reply.json["runs"]] == [
+            ("c-2", "b-ok", None),
+            ("c-1", "b-ok", None),
+        ]
+        assert await ids(caller, "origin=b-ok&status=completed") == []
+        assert await ids(caller, "origin=c-1") == []
+        (other,) = (await caller.get(f"{API}/runs?id=other")).json["runs"]
+        assert other["origin"] is None
+
+    served(test)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -80,6 +100,7 @@ def test_every_filter_selects_its_runs():
         "prefix=%2F",
         "sort=id",
         "id=..",
+        "origin=..",
         "limit=0",
     ],
 )

@@ -56,7 +56,7 @@ def test_a_family_is_listed_with_the_question_of_a_child_under_its_caller():
         await engine.start(calling_flow(), {}, run_id="r")
         await engine.work(until="idle")
         (child,) = (await caller.get(f"{API}/runs?origin=r")).json["runs"]
-        assert child["caller"] == "r"
+        assert child["origin"] == "r"
         family = (await caller.get(f"{API}/runs/{child['id']}/family")).json
         assert family["callers"] == ["r"]
         top, below = (await caller.get(f"{API}/runs/r/family")).json["members"]

@@ -15,14 +15,17 @@ from served_flows import flow
 
 import holdfast as hf
 from holdfast.errors import BlobCorrupt, BlobMissing, SettingError, StoreUnusable
+from holdfast.reading.reader import Reader
 from holdfast.server import store_rows
 from holdfast.storage.blobs import Blob
-from holdfast.storage.contract import Holder, Query, Request
+from holdfast.storage.contract import Along, Holder, Query, Request
 from holdfast.storage.http.row_format import ROWS, StoreAbout
 from holdfast.storage.http.store import RemoteStore
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.testing.along import AlongConformance
+from holdfast.testing.appends import Log
 from holdfast.testing.conformance import StoreConformance
 from holdfast.testing.queues import QueuesConformance
 
@@ -104,6 +107,11 @@ class TestSqliteOverHttp(_OverHttp, StoreConformance):
         return SqliteStore(folder / "runs.db", clock=clock)
 
 
+class TestAlongOverHttp(_OverHttp, AlongConformance):
+    def make(self, folder, clock):
+        return MemoryStore(folder.name, clock=clock)
+
+
 class TestQueuesOverHttp(_OverHttp, QueuesConformance):
     shared = False
 
@@ -120,7 +128,7 @@ def _reads(test: Any) -> bool:
     )
 
 
-for suite in (TestMemoryOverHttp, TestSqliteOverHttp, TestQueuesOverHttp):
+for suite in (TestMemoryOverHttp, TestSqliteOverHttp, TestAlongOverHttp, TestQueuesOverHttp):
     tests = {name for name in dir(suite) if name.startswith("test_")}
     for name in tests:
         if name in LEFT_OUT or not _reads(getattr(suite, name)):
@@ -160,6 +168,12 @@ def test_many_runs_are_listed_in_pages(remote, monkeypatch):
     assert there.runs(Query(limit=11)) == here.runs(Query(limit=11))
     assert there.runs(Query()) == here.runs(Query())
     assert there.runs(Query(ids=tuple(ids), limit=11)) == here.runs(Query(ids=tuple(ids), limit=11))
+
+
+def test_a_query_names_only_the_conditions_that_it_has(host):
+    """So a server that does not know a new condition still answers the queries without it."""
+    asked = msgspec.json.decode(msgspec.json.encode(Query(origin="r1")))
+    assert asked == {"origin": "r1"}
 
 
 def test_blobs_are_fetched_by_their_digest(remote):
@@ -238,3 +252,15 @@ def test_a_request_is_posted_once_under_the_name_of_the_token(remote):
         Request(id="k3", verb="resume", run_id="nothing"),
     ])  # fmt: skip
     assert [type(one) for one in posted] == [hf.RunOver, hf.RequestExists, hf.RunNotFound]
+
+
+def test_a_client_and_a_reader_list_the_runs_that_a_run_started(host):
+    here = MemoryStore()
+    starts = tuple(Log(run_id).create(origin="caller") for run_id in ("c1", "c2"))
+    assert here.append([Log("caller").create(along=Along(starts=starts))]) == [None]
+    expected = [("c2", "caller"), ("c1", "caller")]
+    assert [(run.id, run.origin) for run in Reader(here).runs(origin="caller")] == expected
+    with host.serving(here, flows=[flow]) as url:
+        client = hf.BlockingClient(url, ADMIN)
+        assert [(run.id, run.origin) for run in client.runs(origin="caller")] == expected
+        assert client.runs(origin="c1") == []

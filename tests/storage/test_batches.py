@@ -11,7 +11,7 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.storage.blobs import Blob
-from holdfast.storage.contract import Holder, Query, Request, Snapshot
+from holdfast.storage.contract import Along, Holder, Query, Request, Snapshot
 from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.sqlite import batches
 from holdfast.storage.sqlite.store import SqliteStore
@@ -20,6 +20,7 @@ from holdfast.testing.appends import Log
 A_THIRD = 1 / 3
 """A time of long ago: JSON need not give back its last bit."""
 ME = Holder(id="me", ttl_s=30.0)
+NOTE = Request(id="note", verb="signal", body={"name": "note"})
 
 
 @pytest.fixture
@@ -45,6 +46,9 @@ def odd_time(log):
 NOT_FOR_JSON = {
     "an error text": lambda log: log.create(error="it said \u2028 and \x00 no more", status="failed"),
     "a parent": lambda log: log.create(parent="r0"),
+    "an origin": lambda log: log.create(origin="r0"),
+    "runs that it starts": lambda log: log.create(along=Along(starts=(Log("started").create(origin="odd"),))),
+    "a request to another run": lambda log: log.create(along=Along(posts=(("r0", NOTE),))),
     "a time of creation": lambda log: log.create(created_at=A_THIRD),
     "a time of an event": odd_time,
     "no event": lambda log: msgspec.structs.replace(log.create(), rows=()),
@@ -57,7 +61,10 @@ def ordinary():
 
 def told_of(store):
     """Everything that a store tells of its runs."""
-    return {row.run_id: (row, store.events(row.run_id)) for row in store.runs(Query())}
+    return {
+        row.run_id: (row, store.events(row.run_id), store.inbox(run_id=row.run_id))
+        for row in store.runs(Query())
+    }
 
 
 @pytest.mark.parametrize("what", NOT_FOR_JSON)

@@ -6,10 +6,10 @@ import psycopg
 import pytest
 
 from holdfast.errors import RequestExists, RunOver
-from holdfast.storage import schema
-from holdfast.storage.contract import Holder, Request
+from holdfast.storage import leases, schema
+from holdfast.storage.contract import Along, Holder, Query, Request
 from holdfast.storage.postgres.store import PostgresStore
-from holdfast.testing.appends import Log, raises
+from holdfast.testing.appends import Log, Time, hooked, raises
 from postgres_server import drop_schema, execute, schema_for, shared_url
 
 ME = Holder(id="me", ttl_s=30.0)
@@ -207,3 +207,93 @@ def test_a_large_request_is_sent_as_a_whole(begun):
         body = {"payload": f"{number}" * 3_000_000}
         assert store.post("r1", Request(id=f"large {number}", verb="signal", body=body))
     assert [len(one.body["payload"]) for one in store.inbox("me")] == [3_000_000] * 4
+
+
+# --- requests that come with an append ----------------------------------------------------------------
+
+NOTE = Request(id="note", verb="note", body={"text": "late"})
+STRAYS = 'select count(*) from "{}".inbox where taken = 0'
+
+
+@pytest.fixture
+def posting(postgres):
+    """A store with a clock, and a function that posts NOTE to a run with an append, and calls another function before the commit
+    of that append.
+    """
+    clock = Time()
+    store, other = postgres(clock=clock), postgres(clock=clock)
+    store.renew(ME)
+    log = Log("sender", holder="me", fence=1)
+
+    def post(run_id, meanwhile):
+        def act(reached):
+            if reached == "append.written" and (call := pending.pop() if pending else None):
+                call(other)
+
+        pending = [meanwhile]
+        append = log.create(along=Along(posts=((run_id, NOTE),)))
+        with hooked(act):
+            assert store.append([append]) == [None]
+
+    return store, clock, post
+
+
+def end(log):
+    return lambda store: store.append([log.next(status="completed", release=True)])
+
+
+@pytest.fixture
+def ending(posting):
+    """The run "ends", which has not ended yet."""
+    log = Log("ends", holder="me", fence=1)
+    created = log.create()
+    assert posting[0].append([created]) == [None]
+    log.wrote(created)
+    return log
+
+
+def test_a_run_ends_without_waiting_for_a_request_that_comes_with_an_append(posting, ending, name):
+    store, _, post = posting
+    post("ends", end(ending))
+    assert execute(shared_url(), STRAYS.format(name)) == [(1,)]  # nothing else has seen it yet
+    assert store.run("ends").status == "completed"
+    (request,) = store.inbox(run_id="ends")
+    assert (request.id, request.taken, request.unmet, request.body) == ("note", 3, True, {})
+    assert store.queues.waiting(["ends"]) == []
+    assert store.inbox("me") == []
+    assert store.runs(Query(offered=True)) == []
+
+
+def test_a_request_that_came_while_its_run_ended_does_not_keep_the_run_from_being_deleted(
+    posting, ending, name
+):
+    store, _, post = posting
+    post("ends", end(ending))
+    store.upkeep.delete("ends", 3)
+    assert execute(shared_url(), f'select count(*) from "{name}".inbox') == [(0,)]
+
+
+def test_requests_that_no_run_can_take_are_closed_in_time(posting, ending, name):
+    store, clock, post = posting
+    post("ends", end(ending))
+    store.renew(ME)
+    assert execute(shared_url(), STRAYS.format(name)) == [(1,)]
+    clock.pass_s(leases.FORGETS_S + 1)
+    store.renew(ME)
+    columns = f'select taken, unmet, body from "{name}".inbox'
+    assert execute(shared_url(), columns) == [(3, True, "")]
+    assert store.inbox(run_id="ends")[0].unmet
+
+
+def test_a_request_that_came_while_its_run_was_deleted_is_deleted_in_time(posting, ending, name):
+    store, clock, post = posting
+
+    def delete(other):
+        end(ending)(other)
+        other.upkeep.delete("ends", 3)
+
+    post("ends", delete)
+    assert execute(shared_url(), STRAYS.format(name)) == [(1,)]
+    clock.pass_s(leases.FORGETS_S + 1)
+    store.renew(ME)
+    assert execute(shared_url(), f'select count(*) from "{name}".inbox') == [(0,)]

@@ -125,3 +125,10 @@ def test_a_look_at_followed_runs_does_not_read_the_others(name):
     assert pages(name, "feed", (few, [0] * 5, 200)) < PAGES_MAX
     analyze(name)
     assert pages(name, "feed", (few, [0] * 5, 200)) < PAGES_MAX
+
+
+@pytest.mark.parametrize("known", [unknown, well_known])
+def test_closing_requests_that_no_run_can_take_passes_no_other_runs(name, known):
+    record(name, "completed", MANY)
+    known(name)
+    assert pages(name, "close_strays", ()) < PAGES_MAX

@@ -8,7 +8,7 @@ import pytest
 from holdfast.errors import FenceLost, RunExists, StoreFull, StoreUnusable
 from holdfast.storage import process
 from holdfast.storage.blobs import Blob
-from holdfast.storage.contract import Append, Holder, Query, Snapshot
+from holdfast.storage.contract import Along, Append, Holder, Query, Request, Snapshot
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.writer import QUICK_S, InlineWriter, Writer
@@ -162,9 +162,13 @@ def test_a_batch_is_bounded_by_count_and_by_size(gate, outcomes, writer_of):
         Log("h").create(b"x", snapshots=(Snapshot(1, b"x" * 300),), blobs=(Blob.of(b"x" * 300),)),
         outcomes.of("h"),
     )
+    start = Log("started").create(os.urandom(400), blobs=(Blob.of(b"x" * 300),))
+    writer.submit(Log("i").create(b"x", along=Along(starts=(start,))), outcomes.of("i"))
+    note = Request(id="note", verb="note", body={"text": "x" * 600})
+    writer.submit(Log("j").create(b"x", along=Along(posts=(("a", note),))), outcomes.of("j"))
     gate.open.release(10)
-    outcomes.wait(8)
-    assert gate.batches == [["a"], ["b", "c", "d"], ["e"], ["f"], ["g"], ["h"]]
+    outcomes.wait(10)
+    assert gate.batches == [["a"], ["b", "c", "d"], ["e"], ["f"], ["g"], ["h"], ["i"], ["j"]]
 
 
 def test_a_batch_wakes_once_and_the_callbacks_run_where_the_waker_puts_them(gate, writer_of):
@@ -325,15 +329,20 @@ def test_slow_commits_go_to_the_thread_until_they_are_quick_again(store, outcome
     assert writer.quick
 
 
-def test_an_append_with_blobs_goes_to_the_thread_and_is_no_measure_of_others(store, outcomes, writer_of):
+@pytest.mark.parametrize("started", [False, True], ids=["its own", "of a run that it starts"])
+def test_an_append_with_blobs_goes_to_the_thread_and_is_no_measure_of_others(
+    store, outcomes, writer_of, started
+):
     times = iter(range(0, 1000, 10))
     writer = writer_of(store, timer=lambda: next(times))
     heavy = Log("heavy").create(blobs=(Blob.of(b"x" * 100),))
+    if started:
+        heavy = Log("caller").create(along=Along(starts=(heavy,)))
     assert writer.try_commit((Log("light").create(), heavy)) is None
     assert list(store.blobs.digests()) == []
     writer.submit(heavy, outcomes.of("heavy"))
     assert outcomes.wait(1) == [("heavy", None)]
-    assert list(store.blobs.digests()) == [heavy.blobs[0].digest]
+    assert list(store.blobs.digests()) == [heavy.all_blobs[0].digest]
     assert writer.quick
 
 

@@ -4,9 +4,10 @@ the run and the time.
 The engine calls it after every append until it returns no more commands. It decides in this order:
 
 1. Waits whose time has come end.
-2. Open visits that need a decision: an interrupted visit is run again, asked about or skipped, as the options of its node say, or
-   quarantined if it repeatedly crashes its process; a visit whose retry is due, or for which something it waited for has come,
-   continues; a fan-out starts, completes or fails its items; a completed node whose router had failed is routed.
+2. Open visits that need a decision: an interrupted visit is run again, asked about or skipped, as the options of its node say
+   (a visit that was interrupted inside a step with `idempotent=False` is always asked about), or quarantined if it repeatedly
+   crashes its process; a visit whose retry is due, or for which something it waited for has come, continues; a fan-out starts,
+   completes or fails its items; a completed node whose router had failed is routed.
 3. Nodes that are due begin a new visit, as long as fewer than `max_parallel` nodes run and the iteration limit is not reached. A
    node with a gate asks first, and only an approval lets it begin. A fork first asks whether to repeat a visit that its parent
    has begun, and skips the visit if the answer says so.
@@ -130,7 +131,7 @@ def _open_visit(
         if name not in state.failed and not state.paused:
             yield RouteNode(name)
     elif node.status == "running":
-        yield from _items(options.limit, node, name, now, wakes)
+        yield from _items(options, node, name, now, wakes)
     elif node.status == "interrupted":
         yield from _cut(options, state, node, name, held_back=held_back)
     elif node.status == "waiting" and node.retry_at is not None:
@@ -139,7 +140,7 @@ def _open_visit(
         elif not held_back:
             yield _again(options, state, node, name)
     elif node.status == "waiting" and node.items is not None and node.question is None and not held_back:
-        yield from _items(options.limit, node, name, now, wakes)
+        yield from _items(options, node, name, now, wakes)
     elif node.status == "pending" and node.input is not None and not held_back:
         yield _again(options, state, node, name)
     elif node.status == "failed" and options.safe_to_fail and not _is_refused(node):
@@ -155,7 +156,7 @@ def _cut(
     options: NodeOptions, state: RunState, node: NodeState, name: str, *, held_back: bool
 ) -> Iterator[AnyCommand]:
     """Yield the command for an interrupted visit: ask about it, quarantine it, skip it or run it again."""
-    if options.on_interrupt == "ask":
+    if options.on_interrupt == "ask" or node.is_in_doubt:
         yield AskAboutNode(name)
     elif options.on_interrupt == "rerun" and node.crashes >= options.crash_limit:
         yield QuarantineNode(name)
@@ -201,12 +202,19 @@ def _instead_of_repeating(
     return SkipRepeat(name, iteration, execution, took) if visit.skips_whole else None
 
 
-def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float]) -> Iterator[AnyCommand]:
-    """Start items of a fan-out up to its limit, retries and interrupted items first. When no item is left, end the node."""
+def _items(
+    options: NodeOptions, node: NodeState, name: str, now: float, wakes: list[float]
+) -> Iterator[AnyCommand]:
+    """Start items of a fan-out up to its limit, retries and interrupted items first. When no item is left, end the node. Items
+    that wait do not count, except in a node that calls a flow: its limit is that of the child runs.
+    """
     items = node.items
     assert items is not None, f"node {name!r} is open and needs no decision"  # see Readiness.open
-    room = limit - len(items.running)
+    room = options.limit - len(items.running)
+    if options.calls is not None:
+        room -= len(node.parked)
     for item, at in items.again.items():
+        room += options.calls is not None and item in node.parked
         if at > now:
             wakes.append(at)
         elif room > 0:

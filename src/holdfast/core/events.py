@@ -173,10 +173,8 @@ class RunResumed(Event, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Told(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a child run has reported to its caller with its latest end, and what with the end before. Costs include those of its
-    own children.
-    """
+class Reported(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What a child run has reported to its caller with its latest end, and with the one before, its own children included."""
 
     seq: Seq = 0
     """The seq of its latest end; 0 if it has not ended."""
@@ -210,7 +208,7 @@ class RunRewound(Event, frozen=True, kw_only=True):
     """True if the run has child runs. The rewind leaves them alone."""
     children_usd: float = 0.0
     children_tokens: int = 0
-    told: Told | None = None
+    reported: Reported | None = None
     """What the caller of this run knows of its ends."""
     by: str | None = None
     reason: str | None = None
@@ -422,6 +420,29 @@ class StepCompleted(NodeEvent, frozen=True, kw_only=True):
     item: int | None = None
 
 
+class StepStarted(NodeEvent, frozen=True, kw_only=True):
+    """A step with `idempotent=False` is about to be called. Until its outcome is recorded, its effect may or may not have
+    happened.
+    """
+
+    step: str
+    item: int | None = None
+
+
+class StepFailed(NodeEvent, frozen=True, kw_only=True):
+    """A step inside a node raised an exception. With `retry_at`, this was one failed try of the step, which may be called again
+    from that time on. Without it, the exception is the outcome of the step: every later attempt of this execution gets it
+    again, and the step is not called.
+    """
+
+    step: str
+    failure: Failure
+    arguments: list[Any] = []
+    """The arguments of the exception, with which it is made again."""
+    retry_at: float | None = None
+    item: int | None = None
+
+
 class CostIncurred(NodeEvent, frozen=True, kw_only=True):
     """A node reported costs. They are never undone, even by a rewind."""
 
@@ -623,8 +644,8 @@ AnyEvent: TypeAlias = (
     | RunCancelled | RequestRefused | ResumeRefused | StateEdited | StateUpgraded | FlowChanged | NodeScheduled | NodeStarted
     | NodeCompleted | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted
     | ItemCompleted | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed
-    | NodeStreamed | StepCompleted | CostIncurred | TimerSet | TimerFired | SignalAwaited | SignalReceived
-    | SignalSetAside | WaitWithdrawn | ChildStarted | ChildAwaited | ChildEnded
+    | NodeStreamed | StepCompleted | StepStarted | StepFailed | CostIncurred | TimerSet | TimerFired | SignalAwaited
+    | SignalReceived | SignalSetAside | WaitWithdrawn | ChildStarted | ChildAwaited | ChildEnded
 )  # fmt: skip
 """All kinds of events. The properties of each kind are a row of the table in `core/kinds`."""
 

@@ -16,7 +16,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from holdfast.core.events import Begun, Changes, Choice, Failure, NodeName, Seq, Told, Values
+from holdfast.core.events import Begun, Changes, Choice, Failure, NodeName, Reported, Seq, Values
+from holdfast.core.slots import begun_steps
 from holdfast.errors import StoreCorrupt
 
 Status: TypeAlias = Literal[
@@ -153,6 +154,13 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     """How many chunks of this visit are recorded."""
     usd: float = 0.0
     tokens: int = 0
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """True if a step with `idempotent=False` was about to be called and has no outcome: if the visit is interrupted, it does
+        not run again without a decision.
+        """
+        return any(begun_steps(kept) for kept in self.kept.values())
 
 
 class Question(msgspec.Struct, omit_defaults=True, gc=False):
@@ -315,7 +323,7 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     children_usd: float = 0.0
     """The cost of the child runs that have ended, with their own children."""
     children_tokens: int = 0
-    told: Told | None = None
+    reported: Reported | None = None
     """What the caller of this run knows of its ends; None if the run has no caller, or has not ended."""
     begun: dict[NodeName, dict[int, BegunVisit]] = {}
     """Node -> iteration -> what the parent of this fork has begun of that visit."""
@@ -363,7 +371,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         if self.questions or self.waits or self.failed or self.paused:
             return False
         if self.status == "running":
-            return 0 < self.running == len(self.open) <= FEW
+            is_small = 0 < self.running == len(self.open) <= FEW
+            return is_small and not any(self.nodes[name].is_in_doubt for name in self.open)
         return self.status == "completed"
 
     def visit(self, name: NodeName) -> NodeState:

@@ -3,6 +3,9 @@
 Events, snapshots and the keys of waits store a slot as text. That text is written and parsed here, and nowhere else:
 
     step:charge  step:charge:EUR    the result of a step: its name, and its key if it has one
+    raised:charge                   the exception that is the outcome of a step: its name, and its key if it has one
+    begun:charge                    a step that must not be called twice was about to be called
+    try:charge:2                    a timer: the wait before a try of a step, and which try it is, counted from 1
     checkpoint                      how far the node has come
     sleep:1  sleep:before-retry     a timer: which `ctx.sleep` of the execution it is, counted from 1, or its key
     signal:paid:1                   a signal: its name, and which wait for that name it is, or its key
@@ -16,16 +19,20 @@ earlier version, can be parsed and is written back as the same bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Literal, TypeAlias, assert_never, get_args
 
 import msgspec
 
-SlotKind: TypeAlias = Literal["step", "checkpoint", "sleep", "signal", "ask", "child"]
+SlotKind: TypeAlias = Literal[
+    "step", "raised", "begun", "try", "checkpoint", "sleep", "signal", "ask", "child"
+]
 
 CHECKPOINT = "checkpoint"
 """The text of the checkpoint slot; an execution has only one."""
 _STEP = "step:"
+TRY = "try:"
+"""How the text of the wait before a try of a step begins."""
 _STEP_NAME = re.compile(r"(?:[^:]|::)*")
 _LABELLED: dict[str, SlotKind] = {kind: kind for kind in get_args(SlotKind) if kind != CHECKPOINT}
 
@@ -70,7 +77,9 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def name(self) -> str:
-        """The name of the step or of the signal, or the key of the child run; empty for other kinds."""
+        """The name of the step or of the signal, or the key of the child run; empty for other kinds. The key of a step is not
+        part of its name.
+        """
         return self._parts()[0]
 
     @property
@@ -80,7 +89,7 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
 
     def _parts(self) -> tuple[str, str | None]:
         match self.kind:
-            case "step":
+            case "step" | "raised" | "begun":
                 doubled = _STEP_NAME.match(self.label)
                 assert doubled is not None  # the pattern also matches the empty text
                 key = self.label[doubled.end() :]
@@ -88,6 +97,9 @@ class Slot(msgspec.Struct, frozen=True, gc=False):
             case "signal" | "child":
                 name, _, number = self.label.rpartition(":")
                 return name, number
+            case "try":
+                step, _, number = self.label.rpartition(":")
+                return Slot("step", step).name, number
             case "sleep" | "ask":
                 return "", self.label
             case "checkpoint":
@@ -108,6 +120,27 @@ def parse(text: str) -> Slot | None:
 def step_text(step: str) -> str:
     """Return the text of a step's slot from `StepCompleted.step`. It is fast, because the fold calls it for every step."""
     return _STEP + step
+
+
+def raised_text(step: str) -> str:
+    """Return the text of the slot for the exception that is the outcome of a step."""
+    return f"raised:{step}"
+
+
+def begun_text(step: str) -> str:
+    """Return the text of the slot that says that a step was about to be called."""
+    return f"begun:{step}"
+
+
+def try_text(step: str, number: int) -> str:
+    """Return the text of the slot for the wait before a try of a step, counted from 1; the first try waits for nothing."""
+    return f"{TRY}{step}:{number}"
+
+
+def begun_steps(kept: Collection[str]) -> list[str]:
+    """Return the steps that were about to be called and have no outcome, from the slots that an execution has kept."""
+    begun = labels("begun", kept)
+    return [step for step in begun if step_text(step) not in kept and raised_text(step) not in kept]
 
 
 def labels(kind: SlotKind, texts: Iterable[str]) -> list[str]:

@@ -22,6 +22,7 @@ from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import ENDED, FEW, FINAL, Question, RunState, Wait
 from holdfast.core.situation import QUESTIONS_FEW, Said, Situation, situate
+from holdfast.core.slots import parse
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
 from holdfast.reading import history, inbox, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
@@ -224,7 +225,7 @@ def case_of_row(
     holders = None if holders is None else tuple(holders)
     nodes = _nodes(store, row, known, definitions)
     unnamed = known.running_count > len(known.running or ())
-    if unnamed and not row.held and any(node.on_interrupt == "ask" for node in nodes.values()):
+    if unnamed and not row.held:  # a resume may have to ask about one of the others
         return None
     return Case(
         row=row,
@@ -375,7 +376,7 @@ def _is_stuck(case: Case | None, found: Diagnosis, now: float) -> bool:
 
 def _asked_about(known: Situation, nodes: Mapping[str, NodeOptions]) -> Iterator[tuple[str, bool]]:
     for name in (*(known.running or ()), *known.interrupted):
-        if name in nodes and nodes[name].on_interrupt == "ask":
+        if name in nodes and (nodes[name].on_interrupt == "ask" or name in known.in_doubt):
             yield name, nodes[name].idempotent
 
 
@@ -574,7 +575,7 @@ def _expects(known: Situation, now: float, children: Mapping[str, Diagnosis | No
                 yield waits + (_fate(children[wait.child]) if wait.child and wait.child in children else "")
             case "timer":
                 if wait.until is not None:
-                    yield f"{whose} sleeps until {text.soon(wait.until, now)}"
+                    yield f"{whose} {_resting(wait)} {text.soon(wait.until, now)}"
             case unknown:
                 assert_never(unknown)
     if known.waits_count > FEW:
@@ -583,6 +584,14 @@ def _expects(known: Situation, now: float, children: Mapping[str, Diagnosis | No
         yield f"{name} is retried at {text.soon(at, now)}"
     if known.retries_count > FEW:
         yield f"{known.retries_count - FEW} more are retried"
+
+
+def _resting(wait: Wait) -> str:
+    """Say what a node does until the time of a wait has come."""
+    slot = parse(wait.slot)
+    return (
+        f"tries the step {slot.name} again at" if slot is not None and slot.kind == "try" else "sleeps until"
+    )
 
 
 def _fate(child: Diagnosis | None) -> str:

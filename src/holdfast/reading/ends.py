@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 import msgspec
 
-from holdfast.core.events import Failure, Told
+from holdfast.core.events import Failure, Reported
 from holdfast.core.run_state import Child, RunState
 from holdfast.reading import inbox
 from holdfast.storage.contract import Request
@@ -54,7 +54,7 @@ def end_id(run: str, seq: int) -> str:
 
 def report(state: RunState) -> inbox.ChildEnd:
     """Return the report of a run that has ended, for its caller."""
-    told = state.told or Told()
+    told = state.reported or Reported()
     values = state.values if state.status == "completed" else None
     if values is not None and len(msgspec.json.encode(values)) > VALUES_BYTES_MAX:
         values = None

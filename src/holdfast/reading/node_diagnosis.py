@@ -57,7 +57,7 @@ def _node_case(
             "crashed",
             node.started_at,
             reason,
-            _INTERRUPTED[options.on_interrupt].format(next=node.attempt + 1),
+            _INTERRUPTED["ask" if node.is_in_doubt else options.on_interrupt].format(next=node.attempt + 1),
         )
     if node.status == "waiting" and node.retry_at is not None:
         left = node.retry_at - now

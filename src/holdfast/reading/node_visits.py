@@ -20,6 +20,7 @@ from holdfast.reading.attempts import (
     Known,
     attempts_of,
     failure_view,
+    has_outcome,
     step_of,
 )
 from holdfast.reading.chunks import spilled_chunks
@@ -36,7 +37,7 @@ _LISTED = ITEM_STATUSES[::-1]
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a step, which is kept."""
+    """The outcome of a step, which is kept: its result, or an exception."""
 
     name: str
     key: str | None
@@ -47,6 +48,8 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     at: float
     result: Value
+    raised: str | None = None
+    """The exception that is the outcome of the step, in place of a result."""
 
 
 class CalledRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -276,7 +279,8 @@ def _reasons(store: Store, row: RunRow, node: str, visit: _Visit) -> list[EventV
 
 def _steps(visit: _Visit, item: int | None) -> Iterator[StepView]:
     for event in visit.log:
-        if event.kind == "StepCompleted" and _is_of(event, item):
+        if has_outcome(event) and _is_of(event, item):
+            failure = event.body.get("failure")
             yield StepView(
                 name=step_of(event).name,
                 key=step_of(event).key,
@@ -285,6 +289,7 @@ def _steps(visit: _Visit, item: int | None) -> Iterator[StepView]:
                 seq=event.seq,
                 at=event.at,
                 result=describe(event.body.get("value")),
+                raised=f"{failure['type']}: {failure['message']}" if failure is not None else None,
             )
 
 

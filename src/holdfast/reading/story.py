@@ -121,6 +121,10 @@ class Story:
                 spent = Cost(event.body.get("usd", 0.0), event.body.get("tokens", 0))
                 self.cost = _sum(self.cost, spent)
                 return None
+            case "StepFailed":
+                if (event.body.get("retry_at") or 0.0) > event.at:
+                    seen.status, seen.note = "waiting", said
+                return Line("waiting" if seen.status == "waiting" else "running", name, said)
             case "StepCompleted":
                 seen.steps += 1
                 return Line("running", name, said) if _is_worth_a_line(seen.steps) else None

@@ -102,6 +102,9 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     """The end of the log (`<run_id>@<seq>`), from which a resume would continue. It need not be a checkpoint to go back to."""
     labels: dict[str, str]
     parent: str | None
+    """The run that it was forked from."""
+    origin: str | None = None
+    """The run that started it; None if it was not started by a run."""
     created_at: float
     updated_at: float
     active_s: float
@@ -121,8 +124,6 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     layer: int
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
-    caller: str | None = None
-    """The run that started this one; None if it is not a child run."""
     children: tuple[ChildView, ...] = ()
     """The child runs that its nodes have started, oldest first: at most 100, first of all those that have not ended and then the
     newest. `runs(origin=run.id)` lists all of them.
@@ -131,6 +132,11 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     """The cost of the child runs that have ended, with that of their own children. `cost` does not include it."""
     repeated: bool = False
     """True in the result of a request with an id if the same request was made before, so that nothing changed."""
+
+    @property
+    def caller(self) -> str | None:
+        """The run that started this one; None if it is not a child run."""
+        return self.origin
 
     def __repr__(self) -> str:
         return f"<Run {self.id!r} of {self.flow!r}: {self.status}{_of_node(self)}, {self.seq} events>"
@@ -156,14 +162,20 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The end of the log (`<run_id>@<seq>`), from which a resume would continue. It need not be a checkpoint to go back to."""
     labels: dict[str, str]
     parent: str | None
+    """The run that it was forked from."""
+    origin: str | None = None
+    """The run that started it; None if it was not started by a run."""
     created_at: float
     updated_at: float
     due_at: float | None
     """The earliest time at which the run continues by itself, if it waits; otherwise None."""
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
-    caller: str | None = None
-    """The run that started this one; None if it is not a child run."""
+
+    @property
+    def caller(self) -> str | None:
+        """The run that started this one; None if it is not a child run."""
+        return self.origin
 
 
 class AskedQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -265,6 +277,7 @@ def run_view(
         checkpoint=f"{state.run_id}@{state.seq}",
         labels=dict(state.labels),
         parent=state.parent,
+        origin=state.origin,
         created_at=state.created_at,
         updated_at=state.at,
         active_s=state.active_s,
@@ -276,7 +289,6 @@ def run_view(
         set_aside=tuple(state.aside),
         layer=state.layer,
         held_by=held_by(row) if row is not None else None,
-        caller=state.origin,
         children=children,
         children_cost=Cost(state.children_usd, state.children_tokens),
     )
@@ -303,11 +315,11 @@ def run_summary(row: RunRow) -> RunSummary:
         checkpoint=f"{row.run_id}@{row.seq}",
         labels=dict(row.labels),
         parent=row.parent,
+        origin=row.origin,
         created_at=row.created_at,
         updated_at=row.updated_at,
         due_at=row.due_at if row.status in GOING else None,
         held_by=held_by(row),
-        caller=row.origin,
     )
 
 

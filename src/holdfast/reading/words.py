@@ -59,7 +59,9 @@ def waited_for(slot: str) -> str:
             return f"an answer to {awaited.key!r}"
         case "child":
             return f"the child run {awaited.name!r}"
-        case "sleep" | "step" | "checkpoint":
+        case "try":
+            return f"the next try of the step {awaited.name}"
+        case "sleep" | "step" | "raised" | "begun" | "checkpoint":
             return "a time"
         case unknown:
             assert_never(unknown)
@@ -99,6 +101,15 @@ def _item(body: Body) -> str:
 def _step(body: Body) -> str:
     result = f" = {value(body['value'])}" if "value" in body else ""
     return f"step {text.one_line(body['step'])}{_item(body)} is kept{result}"
+
+
+def _step_failed(body: Body) -> str:
+    failure = body["failure"]
+    raised = text.one_line(f"{failure['type']}: {failure['message']}", 200)
+    step = f"step {text.one_line(body['step'])}{_item(body)}"
+    if body.get("retry_at") is None:
+        return f"{step} is kept, and raises {raised}"
+    return f"{step} failed and may be tried again at {text.when(body['retry_at'])}: {raised}"
 
 
 def _streamed(body: Body) -> str:
@@ -148,7 +159,9 @@ def _fired(body: Body) -> str:
             return f"the signal {slot.name!r} did not come in time{_item(body)}"
         case "child":
             return f"the child run {slot.name!r} did not end in time{_item(body)}"
-        case "ask" | "step" | "checkpoint":
+        case "try":
+            return f"tries the step {text.one_line(slot.name)} again{_item(body)}"
+        case "ask" | "step" | "raised" | "begun" | "checkpoint":
             return f"no answer came in time{_item(body)}"
         case unknown:
             assert_never(unknown)
@@ -164,6 +177,8 @@ _WORDS: dict[str, Callable[[Body], str] | None] = {
         )
     ),
     "StepCompleted": _step,
+    "StepStarted": lambda body: f"calls the step {text.one_line(body['step'])}{_item(body)}, which must not be called twice",
+    "StepFailed": _step_failed,
     "NodeCheckpointed": lambda body: f"checkpoint {value(body.get('value'))}{_item(body)}",
     "NodeStreamed": _streamed,
     "CostIncurred": lambda body: (

@@ -12,12 +12,13 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 
 from holdfast.core import events, run_state
+from holdfast.core.child_place import ChildOptions, ChildPlace
 from holdfast.core.consequences import Consequences, foresee, survey
 from holdfast.core.definition import Definition
 from holdfast.core.events import Caller, Changes, Choice, Values
 from holdfast.core.graph import START, Flow, without_functions
 from holdfast.core.run_state import RunState
-from holdfast.core.validate import RUN_ID, TRACE_PARENT
+from holdfast.core.validate import PRIORITY_MAX, RUN_ID, TRACE_PARENT
 from holdfast.errors import (
     FlowNotFound,
     ResumeRefused,
@@ -32,7 +33,6 @@ from holdfast.errors import (
 from holdfast.reading import history
 from holdfast.reading.forks import ForkPlan, fork_place, names_since, plan_fork
 from holdfast.reading.previews import Rehearsed, VerbCall, make, refuse_stale
-from holdfast.runtime.calls.children import ChildOptions, Place
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.outcomes import route
 from holdfast.runtime.resume import edited
@@ -46,7 +46,6 @@ Repeat = Literal["ask", "run", "skip"]
 """What a fork does with visits of a node that its parent has begun and that is not idempotent."""
 OnExists = Literal["refuse", "use"]
 """What `start` does if a run of that id and flow exists with another input."""
-PRIORITY_MAX = 1_000_000
 BEGIN_MAX_S = 10 * 366 * 86_400.0
 """How far in the future a run may begin, at most: a time further away is probably a mistake."""
 UNKNOWN: Flow[Any] = without_functions(Definition(name="unknown", nodes={}))
@@ -105,7 +104,7 @@ def start_journal(
 
 
 def child_append(
-    services: Services, flow: Flow[Any], given: Any, place: Place, wanted: ChildOptions
+    services: Services, flow: Flow[Any], given: Any, place: ChildPlace, wanted: ChildOptions
 ) -> Append:
     """Return the first append of a child run, which is written with an append of its caller. Raises `StateError`,
     `SettingError` and `RouterError`.

@@ -112,7 +112,7 @@ class Driver:
             if self._is_done_already(run_id, take_up):  # since it was first read
                 return None
             raise
-        return self.result(await self.services.families.execute(run_id, self.drive(journal)))
+        return self.result(await self.services.drive_family(run_id, self.drive(journal)))
 
     def _is_done_already(self, run_id: str, take_up: TakeUp) -> bool:
         """Return whether a resume changes nothing, because the run is completed. Raises `PreviewStale` if it was not when the

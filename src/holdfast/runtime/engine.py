@@ -148,7 +148,6 @@ class Engine:
         self._services: Services | None = None
         lease_clock = elapsed if type(self._clock) is SystemClock else self._clock.now
         self._holdings = Holdings(now=lease_clock, quiet=inline)
-        self._families = Families(self.add, self.flows, self.settings.concurrency)
         self._listeners = check_listeners(listeners)
         self._followers: Followers | None = None
         self._keeper: Keeper | None = None
@@ -161,7 +160,7 @@ class Engine:
     # --- life -----------------------------------------------------------------------------------------
 
     def add(self, flow: Flow[Any]) -> None:
-        """Make a flow known, so that this engine can execute its runs."""
+        """Make a flow known, so that this engine can execute its runs, and the flows that its nodes call (`Graph.call`)."""
         if not isinstance(flow, Flow):
             raise SettingError(f"{_named(flow)} is not a flow; give what graph.compile() returns")
         known = self.flows.get(flow.name)
@@ -172,6 +171,9 @@ class Engine:
         if known is None and not self._inline:
             refuse_uncallable(flow, self._executors)
         self.flows[flow.name] = flow
+        if known is None:
+            for called in flow.called:
+                self.add(called)
 
     async def __aenter__(self) -> Self:
         refuse_while_loading()
@@ -202,11 +204,12 @@ class Engine:
             park_soon=min(self.settings.park_after, SOON_S if self._caller_blocks else math.inf),
             holdings=self._holdings,
             run_options=self._run_options,
-            families=self._families,
+            build_families=lambda: Families(
+                services, self._requests, self.flows, self.add, self.settings.concurrency
+            ),
             listeners=Listeners(),
             **files,
         )
-        self._families.services = services
         self._holdings.open(store, holder, services.aside)
         if self.settings.keep_checkpoints:
             self._keeper = Keeper(store, self.settings.keep_checkpoints, services.aside, self._holdings)
@@ -216,7 +219,7 @@ class Engine:
         if not self._inline:
             self.os_signals.open()
         self._driver = self._driver_type(services, self.flows)
-        self._requests = self._families.requests = Requests(services, self.flows, self._driver)
+        self._requests = Requests(services, self.flows, self._driver)
         return self
 
     def _files(self, store: Store) -> dict[str, Any]:
@@ -247,7 +250,7 @@ class Engine:
         services, holdings = self._services, self._holdings
         if self.is_executing or holdings.has_joins:
             await self.stop("engine closed")
-        await self._families.settle()
+        await services.settle_families()
         self._driver.close()
         holdings.close()
         self._services = self._followers = None
@@ -316,7 +319,7 @@ class Engine:
         run_id, create, drive = journal.state.run_id, journal.create, self._driver.drive(journal)
         del journal  # while the run is asleep, nothing here keeps it in memory
         try:
-            return self._driver.result(await self._families.execute(run_id, drive, is_new=True))
+            return self._driver.result(await self._open().drive_family(run_id, drive, is_new=True))
         except RunExists:
             creation.require_same(self.store, run_id, create)
             return await self._run_again(flow, run_id)
@@ -392,9 +395,9 @@ class Engine:
             while await self._driver.join(run_id, faults):
                 with suppress(RunHeld):  # another engine claimed the run first
                     return await self.resume(run_id)
-            await self._families.follow(run_id)
+            await self._open().families.follow(run_id)
             return result_of(
-                self._view(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before
+                self.reader.get(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before
             )
 
     # --- verbs that execute runs ----------------------------------------------------------------------
@@ -438,7 +441,7 @@ class Engine:
             raise refuse_id_here(id)
         if expects is not None:
             take_up = self._requests.with_plain_edit(run_id, take_up)
-        return await self._driver.resume(run_id, take_up) or self._view(run_id)
+        return await self._driver.resume(run_id, take_up) or self.reader.get(run_id)
 
     async def retry(
         self,
@@ -539,7 +542,7 @@ class Engine:
         `resume`.
         """
         run = await self._ask(run_id, inbox.Cancel(by=by, reason=reason, expects=expects), id)
-        await self._families.settle()
+        await self._open().settle_families()
         return run
 
     async def pause(
@@ -783,9 +786,6 @@ class Engine:
         self._open()
         await self._driver.until_stopped(run_id, timeout)
         return result_of(await self.get(run_id))
-
-    def _view(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
-        return self.reader.get(run_id, flow)
 
 
 def open_store_for(options: settings.Settings, clock: Clock | None) -> Store:

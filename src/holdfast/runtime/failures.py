@@ -198,6 +198,8 @@ def classify(error: BaseException) -> FailureClass:
     """Return the failure class of an exception that a node raised. An exception group has the class of the worst exception in
     it.
     """
+    if kept_steps(error):
+        return "partial"
     if isinstance(error, BaseExceptionGroup):
         kinds = {classify(inner) for inner in error.exceptions}
         return "fatal" if "fatal" in kinds else "partial" if "partial" in kinds else "recoverable"
@@ -323,6 +325,31 @@ def _http_status(error: BaseException) -> int | None:
     return None
 
 
+# --- outcomes of steps -------------------------------------------------------------------------------
+
+_KEPT = "_holdfast_kept"
+
+
+class KeptBy(NamedTuple):
+    """The step whose outcome an exception is."""
+
+    run_id: str
+    step: str
+
+
+def mark_kept(error: BaseException, by: KeptBy) -> None:
+    """Mark an exception as the outcome of a step, which every attempt of the execution gets."""
+    BaseException.__setattr__(error, _KEPT, by)  # its class may have another method of this name
+
+
+def kept_steps(error: BaseException) -> list[KeptBy]:
+    """Return the steps whose outcome this exception is; several, if it is a group. Empty for any other exception."""
+    if isinstance(error, BaseExceptionGroup):
+        return [by for inner in error.exceptions for by in kept_steps(inner)]
+    by = vars(error).get(_KEPT)
+    return [by] if by is not None else []
+
+
 # --- raised in another process -----------------------------------------------------------------------
 
 
@@ -335,7 +362,9 @@ class RemoteError(Exception):
     retry_after: float | None
 
 
-def rebuild_error(failure: Failure, names: Iterable[str], retry_after: float | None) -> RemoteError:
+def rebuild_error(
+    failure: Failure, names: Iterable[str], retry_after: float | None, kept: Iterable[KeptBy] = ()
+) -> RemoteError:
     """Rebuild an exception that was raised in another process: it has the name of the original class, and is a
     `Recoverable` or `Fatal` if that was one. The original class exists only in the other process.
     """
@@ -343,6 +372,8 @@ def rebuild_error(failure: Failure, names: Iterable[str], retry_after: float | N
     ours = tuple(kind for kind in (Recoverable, Fatal) if name_of(kind) in names)
     error: RemoteError = type(failure.type, (RemoteError, *ours), {})(failure.message)
     error.failure, error.names, error.retry_after = failure, names, retry_after
+    for by in kept:
+        mark_kept(error, by)
     return error
 
 
@@ -363,6 +394,8 @@ def retry_delay(
     The delay is at least what the server asked for (`retry_after`), up to `max_delay`. The failure of a child run is never
     retried: every attempt gets the same end of the child.
     """
+    if kept_steps(error):
+        return None  # every attempt would get it again
     wanted = _is_one_of(error, retry.on) if retry.on else kind == "recoverable"
     is_last = retry.attempts is not None and failures >= retry.attempts
     if not wanted or kind == "fatal" or is_last or _is_one_of(error, (ChildFailed,)):

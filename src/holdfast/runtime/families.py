@@ -16,23 +16,33 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from msgspec.structs import replace
 
 from holdfast.core import situation
+from holdfast.core.child_place import ChildOptions, ChildPlace
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, FINAL, GOING, OFFERED, OPEN
-from holdfast.errors import FenceLost, HoldfastError, RunHeld, RunNotFound, RunOver, StoreError
+from holdfast.errors import (
+    FenceLost,
+    HoldfastError,
+    RunHeld,
+    RunNotFound,
+    RunOver,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+)
 from holdfast.reading import inbox
 from holdfast.reading.views import Run
 from holdfast.runtime import creation
-from holdfast.runtime.calls.children import ChildOptions, Place
 from holdfast.runtime.clock import Timer, sleep
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.requests import Requests
+from holdfast.runtime.runner import LongWait, Runner, only_waits
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Along, Append, Query, Request, RunRow, Store, in_order
 from holdfast.storage.queues import DEFAULT_QUEUE
@@ -40,27 +50,33 @@ from holdfast.storage.queues import DEFAULT_QUEUE
 _PAGE = 500
 _LOOK_S_MAX = 5.0
 """Seconds between two looks at a family that is executed elsewhere, at most."""
+_AGAIN_S = 1.0
+"""Seconds until a member is driven again that the store did not let be driven."""
 _log = logging.getLogger("holdfast")
 
 
 class Families:
     """Creates child runs, passes on what an append has left for other runs, and executes families."""
 
-    services: Services
-    requests: Requests
-
     def __init__(
-        self, add: Callable[[Flow[Any]], None], flows: dict[str, Flow[Any]], concurrency: int
+        self,
+        services: Services,
+        requests: Requests,
+        flows: Mapping[str, Flow[Any]],
+        add: Callable[[Flow[Any]], None],
+        concurrency: int,
     ) -> None:
-        """`add` makes a flow known to the engine, `flows` are those that it knows."""
+        """`flows` are those that the engine knows, and `add` makes another one known."""
+        self.services = services
+        self.requests = requests
         self._add = add
         self.flows = flows
         self.concurrency = concurrency
-        self.members: dict[str, Family] = {}
+        self.members: dict[str, ExecutedFamily] = {}
         """Run -> the family that is executed here and has this run."""
         self._errands: set[asyncio.Task[None]] = set()
 
-    def prepare(self, flow: Flow[Any], given: Any, place: Place, options: ChildOptions) -> Append:
+    def prepare(self, flow: Flow[Any], given: Any, place: ChildPlace, options: ChildOptions) -> Append:
         """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
         self._add(flow)
         return creation.child_append(self.services, flow, given, place, options)
@@ -72,11 +88,9 @@ class Families:
         holdings = self.services.holdings
         for start in along.starts:
             created = start.create
-            family = self.members.get(created.origin or "") if created is not None else None
+            family = self._family_of(created.origin or "") if created is not None else None
             if family is not None and created is not None and created.queue == DEFAULT_QUEUE:
                 family.add(start.run_id)
-            elif family is not None:
-                family.has_others = True
         for run_id, request in along.posts:
             held, family = holdings.get(run_id), self.members.get(run_id)
             if held is not None:
@@ -87,6 +101,13 @@ class Families:
                 self._carry_out(run_id, request)
         if holdings.taker is not None:
             holdings.taker.look()
+
+    def _family_of(self, caller: str) -> ExecutedFamily | None:
+        """Return the family that is executed here and has this run; None if a worker executes the run, or no engine here."""
+        family, held = self.members.get(caller), self.services.holdings.get(caller)
+        if family is None and isinstance(held, Runner) and held.on_long_wait is not LongWait.LEAVE:
+            family = self.members[caller] = ExecutedFamily(self, caller)
+        return family
 
     def _carry_out(self, run_id: str, request: Request) -> None:
         """Cancel a run that no engine executes, because its caller was cancelled here: there may be no worker that would."""
@@ -103,27 +124,34 @@ class Families:
         """Wait until the children of runs that were cancelled here are cancelled, if no engine executes them."""
         while self._errands:
             await asyncio.gather(*self._errands, return_exceptions=True)
+            await asyncio.sleep(0)  # the errands that these have sent begin
 
     # --- executing ------------------------------------------------------------------------------------
 
-    async def execute(self, run_id: str, drive: Awaitable[Run[Any]], *, is_new: bool = False) -> Run[Any]:
-        """Drive a run with `drive`, and execute its family, until all of it has ended or can only wait. Returns the run as it is
-        then. `is_new` is true if the run has no children yet.
+    async def finish(self, run_id: str, run: Run[Any], *, is_new: bool) -> Run[Any]:
+        """Execute the family of a run that was driven, until all of it has ended or can only wait. Returns the run as it is then.
+        `is_new` is true if all its children were started while it was driven here.
         """
-        family = self.members[run_id] = Family(self, run_id)
+        family = self.members.get(run_id)
+        if family is None and is_new:
+            return run
+        if family is None:
+            family = self.members[run_id] = ExecutedFamily(self, run_id)
         try:
-            run = await drive
-            if is_new and not family.has_others:
-                return run
             family.plan(run_id)
-            is_alone = await family.rest()
-            return run if is_alone else self.requests.view(run_id)
+            has_others = await family.rest()
+            return self.requests.view(run_id) if has_others else run
         finally:
             await family.close()
 
+    async def abandon(self, run_id: str) -> None:
+        """Stop executing the family of a run that cannot be driven any more."""
+        if run_id in self.members:
+            await self.members[run_id].close()
+
     async def follow(self, run_id: str) -> None:
-        """Execute the family of a run that only waits, as `execute` does."""
-        family = self.members[run_id] = Family(self, run_id)
+        """Execute the family of a run that only waits, as `finish` does."""
+        family = self.members[run_id] = ExecutedFamily(self, run_id)
         try:
             await family.rest()
         finally:
@@ -166,7 +194,7 @@ def _children(store: Store, caller: str) -> Iterator[RunRow]:
         )
 
 
-class Family:
+class ExecutedFamily:
     """The family of one run that a caller executes here. Members are driven as a worker drives runs: one that only waits is
     released, and claimed again when it is due or has a request.
     """
@@ -186,13 +214,12 @@ class Family:
         self._refused: set[str] = set()
         """Members that cannot be executed here."""
         self._news: asyncio.Event | None = None
-        self._context = contextvars.copy_context()
-        self.has_others = False
+        self._has_others = False
         """True if the root has children."""
 
     def add(self, run_id: str) -> None:
         """Drive a member, now or as soon as fewer than `concurrency` are driven."""
-        self.has_others = True
+        self._has_others = True
         self._families.members[run_id] = self
         if run_id in self._going:
             self._again.add(run_id)
@@ -206,16 +233,22 @@ class Family:
 
     def _begin(self) -> None:
         stopping = self._families.services.holdings.stopping
-        while self._due and not self.is_crowded() and stopping is None:
+        while self._due and not self._is_full() and stopping is None:
             run_id = next(iter(self._due))
             del self._due[run_id]
             loop = asyncio.get_running_loop()
-            self._going[run_id] = asyncio.Task(self._drive(run_id), loop=loop, context=self._context.copy())
+            self._going[run_id] = asyncio.Task(self._drive(run_id), loop=loop, context=contextvars.Context())
         self._ring()
 
-    def is_crowded(self) -> bool:
-        """Return whether no more members can be driven at the moment."""
+    def _is_full(self) -> bool:
         return len(self._going) >= self._families.concurrency
+
+    def _is_crowded(self) -> bool:
+        """Return whether as many members are driven as may be, and all of them only wait: then none of their children could
+        begin.
+        """
+        holdings = self._families.services.holdings
+        return self._is_full() and all(only_waits(holdings.get(run_id)) for run_id in self._going)
 
     def _ring(self) -> None:
         if self._news is not None:
@@ -224,10 +257,15 @@ class Family:
     async def _drive(self, run_id: str) -> None:
         services = self._families.services
         try:
-            await self._families.requests.drive_unheld(run_id, self.is_crowded)
+            await self._families.requests.drive_unheld(run_id, self._is_crowded)
             self.plan(run_id)
         except (RunHeld, FenceLost, RunNotFound, RunOver):
             self._again.discard(run_id)  # it is executed elsewhere, or is over
+        except (StoreBusy, StoreFull):
+            self._later[run_id] = services.clock.call_at(
+                services.clock.now() + _AGAIN_S, lambda: self.add(run_id)
+            )
+            self._timed.add(run_id)
         except HoldfastError as refused:
             self._refused.add(run_id)
             _log.warning("run %r: %s", run_id, refused)
@@ -257,10 +295,11 @@ class Family:
                 self._timed.add(run_id)
 
     async def rest(self) -> bool:
-        """Return when no member can be executed here, and none moves elsewhere. Returns True if the run has no family."""
+        """Return when no member can be executed here, and none moves elsewhere. Returns whether the run has a family."""
         families, clock = self._families, self._families.services.clock
         looks = 0
         while families.services.holdings.stopping is None:
+            await asyncio.sleep(0)
             if self._going or self._due or self._timed:
                 await self._hear()
                 looks = 0
@@ -273,7 +312,7 @@ class Family:
             else:
                 looks += 1
                 await sleep(clock, min(POLL_S * looks, _LOOK_S_MAX))
-        return not self.has_others
+        return self._has_others
 
     async def _hear(self) -> None:
         self._news = asyncio.Event()
@@ -287,8 +326,8 @@ class Family:
         families = self._families
         store, is_moving = families.services.store, False
         rows = list(families.open_rows(self._root))
-        self.has_others = self.has_others or bool(rows)
-        if not self.has_others:
+        self._has_others = self._has_others or bool(rows)
+        if not self._has_others:
             return False
         with suppress(RunNotFound):
             rows.append(store.run(self._root))
@@ -307,7 +346,12 @@ class Family:
             return False
         if row.run_id in self._refused or row.status in ENDED - {"failed"}:
             return False
-        return row.status in OFFERED or is_asked or (row.status == "waiting" and row.due_at is not None)
+        is_due_later = row.run_id in self._later
+        return (
+            row.status in OFFERED
+            or is_asked
+            or (row.status == "waiting" and row.due_at is not None and not is_due_later)
+        )
 
     async def close(self) -> None:
         """Stop driving the members."""

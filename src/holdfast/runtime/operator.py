@@ -14,10 +14,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import events, run_state
+from holdfast.core import commands, events, run_state
 from holdfast.core.consequences import Consequences, foresee, survey
+from holdfast.core.decide import decide
+from holdfast.core.events import Failure
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import HALTED, VISIT_STUCK, RunState, visit_of
+from holdfast.core.run_state import HALTED, STOPPED, VISIT_STUCK, RunState, visit_of
 from holdfast.errors import (
     AnswerRefused,
     HoldfastError,
@@ -32,7 +34,9 @@ from holdfast.errors import (
 from holdfast.reading import history, inbox, previews
 from holdfast.reading.previews import Rehearsed, VerbCall
 from holdfast.runtime import outcomes, questions
+from holdfast.runtime.holdings import Halt
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.perform import perform
 from holdfast.runtime.resume import TakeUp, Unconfirmed, edited, prepare, recover_streams, refuse_moved
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import RunRow
@@ -349,6 +353,33 @@ def cancel(journal: Journal, *, by: str | None, reason: str | None) -> None:
     cut_all(journal, "its process died", lost=True)
     recover_streams(journal)
     journal.record(events.RunCancelled(by=by, reason=reason))
+
+
+def record_halt(journal: Journal, halt: Halt, cancels: list[str]) -> None:
+    """Record which nodes were interrupted, and the status of the run. Called when all nodes have ended. `cancels` are the ids of
+    the requests to cancel the run.
+    """
+    if journal.state.status in STOPPED:
+        return
+    cut_all(journal, halt.reason or halt.kind)
+    if halt.kind == "cancel":
+        journal.taken += cancels
+        journal.record(events.RunCancelled(by=halt.by, reason=halt.reason))
+    elif halt.kind == "timeout":
+        told = f"{halt.reason}; resume it to give it the same time again"
+        journal.record(events.RunFailed(failure=Failure("partial", "RunTimeout", told)))
+    else:
+        _record_interrupt(journal, halt)
+
+
+def _record_interrupt(journal: Journal, halt: Halt) -> None:
+    """Record that the run has ended if its last node ended in time; otherwise record that the run was interrupted."""
+    for command in decide(journal.flow, journal.state, journal.at, journal.ready):
+        if isinstance(command, (commands.CompleteRun, commands.FailRun)):
+            perform(journal, command, [])
+            return
+    if journal.state.status != "paused":
+        journal.record(events.RunInterrupted(reason=halt.reason))
 
 
 def cut_all(journal: Journal, reason: str, *, lost: bool = False) -> None:

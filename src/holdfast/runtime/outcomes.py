@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -12,7 +12,8 @@ from holdfast.core import events
 from holdfast.core.definition import END
 from holdfast.core.events import Changes, Failure, Values
 from holdfast.core.graph import Flow, Node
-from holdfast.core.run_state import NodeState, RunState, visit_of
+from holdfast.core.run_state import NODE_LEVEL, NodeState, RunState, visit_of
+from holdfast.core.slots import begun_steps, labels
 from holdfast.core.state import always, apply, item_conflict
 from holdfast.core.writers import Writers
 from holdfast.errors import (
@@ -373,6 +374,7 @@ def fail_node(
 ) -> events.NodeFailed:
     """Return the event for a node that raised or timed out."""
     failure, delay = _judge(node, error, state.failures + 1, now, luck, timed_out)
+    failure = _name_remedy(failure, error, node.name, state.kept.get(NODE_LEVEL, {}))
     return events.NodeFailed(
         **visit_of(node.name, state), failure=failure, retry_at=None if delay is None else now + delay
     )
@@ -392,22 +394,53 @@ def fail_item(
     """Return the event for an item of a fan-out that raised or timed out."""
     before = state.items.failures.get(item, 0) if state.items is not None else 0
     failure, delay = _judge(node, error, before + 1, now, luck, timed_out)
+    kept = state.kept.get(item, {})
     uncertain = timed_out or (
         failures.classify(error) == "recoverable" and not isinstance(error, Recoverable)
     )
-    if delay is None and uncertain and node.options.on_interrupt == "ask":  # `perform` asks the operator
-        failure = msgspec.structs.replace(failure, kind="recoverable")
+    is_asked = delay is None and uncertain and node.options.on_interrupt == "ask"
+    if is_asked or begun_steps(kept):  # `perform` asks the operator
+        failure, delay = msgspec.structs.replace(failure, kind="recoverable"), None
+    failure = _name_remedy(failure, error, node.name, kept)
     return events.ItemFailed(
         **header, item=item, failure=failure, retry_at=None if delay is None else now + delay
     )
 
 
-def is_uncertain(node: Node, state: NodeState, error: BaseException, now: float, luck: random.Random) -> bool:
-    """Return whether it is unknown if a node that is not idempotent had its effect, because its connection broke or no reply
-    arrived. False if the node's `Retry` covers the failure, or if the node raised `Recoverable`, which says that a retry is
-    safe.
+def _name_remedy(failure: Failure, error: BaseException, node: str, kept: Collection[str]) -> Failure:
+    """Add to the message of a failure by the outcome of a step, which every attempt would get again, what an operator can do."""
+    by = failures.kept_steps(error)
+    if not by:
+        return failure
+    run_id, step = by[0]
+    others = [one for one in (*labels("step", kept), *labels("raised", kept)) if one != step]
+    also = f", also {', '.join(map(repr, others))}" if others else ""
+    told = (
+        f"{end_sentence(failure.message)} This is the outcome of the step {step!r}, which a resume gets again without a call. To "
+        f"go on without the node: `holdfast skip {run_id} {node}`; to call its steps again{also}: "
+        f"`holdfast retry {run_id} {node} --fresh`."
+    )
+    return msgspec.structs.replace(failure, message=told)
+
+
+def is_uncertain(
+    node: Node,
+    state: NodeState,
+    error: BaseException,
+    now: float,
+    luck: random.Random,
+    *,
+    timed_out: bool = False,
+) -> bool:
+    """Return whether it is unknown if a node, or a step of it, that is not idempotent had its effect: because it took too long,
+    its connection broke or no reply arrived. False if the node's `Retry` covers the failure, or if the node raised
+    `Recoverable`, which says that a retry is safe.
     """
     options = node.options
+    if begun_steps(state.kept.get(NODE_LEVEL, {})):
+        return True
+    if timed_out:
+        return not options.idempotent
     if options.idempotent or options.on_interrupt != "ask" or isinstance(error, Recoverable):
         return False
     if failures.classify(error) != "recoverable":

@@ -18,7 +18,7 @@ from holdfast.core import answers, events
 from holdfast.core.codec import Codec, is_pydantic, key_path
 from holdfast.core.definition import QuestionOptions
 from holdfast.core.run_state import BEFORE_A_VISIT, NODE_LEVEL, BegunVisit, Question, RunState, visit_of
-from holdfast.core.slots import CHECKPOINT, labels
+from holdfast.core.slots import CHECKPOINT, begun_steps, labels
 from holdfast.documents.checkout import checkout
 from holdfast.errors import AnswerRefused, FlowNotFound, ResumeRefused, StateError, did_you_mean
 from holdfast.reading import history
@@ -71,7 +71,11 @@ def ask_about(journal: Journal, name: str) -> None:
     """Ask whether to retry, skip or abort a visit that was interrupted and must not run again without a decision."""
     visit = journal.state.nodes[name]
     cut = f"{name!r} did not end" + (f" ({visit.cut})" if visit.cut else "")
+    begun = [step for kept in visit.kept.values() for step in begun_steps(kept)]
     why = "" if journal.flow.nodes[name].options.idempotent else " and is not idempotent"
+    if begun and not why:
+        steps = " and ".join(dict.fromkeys(map(repr, begun)))
+        why = f", and has begun the step {steps}, which is not idempotent"
     journal.record(
         events.QuestionAsked(
             **visit_of(name, visit),
@@ -153,6 +157,8 @@ def known_of(journal: Journal, name: str) -> dict[str, Any]:
         "checkout": checkout("."),
     }
     own = visit.kept.get(NODE_LEVEL, {})
+    known["steps_begun"] = [step for slots in visit.kept.values() for step in begun_steps(slots)]
+    known["steps_raised"] = labels("raised", own)
     if CHECKPOINT in own:
         known["checkpoint"] = own[CHECKPOINT]
     return {what: value for what, value in known.items() if value}

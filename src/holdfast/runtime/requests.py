@@ -420,7 +420,7 @@ class Requests:
         if isinstance(done, Run):
             return done
         driving = self._driver.drive(done.journal, done)
-        return self._driver.result(await self._services.families.execute(run_id, driving))
+        return self._driver.result(await self._services.drive_family(run_id, driving))
 
     async def _until_handled(self, run_id: str, request: AnyRequest) -> Run[Any]:
         """Wait, a few seconds at most, until a request in the inbox was carried out. Raises what the engine that refused it has
@@ -535,14 +535,19 @@ class Requests:
 
     async def drive_unheld(self, run_id: str, is_crowded: Callable[[], bool]) -> Run[Any] | None:
         """Claim a run, and drive it as a worker does: until it ends or only waits. Returns what `drive_taken` returns."""
-        return await self.drive_taken(self._holdings.claim(run_id), is_crowded)
+        lease = self._holdings.claim(run_id)
+        try:
+            return await self.drive_taken(lease, is_crowded)
+        except BaseException:
+            self._holdings.release(run_id, lease.fence)  # releasing a lease twice does no harm
+            raise
 
     async def drive_taken(
         self, lease: Lease, is_crowded: Callable[[], bool], *, only_asked: bool = False
     ) -> Run[Any] | None:
         """Drive a run that was claimed, until it ends or only waits: then it is released. Returns None if there was only a
         request to record or to refuse. `only_asked` is true if the run was claimed only because it has a request. `is_crowded`
-        returns whether other runs need its place: then it leaves as soon as it waits for a child.
+        returns whether the children of waiting runs need its place: then it leaves as soon as it only waits.
         """
         run_id = lease.run_id
         waiting = self._driver.waiting_requests(run_id)

@@ -397,7 +397,7 @@ def _rewind(
         called=head.called,
         children_usd=head.children_usd,
         children_tokens=head.children_tokens,
-        told=head.told,
+        reported=head.reported,
         by=take_up.by,
         reason=take_up.reason,
     )

@@ -31,7 +31,6 @@ from typing import Any, TypeVar
 
 from holdfast.core import commands, events
 from holdfast.core.decide import decide
-from holdfast.core.events import Failure
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED, visit_of
 from holdfast.errors import FenceLost, LogBudget, RunHeld
@@ -42,11 +41,11 @@ from holdfast.runtime import failures, nesting, operator, outcomes
 from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
-from holdfast.runtime.calls.context import BlockingContext, Context, run_generator, running_loop
+from holdfast.runtime.calls.context import BlockingContext, Context, function_of, run_generator, running_loop
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.streams import Segment, drop_saved
 from holdfast.runtime.clock import Timer
-from holdfast.runtime.holdings import Halt
+from holdfast.runtime.holdings import Halt, HeldRun
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import NodeCall
 from holdfast.runtime.operator import REFUSALS, VERBS
@@ -101,7 +100,7 @@ class Runner:
     on_long_wait = LongWait.STAY
     patience_s = 0.0
     is_crowded: Callable[[], bool] = staticmethod(lambda: False)
-    """Returns whether other runs need the slot that this run has."""
+    """Returns whether the children of waiting runs need the slot that this run has."""
     asleep_until: float | None = None
     """When to load the run again, if the runner has stopped because the run only waits, and for long; otherwise None."""
     _phase = _RESTING
@@ -169,15 +168,31 @@ class Runner:
 
     def leave_long_waits(self, is_crowded: Callable[[], bool] = lambda: False) -> None:
         """Release the run when it only waits: in a worker, it has a slot and a place in its queue that other runs could use. If
-        `is_crowded` returns true, a child that the run waits for may need that slot: then the run leaves at once.
+        `is_crowded` returns true, its children need that slot: then the run leaves as soon as it only waits.
         """
         self.is_crowded = is_crowded
         self.park_after_s = self.patience_s = min(self.services.park_after, SOON_S)
         self.on_long_wait = LongWait.LEAVE
 
+    @property
+    def only_waits(self) -> bool:
+        """True if every node that is called now only waits."""
+        bodies = self._bodies.values()
+        return bool(bodies) and all(body.work is not None and body.work.only_waits for body in bodies)
+
+    def leave_if_crowded(self) -> None:
+        """Unwind all nodes, because the run waits for a child that may need the slot of this run."""
+        if self.is_crowded():
+            self._park_all()
+
     def is_current(self, body: Body) -> bool:
         """Return whether an attempt may still record events, because it was not abandoned."""
         return self._bodies.get(body.key) is body and not body.cancelled and not self.done.done()
+
+    def cleans_up(self, body: Body) -> bool:
+        """Return whether a stopped attempt may still record steps, because the run is being cancelled and the attempt unwinds."""
+        is_cancel = self._halt is not None and self._halt.kind == "cancel" and not body.timed_out
+        return is_cancel and self._bodies.get(body.key) is body and not self.done.done()
 
     def look_again(self) -> None:
         """Save an event that was just recorded, together with others that are recorded in this pass of the event loop."""
@@ -521,12 +536,11 @@ class Runner:
         name, item = body.key
         node, visit = self.flow.nodes[name], self.state.nodes[name]
         header = visit_of(name, visit)
-        if body.timed_out and item is None and not node.options.idempotent:
-            # Its effect may or may not have happened, as after a crash: the same question is asked.
-            return events.NodeInterrupted(**header, reason=f"took longer than {node.options.timeout_s:g} s")
         now, luck = self.journal.at, self.services.luck
-        if item is None and outcomes.is_uncertain(node, visit, error, now, luck):
-            told = f"{type(error).__name__}: {failures.message(error)}"[:500]
+        if item is None and outcomes.is_uncertain(node, visit, error, now, luck, timed_out=body.timed_out):
+            # Its effect may or may not have happened, as after a crash: the same question is asked.
+            late = f"took longer than {node.options.timeout_s:g} s" if body.timed_out else ""
+            told = late or f"{type(error).__name__}: {failures.message(error)}"[:500]
             return events.NodeInterrupted(**header, reason=told)
         failed: events.NodeFailed | events.ItemFailed
         if item is None:
@@ -551,7 +565,7 @@ class Runner:
         starts: list[events.NodeEvent] = []
         if self._halt is not None:
             if not self._bodies:
-                self._finish_halt(self._halt)
+                operator.record_halt(self.journal, self._halt, self._cancels)
             return [], None, None
         while True:
             wake_at: float | None = None
@@ -612,7 +626,7 @@ class Runner:
         self._bodies[body.key] = body
         if self.services.listeners.hear_calls:
             self.services.listeners.called(self._node_call(body))
-        if node.options.timeout_s is not None:
+        if node.options.timeout_s is not None and node.calls is None:  # a node that calls a flow only waits
             body.limit(self.services.clock, node.options.timeout_s)
         if node.is_plain and node.options.executor not in self.services.elsewhere:
             body.call(node.fn, (body.given,), self._around.copy(), self.services.stage)
@@ -642,7 +656,7 @@ class Runner:
                 )
                 return
         if node.is_async and here:
-            body.call(node.fn, arguments, self._around.copy(), self.services.stage)
+            body.call(function_of(node), arguments, self._around.copy(), self.services.stage)
         elif executor is not None:
             self._around.copy().run(body.call_on, executor, self._call_of(node, body, item, arguments))
         else:
@@ -714,29 +728,6 @@ class Runner:
 
     # --- halts and requests ---------------------------------------------------------------------------
 
-    def _finish_halt(self, halt: Halt) -> None:
-        """Record which nodes were interrupted, and the status of the run. Called when all nodes have ended."""
-        if self.state.status in STOPPED:
-            return
-        operator.cut_all(self.journal, halt.reason or halt.kind)
-        if halt.kind == "cancel":
-            self.journal.taken += self._cancels
-            self.journal.record(events.RunCancelled(by=halt.by, reason=halt.reason))
-        elif halt.kind == "timeout":
-            told = f"{halt.reason}; resume it to give it the same time again"
-            self.journal.record(events.RunFailed(failure=Failure("partial", "RunTimeout", told)))
-        else:
-            self._finish_interrupt(halt)
-
-    def _finish_interrupt(self, halt: Halt) -> None:
-        """Record that the run has ended if its last node ended in time; otherwise record that the run was interrupted."""
-        for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
-            if isinstance(command, (commands.CompleteRun, commands.FailRun)):
-                perform(self.journal, command, [])
-                return
-        if self.state.status != "paused":
-            self.journal.record(events.RunInterrupted(reason=halt.reason))
-
     def _take_requests(self) -> None:
         """Carry out the requests, each once, and record those that the run does not allow as refused."""
         requests, self._requests = self._requests, []
@@ -792,3 +783,8 @@ class Runner:
 
 async def _as_coroutine(call: Callable[..., T], *args: Any) -> T:
     return call(*args)
+
+
+def only_waits(held: HeldRun | None) -> bool:
+    """Return whether a run that this engine holds only waits."""
+    return isinstance(held, Runner) and held.only_waits

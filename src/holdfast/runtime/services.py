@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
@@ -14,17 +14,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from holdfast.core.child_place import ChildOptions, ChildPlace
 from holdfast.core.definition import BUILT_IN_EXECUTORS
 from holdfast.core.graph import Flow
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError, SettingError
-from holdfast.runtime.calls.children import Families
+from holdfast.reading.views import Run
 from holdfast.runtime.calls.executors import Executor, Threads, loading
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.listeners import Listeners
-from holdfast.storage.contract import Append, Holder, Store
+from holdfast.storage.contract import Along, Append, Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
 from holdfast.storage.rows import SALT_BYTES
 from holdfast.storage.writer import Done, InlineWriter, Writer
@@ -71,6 +72,35 @@ class AbandonedCall(Protocol):
     key: tuple[str, int | None]
     """The name of the node, and the number of the item if it is a fan-out."""
     given_up_at: float
+
+
+class FamilyExecutor(Protocol):
+    """Creates child runs, and executes them where this engine may: see `runtime/families`."""
+
+    @property
+    def flows(self) -> Mapping[str, Flow[Any]]:
+        """The flows that the engine knows, by name."""
+
+    def prepare(self, flow: Flow[Any], given: Any, place: ChildPlace, options: ChildOptions) -> Append:
+        """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
+
+    async def finish(self, run_id: str, run: Run[Any], *, is_new: bool) -> Run[Any]:
+        """Execute the family of a run that was driven, until all of it has ended or can only wait."""
+
+    async def abandon(self, run_id: str) -> None:
+        """Stop executing the family of a run that cannot be driven any more."""
+
+    async def follow(self, run_id: str) -> None:
+        """Execute the family of a run that only waits, as `execute` does."""
+
+    async def settle(self) -> None:
+        """Wait until the children of runs that were cancelled here are cancelled, if no engine executes them."""
+
+    async def moves(self, run_id: str) -> bool:
+        """Return whether some run of a family moves by itself, or will."""
+
+    def moved(self, along: Along) -> None:
+        """Note that an append is durable which has started children, or left requests for other runs."""
 
 
 class ReadingThread:
@@ -181,7 +211,7 @@ class Services:
     """Run -> node and item -> the abandoned call whose thread still runs: no new attempt of that node or item starts beside it,
     not even after a resume.
     """
-    warned: set[tuple[str, str]] = field(default_factory=set)
+    warned: set[tuple[str, ...]] = field(default_factory=set)
     """Flow and node for which a warning was logged that is given only once."""
     faults: dict[str, BaseException]
     """Run -> the exception for which it has failed in this process. `Driver.result` removes the entry."""
@@ -189,8 +219,8 @@ class Services:
     """The runs that this engine holds."""
     run_options: Callable[[Flow[Any], dict[str, Any]], dict[str, Any]]
     """A function that takes a flow and the options of its queue, and returns all options that this engine gives a new run."""
-    families: Families
-    """Creates the child runs of nodes, and executes them where this engine may."""
+    build_families: Callable[[], FamilyExecutor]
+    """A function that makes `families`."""
     listeners: Listeners
     """The listeners, which are notified when events are durable, and when nodes are called or stream."""
     artifacts: Callable[[str, str, str, str], Artifacts] = no_artifacts
@@ -236,6 +266,32 @@ class Services:
             return {}
         self._own_executors.update(self.build_executors(self.threads))
         return {**self._own_executors, **self.given_executors}
+
+    @cached_property
+    def families(self) -> FamilyExecutor:
+        """Creates the child runs of nodes, and executes them where this engine may."""
+        return self.build_families()
+
+    async def drive_family(
+        self, run_id: str, drive: Awaitable[Run[Any]], *, is_new: bool = False
+    ) -> Run[Any]:
+        """Drive a run, and execute its family with it, until all of it has ended or can only wait. Returns the run as it is then.
+        `is_new` is true if the run had no children before: then nothing is done for a run that starts none.
+        """
+        try:
+            run = await drive
+        except BaseException:
+            if "families" in self.__dict__:
+                await self.families.abandon(run_id)
+            raise
+        if is_new and "families" not in self.__dict__:
+            return run
+        return await self.families.finish(run_id, run, is_new=is_new)
+
+    async def settle_families(self) -> None:
+        """Wait until the children of runs that were cancelled here are cancelled, if no engine executes them."""
+        if "families" in self.__dict__:
+            await self.families.settle()
 
     def unsaving(self) -> Services:
         """Return a copy for a journal that is never saved: its salts are not random, and it may be used in any thread."""

@@ -48,6 +48,7 @@ from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import check_queue
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.requests import Requests
+from holdfast.runtime.runner import only_waits
 from holdfast.storage.queues import Taken, Wanted
 from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
@@ -180,8 +181,12 @@ class Worker:
             raise self._fault
 
     def _is_crowded(self) -> bool:
-        """Return whether this worker executes as many runs as it may: a run that waits for a child then leaves at once."""
-        return len(self._going) >= self._concurrency
+        """Return whether this worker has as many runs as it may execute, and all of them only wait: then none of their children
+        could begin.
+        """
+        if len(self._going) < self._concurrency:
+            return False
+        return all(only_waits(self._holdings.get(run_id)) for run_id in self._going)
 
     @property
     def _is_stopping(self) -> bool:

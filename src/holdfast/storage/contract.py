@@ -172,8 +172,9 @@ class Along(msgspec.Struct, frozen=True, kw_only=True):
     """The first appends of runs that it creates. Each has `create`, no holder and no `along`. If a run with one of these ids
     exists, or two of them have the same id, the whole append is refused with `RunExists`."""
     posts: tuple[tuple[str, Request], ...] = ()
-    """Requests for the inboxes of other runs. A request that was posted before is not posted again; one to a run that does not
-    exist, or is completed or cancelled, is dropped. The time of a request with `at=0` is that of the append's last row."""
+    """Requests for the inboxes of other runs, which are posted when all appends of the batch are written. A request that was
+    posted before is not posted again; one to a run that does not exist, or is completed or cancelled, is dropped, or counts as
+    unmet if that run ends at the same time. The time of a request with `at=0` is that of the append's last row."""
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,7 +222,7 @@ class Position(msgspec.Struct, frozen=True, order=True):
     run_id: str
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
+class Query(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Which runs to list: those that meet every condition, newest first (by `created_at`, then by run id)."""
 
     status: tuple[RunStatus, ...] = ()

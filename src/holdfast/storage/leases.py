@@ -27,7 +27,7 @@ from holdfast.core import VERSION
 KEPT_S = 86_400.0
 """How long, in seconds, a store keeps the row of a holder whose leases have expired and that holds no run."""
 FORGETS_S = 3600.0
-"""How often, in seconds, an open store deletes expired holders."""
+"""How often, in seconds, an open store deletes expired holders and requests that no run can take."""
 
 _NAMES_OF_MANY_HOSTS = frozenset({"", "localhost", "localhost.localdomain"})
 _STATES_OF_THE_DEAD = frozenset("ZXx")  # a zombie process still has its pid, but will never run again

@@ -106,9 +106,9 @@ class Upkeep(Protocol):
 
     def delete(self, run_id: str, seq: int) -> None:
         """Delete a run whose log still ends at `seq`, with everything that belongs only to it. Its blobs are left to the caller,
-        who knows what else refers to them. Raises `RunNotFound`, `RunHeld`, `SeqConflict`; and `ResumeRefused` if another run was
-        forked from it, or if it can still be resumed and a request waits in its inbox, because the sender of that request relies
-        on it.
+        who knows what else refers to them. Raises `RunNotFound`, `RunHeld`, `SeqConflict`; and `ResumeRefused` if another run
+        still relies on it: a run that was forked from it, the run that started it unless that is completed or cancelled, or the
+        sender of a request that waits in its inbox. Runs that it started stay, and their `origin` names a run that is gone.
         """
 
     def sweep(self, limit: int = PIECE) -> int:
@@ -163,19 +163,34 @@ def refuse_compaction(
         )
 
 
-def refuse_deletion(run_id: str, *, seq: int, end: int, child: str | None, asked: str | None) -> None:
-    """Refuse to delete a run that has changed, that was forked (`child` is the id of the fork), or in whose inbox a request waits
-    (`asked` is its verb).
+def refuse_deletion(
+    run_id: str,
+    *,
+    seq: int,
+    end: int,
+    fork: str | None,
+    caller: tuple[str, str] | None,
+    asked: str | None,
+) -> None:
+    """Refuse to delete a run that has changed, that was forked (`fork` is the id of the fork), that a run has started which is
+    neither completed nor cancelled (`caller` is its id and status), or in whose inbox a request waits (`asked` is its verb).
     """
     if seq != end:
         raise SeqConflict(
             f"run {run_id!r} was not deleted: its log ends at {end}, not at {seq}, because another process has resumed "
             "it. Check whether the run may still be deleted."
         )
-    if child is not None:
+    if fork is not None:
         raise ResumeRefused(
             run_id,
-            f"run {child!r} was forked from this run and needs its events. Delete {child!r} first.",
+            f"run {fork!r} was forked from this run and needs its events. Delete {fork!r} first.",
+            asked="deleted",
+        )
+    if caller is not None:
+        raise ResumeRefused(
+            run_id,
+            f"run {caller[0]!r} started this run and may still need it, because it is {caller[1]}. Wait until {caller[0]!r} is "
+            f"completed, or cancel it with `holdfast cancel {caller[0]}`.",
             asked="deleted",
         )
     if asked is not None:

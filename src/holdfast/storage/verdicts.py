@@ -72,15 +72,24 @@ def judge_create(append: Append, *, exists: bool, holder_known: bool) -> Verdict
     return _gap(append)
 
 
-def judge_starts(append: Append, exists: Callable[[str], bool]) -> Verdict:
-    """Return the verdict on an append that is otherwise accepted, by the runs that it starts."""
-    starts = append.along.starts if append.along is not None else ()
+def judge_along(append: Append, exists: Callable[[str], bool]) -> Verdict:
+    """Return the verdict on an append that is otherwise accepted, by what it changes in other runs. `exists` says whether there
+    is a run with an id.
+    """
+    if append.along is None:
+        return None
     ids = {append.run_id}
-    for start in starts:
+    for start in append.along.starts:
         verdict = judge_create(start, exists=start.run_id in ids or exists(start.run_id), holder_known=False)
         if verdict is not None:
             return verdict
         ids.add(start.run_id)
+    for run_id, request in append.along.posts:
+        try:
+            _encode(run_id)
+            digest_request(request)
+        except (CodecError, UnicodeEncodeError) as fault:
+            return CodecError(f"a request to run {run_id!r} cannot be stored: {fault}", path="post")
     return None
 
 

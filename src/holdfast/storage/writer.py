@@ -247,4 +247,5 @@ def _weight(append: Append) -> int:
         weight += len(blob.body)
     if append.along is not None:
         weight += sum(map(_weight, append.along.starts))
+        weight += sum(len(str(request.body)) for _, request in append.along.posts)
     return weight

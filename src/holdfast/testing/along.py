@@ -16,15 +16,17 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import CodecError, FenceLost, RunExists, SeqConflict, StoreFull
+from holdfast.errors import CodecError, FenceLost, ResumeRefused, RunExists, SeqConflict, StoreFull
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Along, Append, Query, Request, Store, Verdict
 from holdfast.storage.leases import Holder
 from holdfast.testing.appends import KilledAtFailpoint, Log, Time, hooked, in_threads, kill_at, raises
 from holdfast.testing.conformance import Refusing
+from holdfast.testing.queues import QUIET_S
 
 CHILDREN = ("child-a", "child-b", "child-c")
 END = Request(id="end", verb="child_ended", body={"status": "completed"}, by="engine")
@@ -156,6 +158,19 @@ class AlongConformance:
         assert all(isinstance(verdicts[number], RunExists) for number in refused)
         assert len(self.ids(prefix="child-")) == 20
 
+    def test_a_run_that_a_large_batch_creates_cannot_be_started_by_it_too(self) -> None:
+        fill = [Log(f"fill-{number:02}").create() for number in range(40)]
+        for run_id, places in (("before", (5, 30)), ("after", (30, 5))):
+            caller = self.create(f"caller-of-{run_id}")
+            batch: list[Append] = [self.create(f"{run_id}-{one.run_id}").next() for one in fill]
+            start = caller.next(along=Along(starts=(self.start(run_id),)))
+            batch[places[0]], batch[places[1]] = Log(run_id).create(), start
+            verdicts = self.store.append(batch)
+            refused = [number for number, verdict in enumerate(verdicts) if verdict is not None]
+            assert refused == [max(places)]
+            assert isinstance(verdicts[max(places)], RunExists)
+            assert self.store.run(run_id).seq == 1
+
     def test_a_started_run_goes_on_like_any_other(self) -> None:
         self.write(self.family("child"))
         lease = self.store.claim("child", self.holder)
@@ -163,6 +178,16 @@ class AlongConformance:
         log = Log("child", holder=self.holder.id, fence=lease.fence, seq=1, digest=start.digest)
         assert self.write(log.next(status="completed")) is None
         assert self.store.run("child").origin == "caller"
+
+    def test_starts_and_requests_are_news_for_workers(self) -> None:
+        self.create("other", status="waiting", release=True)
+        for along in (Along(starts=(self.start("child"),)), Along(posts=(("other", END),))):
+            append = self.log.next(along=along)
+            while self.store.queues.hear(QUIET_S):
+                pass
+            assert self.write(append) is None
+            self.log.wrote(append)
+            assert self.store.queues.hear(20.0)
 
     # --- blobs ---------------------------------------------------------------------------------------
 
@@ -222,6 +247,58 @@ class AlongConformance:
         assert self.write(self.family("child", posts=(("child", END),))) is None
         assert [request.id for request in self.store.inbox(run_id="child")] == ["end"]
 
+    def test_a_request_to_a_run_that_its_batch_creates_or_ends_comes_after_that(self) -> None:
+        for size in (3, 60):
+            fill = [self.create(f"fill-{size}-{number}").next() for number in range(size - 3)]
+            caller, ends = self.create(f"caller-{size}"), self.create(f"ends-{size}")
+            posts = tuple((f"{name}-{size}", END) for name in ("created", "ends"))
+            over = ends.next(status="completed")
+            batch = [caller.next(along=Along(posts=posts)), *fill, over, Log(f"created-{size}").create()]
+            assert self.store.append(batch) == [None] * size
+            assert [request.taken for request in self.store.inbox(run_id=f"created-{size}")] == [0]
+            assert self.store.inbox(run_id=f"ends-{size}") == []
+
+    def test_a_request_that_cannot_be_stored_refuses_its_append_and_the_neighbours_are_written(self) -> None:
+        self.create("other")
+        for bad in (
+            Request(id="end", verb="v", body={"a": "\ud800"}),
+            Request(id="\ud800", verb="v", body={}),
+        ):
+            append = self.family("child", posts=(("other", END), ("other", bad)))
+            beside = self.create("beside").next()
+            verdicts = self.store.append([append, beside])
+            assert [type(verdict) for verdict in verdicts] == [CodecError, type(None)]
+            assert self.ids() == ["beside", "caller", "other"]
+            assert self.store.inbox(run_id="other") == []
+            self.store.release("beside", self.holder.id, 1)
+            self.store.upkeep.delete("beside", beside.rows[-1].seq)
+
+    def test_a_run_that_ends_while_a_request_comes_is_over_and_no_request_waits_for_it(self) -> None:
+        other = self.open(self.folder, self.clock)
+        try:
+            for number in range(20):
+                self.race(
+                    other, self.create(f"ends-{number}"), Request(id=f"r{number}", verb="note", body={})
+                )
+        finally:
+            other.close()
+
+    def race(self, other: Store, ends: Log, request: Request) -> None:
+        """End a run while another append posts a request to it."""
+        over = ends.next(status="completed", release=True)
+        append = self.log.next(along=Along(posts=((ends.run_id, request),)))
+        gate = threading.Barrier(2)
+
+        def write(store: Store, one: Append) -> None:
+            gate.wait()
+            assert store.append([one]) == [None]
+
+        in_threads(1, lambda: write(self.store, append), lambda: write(other, over))
+        self.log.wrote(append)
+        assert all(one.taken and one.unmet for one in self.store.inbox(run_id=ends.run_id))
+        assert self.store.queues.waiting([ends.run_id]) == []
+        self.store.upkeep.delete(ends.run_id, over.rows[-1].seq)
+
     def test_two_runs_that_post_to_each_other_again_and_again_both_go_on(self) -> None:
         left, right = self.log, self.create("right")
         ways = [self.store, self.open(self.folder, self.clock)]
@@ -240,6 +317,40 @@ class AlongConformance:
         finally:
             ways[1].close()
         assert len(self.store.inbox(self.holder.id)) == 50
+
+    # --- deletion ------------------------------------------------------------------------------------
+
+    def start_ended(self, child: str, **changes: Any) -> None:
+        """Start a run that is completed at once."""
+        start = Log(child).create(status="completed", origin=self.log.run_id)
+        append = self.log.next(along=Along(starts=(start,)), **changes)
+        assert self.write(append) is None
+        self.log.wrote(append)
+
+    def test_a_run_is_not_deleted_while_the_run_that_started_it_may_need_it(self) -> None:
+        self.start_ended("child")
+        for status in ("running", "waiting", "paused", "interrupted", "failed"):
+            append = self.log.next(status=status)
+            assert self.write(append) is None
+            self.log.wrote(append)
+            with raises(ResumeRefused, "child", "caller", status):
+                self.store.upkeep.delete("child", 1)
+        assert self.store.run("child").status == "completed"
+
+    def test_a_run_is_deleted_when_the_run_that_started_it_is_over(self) -> None:
+        for status, child in (("completed", "child-a"), ("cancelled", "child-b")):
+            self.log = self.create(f"caller-{status}")
+            self.start_ended(child, status=status, release=True)
+            self.store.upkeep.delete(child, 1)
+        assert self.ids() == ["caller", "caller-cancelled", "caller-completed"]
+
+    def test_a_run_outlives_the_run_that_started_it(self) -> None:
+        self.start_ended("child", status="failed", release=True)
+        self.store.upkeep.delete("caller", 3)
+        assert self.store.run("child").origin == "caller"
+        assert self.ids(origin="caller") == ["child"]
+        self.store.upkeep.delete("child", 1)
+        assert self.ids() == []
 
     # --- crashes -------------------------------------------------------------------------------------
 
@@ -263,3 +374,32 @@ class AlongConformance:
         in_threads(1, *(lambda log=log: start(log) for log in logs))
         assert sorted(type(verdict).__name__ for verdict in verdicts) == ["NoneType"] + ["RunExists"] * 5
         assert sorted(self.store.run(log.run_id).seq for log in logs) == [1] * 5 + [3]
+
+    def test_of_two_engines_that_start_the_same_runs_in_another_order_one_starts_them_all(self) -> None:
+        stores = [self.store, self.open(self.folder, self.clock)]
+        logs = [self.create("left"), self.create("right")]
+        gate = threading.Barrier(2)
+        won: list[str] = []
+
+        def start(store: Store, log: Log, *ids: str) -> None:
+            starts = tuple(Log(run_id).create(origin=log.run_id) for run_id in ids)
+            append = log.next(along=Along(starts=starts))
+            gate.wait()
+            (verdict,) = store.append([append])
+            assert verdict is None or isinstance(verdict, RunExists)
+            if verdict is None:
+                won.append(log.run_id)
+                log.wrote(append)
+
+        try:
+            for number in range(20):
+                ids = [f"{name}-{number}" for name in ("a", "b", "c")]
+                in_threads(
+                    1,
+                    partial(start, stores[0], logs[0], *ids),
+                    partial(start, stores[1], logs[1], *reversed(ids)),
+                )
+                assert len(won) == number + 1
+                assert {self.store.run(run_id).origin for run_id in ids} == {won[-1]}
+        finally:
+            stores[1].close()

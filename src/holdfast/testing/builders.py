@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any, TypeVar, cast, get_origin
+from typing import Any, Literal, TypeVar, cast, get_origin
 
 import msgspec
 
@@ -28,10 +28,10 @@ from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState, visit_of, wait_key
 from holdfast.core.slots import Slot
 from holdfast.core.writers import Writers
+from holdfast.errors import ChildFailed
 from holdfast.reading import history
 from holdfast.runtime import failures, outcomes, perform, questions
 from holdfast.runtime.creation import input_digest
-from holdfast.runtime.families import Families
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listeners
@@ -192,6 +192,27 @@ class History:
         """Record that the node completed a step."""
         return self._inside(events.StepCompleted, node, item, step=step, value=value)
 
+    def began_step(self, node: str, step: str, *, item: int | None = None) -> History:
+        """Record that the node is about to call a step with `idempotent=False`."""
+        return self._inside(events.StepStarted, node, item, step=step)
+
+    def step_failed(
+        self,
+        node: str,
+        step: str,
+        error: BaseException,
+        *,
+        retry_in: float | None = None,
+        item: int | None = None,
+    ) -> History:
+        """Record that a step of the node raised this error: as its outcome or, if `retry_in` is given, as one failed try."""
+        retry_at = None if retry_in is None else self.at + retry_in
+        arguments = list(error.args) if retry_at is None else []
+        failure = failures.describe(error)
+        return self._inside(
+            events.StepFailed, node, item, step=step, failure=failure, arguments=arguments, retry_at=retry_at
+        )
+
     def checkpointed(self, node: str, value: Any, *, item: int | None = None) -> History:
         """Record that the node saved a checkpoint (`ctx.checkpoint`)."""
         return self._inside(events.NodeCheckpointed, node, item, value=value)
@@ -257,6 +278,46 @@ class History:
             slot=slot,
             until=None if timeout is None else self.at + timeout,
             on_timeout=on_timeout,
+        )
+
+    def calling(
+        self,
+        node: str,
+        run: str,
+        key: str = "child",
+        *,
+        cancels: bool = False,
+        adopted: bool = False,
+        item: int | None = None,
+    ) -> History:
+        """Record that the node started the child run `run`, of the flow `key`."""
+        slot = f"child:{key}"
+        return self._inside(
+            events.ChildStarted, node, item, slot=slot, run=run, flow=key, cancels=cancels, adopted=adopted
+        )
+
+    def awaiting_child(
+        self, node: str, run: str, timeout: float | None = None, *, item: int | None = None, **wanted: Any
+    ) -> History:
+        """Record that the node began to wait for the end of a child, or received the end that had come before. `wanted` may
+        give `slot`, `anew` and `abandons`.
+        """
+        slot = wanted.pop("slot", f"{self.state.children[run].slot}:1")
+        until = None if timeout is None else self.at + timeout
+        return self._inside(events.ChildAwaited, node, item, slot=slot, run=run, until=until, **wanted)
+
+    def child_ended(
+        self, run: str, status: str = "completed", values: Any = None, *, seq: int | None = None, **cost: Any
+    ) -> History:
+        """Record that a child ended, at its event `seq`: if none is given, at one after all of its ends before. `cost` may give
+        `usd` and `tokens`.
+        """
+        why = {"failed": failure("the child broke")}.get(status)
+        told: dict[str, Any] = {"values": values or {}} if status == "completed" else {"failure": why}
+        return self.record(
+            events.ChildEnded(
+                run=run, seq=seq or self.state.seq + 1, status=cast("Any", status), **told, **cost
+            )
         )
 
     def withdrawn(
@@ -443,8 +504,11 @@ def _extend(history: History, sketch: Sketch, luck: random.Random, trouble: floa
 
 
 def _awaited(history: History) -> list[str]:
-    """Return the names of the awaited signals, and the keys of the questions that can still be answered."""
-    signals = run_state.awaited_signals(history.state.waits.values())
+    """Return the names of the awaited signals, the ids of the awaited children, and the keys of the questions that can still be
+    answered.
+    """
+    waits = history.state.waits.values()
+    signals = [*run_state.awaited_signals(waits), *(wait.child for wait in waits if wait.child is not None)]
     questions = history.state.questions.items()
     return [*signals, *(key for key, asked in questions if asked.until is None or asked.until > history.at)]
 
@@ -455,6 +519,8 @@ def _answer_or_signal(history: History, sketch: Sketch, luck: random.Random) -> 
     """
     word = luck.choice(_awaited(history))
     question = history.state.questions.get(word)
+    if word in history.state.children:
+        return history.child_ended(word, luck.choice(_ENDS), {"n": history.state.seq}, tokens=1)
     if question is None:
         return history.told(word, history.state.seq)
     if not question.options:
@@ -470,15 +536,40 @@ def _answer_or_signal(history: History, sketch: Sketch, luck: random.Random) -> 
 def _work(history: History, name: str, item: int | None, luck: random.Random) -> History:
     """Add a random event inside a node: a step, a checkpoint, a cost, chunks or a wait."""
     number = luck.randrange(3)
-    match luck.choice(("step", "checkpoint", "cost", "stream", "sleep", "signal", "ask", "signal")):
+    whats = (
+        "step",
+        "checkpoint",
+        "cost",
+        "stream",
+        "sleep",
+        "signal",
+        "ask",
+        "signal",
+        "begin",
+        "try",
+        "raise",
+        "child",
+    )
+    match luck.choice(whats):
         case "step":
             return history.stepped(name, f"step {number}", number, item=item)
+        case "begin":
+            return history.began_step(name, f"step {number}", item=item)
+        case "try":
+            retry_in = luck.choice((0.0, 5.0, 500.0))
+            return history.step_failed(
+                name, f"step {number}", ValueError(number), retry_in=retry_in, item=item
+            )
+        case "raise":
+            return history.step_failed(name, f"step {number}", ValueError(number), item=item)
         case "checkpoint":
             return history.checkpointed(name, number, item=item)
         case "cost":
             return history.spent(name, 0.5, number)
         case "stream":
             return history.streamed(name, *range(number), item=item)
+        case "child":
+            return _call(history, name, item, luck)
         case waited:
             return _wait(history, name, item, luck, waited)
 
@@ -507,6 +598,28 @@ def _wait(history: History, name: str, item: int | None, luck: random.Random, wh
     if what == "signal" and luck.random() < 0.2 and history.kept(name, item).get(slot):
         return history.withdrawn(name, slot, returned="go", item=item)
     return history.parked(name, slot, item=item)
+
+
+def _call(history: History, name: str, item: int | None, luck: random.Random) -> History:
+    """Let a node start a child, wait for it and park, or fail because the child has failed. The child may end at any time."""
+    state, visit, slot = history.state, history.state.nodes[name], "child:child:1"
+    run = f"c.{wait_key(name, visit.iteration, visit.execution, item, 'child')}"
+    if run not in state.children:
+        history.calling(name, run, cancels=luck.random() < 0.5, item=item)
+    if luck.random() < 0.3 and not state.children[run].is_final:
+        history.child_ended(run, luck.choice(_ENDS), {"n": state.seq}, tokens=1)
+    kept = history.kept(name, item)
+    if slot not in kept and wait_key(name, visit.iteration, visit.execution, item, slot) not in state.waits:
+        anew = state.children[run].in_doubt
+        history.awaiting_child(name, run, luck.choice((None, 5.0)), anew=anew, item=item)
+    end = kept[slot][0] if kept.get(slot) else {}
+    if end.get("status") in ("failed", "cancelled"):
+        error = ChildFailed(run, "child", None, "", "as drawn")
+        return history.failed(name, error) if item is None else history.item_failed(name, item, error)
+    return history.parked(name, slot, item=item)
+
+
+_ENDS = ("completed", "completed", "failed", "cancelled")
 
 
 def _end(history: History, sketch: Sketch, name: str, item: int | None) -> History:
@@ -612,6 +725,8 @@ def example(kind: type[Event], **fields: Any) -> Any:
         events.NodeCheckpointed: {"value": 7},
         events.NodeStreamed: {"chunks": ["once", "upon"], "spans": [events.Span(2, "draft")]},
         events.StepCompleted: {"step": "charge", "value": {"id": 1}},
+        events.StepStarted: {"step": "charge"},
+        events.StepFailed: {"step": "charge", "failure": failure(), "arguments": ["no"]},
         events.CostIncurred: {"usd": 0.5, "tokens": 12},
         events.TimerSet: {"slot": "sleep:1", "until": 60.0},
         events.TimerFired: {"slot": "sleep:1"},
@@ -619,6 +734,9 @@ def example(kind: type[Event], **fields: Any) -> Any:
         events.SignalReceived: {"name": "paid", "payload": 1},
         events.SignalSetAside: {"slot": "signal:paid:1", "name": "paid", "reason": "it does not fit"},
         events.WaitWithdrawn: {"slot": "signal:paid:1"},
+        events.ChildStarted: {"slot": "child:pay", "run": "r.pay", "flow": "pay"},
+        events.ChildAwaited: {"slot": "child:pay:1", "run": "r.pay"},
+        events.ChildEnded: {"run": "r.pay", "seq": 7, "status": "completed", "values": {"n": 2}},
     }
     header = {"node": "a", "iteration": 1} if issubclass(kind, events.NodeEvent) else {}
     return kind(**{**_plainest(kind), **header, **told.get(kind, {}), **fields})
@@ -626,9 +744,9 @@ def example(kind: type[Event], **fields: Any) -> Any:
 
 def _plainest(kind: type[Event]) -> dict[str, Any]:
     """Return the required fields of an event kind, each with the empty value of its type (0, an empty string, an empty list)."""
-    made: dict[Any, Callable[[], Any]] = {Failure: failure, Changes: Changes, Any: lambda: None}
+    made: dict[Any, Callable[[], Any]] = {Failure: failure, Changes: Changes, Any: lambda: None, Literal: str}
     types = {field.name: field.type for field in msgspec.structs.fields(kind) if field.required}
-    return {name: made.get(one, get_origin(one) or one)() for name, one in types.items()}
+    return {name: made.get(get_origin(one) or one, get_origin(one) or one)() for name, one in types.items()}
 
 
 def failure(message: str = "broken") -> Failure:
@@ -698,9 +816,13 @@ def _services(store: Store, holder: Holder | None) -> Services:
         faults={},
         holdings=holdings,
         run_options=lambda flow, place: {"durability": "sync", **place},
-        families=Families(lambda flow: None, {}, 1),
+        build_families=_no_families,
         listeners=Listeners(),
     )
+
+
+def _no_families() -> Any:
+    raise AssertionError("a history has no engine that would execute child runs")
 
 
 def _raise(error: BaseException | None) -> None:

@@ -39,6 +39,8 @@ class RunFacts(NamedTuple):
     run_id: str
     flow: str
     parent: str | None
+    origin: str | None
+    """The run that started it."""
     labels: dict[str, str]
     created_at: float
     status: str
@@ -195,8 +197,8 @@ class FileSource:
         return StoreUnusable(f"{path} cannot be read: {fault}. Check that this user may read it.")
 
     def runs(self) -> Iterator[RunFacts]:
-        ((columns,),) = self._select("listed")
-        for cells in self._select("runs" if columns else "old_runs"):
+        ((columns,),) = self._select("columns")
+        for cells in self._select(("old_runs", "runs_without_origin", "runs")[columns]):
             facts = RunFacts(*cells)
             yield facts._replace(
                 labels=json.loads(str(facts.labels)),
@@ -259,8 +261,8 @@ class StoreSource:
         while rows := self._store.runs(Query(after=after, limit=_PAGE)):
             for row in rows:
                 yield RunFacts(
-                    key=0, run_id=row.run_id, flow=row.flow, parent=row.parent, labels=row.labels, created_at=row.created_at,
-                    status=row.status, seq=row.seq, digest=row.digest, updated_at=row.updated_at,
+                    key=0, run_id=row.run_id, flow=row.flow, parent=row.parent, origin=row.origin, labels=row.labels,
+                    created_at=row.created_at, status=row.status, seq=row.seq, digest=row.digest, updated_at=row.updated_at,
                     fingerprint=row.fingerprint, state_version=row.state_version, active=list(row.active), error=row.error,
                     rewinds=list(row.rewinds), due_at=row.due_at, fence=row.fence,
                     holder=row.holder.id if row.holder is not None else None,

@@ -3,17 +3,23 @@
 -- begin: start a transaction, so that all queries see the store at one moment
 begin deferred
 
--- listed: whether run rows tell what a listing shows; those of older versions do not
-select count(*) from pragma_table_info('runs') where name = 'asks'
+-- columns: how many of the columns that run rows of older versions lack exist: what a listing shows, then which run started a run
+select count(*) from pragma_table_info('runs') where name in ('asks', 'origin')
 
 -- runs: every run row, with the id of its holder and when its lease expires
-select runs.key, run_id, flow, parent, labels, created_at, status, seq, digest, updated_at, fingerprint, state_version,
+select runs.key, run_id, flow, parent, origin, labels, created_at, status, seq, digest, updated_at, fingerprint, state_version,
        active, error, rewinds, due_at, fence, holders.id, coalesce(holders.expires_at, 0.0), asks, active_s, situation
 from runs left join holders on holders.key = runs.holder
 order by runs.key
 
--- old_runs: every run row of a store of an older version
-select runs.key, run_id, flow, parent, labels, created_at, status, seq, digest, updated_at, fingerprint, state_version,
+-- runs_without_origin: every run row of a store of an older version, whose runs do not start others
+select runs.key, run_id, flow, parent, null, labels, created_at, status, seq, digest, updated_at, fingerprint, state_version,
+       active, error, rewinds, due_at, fence, holders.id, coalesce(holders.expires_at, 0.0), asks, active_s, situation
+from runs left join holders on holders.key = runs.holder
+order by runs.key
+
+-- old_runs: every run row of a store of a version that is older still, whose rows do not tell what a listing shows
+select runs.key, run_id, flow, parent, null, labels, created_at, status, seq, digest, updated_at, fingerprint, state_version,
        active, error, rewinds, due_at, fence, holders.id, coalesce(holders.expires_at, 0.0), null, null, null
 from runs left join holders on holders.key = runs.holder
 order by runs.key

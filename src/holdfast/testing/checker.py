@@ -6,7 +6,7 @@ witness file lists what nodes, callers and readers saw, and is written independe
 
 The checker reads rows (`checked`), interprets them by its own rules (`replay`), and compares the result with the run rows, the
 snapshots and the lines of a witness (`witness`). It imports nothing of the fold, of `decide` or of the runtime, so that it does
-not share a mistake of the engine. It checks the invariants of `docs/testing.md`: I1 to I15, L1 to L4 and D1. Invariant: a check
+not share a mistake of the engine. It checks the invariants of `docs/testing.md`: I1 to I16, L1 to L4 and D1. Invariant: a check
 takes time linear in the number of events, and changes nothing.
 """
 
@@ -34,6 +34,7 @@ from holdfast.testing.checked import (
     source_of,
     unpack,
 )
+from holdfast.testing.checked_families import FamilyLog, check_families, log_of
 from holdfast.testing.handled_requests import Refusals, check_requests
 from holdfast.testing.replay import FINAL, Replay
 from holdfast.testing.standings import RewindableState, standing_of
@@ -149,6 +150,8 @@ class Checking:
         """Fork -> the run whose idempotency keys it shares."""
         self._runs: dict[str, tuple[RunFacts, Refusals]] = {}
         """Run -> its row, and what its log shows of requests."""
+        self._families: dict[str, FamilyLog] = {}
+        """Run that has a caller or children -> what its log shows of them."""
 
     # --- one run ----------------------------------------------------------------------------------------
 
@@ -167,6 +170,9 @@ class Checking:
         replay = self._log(run, notes, say)
         if replay.now.lineage:
             self._lineages[run.run_id] = replay.now.lineage
+        family = log_of(run, replay, is_compacted=replay.base > 0)
+        if family is not None:
+            self._families[run.run_id] = family
         _compare_row(run, replay, say)
         if self._secrets:
             self._look_for_secrets(json.dumps(run, default=repr).encode(), "the run row", run.run_id, None)
@@ -305,6 +311,7 @@ class Checking:
             "failed",
             "aside",
             "lineage",
+            "origin",
         ):
             mine, theirs = getattr(now, part), getattr(kept, part)
             if mine != theirs:
@@ -313,6 +320,16 @@ class Checking:
                     f"the snapshot has {part} {_short(theirs)}, but by the events it is {_short(mine)}",
                     snapshot.seq,
                 )
+        children, stored_children = (
+            {
+                run: (child.node, child.ended, child.is_final, child.cancels)
+                for run, child in one.children.items()
+            }
+            for one in (now, kept)
+        )
+        if children != stored_children:
+            text = f"the snapshot has the children {_short(stored_children)}, but by the events they are {_short(children)}"
+            say("I2", text, snapshot.seq)
         statuses = {name: visit.status for name, visit in now.nodes.items() if visit.status}
         stored = {name: visit.status for name, visit in kept.nodes.items()}
         if statuses != stored:
@@ -350,6 +367,7 @@ class Checking:
             self._look_for_secrets(body, f"the definition {fingerprint[:12]}", None, None)
         self._requests(at_end=at_end)
         self._check_lineages()
+        self._check_origins()
         for run_id, seen in self._seen.runs.items():
             if run_id not in self._runs:
                 testimony.check_missing_run(run_id, seen, say)
@@ -376,6 +394,7 @@ class Checking:
                     "L3", run.run_id, None, f"the request {asked.id!r} ({asked.verb}) is still in the inbox"
                 )
             self._look_for_secrets(asked.body, f"the request {asked.id!r}", run.run_id, None)
+        check_families(self._families, self._runs.keys(), inboxes, self._say, at_end=at_end)
         for run_id, (run, log) in self._runs.items():
             inbox = inboxes.get(run_id, {})
             if inbox or log.refused:
@@ -394,6 +413,26 @@ class Checking:
             if parent in self._runs and lineage != (of_parent := self._lineages.get(parent, parent)):
                 text = f"the fork has the idempotency keys of run {lineage!r}, but its parent those of {of_parent!r}"
                 self._say("I8", run_id, None, text)
+
+    def _check_origins(self) -> None:
+        """Check that no run was started by itself, or by a run that it has started (invariant I16 in docs/testing.md). A run that
+        has started another may be deleted before it.
+        """
+        seen: set[str] = set()
+        for run_id in self._runs:
+            path: list[str] = []
+            at: str | None = run_id
+            while at in self._runs and at not in seen and at not in path:
+                path.append(at)
+                at = self._runs[at][0].origin
+            if at in path:
+                self._say(
+                    "I16",
+                    at,
+                    None,
+                    f"the run was started by itself, or by a run that it started: {path[-1]!r}",
+                )
+            seen.update(path)
 
     def leftovers(self, store: Place) -> None:
         """Check that no large write-ahead log is left beside the SQLite file (invariant L3 in docs/testing.md)."""
@@ -446,6 +485,7 @@ def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> Non
         "flow": (run.flow, now.flow),
         "labels": (run.labels, now.labels),
         "parent": (run.parent, now.parent),
+        "origin": (run.origin, now.origin),
         "created_at": (run.created_at, now.created_at),
         "updated_at": (run.updated_at, replay.at),
         "state_version": (run.state_version, now.state_version),
@@ -501,7 +541,7 @@ def _require_over_or_waiting(
     """
     overdue = run.due_at is not None and at is not None and run.due_at <= at
     is_early = run.status == "pending" and run.due_at is not None and not overdue
-    signals = any(wait.get("signal") is not None for wait in now.waits.values())
+    signals = any(wait.get("signal") or wait.get("child") for wait in now.waits.values())
     if is_early:
         pass  # the run begins at a time, and waits for it
     elif run.status in ("pending", "running", "interrupted"):
@@ -511,7 +551,7 @@ def _require_over_or_waiting(
     elif run.status == "waiting" and not now.questions and not signals and run.due_at is None:
         say(
             "L1",
-            "the run is waiting, but has no question, no awaited signal and no timer",
+            "the run is waiting, but has no question, no awaited signal, no child and no timer",
             run.seq,
         )
     if run.holder is not None:

@@ -26,6 +26,7 @@ _SHOWN_BY: Mapping[str, tuple[str, ...]] = {
     "skip": ("NodeSkipped",),
     "edit": ("StateEdited",),
     "resume": ("RunResumed", "RunRewound"),
+    "child-ended": ("ChildEnded",),
 }
 """Verb of a request -> the kinds of events of which one shows that the request was carried out."""
 _SHARED = frozenset({"cancel"})

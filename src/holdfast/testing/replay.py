@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from operator import attrgetter
+from typing import TypeAlias
 
+from holdfast.testing.replayed_children import ChildReplay
 from holdfast.testing.standings import (
     NODE,
     Body,
     RewindableState,
     Visit,
     apply,
+    level_of,
     name_visit,
     repeats_of,
     standing_of,
@@ -32,12 +35,13 @@ Handler: TypeAlias = Callable[[Where, Body, float], None]
 FINAL = frozenset({"completed", "cancelled"})
 _AFTER_FAILURE = frozenset({
     "RunForked", "RunResumed", "RunRewound", "RunCancelled", "RequestRefused", "ResumeRefused", "StateEdited", "StateUpgraded",
-    "FlowChanged", "QuestionAnswered", "SignalReceived",
+    "FlowChanged", "QuestionAnswered", "SignalReceived", "ChildEnded",
 })  # fmt: skip
 """The event kinds that may follow the failure of a run: those that an operator or a caller causes, those of a resume,
 and the first one of a fork of the failed run."""
 _INSIDE = frozenset({
-    "StepCompleted", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside", "WaitWithdrawn", "NodeWaiting",
+    "StepCompleted", "StepStarted", "StepFailed", "NodeCheckpointed", "TimerSet", "SignalAwaited", "SignalSetAside",
+    "WaitWithdrawn", "NodeWaiting", "ChildStarted", "ChildAwaited",
 })  # fmt: skip
 
 
@@ -76,6 +80,8 @@ _HANDLERS = {
     "NodeCheckpointed": "_checkpointed",
     "NodeStreamed": "_streamed",
     "StepCompleted": "_step_completed",
+    "StepStarted": "_step_started",
+    "StepFailed": "_step_failed",
     "CostIncurred": "_ignore",
     "TimerSet": "_timer_set",
     "TimerFired": "_timer_fired",
@@ -83,6 +89,9 @@ _HANDLERS = {
     "SignalReceived": "_signal_received",
     "SignalSetAside": "_signal_set_aside",
     "WaitWithdrawn": "_wait_withdrawn",
+    "ChildStarted": "children.start",
+    "ChildAwaited": "children.wait",
+    "ChildEnded": "children.end",
 }
 """Event kind -> the method that handles it."""
 
@@ -98,7 +107,7 @@ class Replay:
         """The seq of the base that replaces the first events of the log; 0 if there is none."""
         self.durability = "sync"
         self.begin_at: float | None = None
-        self.asked_fresh = False
+        self.asked_fresh = self.was_renamed = False
         """True if an operator asked to repeat a visit from scratch, without the results that the visit had recorded."""
         self.rewinds: list[tuple[int, int]] = []
         self.take_ups: list[tuple[int, float, str]] = []
@@ -111,13 +120,16 @@ class Replay:
         """(node, iteration, execution, item) -> the number of the attempt that completed it. The item is -1 for the node
         itself.
         """
-        self._say = say
+        self.children = ChildReplay(self)
+        self.report = self._say = say
         self._last: dict[tuple[str, int, int, int], int] = {}
         """(node, iteration, execution, item) -> the number of its latest attempt. The item is -1 for the node itself."""
         self._steps: set[tuple[str, int, int, int, str]] = set()
         self._returns_to = returns_to
         self._places: dict[int, RewindableState] = {}
-        self._handlers: dict[str, Handler] = {kind: getattr(self, name) for kind, name in _HANDLERS.items()}
+        self._handlers: dict[str, Handler] = {
+            kind: attrgetter(name)(self) for kind, name in _HANDLERS.items()
+        }
 
     def begin_from(self, seq: int, base: Body) -> None:
         """Begin with the state of a base, which replaces the events up to `seq`."""
@@ -162,13 +174,15 @@ class Replay:
         now.values = dict(body.get("input", {}))
         options = body.get("options", {})
         self.durability, self.begin_at = options.get("durability", "sync"), options.get("begin_at")
-        self._arrive(body.get("starts", ()))
+        now.origin, now.lineage = body.get("caller", {}).get("run"), body.get("caller", {}).get("lineage", "")
+        self.now.arrive(body.get("starts", ()))
 
     def _forked(self, where: Where, body: Body, at: float) -> None:
         now = self.now
         now.parent, now.created_at = body.get("parent"), at
         now.labels = body["labels"] if body.get("labels") is not None else now.labels
         self.now.reopen()
+        now.origin, now.children = None, {}
         now.lineage = body.get("lineage") or ""
         if body.get("visits") and not now.lineage and not body.get("fresh"):
             self._say(
@@ -179,19 +193,19 @@ class Replay:
 
     def _claimed(self, where: Where, body: Body, at: float) -> None:
         self._taken_up(at)
-        self._cut()
+        self.now.cut()
         self.now.status = "running"
         self.now.settle()
 
     def _resumed(self, where: Where, body: Body, at: float) -> None:
         now = self.now
         self._taken_up(at)
-        self._cut()
+        self.now.cut()
         now.paused, now.failed_with = False, None
         named = body.get("nodes")
         self.asked_fresh = self.asked_fresh or bool(body.get("fresh"))
         for name in list(now.failed) if named is None else named:
-            self._try_again(name, fresh=body.get("fresh", False))
+            self.now.try_again(name, fresh=body.get("fresh", False))
         now.status = "running"
         now.settle()
 
@@ -225,14 +239,17 @@ class Replay:
         if left:
             self._say("I7", f"RunCompleted is recorded, but these nodes are still open or due: {left}")
         now.status = "completed"
+        self.children.end_run("completed")
 
     def _failed(self, where: Where, body: Body, at: float) -> None:
         self.now.status = "failed"
         self.now.failed_with = body.get("failure", {})
+        self.children.end_run("failed")
 
     def _cancelled(self, where: Where, body: Body, at: float) -> None:
         now = self.now
         now.status = "cancelled"
+        self.children.end_run("cancelled")
         now.questions.clear()
         now.waits.clear()
 
@@ -256,6 +273,7 @@ class Replay:
         if not rename:
             return
         now.rename(rename)
+        self.was_renamed = True
         for seen in (self.done, self._last):
             renamed = {(rename.get(name, name), *rest): what for (name, *rest), what in seen.items()}
             seen.clear()
@@ -268,7 +286,7 @@ class Replay:
         visit = now.visit(name)
         if name in now.open and (visit.begun or not visit.routed):
             self.asked_fresh = self.asked_fresh or bool(body.get("fresh"))
-            self._try_again(name, fresh=body.get("fresh", False))
+            self.now.try_again(name, fresh=body.get("fresh", False))
         else:
             now.turn(visit, "pending")
         now.settle()
@@ -296,6 +314,8 @@ class Replay:
             visit.forget_items()
             visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         else:
+            if visit.is_in_doubt():
+                self._say("I5", f"{_named(where)} starts without a decision about the step in doubt")
             visit.parked.pop(NODE, None)
         visit.iteration, visit.execution, visit.attempt = iteration, execution, attempt
         visit.begun, visit.question = True, None
@@ -372,7 +392,9 @@ class Replay:
     def _node_failed(self, where: Where, body: Body, at: float) -> None:
         now, name = self.now, where[0]
         visit = self._require_end("NodeFailed", where, ("running", "interrupted"))
-        self._close_waits(name)
+        self.now.close_waits(name)
+        now.note_failure(name, NODE, body)
+        visit.forget(NODE, "try:")
         if body.get("retry_at") is None:
             now.failed[name] = None
             now.turn(visit, "failed")
@@ -382,7 +404,7 @@ class Replay:
 
     def _node_interrupted(self, where: Where, body: Body, at: float) -> None:
         visit = self._require_end("NodeInterrupted", where, ("running",))
-        _cut_items(visit)
+        visit.cut_items()
         self.now.turn(visit, "interrupted", self.now.last_at if body.get("lost") else None)
         self.now.settle()
 
@@ -394,7 +416,7 @@ class Replay:
         visit.routed = True
         now.open.pop(name, None)
         now.failed.pop(name, None)
-        self._arrive(body.get("routes", ()))
+        self.now.arrive(body.get("routes", ()))
         now.settle()
 
     def _routing_failed(self, where: Where, body: Body, at: float) -> None:
@@ -415,7 +437,7 @@ class Replay:
                 apply(now.values, changes)
         apply(now.values, body.get("changes", {}))
         for routes in body.get("routes", {}).values():
-            self._arrive(routes)
+            self.now.arrive(routes)
         now.settle()
 
     # --- items ------------------------------------------------------------------------------------------
@@ -464,22 +486,19 @@ class Replay:
         visit.kept.pop(item, None)
         visit.filled = {place: wait for place, wait in visit.filled.items() if place[0] != item}
         visit.withdrawn = {place for place in visit.withdrawn if place[0] != item}
-        self._close_waits(name, item)
-        self._rest(visit)
+        self.now.close_waits(name, item)
+        self.now.forget_children(name, item)
+        self.now.rest(visit)
 
     def _item_failed(self, where: Where, body: Body, at: float) -> None:
         name, item = where[0], body.get("item", 0)
         visit = self.now.visit(name)
         self._item_ended("ItemFailed", where, item, visit)
         (visit.gone if body.get("retry_at") is None else visit.again).add(item)
-        self._close_waits(name, item)
-        self._rest(visit)
-
-    def _rest(self, visit: Visit) -> None:
-        """Set a fan-out to waiting if none of its items runs and at least one waits."""
-        if visit.items is not None and visit.parked and not visit.running and visit.status == "running":
-            self.now.turn(visit, "waiting")
-            self.now.settle()
+        self.now.note_failure(name, item, body)
+        visit.forget(item, "try:")
+        self.now.close_waits(name, item)
+        self.now.rest(visit)
 
     # --- inside a visit ---------------------------------------------------------------------------------
 
@@ -491,13 +510,40 @@ class Replay:
             self._say("I6", f"{kind} belongs to {_named(where, item)}, which is not the running attempt")
 
     def _step_completed(self, where: Where, body: Body, at: float) -> None:
-        name, iteration, execution, _ = where
-        item = _level(body)
-        step = (name, iteration, execution, item, body.get("step", ""))
-        if step in self._steps:
-            self._say("I5", f"the step {step[4]!r} of {_named(where, item)} is recorded a second time")
-        self._steps.add(step)
-        self._keep(name, item, f"step:{step[4]}")
+        self._end_step(where, body)
+        self._keep(where[0], level_of(body), f"step:{body.get('step', '')}")
+
+    def _end_step(self, where: Where, body: Body) -> None:
+        """Note that a step has an outcome: its result, or an exception."""
+        self._require_no_outcome(where, body, "is recorded a second time")
+        self._steps.add((*where[:3], level_of(body), body.get("step", "")))
+        self.now.end_try(where[0], body.get("item"), body.get("step", ""))
+
+    def _require_no_outcome(self, where: Where, body: Body, told: str) -> None:
+        """Report a call of a step whose outcome is in the log."""
+        item, step = level_of(body), body.get("step", "")
+        if (*where[:3], item, step) in self._steps:
+            self._say("I5", f"the step {step!r} of {_named(where, item)} {told}")
+
+    def _step_started(self, where: Where, body: Body, at: float) -> None:
+        self._require_no_outcome(where, body, "is called although its outcome is in the log")
+        self.now.end_try(where[0], body.get("item"), body.get("step", ""))
+        self._keep(where[0], level_of(body), f"begun:{body.get('step', '')}")
+
+    def _step_failed(self, where: Where, body: Body, at: float) -> None:
+        name, step, retry_at = where[0], body.get("step", ""), body.get("retry_at")
+        if retry_at is None:
+            self._end_step(where, body)
+            self._keep(name, level_of(body), f"raised:{step}")
+            return
+        self._require_no_outcome(where, body, "is called although its outcome is in the log")
+        self.now.end_try(name, body.get("item"), step)
+        self.now.visit(name).kept.setdefault(level_of(body), set()).discard(f"begun:{step}")
+        slot = self.now.next_try(name, body.get("item"), step)
+        if retry_at <= at:
+            self._keep(name, level_of(body), slot)
+        else:
+            self.now.waits[name, body.get("item"), slot] = {"until": retry_at}
 
     def _streamed(self, where: Where, body: Body, at: float) -> None:
         chunks, spans = len(body.get("chunks", ())), body.get("spans", ())
@@ -505,24 +551,24 @@ class Replay:
         if spans and named != chunks:
             self._say(
                 "I5",
-                f"{_named(where, _level(body))} streamed {chunks} chunks, but {named} are said to be of steps",
+                f"{_named(where, level_of(body))} streamed {chunks} chunks, but {named} are said to be of steps",
             )
 
     def _checkpointed(self, where: Where, body: Body, at: float) -> None:
-        self._keep(where[0], _level(body), "checkpoint")
+        self._keep(where[0], level_of(body), "checkpoint")
 
     def _keep(self, name: str, item: int, slot: str) -> None:
         self.now.visit(name).kept.setdefault(item, set()).add(slot)
 
     def _timer_set(self, where: Where, body: Body, at: float) -> None:
-        self.now.visit(where[0]).withdrawn.discard((_level(body), body.get("slot", "")))
+        self.now.visit(where[0]).withdrawn.discard((level_of(body), body.get("slot", "")))
         self.now.waits[where[0], body.get("item"), body.get("slot", "")] = {"until": body.get("until")}
 
     def _signal_awaited(self, where: Where, body: Body, at: float) -> None:
         wait = {
             "until": body.get("until"), "signal": body.get("name", ""), "payload_schema": body.get("payload_schema", {}),
         }  # fmt: skip
-        self.now.visit(where[0]).withdrawn.discard((_level(body), body.get("slot", "")))
+        self.now.visit(where[0]).withdrawn.discard((level_of(body), body.get("slot", "")))
         takes = body.get("takes")
         if takes is None:
             self._begin_wait(where[0], body, wait)
@@ -548,7 +594,7 @@ class Replay:
             now.waits[place] = wait
 
     def _fill(self, name: str, body: Body, wait: Body) -> None:
-        level, slot = _level(body), body.get("slot", "")
+        level, slot = level_of(body), body.get("slot", "")
         self._keep(name, level, slot)
         self._note_filled(name, level, slot, wait)
 
@@ -557,7 +603,7 @@ class Replay:
             self.now.visit(name).filled[level, slot] = wait
 
     def _signal_set_aside(self, where: Where, body: Body, at: float) -> None:
-        name, level, slot = where[0], _level(body), body.get("slot", "")
+        name, level, slot = where[0], level_of(body), body.get("slot", "")
         visit = self.now.visit(name)
         if slot not in visit.kept.get(level, ()):
             self._say("I9", f"{_named(where)} sets a signal aside that it has not received")
@@ -576,12 +622,12 @@ class Replay:
             if wait.get("signal") == name:
                 del now.waits[place]
                 self._note_filled(place[0], NODE if place[1] is None else place[1], place[2], wait)
-                self._resolve(*place)
+                self.resolve(*place)
                 return
         now.signals[name] = now.signals.get(name, 0) + 1
 
     def _wait_withdrawn(self, where: Where, body: Body, at: float) -> None:
-        now, level, slot = self.now, _level(body), body.get("slot", "")
+        now, level, slot = self.now, level_of(body), body.get("slot", "")
         visit, place = now.visit(where[0]), (where[0], body.get("item"), slot)
         asked = [
             key for key, one in now.questions.items() if (one["node"], one["item"], one["slot"]) == place
@@ -607,44 +653,38 @@ class Replay:
             until = wait.get("until")
             if until is not None and at < until:
                 self._say("I6", f"the timer {place[2]!r} of {_named(where)} fires before its time")
-            self._resolve(*place)
+            self.resolve(*place)
             return
         for key, asked in list(now.questions.items()):
             if (asked["node"], asked["item"], asked["slot"]) == place:
                 del now.questions[key]
                 if asked["about"] == "ask":
-                    self._resolve(*place)
+                    self.resolve(*place)
                 else:
                     self._refuse(place[0])
                     now.settle()
                 return
         self._say("I6", f"the timer {place[2]!r} of {_named(where)} fires, but is not set")
 
-    def _resolve(self, name: str, item: int | None, slot: str) -> None:
+    def resolve(self, name: str, item: int | None, slot: str) -> None:
+        """Fill the slot of a wait, and make the attempt due that waited for it."""
         visit, level = self.now.visit(name), NODE if item is None else item
-        visit.kept.setdefault(level, set()).add(slot)
+        self._keep(name, level, slot)
         if slot in visit.parked.get(level, ()):
-            self._unpark(visit, level)
-
-    def _unpark(self, visit: Visit, level: int) -> None:
-        if level != NODE:
-            visit.again.add(level)
-        elif visit.status == "waiting":
-            self.now.turn(visit, "pending")
-        self.now.rouse()
+            self.now.unpark(visit, level)
 
     def _node_waiting(self, where: Where, body: Body, at: float) -> None:
-        now, level = self.now, _level(body)
+        now, level = self.now, level_of(body)
         visit, slots = now.visit(where[0]), body.get("on", [])
         visit.parked[level] = slots
         if level == NODE:
             now.turn(visit, "waiting")
         else:
             self._item_ended("NodeWaiting", where, level, visit)
-            self._rest(visit)
+            self.now.rest(visit)
         now.settle()
         if any(slot in visit.kept.get(level, ()) for slot in slots):
-            self._unpark(visit, level)
+            self.now.unpark(visit, level)
 
     # --- questions --------------------------------------------------------------------------------------
 
@@ -654,7 +694,7 @@ class Replay:
             self._say("I6", f"the question {key!r} is asked while it is already open")
         if about == "ask":
             self._require_inside("QuestionAsked", where, body)
-            now.visit(where[0]).withdrawn.discard((_level(body), body.get("slot", "")))
+            now.visit(where[0]).withdrawn.discard((level_of(body), body.get("slot", "")))
         now.questions[key] = {
             "node": where[0], "item": body.get("item"), "slot": body.get("slot", ""), "about": about,
             "until": body.get("until"),
@@ -672,7 +712,7 @@ class Replay:
             self._say("I6", f"the question {key!r} is answered, but is not open")
             return
         if asked["about"] == "ask":
-            self._resolve(asked["node"], asked["item"], asked["slot"])
+            self.resolve(asked["node"], asked["item"], asked["slot"])
             return
         visit = now.visit(asked["node"])
         visit.question = None
@@ -689,6 +729,7 @@ class Replay:
         else:
             visit.again |= visit.gone
             visit.gone = set()
+            visit.forget_begun()
             now.turn(visit, "pending")
         now.rouse()
 
@@ -699,12 +740,6 @@ class Replay:
         self.now.turn(visit, "failed")
 
     # --- shared by several handlers ---------------------------------------------------------------------
-
-    def _arrive(self, routes: Any) -> None:
-        arrivals = self.now.arrivals
-        for name in routes:
-            if name != "END":
-                arrivals[name] = arrivals.get(name, 0) + 1
 
     def _take_up(self, name: str, took: int) -> None:
         there = self.now.arrivals.pop(name, 0)
@@ -721,7 +756,8 @@ class Replay:
         if visit.question is not None:
             now.questions.pop(visit.question, None)
         if now.waits or now.questions:
-            self._close_waits(name)
+            self.now.close_waits(name)
+        now.forget_children(name)
         visit.question, visit.begun = None, False
         visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         visit.forget_items()
@@ -741,55 +777,8 @@ class Replay:
                 visit.routed = False
                 now.open[name] = None
             else:
-                self._arrive(body["routes"])
+                self.now.arrive(body["routes"])
         now.settle()
-
-    def _close_waits(self, name: str, item: int | None = None) -> None:
-        now = self.now
-        for place in [place for place in now.waits if place[0] == name and item in (None, place[1])]:
-            del now.waits[place]
-        for key, asked in list(now.questions.items()):
-            if asked["node"] == name and asked["slot"] and item in (None, asked["item"]):
-                del now.questions[key]
-
-    def _cut(self) -> None:
-        """Mark all running attempts as interrupted: the process that ran them no longer holds the run."""
-        for name in self.now.open:
-            visit = self.now.visit(name)
-            if visit.status == "running":
-                _cut_items(visit)
-                self.now.turn(visit, "interrupted", self.now.last_at)
-
-    def _try_again(self, name: str, *, fresh: bool) -> None:
-        now = self.now
-        visit = now.nodes.get(name)
-        if visit is None or (name not in now.open and name not in now.failed):
-            return
-        now.failed.pop(name, None)
-        if not visit.routed:
-            now.route_again(name)
-            return
-        if visit.question is not None:
-            now.questions.pop(visit.question, None)
-        visit.question = None
-        waited, visit.parked = visit.parked, {}
-        self._close_waits(name)
-        if name in now.open and not fresh and visit.items is not None:
-            visit.again |= visit.gone | waited.keys()
-            visit.gone = set()
-        elif name in now.open and fresh:
-            visit.attempt = 0
-        now.turn(visit, "pending")
-
-
-def _cut_items(visit: Visit) -> None:
-    visit.again |= visit.running.keys()
-    visit.running = {}
-
-
-def _level(body: Body) -> int:
-    item = body.get("item")
-    return NODE if item is None else int(item)
 
 
 def _named(where: Where, item: int | None = None) -> str:

@@ -50,6 +50,7 @@ from holdfast.testing.simulator_faults import (
     SteppedClock,
 )
 from holdfast.testing.simulator_flows import (
+    OUTCOME_TALES,
     RISKY_TALES,
     TALES,
     TRIES,
@@ -81,6 +82,10 @@ _NARROW = "narrow"
 _NARROW_SHARE = 0.4
 _TIDY_SHARE = 0.15
 _ASKING_SHARE = 0.4
+OUTCOME_SEEDS = 1_000_000
+"""The seeds from here on draw flows whose steps have exceptions as outcomes, are tried again, or must not be called twice. So the
+other seeds mean what they meant before such steps existed.
+"""
 _packed = msgspec.msgpack.Encoder().encode
 
 Disk: TypeAlias = Callable[[Callable[[], float], Callable[[Holder], bool | None]], Store]
@@ -249,8 +254,11 @@ def is_asking(seed: int) -> bool:
 def schedule(seed: int, *, disk: Disk | None = None) -> Schedule:
     """Make the schedule of a seed, with one or two runs of random flows."""
     luck, asks = random.Random(f"subjects {seed}"), is_asking(seed)
-    most = TALES + RISKY_TALES if asks else TALES
-    tales = [tale(luck.randrange(most)) for _ in range(luck.choice((1, 1, 1, 2)))]
+    least, most = 0, TALES + RISKY_TALES if asks else TALES
+    if seed >= OUTCOME_SEEDS:
+        least = TALES + RISKY_TALES
+        most = least + OUTCOME_TALES
+    tales = [tale(luck.randrange(least, most)) for _ in range(luck.choice((1, 1, 1, 2)))]
     if len({one.flow.name for one in tales}) < len(tales):
         tales = tales[:1]
     narrow = _NARROW if len(tales) > 1 and luck.random() < _NARROW_SHARE else None
@@ -340,7 +348,7 @@ class Process:
         scene = self.scene
         engine = SimulatedEngine(
             store,
-            flows=[subject.flow for subject in scene.subjects],
+            flows=scene.flows,
             resources={**scene.resources, WORLD: Reached(loop.name, scene.witness, self._maybe_die)},
             grace=0.2,
             lease_ttl=LEASE_TTL_S,
@@ -456,7 +464,20 @@ class Schedule:
         self._unattended = 0
         self._over = self.outside.create_future()
         """Done when all simulated callers have finished, because their run is over or because the caller raised an exception."""
-        self.hands = [Hand(self, subject, calm=calm) for subject in subjects]
+        self.hands = [self.make_hand(subject, calm=calm) for subject in subjects]
+
+    @property
+    def flows(self) -> list[Flow[Any]]:
+        """The flows that every engine knows."""
+        return [subject.flow for subject in self.subjects]
+
+    def make_hand(self, subject: Subject, *, calm: bool) -> Hand:
+        """Return the simulated caller of a run."""
+        return Hand(self, subject, calm=calm)
+
+    def run_ids(self) -> list[str]:
+        """Return the ids of all runs of the schedule."""
+        return [subject.run_id for subject in self.subjects]
 
     def _draw_ways(self, luck: random.Random, *, calm: bool) -> None:
         """Choose the settings of the engines, and whether logs are pruned while runs continue."""
@@ -501,7 +522,7 @@ class Schedule:
 
     def attend(self, subject: Subject) -> None:
         """Add a run to the schedule, with a simulated caller of its own."""
-        hand = Hand(self, subject, calm=False)
+        hand = self.make_hand(subject, calm=False)
         self.subjects.append(subject)
         self.hands.append(hand)
         self._spawn(hand)
@@ -519,9 +540,9 @@ class Schedule:
 
     def _describe_runs(self) -> str:
         found = []
-        for subject in self.subjects:
+        for run_id in self.run_ids():
             with suppress(HoldfastError):
-                row = self.disk.run(subject.run_id)
+                row = self.disk.run(run_id)
                 holder = row.holder.id if row.holder is not None else None
                 found.append(
                     f"{row.run_id} is {row.status} at event {row.seq}, held by {holder}, open nodes: {row.active}"
@@ -566,15 +587,15 @@ class Schedule:
         """Wake the engine of a process without a reason, as duplicate or late notifications do."""
         engine = process.engine
         assert engine is not None
-        for subject in self.subjects:
-            process.loop.call_soon(engine._holdings.wake, subject.run_id)  # noqa: SLF001
+        for run_id in self.run_ids():
+            process.loop.call_soon(engine._holdings.wake, run_id)  # noqa: SLF001
         if engine._worker is not None:  # noqa: SLF001
             process.loop.call_soon(engine._worker.look)  # noqa: SLF001
 
     # --- afterwards -----------------------------------------------------------------------------------
 
     def _outcome(self, stuck: list[str]) -> Outcome:
-        run_ids = [subject.run_id for subject in self.subjects]
+        run_ids = self.run_ids()
         wrong = [*stuck, *self.world.escaped, *self.witness.wrong]
         logs: dict[str, list[Row]] = {}
         bases: dict[str, int] = {}
@@ -599,7 +620,7 @@ class Schedule:
                 run_id = subject.run_id
                 walks[run_id] = oracle.walk_log(self.disk, run_id, logs[run_id], subject.tale, TRIES)
                 wrong += self._judge(subject, hand, walks[run_id], states, looks=not stuck and not wrong)
-        wrong += self._judge_forks(walks)
+        wrong += self.judge_rest(walks)
         return Outcome(
             seed=self.seed,
             events=sum(map(len, logs.values())),
@@ -611,8 +632,8 @@ class Schedule:
             virtual_s=self.world.now - STARTS_AT,
         )
 
-    def _judge_forks(self, walks: dict[str, oracle.Walk]) -> list[str]:
-        """Return what forks repeated unasked, and effects that happened twice."""
+    def judge_rest(self, walks: dict[str, oracle.Walk]) -> list[str]:
+        """Return what several runs together show: what forks repeated unasked, and effects that happened twice."""
         forks = [subject for subject in self.subjects if subject.of is not None]
         if not forks:
             return []

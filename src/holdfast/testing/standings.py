@@ -59,6 +59,29 @@ class Visit:
             self.items = None
             self.running, self.again, self.gone, self.changes = {}, set(), set(), {}
 
+    def cut_items(self) -> None:
+        """Mark the running items as interrupted: they run again."""
+        self.again |= self.running.keys()
+        self.running = {}
+
+    def forget(self, item: int, mark: str) -> None:
+        """Forget the slots of an item (or of the node itself) that begin with this mark."""
+        if item in self.kept:
+            self.kept[item] = {slot for slot in self.kept[item] if not slot.startswith(mark)}
+
+    def forget_begun(self) -> None:
+        """Forget which steps were about to be called, because it was decided that the visit runs again."""
+        for item in list(self.kept):
+            self.forget(item, "begun:")
+
+    def is_in_doubt(self) -> bool:
+        """Return whether a step that must not be called twice was about to be called, and has no outcome."""
+        return any(
+            slot.startswith("begun:") and not {f"step:{slot[6:]}", f"raised:{slot[6:]}"} & slots
+            for slots in self.kept.values()
+            for slot in slots
+        )
+
 
 class Repeat:
     """A visit that the parent of a fork has begun, and what was decided about it."""
@@ -95,6 +118,32 @@ class Repeat:
         return {item: told for item, told in self.items.items() if item < count and item not in again}
 
 
+class ChildRecord:
+    """A child run that a visit has started."""
+
+    __slots__ = ("cancels", "ended", "execution", "has_end", "is_final", "item", "iteration", "node", "slots")
+
+    def __init__(self, node: str, iteration: int, execution: int, item: int | None, cancels: bool) -> None:
+        self.node = node
+        self.iteration = iteration
+        self.execution = execution
+        self.item = item
+        self.cancels = cancels
+        self.ended = 0
+        """The seq of its latest end that the log has; 0 if it has none."""
+        self.is_final = False
+        """True if the child cannot end again."""
+        self.has_end = False
+        """True if there is an end for the next wait."""
+        self.slots: set[tuple[int, str]] = set()
+        """Item and slot of each wait that has an end of this child."""
+
+    def take(self, level: int, slot: str) -> None:
+        """Give the end to a wait. A failure stays for the next one, because the node may be retried."""
+        self.slots.add((level, slot))
+        self.has_end = not self.is_final
+
+
 class RewindableState:
     """The state of a run after a given event: everything that a rewind undoes."""
 
@@ -128,6 +177,11 @@ class RewindableState:
         """Name of a signal -> how many signals of that name no node has received yet."""
         self.aside: list[str] = []
         """The names of the signals that nodes could not use, oldest first."""
+        self.origin: str | None = None
+        """The run that started this one."""
+        self.children: dict[str, ChildRecord] = {}
+        self.failed_for: dict[tuple[str, int], str] = {}
+        """Node and item that failed because a child did -> that child."""
         self.at = self.last_at = 0.0
         """The times of the event that is being read, and of the event before it."""
         self.active_s = 0.0
@@ -153,6 +207,55 @@ class RewindableState:
         self.idle += (status == "waiting") - (visit.status == "waiting")
         visit.status = status
 
+    def arrive(self, routes: Iterable[str]) -> None:
+        """Note that the run has reached these nodes."""
+        for name in routes:
+            if name != "END":
+                self.arrivals[name] = self.arrivals.get(name, 0) + 1
+
+    def close_waits(self, name: str, item: int | None = None) -> None:
+        """Close the waits and questions of a node's visit, or of one of its items."""
+        for place in [place for place in self.waits if place[0] == name and item in (None, place[1])]:
+            del self.waits[place]
+        for key, asked in list(self.questions.items()):
+            if asked["node"] == name and asked["slot"] and item in (None, asked["item"]):
+                del self.questions[key]
+
+    def cut(self) -> None:
+        """Mark all running attempts as interrupted: the process that ran them no longer holds the run."""
+        for name in self.open:
+            visit = self.visit(name)
+            if visit.status == "running":
+                visit.cut_items()
+                self.turn(visit, "interrupted", self.last_at)
+
+    def rest(self, visit: Visit) -> None:
+        """Set a fan-out to waiting if none of its items runs and at least one waits."""
+        if visit.items is not None and visit.parked and not visit.running and visit.status == "running":
+            self.turn(visit, "waiting")
+            self.settle()
+
+    def unpark(self, visit: Visit, level: int) -> None:
+        """Make an attempt that has unwound due again, because something that it waited for has come."""
+        if level != NODE:
+            visit.again.add(level)
+        elif visit.status == "waiting":
+            self.turn(visit, "pending")
+        self.rouse()
+
+    def next_try(self, name: str, item: int | None, step: str) -> str:
+        """Return the slot of the wait before the next try of a step."""
+        number, kept = 2, self.visit(name).kept.get(NODE if item is None else item, set())
+        while f"try:{step}:{number}" in kept:
+            number += 1
+        return f"try:{step}:{number}"
+
+    def end_try(self, name: str, item: int | None, step: str) -> None:
+        """End the wait before a try of a step that was made, if that is not recorded yet."""
+        slot = self.next_try(name, item, step)
+        if self.waits.pop((name, item, slot), None) is not None:
+            self.visit(name).kept.setdefault(NODE if item is None else item, set()).add(slot)
+
     def reopen(self) -> None:
         """Make every open visit due again, as a new execution. Called after a rewind and at the start of a fork."""
         for name in tuple(self.open):
@@ -165,6 +268,7 @@ class RewindableState:
             visit.forget_items()
             visit.question, visit.kept, visit.parked, visit.filled, visit.withdrawn = None, {}, {}, {}, set()
             self.turn(visit, "pending", visit.since)
+            self.children = {run: child for run, child in self.children.items() if child.node != name}
         for name in self.arrivals:
             gate = self.nodes.get(name)
             if gate is not None and name not in self.open and gate.status in ("waiting", "failed"):
@@ -174,6 +278,65 @@ class RewindableState:
         self.questions.clear()
         self.waits.clear()
         self.failed_with, self.paused = None, False
+
+    def try_again(self, name: str, *, fresh: bool) -> None:
+        """Make a failed, interrupted or waiting visit due again."""
+        visit = self.nodes.get(name)
+        if visit is None or (name not in self.open and name not in self.failed):
+            return
+        self.failed.pop(name, None)
+        if not visit.routed:
+            self.route_again(name)
+            return
+        if visit.question is not None:
+            self.questions.pop(visit.question, None)
+        visit.question = None
+        waited, visit.parked = visit.parked, {}
+        for _, item, slot in [
+            place for place in self.waits if place[0] == name and place[2].startswith("try:")
+        ]:
+            visit.kept.setdefault(NODE if item is None else item, set()).add(slot)
+        self.close_waits(name)
+        if not fresh:
+            self.doubt_children(name)
+        visit.forget_begun()
+        if name in self.open and not fresh and visit.items is not None:
+            visit.again |= visit.gone | waited.keys()
+            visit.gone = set()
+        elif name in self.open and fresh:
+            visit.attempt = 0
+        self.turn(visit, "pending")
+
+    def note_failure(self, name: str, item: int, body: Body) -> None:
+        """Note for which child a node, or an item of it, has failed."""
+        self.failed_for.pop((name, item), None)
+        if body.get("failure", {}).get("child"):
+            self.failed_for[name, item] = body["failure"]["child"]
+
+    def is_open(self, child: ChildRecord) -> bool:
+        """Return whether the visit, or the item, that started a child has not ended."""
+        visit = self.visit(child.node)
+        if child.node not in self.open or (visit.iteration, visit.execution) != (
+            child.iteration,
+            child.execution,
+        ):
+            return False
+        return child.item is None or visit.items is None or child.item not in visit.changes
+
+    def forget_children(self, name: str, item: int | None = None) -> None:
+        """Forget the children of a visit or an item that has ended, except those that are cancelled with this run."""
+        for run, child in list(self.children.items()):
+            if child.node == name and item in (None, child.item) and (child.is_final or not child.cancels):
+                del self.children[run]
+
+    def doubt_children(self, name: str) -> None:
+        """Empty the slots of the children for which a node, or items of it, failed: the node is tried again."""
+        for place in [place for place in self.failed_for if place[0] == name]:
+            child = self.children.get(self.failed_for.pop(place))
+            if child is not None and (child.has_end or not child.is_final):
+                for level, slot in [one for one in child.slots if one[0] == place[1]]:
+                    self.visit(name).kept.get(level, set()).discard(slot)
+                    child.slots.discard((level, slot))
 
     def route_again(self, name: str) -> None:
         """Let a completed node whose router failed be routed again: in a layered flow, with its layer."""
@@ -190,6 +353,10 @@ class RewindableState:
             if asked["about"] == "ask":
                 del self.questions[key]
                 self.questions[asked["node"] + key.removeprefix(before)] = asked
+        for child in self.children.values():
+            child.node = rename.get(child.node, child.node)
+        places = self.failed_for.items()
+        self.failed_for = {(rename.get(name, name), item): run for (name, item), run in places}
         waits = self.waits.items()
         self.waits = {(rename.get(name, name), item, slot): what for (name, item, slot), what in waits}
         self.repeats = {(rename.get(name, name), visit): what for (name, visit), what in self.repeats.items()}
@@ -240,6 +407,12 @@ def apply(values: Body, changes: Body) -> None:
                 pass  # `reduce` has the operands of custom reducers; their results are in `set`
 
 
+def level_of(body: Body) -> int:
+    """Return the number of the item that an event belongs to, or `NODE`."""
+    item = body.get("item")
+    return NODE if item is None else int(item)
+
+
 def name_visit(
     node: str, iteration: int, execution: int, item: int | None = None, attempt: int | None = None
 ) -> str:
@@ -265,6 +438,7 @@ def standing_of(snapshot: Body) -> RewindableState:
         "parent",
         "active_s",
         "lineage",
+        "origin",
     ):
         setattr(now, part, told.get(part, getattr(now, part)))
     now.at = now.last_at = told.get("at", 0.0)
@@ -279,6 +453,8 @@ def standing_of(snapshot: Body) -> RewindableState:
     now.aside = [signal["name"] for signal in told.get("aside", ())]
     for wait in told.get("waits", {}).values():
         now.waits[wait["node"], wait.get("item"), wait["slot"]] = wait
+    for run, child in told.get("children", {}).items():
+        now.children[run] = _child_of(child)
     for key, asked in told.get("questions", {}).items():
         now.questions[key] = {"item": None, "slot": "", "about": "interrupt", "until": None, **asked}
     for name, visits in told.get("begun", {}).items():
@@ -293,7 +469,31 @@ def standing_of(snapshot: Body) -> RewindableState:
         found.begun = name in begun
         now.busy += found.status == "running"
         now.idle += found.status == "waiting"
+        _note_ends(now, name, node)
     return now
+
+
+def _child_of(told: Body) -> ChildRecord:
+    child = ChildRecord(
+        told["node"], told["iteration"], told["execution"], told.get("item"), told.get("cancels", False)
+    )
+    child.ended, child.is_final = told.get("ended", 0), told.get("is_final", False)
+    child.has_end = told.get("end") is not None
+    return child
+
+
+def _note_ends(now: RewindableState, name: str, node: Body) -> None:
+    """Note which slots of a node have the end of a child, and for which child it, or an item of it, has failed."""
+    for item, slots in node.get("kept", {}).items():
+        for slot, value in slots.items():
+            child = now.children.get(value[0]["run"]) if slot.startswith("child:") and value else None
+            if child is not None:
+                child.slots.add((int(item), slot))
+    items = node.get("items")
+    failures = {NODE: node.get("failure")} if items is None else items.get("failed", {})
+    for item, failure in failures.items():
+        if failure and failure.get("child"):
+            now.failed_for[name, int(item)] = failure["child"]
 
 
 def _visit_of(node: Body) -> Visit:

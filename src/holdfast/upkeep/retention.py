@@ -322,6 +322,8 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     goes: bool
     why: str
+    origin: str | None = None
+    """The run that started it."""
     place: str = ""
     """Where the run was archived; empty if it was not archived."""
 
@@ -387,7 +389,7 @@ def choose(store: Store, wanted: Sequence[Policy]) -> list[Choice]:
                     continue
                 chosen[row.run_id] = Choice(
                     run_id=row.run_id, flow=row.flow, status=row.status, updated_at=row.updated_at, seq=row.seq,
-                    goes=why is None, why=why or _goes(policy),
+                    goes=why is None, why=why or _goes(policy), origin=row.origin,
                 )  # fmt: skip
     return list(chosen.values())
 
@@ -435,7 +437,7 @@ def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choic
         why = (
             _RESUMED_MEANWHILE
             if row.seq != choice.seq
-            else explain_need(store, row) or _explain_fork(store, row)
+            else explain_need(store, row) or _explain_fork(store, row) or _explain_caller(store, choice)
         )
         if why is None and archive_to:
             place, why = _archive(store, choice.run_id, archive_to)
@@ -475,13 +477,17 @@ def _problem(store: Store, run_id: str) -> str:
 
 
 def delete_all(store: Store, choices: Sequence[Choice], archive_to: str | None = None) -> Iterator[Choice]:
-    """Delete the chosen runs one by one, and yield what happened to each. A run is deleted after the runs forked from it."""
+    """Delete the chosen runs one by one, and yield what happened to each. A run is deleted after the runs forked from it, and
+    after the run that started it, if that may still need it.
+    """
     waiting = [choice for choice in choices if choice.goes]
     yield from (choice for choice in choices if not choice.goes)
     while waiting:
         done: set[str] = set()
+        callers = {choice.run_id for choice in waiting if choice.status not in FINAL}
         for choice in waiting:
-            if _find_fork(store, choice) is None:
+            is_needed = choice.origin in callers and choice.origin not in done
+            if not is_needed and _find_fork(store, choice) is None:
                 done.add(choice.run_id)
                 yield delete(store, choice, archive_to)
         waiting = [choice for choice in waiting if choice.run_id not in done]
@@ -494,23 +500,32 @@ def delete_all(store: Store, choices: Sequence[Choice], archive_to: str | None =
 
 def preview_deletion(store: Store, choices: Sequence[Choice]) -> list[Choice]:
     """Return what `delete_all` would do, as far as that is known without deleting. A run is kept if a run that was forked from
-    it is kept.
+    it is kept, or the run that started it is kept and may still need it.
     """
     going = {choice.run_id for choice in choices if choice.goes}
-    forks = {
-        run_id: [row.run_id for row in rows_of(store, Query(parent=run_id, limit=_PAGE))] for run_id in going
+    needed_by = {
+        run_id: [
+            (row.run_id, _describe_fork(row.run_id))
+            for row in rows_of(store, Query(parent=run_id, limit=_PAGE))
+        ]
+        for run_id in going
     }
+    for run_id, row in _find_callers(store, [choice for choice in choices if choice.goes]).items():
+        needed_by[run_id].append((row.run_id, _describe_caller(row)))
     kept: dict[str, str] = {}
     while True:
-        needed_by = {
-            run_id: fork for run_id in going for fork in reversed(forks[run_id]) if fork not in going
+        needed = {
+            run_id: why
+            for run_id in going
+            for other, why in reversed(needed_by[run_id])
+            if other not in going
         }
-        if not needed_by:
+        if not needed:
             break
-        kept |= needed_by
-        going -= set(needed_by)
+        kept |= needed
+        going -= set(needed)
     return [
-        msgspec.structs.replace(choice, goes=False, why=_describe_fork(kept[choice.run_id]))
+        msgspec.structs.replace(choice, goes=False, why=kept[choice.run_id])
         if choice.run_id in kept
         else choice
         for choice in choices
@@ -529,6 +544,23 @@ def _explain_fork(store: Store, row: RunRow) -> str | None:
 
 def _describe_fork(run_id: str) -> str:
     return f"run {run_id!r} was forked from it"
+
+
+def _find_callers(store: Store, choices: Sequence[Choice]) -> dict[str, RunRow]:
+    """Return the runs that started these runs and may still need them, by the ids of these runs."""
+    origins = sorted({choice.origin for choice in choices if choice.origin is not None})
+    pages = [Query(ids=tuple(origins[at : at + _PAGE]), limit=_PAGE) for at in range(0, len(origins), _PAGE)]
+    rows = {row.run_id: row for page in pages for row in store.runs(page) if row.status not in FINAL}
+    return {choice.run_id: rows[choice.origin] for choice in choices if choice.origin in rows}
+
+
+def _explain_caller(store: Store, choice: Choice) -> str | None:
+    found = _find_callers(store, [choice])
+    return _describe_caller(found[choice.run_id]) if found else None
+
+
+def _describe_caller(row: RunRow) -> str:
+    return f"run {row.run_id!r} started it and may still need it: it is {row.status}"
 
 
 # --- what is unused ----------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from holdfast.core.events import KINDS, Changes, NodeEvent, Stored
 from holdfast.core.kinds import TABLE
 from holdfast.core.run_state import (
     NODE_LEVEL,
+    Child,
     Held,
     Items,
     NodeState,
@@ -54,6 +55,8 @@ def standing(run: str, node: str, kind: type[events.Event]) -> RunState:
             state.waits[wait_key("a", 1, 1, None, "signal:paid:1")] = Wait("a", 1, 1, "signal:paid:1")
         elif kind is events.SignalSetAside:
             visit.kept[NODE_LEVEL] = {"signal:paid:1": [1]}
+        elif kind is events.ChildAwaited:
+            state.children["r.pay"] = Child("a", 1, 1, "child:pay", "pay")
         if kind is not events.ItemsListed:
             visit.items = Items([1, 2], begun=1, running={0: 1})
     if kind is events.LayerCompleted:
@@ -134,6 +137,7 @@ def test_only_what_takes_a_failed_run_up_again_or_changes_it_first_or_is_said_to
         "FlowChanged",
         "QuestionAnswered",
         "SignalReceived",
+        "ChildEnded",
     }
     assert {kind.__name__ for kind, statuses in RUN.items() if "failed" in statuses} == allowed
 

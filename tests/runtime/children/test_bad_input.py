@@ -10,6 +10,8 @@ from harness import Stage
 
 import holdfast as hf
 from holdfast import END, START, Graph
+from holdfast.core.child_place import place_of
+from holdfast.core.run_state import RunState
 
 
 def calling(body: Any, **options: Any) -> Any:
@@ -117,10 +119,7 @@ def test_an_id_that_another_run_has_fails_the_node_and_costs_no_parallel_complet
 
 def _same_place(flow: Any, run_id: str) -> str:
     """Return the id that the child of node `settle` has in a run."""
-    from holdfast.core.run_state import RunState
-    from holdfast.runtime.calls.children import place_of
-
-    return place_of(RunState(run_id), {"node": "settle", "iteration": 1}, None, "pay", 0).run_id
+    return place_of(RunState(run_id), "settle", 1, None, "pay", 0).run_id
 
 
 def test_a_flow_that_calls_itself_without_end_stops_at_a_depth_of_fifty(stage: Stage) -> None:

@@ -235,3 +235,73 @@ def picks(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
 async def async_picks(state: Work, ctx: hf.Context) -> dict[str, Any]:
     page = await ctx.wait_for("paid", type=Page)
     return {"log": [page.url, await ctx.wait_for("paid", type=str)]}
+
+
+class Declined(Exception):
+    """An outcome of a step."""
+
+
+class TrulyDeclined(Declined):
+    """A subclass that no step lists."""
+
+
+def _decline() -> None:
+    raise Declined("no", os.getpid())
+
+
+DECLINED = hf.Step("charge", raises=(Declined,))
+
+
+def saga(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
+    """Is declined, and fails in its first attempt while it undoes; then says who was asked."""
+    try:
+        ctx.step(DECLINED, _decline)
+    except Declined as declined:
+        ctx.step("undo", os.getpid, key=ctx.attempt)
+        if ctx.attempt == 1:
+            raise hf.Recoverable("once") from None
+        return {"log": [type(declined).__name__, *declined.args, ctx.kept("charge"), ctx.kept("undo", key=1)]}
+    return {}
+
+
+async def async_saga(state: Work, ctx: hf.Context) -> dict[str, Any]:
+    """Is `saga` as a coroutine."""
+    try:
+        await ctx.step(DECLINED, _decline)
+    except Declined as declined:
+        await ctx.step("undo", os.getpid, key=ctx.attempt)
+        if ctx.attempt == 1:
+            raise hf.Recoverable("once") from None
+        return {"log": [type(declined).__name__, *declined.args, ctx.kept("charge"), ctx.kept("undo", key=1)]}
+    return {}
+
+
+def declines(state: Work, ctx: hf.BlockingContext) -> None:
+    """Let the outcome of its step leave the node."""
+    ctx.step(DECLINED, _decline)
+
+
+def tries(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
+    """Needs three tries, which it counts in a file; another kind of exception comes first."""
+    step = hf.Step(
+        "charge",
+        raises=(Declined,),
+        retry=hf.Retry(attempts=4, backoff=0.3, jitter=0.0, on=(Exception,)),
+        timeout=30,
+    )
+
+    def charge() -> int:
+        with open(state.pipe, "a+", encoding="utf-8") as file:
+            file.write("x")
+            file.seek(0)
+            count = len(file.read())
+        if count < 3:
+            raise TrulyDeclined("subclass") if count == 1 else ConnectionError("busy")
+        return count
+
+    return {"log": [ctx.step(step, charge)]}
+
+
+def leaves_in_a_step(state: Work, ctx: hf.BlockingContext) -> None:
+    """Die inside a step that must not be called twice."""
+    ctx.step(hf.Step("charge", idempotent=False), os._exit, 3)

@@ -316,6 +316,50 @@ def test_steps_and_checkpoints_outlive_the_process(fn: Callable[..., Any]) -> No
     assert [event.body["chunks"] for event in events if event.kind == "NodeStreamed"] == [[{"chunk": 1}]]
 
 
+@pytest.mark.parametrize("fn", [nodes.saga, nodes.async_saga])
+def test_the_outcome_of_a_step_outlives_the_process(fn: Callable[..., Any]) -> None:
+    async def use(engine: hf.Engine) -> Any:
+        ended = await engine.run(one(fn, retry=NOW), Work(), run_id="r")
+        return ended, await engine.events("r", kind="StepFailed")
+
+    ended, [failed] = using(fresh(), use)
+    name, text, pid, *kept = ended.state.log
+    assert (name, text, kept) == ("Declined", "no", [True, True])
+    assert failed.body["arguments"] == ["no", pid]
+    assert (failed.attempt, failed.body["failure"]["type"]) == (1, "Declined")
+
+
+def test_the_outcome_of_a_step_that_leaves_its_process_is_not_retried() -> None:
+    failed = failure(one(nodes.declines, retry=NOW)).nodes["only"]
+    assert (failed.attempt, failed.error.kind, failed.error.type) == (1, "partial", "Declined")
+    assert "`holdfast retry r only --fresh`" in failed.error.message
+
+
+def test_the_tries_of_a_step_in_another_process_are_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def use(engine: hf.Engine) -> Any:
+        ended = await engine.run(one(nodes.tries), Work(pipe=str(tmp_path / "tries")), run_id="r")
+        return ended, await engine.events("r")
+
+    ended, events = using(fresh(), use)
+    assert ended.state.log == [3]
+    kinds = [event.kind for event in events]
+    assert (kinds.count("StepFailed"), kinds.count("StepCompleted")) == (2, 1)
+    assert "raised TrulyDeclined, a subclass of Declined" in caplog.text
+
+
+def test_a_process_that_died_inside_a_step_that_is_not_idempotent_is_asked_about() -> None:
+    async def use(engine: hf.Engine) -> Any:
+        ended = await engine.run(one(nodes.leaves_in_a_step), Work(), run_id="r")
+        assert ended.status == "waiting"
+        return await engine.questions("r")
+
+    [question] = using(fresh(), use)
+    assert "exited with code 3" in question.question.text
+    assert "has begun the step 'charge'" in question.question.text
+
+
 @pytest.mark.parametrize("fn", [nodes.speaks, nodes.async_speaks])
 def test_the_chunks_of_a_step_in_another_process_are_named_after_it(fn: Callable[..., Any]) -> None:
     async def use(engine: hf.Engine) -> Any:

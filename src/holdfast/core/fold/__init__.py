@@ -8,7 +8,7 @@ Rules of this package
   an attempt that was given up is never applied.
 - It owns the state that it is given and changes it in place. A caller that needs an event's JSON must encode the event first.
 
-There is one module per subject: `run` (the run, its state and its flow), `nodes`, `items`, `waits` (results that a visit keeps,
+There is one module per subject: `run` (the run, its state and its flow), `nodes`, `items`, `kept_steps`, `waits` (checkpoints,
 waits and questions), `children` (the runs that a visit starts); `status` has the functions that they share. A handler is called
 after the event was found to be allowed.
 """
@@ -20,7 +20,7 @@ from typing import Any, TypeAlias, assert_never
 
 from holdfast.core import events
 from holdfast.core.events import Event, NodeEvent, Stored
-from holdfast.core.fold import children, items, nodes, run, waits
+from holdfast.core.fold import children, items, kept_steps, nodes, run, waits
 from holdfast.core.kinds import TABLE, Kind
 from holdfast.core.run_state import NodeState, RunState
 from holdfast.errors import IllegalEvent
@@ -155,7 +155,14 @@ def _handler_of(kind: Kind) -> Handler:
     return found
 
 
-_MODULES = {"run": run, "nodes": nodes, "items": items, "waits": waits, "children": children}
+_MODULES = {
+    "run": run,
+    "nodes": nodes,
+    "items": items,
+    "kept_steps": kept_steps,
+    "waits": waits,
+    "children": children,
+}
 _NODE: dict[type[Event], frozenset[str]] = {kind.event: kind.node for kind in TABLE if kind.node is not None}
 _RULES = {kind.event: (_handler_of(kind), kind.run, _check_of(kind)) for kind in TABLE}
 """For each kind of event, its handler, the statuses that the run may have, and its check. One lookup per event is enough."""

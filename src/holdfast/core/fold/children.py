@@ -12,8 +12,9 @@ from typing import Any
 from msgspec import to_builtins
 
 from holdfast.core import events
-from holdfast.core.events import Stored, Told
-from holdfast.core.fold.waits import keep, key_of, open_again, resolve
+from holdfast.core.events import Reported, Stored
+from holdfast.core.fold.status import keep
+from holdfast.core.fold.waits import key_of, open_again, resolve
 from holdfast.core.run_state import NODE_LEVEL, Child, RunState, Wait
 from holdfast.core.slots import parse
 from holdfast.errors import IllegalEvent
@@ -127,8 +128,8 @@ def doubt_children(state: RunState, name: str) -> None:
     failures = {NODE_LEVEL: node.failure} if node.items is None else dict(node.items.failed)
     for level, failure in failures.items():
         child = state.children.get(failure.child) if failure is not None else None
-        if failure is None or child is None:
-            continue
+        if failure is None or child is None or (child.is_final and child.end is None):
+            continue  # a child that was cancelled: every look would find the same end
         child.in_doubt = True
         kept = node.kept.get(level, {})
         for text in [text for text, value in kept.items() if _is_end_of(text, value, failure.child)]:
@@ -141,8 +142,7 @@ def _is_end_of(text: str, value: Any, run: str) -> bool:
 
 
 def report_end(state: RunState, seq: int) -> None:
-    """Note what the caller of this run, if it has one, is told with an end at event `seq`."""
-    if state.origin is not None:
-        before = state.told or Told()
-        usd, tokens = state.usd + state.children_usd, state.tokens + state.children_tokens
-        state.told = Told(seq, usd, tokens, before.usd, before.tokens)
+    """Note what a child reports to its caller with an end at event `seq`."""
+    before = state.reported or Reported()
+    usd, tokens = state.usd + state.children_usd, state.tokens + state.children_tokens
+    state.reported = Reported(seq, usd, tokens, before.usd, before.tokens)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.core import events
 from holdfast.core.events import Stored
 from holdfast.core.fold.children import forget_children
+from holdfast.core.fold.kept_steps import forget_tries
 from holdfast.core.fold.status import close_waits, end_item, set_status
 from holdfast.core.fold.waits import rest
 from holdfast.core.run_state import Items, RunState
@@ -68,6 +69,7 @@ def item_failed(state: RunState, event: events.ItemFailed, stored: Stored) -> No
     else:
         items.again[event.item] = event.retry_at
     close_waits(state, event.node, event.item)
+    forget_tries(state.nodes[event.node], event.item)
     rest(state, event.node, stored.at)
 
 

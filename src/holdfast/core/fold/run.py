@@ -43,8 +43,8 @@ def run_forked(state: RunState, event: events.RunForked, stored: Stored) -> None
     state.path = [*state.path, (state.since, event.to)] if event.to >= state.since else state.path
     state.since = stored.seq
     state.lineage = event.lineage or ""
-    state.origin, state.children, state.told = None, {}, None  # a fork has no caller, and children of its own
-    state.called = False
+    # A fork has no caller, and children of its own.
+    state.origin, state.children, state.reported, state.called = None, {}, None, False
     _reopen(state)
     _renew(state, event.renewed)
     state.begun = {}
@@ -95,7 +95,7 @@ def run_rewound(state: RunState, event: events.RunRewound, stored: Stored) -> No
     state.called = state.called or event.called
     state.children_usd = max(state.children_usd, event.children_usd)
     state.children_tokens = max(state.children_tokens, event.children_tokens)
-    state.told = event.told
+    state.reported = event.reported
     state.asked_at = stored.at
     _reopen(state)
     state.signals.update(event.signals)
@@ -121,7 +121,8 @@ def run_completed(state: RunState, event: events.RunCompleted, stored: Stored) -
             f"run {state.run_id!r} cannot be completed: {[*state.open, *state.arrivals, *state.held]} is not done"
         )
     state.status = "completed"
-    report_end(state, stored.seq)
+    if state.origin is not None:
+        report_end(state, stored.seq)
 
 
 def run_failed(state: RunState, event: events.RunFailed, stored: Stored) -> None:
@@ -130,7 +131,8 @@ def run_failed(state: RunState, event: events.RunFailed, stored: Stored) -> None
     node = state.nodes.get(event.node) if event.node is not None else None
     state.failure = node.failure if node is not None and node.failure is not None else event.failure
     state.failure_node = event.node
-    report_end(state, stored.seq)
+    if state.origin is not None:
+        report_end(state, stored.seq)
 
 
 def run_cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -> None:
@@ -138,7 +140,8 @@ def run_cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -
     state.status = "cancelled"
     state.questions.clear()
     state.waits.clear()
-    report_end(state, stored.seq)
+    if state.origin is not None:
+        report_end(state, stored.seq)
 
 
 def request_refused(state: RunState, event: events.RequestRefused, stored: Stored) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.core.run_state import LIVE, UNDER_WAY, Items, NodeState, NodeStatus, RunState
+from holdfast.core.run_state import LIVE, NODE_LEVEL, UNDER_WAY, Items, NodeState, NodeStatus, RunState
 from holdfast.errors import IllegalEvent
 
 
@@ -55,6 +55,20 @@ def spend(state: RunState, node: NodeState, at: float) -> None:
     node.seconds += spent
     node.ended_at = at
     state.active_s += spent
+
+
+def keep(state: RunState, name: str, item: int | None, slot: str, value: Any) -> None:
+    """Keep a result for the next attempt. The node has made progress, so its count of crashes in a row starts again at 0."""
+    node = state.nodes[name]
+    node.crashes = 0
+    node.kept.setdefault(NODE_LEVEL if item is None else item, {})[slot] = value
+
+
+def forget_begun(node: NodeState) -> None:
+    """Forget which steps had begun, because a caller has decided that the visit runs again."""
+    for kept in node.kept.values():
+        for slot in [slot for slot in kept if slot.startswith("begun:")]:
+            del kept[slot]
 
 
 def end_item(state: RunState, items: Items, event: Any, seq: int) -> None:

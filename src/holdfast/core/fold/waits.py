@@ -11,7 +11,7 @@ from typing import Any, assert_never
 
 from holdfast.core import events
 from holdfast.core.events import Failure, Stored
-from holdfast.core.fold.status import awaken, end_item, set_status, settle, spend
+from holdfast.core.fold.status import awaken, end_item, forget_begun, keep, set_status, settle, spend
 from holdfast.core.run_state import (
     BEFORE_A_VISIT,
     NODE_LEVEL,
@@ -22,15 +22,10 @@ from holdfast.core.run_state import (
     WaitKind,
     wait_key,
 )
-from holdfast.core.slots import CHECKPOINT, step_text
+from holdfast.core.slots import CHECKPOINT
 from holdfast.errors import IllegalEvent
 
 # --- inside a node -----------------------------------------------------------------------------------
-
-
-def step_completed(state: RunState, event: events.StepCompleted, stored: Stored) -> None:
-    """Keep the result of a step."""
-    keep(state, event.node, event.item, step_text(event.step), event.value)
 
 
 def node_checkpointed(state: RunState, event: events.NodeCheckpointed, stored: Stored) -> None:
@@ -50,13 +45,6 @@ def cost_incurred(state: RunState, event: events.CostIncurred, stored: Stored) -
     node.tokens += event.tokens
     state.usd += event.usd
     state.tokens += event.tokens
-
-
-def keep(state: RunState, name: str, item: int | None, slot: str, value: Any) -> None:
-    """Keep a result for the next attempt. The node has made progress, so its count of crashes in a row starts again at 0."""
-    node = state.nodes[name]
-    node.crashes = 0
-    node.kept.setdefault(NODE_LEVEL if item is None else item, {})[slot] = value
 
 
 def timer_set(state: RunState, event: events.TimerSet, stored: Stored) -> None:
@@ -313,6 +301,7 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
         if node.items is not None:
             node.items.again.update(dict.fromkeys(node.items.failed, 0.0))
             node.items.failed.clear()
+        forget_begun(node)
         node.approved = question.about == "gate"
         node.answer = event.answer
         set_status(state, node, "pending")

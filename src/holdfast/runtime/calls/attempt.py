@@ -28,19 +28,22 @@ from typing import Any, Protocol, TypeVar
 from holdfast.core import events
 from holdfast.core.codec import Codec
 from holdfast.core.events import NodeEvent
+from holdfast.core.graph import Retry
 from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
-from holdfast.core.slots import CHECKPOINT, Slot, labels
+from holdfast.core.slots import CHECKPOINT, TRY, Slot, labels, raised_text, try_text
+from holdfast.core.step import Step as Declared
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.reading.chunks import Step, Streamer
 from holdfast.reading.inbox import ChildEnd
-from holdfast.runtime.calls import asyncio_timers
+from holdfast.runtime import failures
+from holdfast.runtime.calls import asyncio_timers, steps
 from holdfast.runtime.calls.body import Body, Parked, Stopped
-from holdfast.runtime.calls.children import Children
+from holdfast.runtime.calls.child_runs import Children
 from holdfast.runtime.calls.executors import Threads
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.calls.task_family import Family
-from holdfast.runtime.clock import Clock, Timer
+from holdfast.runtime.clock import Clock, Timer, sleep
 from holdfast.runtime.journal import Journal
 
 T = TypeVar("T")
@@ -48,8 +51,11 @@ _ANY: Codec[Any] = Codec.of(Any)
 _PROMISES_MAX = 100
 _calling: ContextVar[tuple[object, str, int] | None] = ContextVar("holdfast_step", default=None)
 """The step whose function is being called: its attempt, its name, and the number of this call, counted from 1."""
+_NOT_AWAITED = (CHECKPOINT, "begun:", TRY)
+"""How the slots begin that a node does not ask for by name."""
 _LOOK_AGAIN_S = 0.02
 """Seconds until the engine checks again whether a cancelled task has ended, which may take time to clean up."""
+_STEP_ENDS = (events.StepCompleted, events.StepFailed)
 _log = logging.getLogger("holdfast")
 
 
@@ -72,11 +78,14 @@ class Recorder(Protocol):
 
     journal: Journal
     park_after_s: float
-    is_crowded: Callable[[], bool]
 
     def is_current(self, body: Body) -> bool: ...
 
+    def cleans_up(self, body: Body) -> bool: ...
+
     def look_again(self) -> None: ...
+
+    def leave_if_crowded(self) -> None: ...
 
     def record_stream(self, body: Body) -> None: ...
 
@@ -102,6 +111,7 @@ class Attempt:
             clock=self._services.clock,
             park_after_s=self._services.park_after,
         )
+        self._luck = self._services.luck
         self._sync = state.options.get("durability", "sync") == "sync" or not options.idempotent
         self._loop = asyncio.get_running_loop()
         self._home = threading.get_ident()
@@ -127,7 +137,7 @@ class Attempt:
         """True if no wait of the node stays in memory here: it is a plain function, or it runs in another process."""
         self.parks_elsewhere = False
         """True if the engine has asked the attempt to unwind while its function runs in another process."""
-        self._clock = clock
+        self.clock = clock
         self.park_after_s = park_after_s
         """Seconds after which a wait that an asyncio timer may end is unwound."""
         self._run_id = run_id
@@ -198,14 +208,80 @@ class Attempt:
 
     def unclaim_step(self, slot: Slot) -> None:
         """Release the slot of a step that raised: nothing was kept, so the node may call the step again."""
-        self._used.discard(slot.text)
+        if raised_text(slot.label) not in self.kept():
+            self._used.discard(slot.text)
+
+    def claim_declared(self, step: Declared, key: Any) -> Slot:
+        """Claim the slot of a declared step, and return it."""
+        slot = self.claim_step(step.name, key)
+        self._used.add(raised_text(slot.label))
+        return slot
 
     def kept_step(self, slot: Slot, codec: Codec[Any]) -> list[Any]:
+        """Return `[result]` if the step has completed, otherwise `[]`. Raises `ContextError` if its outcome is an exception,
+        which only a declared step can have.
+        """
+        found = self.kept_result(slot, codec)
+        if not found and raised_text(slot.label) in self.kept():
+            steps.refuse_undeclared(self, slot)
+        return found
+
+    def kept_result(self, slot: Slot, codec: Codec[Any]) -> list[Any]:
         """Return `[result]` if the step has completed, otherwise `[]`."""
         kept, text = self.kept(), slot.text
         if text not in kept:
             return []
         return [codec.decode(kept[text], path=f"step {slot.label!r}", node=self._header["node"])]
+
+    def is_kept(self, slot: Slot) -> bool:
+        """Return whether the step has an outcome: a result, or an exception."""
+        kept = self.kept()
+        return slot.text in kept or raised_text(slot.label) in kept
+
+    def reclaim_step(self, slot: Slot) -> None:
+        """Claim the slot of a step again that raised, because it is tried again or the exception is its outcome."""
+        self._used.update((slot.text, raised_text(slot.label)))
+
+    def failed_tries(self, step: str) -> tuple[int, str | None]:
+        """Return how many tries of a step have failed, and the slot of the wait before its next try; None if that is over."""
+        kept, number = self.kept(), 2
+        while (slot := try_text(step, number)) in kept:
+            number += 1
+        return (number - 1, slot) if self.wait_ends_at(slot) is not None else (number - 2, None)
+
+    def wait_ends_at(self, slot: str) -> float | None:
+        """Return when the open wait of this slot ends by itself; None if there is no such wait."""
+        visit = (self._header["node"], self._header["iteration"], self._header["execution"])
+        wait = self._journal.state.waits.get(wait_key(*visit, self._item, slot))
+        return wait.until if wait is not None else None
+
+    async def until_try(self, slot: str, *, unwinds: bool) -> None:
+        """Wait until the next try of a step. If the wait is long and the node may be unwound, it is, as during any wait.
+        Otherwise it stays in memory: inside another step, in a node that must not run twice, and while a node cleans up.
+        """
+        until = self.wait_ends_at(slot)
+        seconds = 0.0 if until is None else until - self.now()
+        is_short = self.blocks and seconds <= self._park_soon_s()
+        if unwinds and self._idempotent and not self.body.cancelled and not is_short:
+            await self.until_kept(slot)
+        elif seconds > 0:
+            await sleep(self.clock, seconds)
+
+    def jitter(self, retry: Retry, error: BaseException, tries: int) -> float | None:
+        """Return the seconds until the next try of a step, after so many failed tries; None if there is none."""
+        kind = failures.classify(error)
+        return failures.retry_delay(retry, error, kind, tries, self._luck, now=self.clock_time())
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The run and the node of this attempt."""
+        return self._run_id, self._header["node"]
+
+    def warn_once(self, key: tuple[str, ...], told: str) -> None:
+        """Log a warning, once per engine and key."""
+        if key not in self._services.warned:
+            self._services.warned.add(key)
+            _log.warning("%s", told)
 
     async def keep_step(self, slot: Slot, value: Any, codec: Codec[Any]) -> Any:
         """Keep the result of a step, and return it as the next attempt would get it."""
@@ -216,10 +292,10 @@ class Attempt:
 
     async def record(self, kind: type[NodeEvent], **fields: Any) -> None:
         """Record an event about this attempt. With `durability="sync"`, or in a node that is not idempotent, returns when the
-        event is durable.
+        event is durable; for a step that has begun or failed, always.
         """
         seq = self.note(kind, **fields)
-        if self._sync:
+        if self._sync or kind is events.StepStarted or kind is events.StepFailed:
             await self._durable(seq)
 
     def note(self, kind: type[NodeEvent], **fields: Any) -> int:
@@ -232,7 +308,7 @@ class Attempt:
         if "item" in kind.__struct_fields__:
             fields["item"] = self._item
         self._journal.tick()
-        if kind is events.StepCompleted and self.stream.segment.has_steps:
+        if kind in _STEP_ENDS and self.stream.segment.has_steps:
             self._runner.record_stream(self.body)
         self._journal.record(kind(**self._header, **fields))
         self._runner.look_again()
@@ -330,8 +406,19 @@ class Attempt:
 
     # --- waiting --------------------------------------------------------------------------------------
 
+    def refuse_in_cleanup(self, what: str) -> None:
+        """Refuse what a node may not do while it cleans up, because the run is being cancelled and the node will not continue."""
+        if self.body.cancelled and self._cleans_up():
+            raise ContextError(
+                f"node {self._header['node']!r} is cleaning up because the run is being cancelled, and can no longer use {what}. "
+                "Only steps are possible now (ctx.step), for a few seconds."
+            )
+
     def refuse_waits(self, what: str) -> None:
-        """Refuse a wait in a node that is not idempotent: a wait unwinds the node, which then runs again from its top."""
+        """Refuse a wait in a node that is not idempotent: a wait unwinds the node, which then runs again from its top. Refuse it
+        also while the node cleans up: the run is being cancelled, so the node would never continue.
+        """
+        self.refuse_in_cleanup(what)
         if not self._idempotent:
             raise ContextError(
                 f"node {self._header['node']!r} is not idempotent, and {what} inside it would run it again from its top. Wait "
@@ -430,20 +517,25 @@ class Attempt:
         return came
 
     async def _wait_here(self, slot: str) -> None:
-        waiter = self._waiters[slot] = _Waiter(self._clock.now())
-        soonest_at = waiter.began_at + self._park_soon_s(slot)
-        waiter.timer = self._clock.call_at(soonest_at, lambda: self._park_in_time(waiter))
+        waiter = self._waiters[slot] = _Waiter(self.clock.now())
+        soonest_at = waiter.began_at + self._park_soon_s()
+        waiter.timer = self.clock.call_at(soonest_at, lambda: self._park_in_time(waiter))
         self._withdraw()
         if self.is_withdrawn(slot):
             self._loop.call_soon(self._begin_withdrawn_again, False)
         if not self._steps:
             self.body.hold_limit()
+        if slot.startswith("child:"):
+            self._loop.call_soon(self._leave_if_crowded)
         try:
             await waiter.over
         finally:
             waiter.timer.cancel()
             self._waiters.pop(slot, None)
             self.body.go_on_with_limit()
+
+    def _leave_if_crowded(self) -> None:
+        self._runner.leave_if_crowded()
 
     def deliver(self) -> None:
         """Wake the coroutines whose wait is over; called when an event has become durable."""
@@ -458,17 +550,20 @@ class Attempt:
         """
         latest_at = waiter.began_at + self.park_after_s
         is_timed = self._may_be_cancelled()
-        if is_timed and self._clock.now() < latest_at:
-            waiter.timer = self._clock.call_at(latest_at, lambda: self._park_in_time(waiter))
+        if is_timed and self.clock.now() < latest_at:
+            waiter.timer = self.clock.call_at(latest_at, lambda: self._park_in_time(waiter))
             return
         if self.park() and is_timed:
             self.warn_of_lost_timer()
 
-    def _park_soon_s(self, slot: str) -> float:
+    def _park_soon_s(self) -> float:
         """Return after how many seconds a wait is unwound that nothing in the node can cancel."""
-        if slot.startswith("child:") and self._runner.is_crowded():
-            return 0.0
         return self._runner.park_after_s
+
+    @property
+    def only_waits(self) -> bool:
+        """True if the node waits, and none of its steps is running."""
+        return bool(self._waiters) and not self._steps
 
     def park(self) -> bool:
         """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now. Returns whether the
@@ -495,9 +590,11 @@ class Attempt:
         given_up = [waiter for slot, waiter in self._waiters.items() if self.is_withdrawn(slot)]
         if not given_up or not self._may_be_cancelled():
             return False
-        long_since = self._clock.now() - self.park_after_s
+        long_since = self.clock.now() - self.park_after_s
         is_recent = all(waiter.began_at > long_since for waiter in given_up)
-        return is_recent or any(slot not in self._used for slot in self.kept() if slot != CHECKPOINT)
+        return is_recent or any(
+            slot not in self._used for slot in self.kept() if not slot.startswith(_NOT_AWAITED)
+        )
 
     def _may_be_cancelled(self) -> bool:
         own = self.body.task
@@ -645,8 +742,11 @@ class Attempt:
     def _is_current(self) -> bool:
         return self._runner.is_current(self.body)
 
+    def _cleans_up(self) -> bool:
+        return self._runner.cleans_up(self.body)
+
     def _require_current(self) -> None:
-        if not self._runner.is_current(self.body):
+        if not self._runner.is_current(self.body) and not self._cleans_up():
             raise Stopped("the engine has abandoned this attempt, and records nothing more of it")
 
     def artifacts(self) -> Artifacts:

@@ -11,26 +11,28 @@ kept; code outside of steps runs again.
 from __future__ import annotations
 
 import asyncio
-import typing
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
-from functools import lru_cache, wraps
+from functools import partial, wraps
 from hashlib import sha256
 from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
 import msgspec
 
 from holdfast.core import answers, events
+from holdfast.core.child_place import ChildOptions
 from holdfast.core.codec import Codec
-from holdfast.core.graph import Flow
+from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import wait_key
 from holdfast.core.slots import CHECKPOINT, Slot
+from holdfast.core.step import Step
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import CodecError, ContextError, WaitTimeout
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import executing
-from holdfast.runtime.calls.children import ChildOptions, ChildRun, StartOptions
+from holdfast.runtime.calls.child_runs import ChildRun, StartOptions
+from holdfast.runtime.calls.steps import Try, course, drive, drive_blocking, require_callable, result_codec
 from holdfast.runtime.calls.streams import encode_chunk
 
 T = TypeVar("T")
@@ -89,6 +91,13 @@ class _AnyContext:
         """
         return self._work.body.cancelled
 
+    def kept(self, step: str | Step, *, key: Any = None) -> bool:
+        """Return whether the outcome of a step of this execution is in the log: its result, or an exception that is an outcome.
+        Then `ctx.step` does not call the step again.
+        """
+        name = step.name if isinstance(step, Step) else step
+        return self._work.is_kept(Slot.step(name, key))
+
     @property
     def last_checkpoint(self) -> Any:
         """The latest value that this or an earlier attempt gave to `checkpoint`; None if there is none."""
@@ -139,7 +148,7 @@ class Context(_AnyContext):
     @overload
     async def step(
         self,
-        name: str,
+        name: str | Step,
         fn: Callable[..., Coroutine[Any, Any, T]],
         /,
         *args: Any,
@@ -149,13 +158,13 @@ class Context(_AnyContext):
 
     @overload
     async def step(
-        self, name: str, fn: Callable[..., T], /, *args: Any, key: Any = None, **named: Any
+        self, name: str | Step, fn: Callable[..., T], /, *args: Any, key: Any = None, **named: Any
     ) -> T: ...
 
     @_require_await
     async def step(
         self,
-        name: str,
+        name: str | Step,
         fn: Callable[..., Any],
         /,
         *args: Any,
@@ -167,16 +176,43 @@ class Context(_AnyContext):
         this execution has completed the step.
 
         A step is identified by its name (and `key`), never by the order of calls. The result is always the decoded value, even
-        the first time, typed by `type` or by the annotation of `fn`. A plain `def` is called in a thread.
+        the first time, typed by `type` or by the annotation of `fn`. A plain `def` is called in a thread. An `hf.Step` in place
+        of the name says which exceptions are kept too, and how the step is tried again.
         """
-        _require_callable(self.node, name, fn)
-        codec = _result_codec(fn, type)
+        require_callable(self.node, name, fn)
+        codec = result_codec(fn, type)
+        if isinstance(name, Step):
+            return await self._declared_step(name, codec, key, fn, args, named)
         slot = self._work.claim_step(name, key)
         if kept := self._work.kept_step(slot, codec):
             return kept[0]
         with self._work.step(slot):
             value = await self._work.call(fn, args, named)
             return await self._work.keep_step(slot, value, codec)
+
+    async def _declared_step(
+        self,
+        step: Step,
+        codec: Codec[Any],
+        key: Any,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        work = self._work
+        slot = work.claim_declared(step, key)
+        if kept := work.kept_result(slot, codec):
+            return kept[0]
+
+        async def call(one: Try) -> Any:
+            with work.step(slot), one:
+                return await work.call(one.tracked(fn), args, named)
+
+        try:
+            return await drive(course(work, step, slot, codec, unwinds=work.called_step() is None), call)
+        except BaseException:
+            work.unclaim_step(slot)
+            raise
 
     @_require_await
     async def map(
@@ -359,7 +395,7 @@ class Context(_AnyContext):
             return {
                 "name": signal,
                 "until": None if timeout is None else self._work.now() + timeout,
-                "payload_schema": _payload_schema(type),
+                "payload_schema": answers.payload_schema_of(type),
                 "takes": self._first_fitting(signal, codec),
             }
 
@@ -484,7 +520,7 @@ class BlockingContext(_AnyContext):
 
     def step(
         self,
-        name: str,
+        name: str | Step,
         fn: Callable[..., Any],
         /,
         *args: Any,
@@ -492,20 +528,57 @@ class BlockingContext(_AnyContext):
         type: Any = None,
         **named: Any,
     ) -> Any:
-        """Run a step once; see `Context.step`. A plain `def` is called in the node's own thread."""
-        _require_callable(self.node, name, fn)
-        codec = _result_codec(fn, type)
+        """Run a step once; see `Context.step`. A plain `def` is called in the node's own thread, unless its `hf.Step` has a
+        timeout.
+        """
+        require_callable(self.node, name, fn)
+        codec = result_codec(fn, type)
+        if isinstance(name, Step):
+            return self._declared_step(name, codec, key, fn, args, named)
         slot = self._work.claim_step(name, key)
         if kept := self._work.kept_step(slot, codec):
             return kept[0]
         try:
-            with self._work.calling(slot):
-                value = fn(*args, **named)
-                if isinstance(value, Awaitable):
-                    value = self._wait(_await(value))
+            value = self._call(slot, fn, args, named)
             return self._wait(self._work.keep_step(slot, value, codec))
         except BaseException:
             self._work.unclaim_step(slot)
+            raise
+
+    def _call(self, slot: Slot, fn: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        with self._work.calling(slot):
+            value = fn(*args, **named)
+            return self._wait(_await(value)) if isinstance(value, Awaitable) else value
+
+    def _declared_step(
+        self,
+        step: Step,
+        codec: Codec[Any],
+        key: Any,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        work = self._work
+        slot = work.claim_declared(step, key)
+        if kept := work.kept_result(slot, codec):
+            return kept[0]
+
+        async def call_in_time(one: Try) -> Any:
+            with one:
+                return await work.call(one.tracked(fn), args, named)
+
+        def call(one: Try) -> Any:
+            if one.timeout is None:
+                return self._call(slot, fn, args, named)
+            with work.calling(slot):
+                return self._wait(call_in_time(one))
+
+        unwinds = work.blocks and work.called_step() is None
+        try:
+            return drive_blocking(course(work, step, slot, codec, unwinds=unwinds), call, self._wait)
+        except BaseException:
+            work.unclaim_step(slot)
             raise
 
     def map(
@@ -667,13 +740,6 @@ def _cost(node: str, usd: Any, tokens: Any) -> tuple[float, int]:
     return float(usd), tokens
 
 
-def _require_callable(node: str, name: Any, fn: Any) -> None:
-    if not callable(fn):
-        raise ContextError(
-            f"node {node!r}: the step {name!r} got {fn!r}, which cannot be called; give a function"
-        )
-
-
 def _digest(item: Any) -> str | None:
     """Return a digest of an item, by which a kept result is used only for the item that it belongs to. None if the item cannot
     be encoded as JSON.
@@ -688,36 +754,28 @@ def _codec(declared: Any) -> Codec[Any]:
     return _ANY if declared is None else Codec.of(declared)
 
 
-def _payload_schema(declared: Any) -> dict[str, Any]:
-    """Return the JSON Schema that a payload must fit. It is made once for each type, because a node may wait in a loop."""
-    if declared is None:
-        return {}
-    try:
-        return _cached_schema(declared)
-    except TypeError:  # the type is not hashable
-        return answers.payload_schema_of(declared)
+def function_of(node: Node) -> Callable[..., Any]:
+    """Return the function that the engine calls for a node: its own or, for a node that calls a flow, one that does so."""
+    if node.calls is None:
+        return node.fn
+    return partial(_call_flow, node)
 
 
-_cached_schema = lru_cache(maxsize=256)(answers.payload_schema_of)
-
-
-def _result_codec(fn: Callable[..., Any], declared: Any) -> Codec[Any]:
-    """Return the codec for a step's result: for the type that the caller gives, or for the function's return annotation."""
-    if declared is not None:
-        return Codec.of(declared)
-    try:
-        return _hinted_codec(fn)
-    except TypeError:  # the function is not hashable
-        return _ANY
-
-
-@lru_cache(maxsize=1024)
-def _hinted_codec(fn: Callable[..., Any]) -> Codec[Any]:
-    try:
-        returned = typing.get_type_hints(fn, include_extras=True).get("return", Any)
-        return _ANY if returned in (Any, None) else Codec.of(cast("Any", returned))
-    except (NameError, TypeError, AttributeError, CodecError):
-        return _ANY  # no usable annotation, or a type that JSON cannot keep
+async def _call_flow(node: Node, given: Any, context: Context) -> Any:
+    """Start the child run of a visit, or of an item, wait for its end, and return the update that follows from its result."""
+    call = node.calls
+    assert call is not None
+    flow = context._work.children.find(node.options.calls or "")  # noqa: SLF001
+    result = await context.call(
+        flow,
+        node.fn(given),
+        timeout=node.options.timeout_s,
+        queue=call.queue,
+        priority=call.priority,
+        labels=call.labels,
+        run_timeout=call.run_timeout,
+    )
+    return None if call.output is None else call.output(result)
 
 
 async def run_generator(context: Context, work: Attempt, fn: Any, given: tuple[Any, ...]) -> Any:

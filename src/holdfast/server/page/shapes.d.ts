@@ -21,6 +21,8 @@ export interface Row {
   seq: number;
   labels: Record<string, string>;
   parent: string | null;
+  /** The run that started it. */
+  origin: string | null;
   created_at: number;
   updated_at: number;
   due_at: number | null;

@@ -19,6 +19,7 @@ from holdfast.errors import CodecError, RunHeld, RunNotFound, StoreUnusable
 from holdfast.storage import failpoints, leases, process, verdicts
 from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import (
+    Along,
     Append,
     Feed,
     Holder,
@@ -90,6 +91,9 @@ class MemoryStore:
             for append, verdict in zip(batch, judged, strict=True):
                 if verdict is None:
                     self._apply(data, append)
+            for append, verdict in zip(batch, judged, strict=True):
+                if verdict is None and append.along is not None:
+                    self._post_along(data, append.along, append.rows[-1].at)
             failpoints.reach("append.committed")
             return judged
 
@@ -104,8 +108,8 @@ class MemoryStore:
             return RunNotFound(append.run_id, self.url)
         else:
             verdict = verdicts.judge(append, seq=head.seq, fence=head.fence, holder=head.holder)
-        if verdict is None and append.along is not None:
-            verdict = verdicts.judge_starts(append, lambda run_id: run_id in data.runs or run_id in heads)
+        if verdict is None:
+            verdict = verdicts.judge_along(append, lambda run_id: run_id in data.runs or run_id in heads)
         starts = append.along.starts if append.along is not None else ()
         for one in (append, *starts):
             verdict = verdict or _unfit(one)
@@ -135,14 +139,13 @@ class MemoryStore:
         if append.along is not None:
             for start in append.along.starts:
                 self._apply(data, start)
-            for run_id, posted in append.along.posts:
-                self._post_along(data, run_id, posted, append.rows[-1].at)
 
-    def _post_along(self, data: Data, run_id: str, request: Request, at: float) -> None:
-        """Put a request into an inbox unless it is there already, or the run does not exist or is over."""
-        run = data.runs.get(run_id)
-        if run is not None and run.view.status not in FINAL and request.id not in run.requests:
-            self._put(data, run_id, request, request.at or at, verdicts.digest_request(request))
+    def _post_along(self, data: Data, along: Along, at: float) -> None:
+        """Put requests into inboxes, except those that are there already or whose run does not exist or is over."""
+        for run_id, request in along.posts:
+            run = data.runs.get(run_id)
+            if run is not None and run.view.status not in FINAL and request.id not in run.requests:
+                self._put(data, run_id, request, request.at or at, verdicts.digest_request(request))
 
     def _put(self, data: Data, run_id: str, request: Request, at: float, digest: bytes) -> None:
         body = _copied(request.body)

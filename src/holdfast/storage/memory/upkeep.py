@@ -95,10 +95,17 @@ class MemoryUpkeep:
             holder, expires_at = data.holders.get(run.head.holder or "", (None, 0.0))
             if holder is not None and leases.is_held(holder, expires_at, self._now(), self._alive):
                 raise RunHeld(run_id, holder.describe())
-            children = sorted(name for name, other in data.runs.items() if other.new.parent == run_id)
+            forks = sorted(name for name, other in data.runs.items() if other.new.parent == run_id)
+            origin = run.new.origin
+            caller = data.unended.get(origin) if origin is not None else None
             asked = next((request.verb for key, request in data.waiting.items() if key[0] == run_id), None)
             refuse_deletion(
-                run_id, seq=seq, end=run.head.seq, child=children[0] if children else None, asked=asked
+                run_id,
+                seq=seq,
+                end=run.head.seq,
+                fork=forks[0] if forks else None,
+                caller=(origin, caller.view.status) if origin is not None and caller is not None else None,
+                asked=asked,
             )
             del data.runs[run_id]
             data.unended.pop(run_id, None)

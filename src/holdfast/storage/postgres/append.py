@@ -231,16 +231,11 @@ def _judge(append: Append, heads: dict[str, _Head], known: set[str], url: str) -
         return RunNotFound(append.run_id, url)
     else:
         verdict = verdicts.judge(append, seq=head.seq, fence=head.fence, holder=head.holder)
-    if verdict is None and append.along is not None:
-        verdict = verdicts.judge_starts(append, heads.__contains__)
-        if verdict is None:
-            heads.update(
-                {
-                    start.run_id: _Head(key=None, seq=start.rows[-1].seq, fence=0, holder=None)
-                    for start in append.along.starts
-                }
-            )
     if verdict is None:
+        verdict = verdicts.judge_along(append, heads.__contains__)
+    if verdict is None:
+        for start in append.along.starts if append.along is not None else ():
+            heads[start.run_id] = _Head(key=None, seq=start.rows[-1].seq, fence=0, holder=None)
         fence = head.fence if head is not None else int(append.holder is not None)
         heads[append.run_id] = _Head(
             key=head.key if head is not None else None,
@@ -309,7 +304,8 @@ def _write_extras(transaction: Transaction, append: Append, run: int | None) -> 
 
 def _post_along(transaction: Transaction, accepted: list[Append]) -> None:
     """Put the requests of appends into the inboxes of other runs. This locks no run row: the holder of such a run may have just
-    locked it and wait for a row of this transaction.
+    locked it, and wait for a row of this transaction. So such a run may end at the same time, without seeing the request. A
+    request that waits for a run that is over is read as unmet, and hinders nothing; `close_strays` marks it later.
     """
     posts = [
         (run_id, request, append.rows[-1].at)

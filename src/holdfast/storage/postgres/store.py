@@ -240,6 +240,8 @@ class PostgresStore:
                     transaction.do("drop_holder", holder.id)
                     transaction.do("notify")
                 transaction.do("drop_old_holders", self._given_now(), leases.KEPT_S)
+                if forgets:
+                    transaction.do("close_strays")
 
         self._database.write("renew", write)
         if forgets:

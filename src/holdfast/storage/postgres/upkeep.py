@@ -104,13 +104,15 @@ class PostgresUpkeep:
             with session.transaction() as transaction:
                 run, end, _, now, held_by = self._find(transaction, "lease", run_id, self._now())
                 self._refuse_held(transaction, run_id, held_by, now)
-                child = transaction.rows("child_of", run_id)
+                fork = transaction.rows("fork_of", run_id)
+                caller = transaction.rows("caller_of", run)
                 asked = transaction.rows("asked_of", run)
                 refuse_deletion(
                     run_id,
                     seq=seq,
                     end=end,
-                    child=child[0][0] if child else None,
+                    fork=fork[0][0] if fork else None,
+                    caller=(caller[0][0], caller[0][1]) if caller else None,
                     asked=asked[0][0] if asked else None,
                 )
                 for query in _OF_RUN:

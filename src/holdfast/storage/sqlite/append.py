@@ -36,6 +36,8 @@ class Appends:
         self._cursor = database.cursor
         self.offers = False
         """True if an append has put a run on offer. The store then wakes its workers and resets this to False."""
+        self._posts = False
+        """True if an accepted append of the batch posts requests to other runs."""
 
     def append_singly(self, batch: Sequence[Append], refused: dict[int, Verdict]) -> list[Verdict]:
         """Write a batch in which at least one append cannot be stored: find each such append, leave it out, write the others."""
@@ -71,6 +73,11 @@ class Appends:
                         self._write_rows(rows)
             if rows:
                 self._write_rows(rows)
+            if self._posts:
+                self._posts = False
+                for index, append in enumerate(batch):
+                    if judged[index] is None and append.along is not None:
+                        self._post_along(append.along, append.rows[-1].at)
         except Unfit as fault:
             raise UnfitAppend(
                 index,
@@ -199,20 +206,18 @@ class Appends:
         if append.view.status in FINAL:
             self._cursor.execute(_SQL["close_inbox"], (run, append.rows[-1].seq))
         if append.along is not None:
-            self._write_along(append.along, append.rows[-1].at, rows)
+            for start in append.along.starts:
+                self._write(start, rows)
+            self._posts = self._posts or bool(append.along.posts)
         return None
 
     def _judge_along(self, append: Append) -> Verdict:
-        if append.along is None:
-            return None
-        return verdicts.judge_starts(
+        return verdicts.judge_along(
             append, lambda run_id: self._cursor.execute(_SQL["run_key"], (run_id,)).get is not None
         )
 
-    def _write_along(self, along: Along, at: float, rows: list[Cells]) -> None:
-        """Create the runs that an accepted append starts, and post its requests."""
-        for start in along.starts:
-            self._write(start, rows)
+    def _post_along(self, along: Along, at: float) -> None:
+        """Put requests into inboxes, except those that are there already or whose run does not exist or is over."""
         for run_id, request in along.posts:
             self._cursor.execute(_SQL["post_along"], (
                 run_id, request.id, request.verb, _encode(request.body).decode(), request.by, request.reason,

@@ -97,9 +97,10 @@ class SqliteUpkeep:
                 holder = read_holder(cells)
                 if leases.is_held(holder, expires_at, self._database.now(), self._alive):
                     raise RunHeld(run_id, holder.describe())
-            child = self._database.do("child_of", run_id).get
+            fork = self._database.do("fork_of", run_id).get
+            caller = self._database.do("caller_of", run).get
             asked = self._database.do("asked_of", run).get
-            refuse_deletion(run_id, seq=seq, end=end, child=child, asked=asked)
+            refuse_deletion(run_id, seq=seq, end=end, fork=fork, caller=caller, asked=asked)
             for query in (
                 "delete_labels",
                 "delete_inbox",

@@ -245,14 +245,14 @@ class _Handle:
             self._parked = waits
             return Answer(parked=waits.slots)
         except BaseException as raised:  # noqa: BLE001 - raised in the node
-            return Answer(refused=failures.message(raised))
+            return Answer(refused=failures.message(raised), refused_as=type(raised).__name__)
 
     def _take_result(self, said: Returned | Raised) -> Changes:
         if isinstance(said, Returned):
             return said.changes
         if said.parked is not None:
             raise self._parked or Parked(said.parked)
-        raise failures.rebuild_error(said.failure, said.names, said.retry_after)
+        raise failures.rebuild_error(said.failure, said.names, said.retry_after, said.kept)
 
 
 class _Child:

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from holdfast.core.events import Changes, Failure
+from holdfast.runtime.failures import KeptBy
 
 _LENGTH_BYTES = 8
 _PIECE_BYTES = 1 << 20
@@ -66,6 +67,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answer"):
 
     value: Any = None
     refused: str | None = None
+    refused_as: str = ""
+    """The class of the exception with this message."""
     parked: list[str] | None = None
     """The slots that the node waits for, if it must unwind; otherwise None."""
 
@@ -95,6 +98,8 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
     parked: list[str] | None
     """The slots that the node waits for, if it was unwound; otherwise None."""
     spent: bool
+    kept: list[KeptBy] = []
+    """The steps whose outcome the exception is."""
 
 
 class Wire(Generic[T]):

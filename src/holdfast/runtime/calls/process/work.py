@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
@@ -24,16 +25,19 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from holdfast.core import events
+from holdfast.core.child_place import ChildOptions
 from holdfast.core.events import NodeEvent
+from holdfast.core.graph import Flow
 from holdfast.core.kinds import FROM_PROCESS
 from holdfast.core.run_state import NODE_LEVEL, NodeState
-from holdfast.core.slots import CHECKPOINT, step_text
+from holdfast.core.slots import CHECKPOINT, raised_text, step_text
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.reading.chunks import Step
 from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import Body, Parked
+from holdfast.runtime.calls.child_runs import Children
 from holdfast.runtime.calls.executors import Call, Threads
 from holdfast.runtime.calls.process.wire import Asked, Order, Told
 from holdfast.runtime.calls.streams import encode_chunk
@@ -80,7 +84,10 @@ class Answering:
         work, given = self._work, asked.given
         match asked.verb:
             case "record" if given["kind"] in FROM_PROCESS:
-                return self._wait(work.record(getattr(events, given["kind"]), **given["fields"]))
+                fields = given["fields"]
+                if "failure" in fields:
+                    fields["failure"] = msgspec.convert(fields["failure"], events.Failure)
+                return self._wait(work.record(getattr(events, given["kind"]), **fields))
             case "until_kept":
                 return self._wait(work.until_kept(given["slot"]))
             case "find_kept":
@@ -88,6 +95,12 @@ class Answering:
                     "kept": self._wait(work.find_kept(given["slots"])),
                     "parks": work.parks_elsewhere,
                 }
+            case "start_child":
+                return self._wait(work.children.start_by_name(**given))
+            case "last_end":
+                return self._call(work.children.last_end, given["run"])
+            case "is_mended":
+                return self._wait(work.children.is_mended(given["run"]))
             case "withdraw":
                 return self._call(work.withdraw, given["slot"], given["signal"])
             case "hold_limit":
@@ -96,6 +109,12 @@ class Answering:
                 return self._call(work.body.go_on_with_limit)
             case "warn_of_lost_timer":
                 return self._call(work.warn_of_lost_timer)
+            case "warn_once":
+                return self._call(work.warn_once, tuple(given["key"]), given["told"])
+            case "failed_tries":
+                return work.failed_tries(given["step"])
+            case "wait_ends_at":
+                return work.wait_ends_at(given["slot"])
             case "is_waiting":
                 return work.is_waiting(given["slot"])
             case "set_aside":
@@ -158,6 +177,8 @@ class DistantAttempt(Attempt):
             park_after_s=told.park_after,
         )
         self._ask = ask
+        self.children = DistantChildren(self, told.run_id, header, ask)
+        self._luck = random.Random()  # noqa: S311 - the jitter of retries
         self._key_root = told.key_root
         self._level = NODE_LEVEL if order.item is None else order.item
         self._visit = NodeState(
@@ -199,8 +220,8 @@ class DistantAttempt(Attempt):
         self._withdraw()
         self._ask("record", {"kind": kind.__name__, "fields": fields})
         withdrawn = self._visit.withdrawn[self._level]
-        if kind is events.StepCompleted:
-            self.kept()[step_text(fields["step"])] = fields["value"]
+        if kind in (events.StepCompleted, events.StepStarted, events.StepFailed):
+            self._note_step(kind, fields)
         elif kind is events.NodeCheckpointed:
             self.kept()[CHECKPOINT] = fields["value"]
         elif kind is events.SignalSetAside:
@@ -208,6 +229,30 @@ class DistantAttempt(Attempt):
         elif fields["slot"] in withdrawn:  # the wait begins again
             withdrawn.remove(fields["slot"])
         return 0  # only the engine knows the seq, and it has made the event durable already
+
+    def _note_step(self, kind: type[NodeEvent], fields: dict[str, Any]) -> None:
+        """Keep of a step what the fold keeps of its event, as far as this attempt asks for it."""
+        kept, step = self.kept(), fields["step"]
+        if kind is events.StepCompleted:
+            kept[step_text(step)] = fields["value"]
+        elif kind is events.StepFailed and fields.get("retry_at") is None:
+            failure, arguments = fields["failure"], fields["arguments"]
+            kept[raised_text(step)] = {
+                "type": failure.type,
+                "message": failure.message,
+                "arguments": arguments,
+            }
+
+    def failed_tries(self, step: str) -> tuple[int, str | None]:
+        failed, wait = self._ask("failed_tries", {"step": step})
+        return failed, wait
+
+    def wait_ends_at(self, slot: str) -> float | None:
+        until: float | None = self._ask("wait_ends_at", {"slot": slot})
+        return until
+
+    def warn_once(self, key: tuple[str, ...], told: str) -> None:
+        self._ask("warn_once", {"key": key, "told": told})
 
     def now(self) -> float:
         return float(self._ask("now", {}))
@@ -239,6 +284,9 @@ class DistantAttempt(Attempt):
             self._looking = self._loop.call_later(_LOOK_S, self._look_again)
         await super()._wait_here(slot)
 
+    def _leave_if_crowded(self) -> None:
+        """Nothing to do: a wait of a process is unwound soon in any case."""
+
     def _look(self, slots: list[str]) -> None:
         """Ask the engine which of these waits are over, and whether the node has to unwind."""
         found = self._ask("find_kept", {"slots": slots})
@@ -261,7 +309,7 @@ class DistantAttempt(Attempt):
             self.park()
         self._looking = self._loop.call_later(_LOOK_S, self._look_again)
 
-    def _park_soon_s(self, slot: str) -> float:
+    def _park_soon_s(self) -> float:
         return _PARK_SOON_S
 
     def withdraw(self, slot: str, signal: str | None) -> bool:
@@ -295,6 +343,35 @@ class DistantAttempt(Attempt):
 
     def _require_current(self) -> None:
         """Nothing to check: the engine kills the process of an abandoned attempt."""
+
+
+class DistantChildren(Children):
+    """The child runs of an attempt in another process. The engine starts them: it knows their flows by their names."""
+
+    def __init__(
+        self,
+        work: DistantAttempt,
+        run_id: str,
+        header: dict[str, Any],
+        ask: Callable[[str, dict[str, Any]], Any],
+    ) -> None:
+        self._work = work
+        self._run_id = run_id
+        self._header = header
+        self._ask = ask
+
+    async def _start(
+        self, flow: Flow[Any], given: Any, key: str, options: ChildOptions, *, durable: bool
+    ) -> str:
+        plain = flow.state.dump({} if given is None else given)
+        wanted = {"name": flow.name, "fingerprint": flow.fingerprint, "given": plain, "key": key}
+        return str(self._ask("start_child", {**wanted, "options": options, "durable": durable}))
+
+    def last_end(self, run_id: str) -> int:
+        return int(self._ask("last_end", {"run": run_id}))
+
+    async def is_mended(self, run_id: str) -> bool:
+        return bool(self._ask("is_mended", {"run": run_id}))
 
 
 class _DistantBody(Body):

@@ -445,26 +445,41 @@ join holdfast.runs on runs.run_id = given.run_id and runs.status not in ('comple
 order by runs.run_id, given.id
 on conflict (run, id) do nothing
 
+-- close_strays: mark requests as unmet that an append posted while their runs ended, and delete those whose runs were deleted
+with strays as (
+    select inbox.key, runs.key as run, runs.seq
+    from holdfast.inbox left join holdfast.runs on runs.key = inbox.run
+    where inbox.taken = 0 and (runs.key is null or runs.status in ('completed', 'cancelled'))
+    for update of inbox skip locked
+), deleted as (
+    delete from holdfast.inbox using strays where inbox.key = strays.key and strays.run is null
+)
+update holdfast.inbox set taken = strays.seq, unmet = true, body = ''
+from strays where inbox.key = strays.key and strays.run is not null
+
 -- inbox: requests that wait for the runs of a holder
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from holdfast.inbox join holdfast.runs on runs.key = inbox.run
-where inbox.taken = 0 and runs.holder = $1
+where inbox.taken = 0 and runs.holder = $1 and runs.status not in ('completed', 'cancelled')
 order by inbox.key
 
 -- inbox_of_held: requests that wait for one run, if this holder holds it
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from holdfast.inbox join holdfast.runs on runs.key = inbox.run
-where runs.run_id = $2 and inbox.taken = 0 and runs.holder = $1
+where runs.run_id = $2 and inbox.taken = 0 and runs.holder = $1 and runs.status not in ('completed', 'cancelled')
 order by inbox.key
 
 -- inbox_of_many: requests that wait for one of these runs
 select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
 from holdfast.inbox join holdfast.runs on runs.key = inbox.run
-where runs.run_id = any($1::text[]) and inbox.taken = 0
+where runs.run_id = any($1::text[]) and inbox.taken = 0 and runs.status not in ('completed', 'cancelled')
 order by inbox.key
 
--- inbox_of: all requests that a run ever got
-select inbox.id, inbox.verb, inbox.body, inbox."by", inbox.reason, runs.run_id, inbox.at, inbox.taken, inbox.unmet
+-- inbox_of: all requests that a run ever got; one that waits for a run that is over came while it ended, and is unmet
+select inbox.id, inbox.verb, case when inbox.taken = 0 and runs.status in ('completed', 'cancelled') then '{}' else inbox.body end,
+       inbox."by", inbox.reason, runs.run_id, inbox.at,
+       case when inbox.taken = 0 and runs.status in ('completed', 'cancelled') then runs.seq else inbox.taken end,
+       inbox.unmet or (inbox.taken = 0 and runs.status in ('completed', 'cancelled'))
 from holdfast.inbox join holdfast.runs on runs.key = inbox.run
 where runs.run_id = $1
 order by inbox.key
@@ -588,11 +603,17 @@ select count(*) from gone
 -- swept: delete the mark that a run has leftover events
 delete from holdfast.remains where run = $1
 
--- child_of: a run that was forked from this run
+-- fork_of: a run that was forked from this run
 select run_id from holdfast.runs where parent = $1 order by run_id limit 1
 
--- asked_of: a request that waits in the inbox of a run
-select verb from holdfast.inbox where run = $1 and taken = 0 order by key limit 1
+-- caller_of: the run that started this run, and its status, if it may still need this run
+select caller.run_id, caller.status from holdfast.runs join holdfast.runs as caller on caller.run_id = runs.origin
+where runs.key = $1 and caller.status not in ('completed', 'cancelled')
+
+-- asked_of: a request that waits in the inbox of a run that is not over
+select verb from holdfast.inbox
+where run = $1 and taken = 0 and exists (select from holdfast.runs where key = $1 and status not in ('completed', 'cancelled'))
+order by key limit 1
 
 -- delete_labels: delete the labels of a run
 delete from holdfast.labels using holdfast.runs, json_each_text(runs.labels::json) as label

@@ -451,8 +451,12 @@ delete from remains where run = ?1
 -- unswept: how many runs have leftover events
 select count(*) from remains
 
--- child_of: a run that was forked from this run
+-- fork_of: a run that was forked from this run
 select run_id from runs where parent = ?1 order by run_id limit 1
+
+-- caller_of: the run that started this run, and its status, if it may still need this run
+select caller.run_id, caller.status from runs join runs as caller on caller.run_id = runs.origin
+where runs.key = ?1 and caller.status not in ('completed', 'cancelled')
 
 -- asked_of: a request that waits in the inbox of a run
 select verb from inbox where run = ?1 and taken = 0 order by key limit 1

@@ -10,33 +10,27 @@ Invariants
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from hashlib import sha256
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypedDict, TypeVar
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
+from typing import Any, Generic, Protocol, TypedDict, TypeVar
 
 import msgspec
 
 from holdfast.core import events
+from holdfast.core.child_place import DEPTH_MAX, ChildOptions, place_of
 from holdfast.core.codec import Codec
-from holdfast.core.events import Caller, Failure
+from holdfast.core.events import Failure, NodeEvent
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import ENDED, RunState
+from holdfast.core.run_state import ENDED, NodeState
 from holdfast.core.slots import Slot
 from holdfast.errors import ChildFailed, ContextError, RunNotFound, StateError, WaitTimeout, end_sentence
 from holdfast.reading import ends, history
-
-if TYPE_CHECKING:
-    from holdfast.reading.views import Run
-    from holdfast.runtime.calls.attempt import Attempt
-    from holdfast.runtime.journal import Journal
-    from holdfast.storage.contract import Along, Append, RunRow
+from holdfast.reading.inbox import ChildEnd
+from holdfast.runtime.journal import Journal
+from holdfast.storage.contract import Append, RunRow
 
 S = TypeVar("S")
-DEPTH_MAX = 50
-"""How many callers a run may have, one calling the next."""
-_CALLER_CHARS_MAX = 60
-_DIGEST_CHARS = 16
+T = TypeVar("T")
 
 
 class StartOptions(TypedDict, total=False):
@@ -48,41 +42,6 @@ class StartOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
     run_timeout: float | None
     cancel_with_caller: bool
-
-
-class ChildOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a child run is started: the options of `Context.start`."""
-
-    key: str | None = None
-    queue: str | None = None
-    priority: int = 0
-    labels: Mapping[str, str] | None = None
-    run_timeout: float | None = None
-    cancel_with_caller: bool = False
-
-
-class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """Where in its caller a child is started."""
-
-    run_id: str
-    """The id of the child."""
-    caller: Caller
-
-
-class Families(Protocol):
-    """Creates child runs, and executes them where this engine may."""
-
-    def prepare(self, flow: Flow[Any], given: Any, place: Place, options: ChildOptions) -> Append:
-        """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
-
-    async def execute(self, run_id: str, drive: Awaitable[Run[Any]], *, is_new: bool = False) -> Run[Any]:
-        """Drive a run, and execute its family, until all of it has ended or can only wait."""
-
-    async def moves(self, run_id: str) -> bool:
-        """Return whether some run of a family moves by itself, or will."""
-
-    def moved(self, along: Along) -> None:
-        """Note that an append is durable which has started children, or left requests for other runs."""
 
 
 class ChildRun(Generic[S]):
@@ -101,29 +60,49 @@ class ChildRun(Generic[S]):
         return f"<ChildRun {self.id} {self.flow.name}>"
 
 
-def place_of(state: RunState, header: Mapping[str, Any], item: int | None, key: str, fresh: int) -> Place:
-    """Return the place of a child in its caller: its id is the shortened id of the caller and a digest of the place."""
-    node, iteration = header["node"], header["iteration"]
-    inside = (node, iteration, item, key, fresh)
-    caller = state.run_id
-    root = state.key_root(node, iteration, item)
-    return Place(
-        run_id=f"{caller[:_CALLER_CHARS_MAX]}.{_digest(caller, *inside)}",
-        caller=Caller(caller, _digest(root, *inside), state.depth + 1),
-    )
+class Work(Protocol):
+    """The methods of an attempt that its child runs need."""
 
+    @property
+    def visit(self) -> NodeState: ...
 
-def _digest(*parts: Any) -> str:
-    return sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:_DIGEST_CHARS]
+    def claim(self, slot: str, told: str) -> None: ...
+
+    def refuse_in_cleanup(self, what: str) -> None: ...
+
+    def kept(self) -> dict[str, Any]: ...
+
+    def note(self, kind: type[NodeEvent], **fields: Any) -> int: ...
+
+    async def record(self, kind: type[NodeEvent], **fields: Any) -> None: ...
+
+    def record_end(self, end: ChildEnd) -> None: ...
+
+    async def durable(self, seq: int) -> None: ...
+
+    def now(self) -> float: ...
+
+    def is_waiting(self, slot: str) -> bool: ...
+
+    def is_being_awaited(self, prefix: str) -> bool: ...
+
+    def is_withdrawn(self, slot: str) -> bool: ...
+
+    def waiting(
+        self, slot: str, begin: T, again: Callable[[], object], signal: str | None
+    ) -> AbstractContextManager[T]: ...
+
+    async def until_kept(self, slot: str) -> list[Any]: ...
 
 
 class Children:
     """Starts the child runs of an attempt, and waits for their ends."""
 
-    def __init__(self, work: Attempt, journal: Journal, header: Mapping[str, Any], item: int | None) -> None:
+    def __init__(self, work: Work, journal: Journal, header: Mapping[str, Any], item: int | None) -> None:
         self._work = work
         self._journal = journal
         self._services = journal.services
+        self._run_id = journal.state.run_id
         self._header = header
         self._item = item
 
@@ -131,54 +110,82 @@ class Children:
         self, flow: Flow[S], given: Any, options: ChildOptions, *, durable: bool = True
     ) -> ChildRun[S]:
         """Start a child run, unless this execution has started it. If `durable` is true, returns when that is durable."""
-        node, state = self._header["node"], self._journal.state
+        node = self._header["node"]
         if not isinstance(flow, Flow):
             raise ContextError(
                 f"node {node!r}: {flow!r:.80} is not a flow; give what graph.compile() returns"
             )
+        self._work.refuse_in_cleanup("ctx.start")
         key = flow.name if options.key is None else f"{options.key}"
         self._work.claim(f"child:{key}", f"the child {key!r}")
-        place = place_of(state, self._header, self._item, key, self._work.visit.fresh)
+        try:
+            run_id = await self._start(flow, given, key, options, durable=durable)
+        except StateError as misfit:
+            raise StateError(
+                f"the input of the child {key!r} does not fit flow {flow.name!r}: {misfit}", node=node
+            ) from misfit
+        return ChildRun(run_id, flow, key, self)
+
+    async def _start(
+        self, flow: Flow[Any], given: Any, key: str, options: ChildOptions, *, durable: bool
+    ) -> str:
+        """Start a child run, unless this execution has started it, and return its id."""
+        node, state = self._header["node"], self._journal.state
+        place = place_of(state, node, self._header["iteration"], self._item, key, self._work.visit.fresh)
         known = state.children.get(place.run_id)
-        handle = ChildRun(place.run_id, flow, key, self)
         if known is not None and known.execution == self._header["execution"]:
             if known.flow != flow.name:
                 raise ContextError(
                     f"node {node!r} has started the child {key!r} with flow {known.flow!r}, and now asks for {flow.name!r}. Give "
                     f"the other child another key, or begin anew: `holdfast retry {state.run_id} {node} --fresh`"
                 )
-            return handle
+            return place.run_id
         if place.caller.depth > DEPTH_MAX:
             raise ContextError(
                 f"node {node!r} would start a child run of a child run … more than {DEPTH_MAX} deep. Flow {flow.name!r} probably "
                 "calls itself without end."
             )
-        try:
-            first = self._services.families.prepare(flow, given, place, options)
-        except StateError as misfit:
-            raise StateError(
-                f"the input of the child {key!r} does not fit flow {flow.name!r}: {misfit}", node=node
-            ) from misfit
+        first = self._services.families.prepare(flow, given, place, options)
         adopted = await self._find(first)
-        seq = self._record(handle, first, options, adopted=adopted is not None)
-        if adopted is not None:
-            await self._work.durable(seq)
-            await self._look_at(handle.id)
-        elif durable:
-            await self._work.durable(seq)
-        return handle
-
-    def _record(self, handle: ChildRun[Any], first: Append, options: ChildOptions, *, adopted: bool) -> int:
-        if not adopted:
+        if adopted is None:
             self._journal.starts.append(first)
-        return self._work.note(
+        seq = self._work.note(
             events.ChildStarted,
-            slot=f"child:{handle.key}",
-            run=handle.id,
-            flow=handle.flow.name,
+            slot=f"child:{key}",
+            run=place.run_id,
+            flow=flow.name,
             cancels=options.cancel_with_caller,
-            adopted=adopted,
+            adopted=adopted is not None,
         )
+        if adopted is not None or durable:
+            await self._work.durable(seq)
+        if adopted is not None:
+            await self._look_at(place.run_id)
+        return place.run_id
+
+    async def start_by_name(
+        self, name: str, fingerprint: str, given: Any, key: str, options: dict[str, Any], *, durable: bool
+    ) -> str:
+        """Start a child run for a node in another process, which knows the flow only by its name here. Returns its id."""
+        flow = self.find(name)
+        if flow.fingerprint != fingerprint:
+            raise ContextError(
+                f"node {self._header['node']!r} starts a child run of flow {name!r}, but the flow of this name in its process is "
+                "not the one that its engine has. If the code has changed since the engine began, restart the engine; if two "
+                "flows have this name, rename one."
+            )
+        return await self._start(flow, given, key, ChildOptions(**options), durable=durable)
+
+    def find(self, name: str) -> Flow[Any]:
+        """Return the flow that the engine knows by this name. Raises `ContextError`."""
+        flow = self._services.families.flows.get(name)
+        if flow is None:
+            raise ContextError(
+                f"node {self._header['node']!r} starts a child run of flow {name!r}, which its engine does not know. Give the "
+                f"flow to the engine: Engine(…, flows=[…]), or name its file when you start the worker, and resume the run: "
+                f"`holdfast resume {self._run_id}`"
+            )
+        return flow
 
     async def _find(self, first: Append) -> RunRow | None:
         """Return the run that has the id of a child, if there is one and it is the same child. Raises `ContextError` if it is
@@ -204,18 +211,21 @@ class Children:
         )
 
     async def _look_at(self, run_id: str) -> bool:
-        """Read the log of a child, and record its end if it has ended since the end that is recorded here. Returns whether the
-        child has ended.
+        """Read the log of a child, and record its end if it has ended since the end that is recorded here and no request that
+        reports it is on its way. Returns whether the end of the child is recorded.
         """
-        store = self._services.store
+        store, reading = self._services.store, self._services.reading
         with suppress(RunNotFound):
-            found = await self._services.reading.call(history.load, store, run_id)
-            if found.status not in ENDED or found.told is None:
+            found = await reading.call(history.load, store, run_id)
+            if found.status not in ENDED or found.reported is None:
                 return False
+            end = ends.report(found)
+            asked = await reading.call(lambda: store.inbox(self._services.holder.id, run_id=self._run_id))
             child = self._journal.state.children[run_id]
-            if found.told.seq > child.ended:
-                end = ends.report(found)
-                self._work.record_end(end)
+            if end.seq > child.ended and end.id in {one.id for one in asked}:
+                return False
+            if end.seq > child.ended:  # it was recorded before a rewind, and its cost with it
+                self._work.record_end(msgspec.structs.replace(end, usd=0.0, tokens=0))
         return True
 
     async def result(
@@ -226,15 +236,15 @@ class Children:
         handle._waits += 1  # noqa: SLF001
         slot = Slot.child(handle.key, handle._waits)  # noqa: SLF001
         self._work.claim(slot.text, f"the end of the child {handle.key!r}")
-        work, child = self._work, self._journal.state.children.get(handle.id)
+        work = self._work
         is_new = not work.is_waiting(slot.text) and slot.text not in work.kept()
-        anew = False
-        if is_new and child is not None and child.in_doubt:
-            anew = not await self._look_at(handle.id)
+        anew = is_new and await self.is_mended(handle.id)
+        seen = self.last_end(handle.id) if anew else 0
 
         def wanted() -> dict[str, Any]:
             until = None if timeout is None else work.now() + timeout
-            return {"run": handle.id, "until": until, "anew": anew, "abandons": abandons}
+            is_anew = anew and self.last_end(handle.id) == seen  # another end may have come since
+            return {"run": handle.id, "until": until, "anew": is_anew, "abandons": abandons}
 
         async def begin() -> None:
             if (
@@ -255,6 +265,18 @@ class Children:
             )
         handle._has_ended = True  # noqa: SLF001
         return self._value_of(handle, came[0], type)
+
+    async def is_mended(self, run_id: str) -> bool:
+        """Return whether a caller has retried the node because this child had failed, and the child has been resumed since and
+        has not ended again. If it has ended, its end is recorded.
+        """
+        child = self._journal.state.children.get(run_id)
+        return child is not None and child.in_doubt and not await self._look_at(run_id)
+
+    def last_end(self, run_id: str) -> int:
+        """Return the seq at which a child has ended, as far as that is recorded here; -1 if it is not a child of this run."""
+        child = self._journal.state.children.get(run_id)
+        return child.ended if child is not None else -1
 
     def _require_handle(self, handle: Any) -> None:
         node = self._header["node"]
@@ -278,14 +300,14 @@ class Children:
                     values, path=f"the result of {handle.id!r}", node=self._header["node"]
                 )
             return handle.flow.state.load(values)
-        caller, node = self._journal.state.run_id, self._header["node"]
+        caller, node = self._run_id, self._header["node"]
         whose = f"child run {handle.id!r} of flow {handle.flow.name!r}"
         why = f"{failure['type']}: {end_sentence(failure['message'])}" if failure else ""
         if status == "failed":
-            remedy = f"holdfast resume {handle.id}"
-            told = f"{whose} failed: {why} Mend it with `{remedy}`, then `holdfast resume {caller}`"
+            remedy = f"See `holdfast show {handle.id}`, mend the cause, resume that run, and then {caller}."
+            told = f"{whose} failed: {why} {remedy}"
         else:
-            remedy = f"holdfast retry {caller} {node} --fresh"
-            told = f"{whose} was cancelled. To start another one: `{remedy}`"
+            remedy = f"To start another one: `holdfast retry {caller} {node} --fresh`"
+            told = f"{whose} was cancelled. {remedy}"
         found = msgspec.convert(failure, Failure) if failure else None
         raise ChildFailed(handle.id, handle.flow.name, found, remedy, told)

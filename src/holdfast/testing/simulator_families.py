@@ -1,0 +1,344 @@
+"""Simulated families: runs that call other runs, over three generations, on several workers that crash between any two appends.
+
+    outcome = family_schedule(seed).run()
+
+The flows here are few and fixed; the seed chooses among them, which children fail until they are mended, and what callers and
+operators do meanwhile: they rewind, cancel, pause, fork and prune callers and children, mend children that failed, and retry
+their callers before or after that. Whatever they do, a run that completes has the result that is known in advance.
+
+Invariant: every choice is drawn from the random generator of the schedule.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
+from typing import Annotated, Any
+
+from holdfast.core.graph import END, START, Flow, Graph
+from holdfast.core.run_state import FINAL
+from holdfast.core.state import append
+from holdfast.errors import HoldfastError, WaitTimeout
+from holdfast.reading import history
+from holdfast.runtime.calls.context import Context
+from holdfast.runtime.engine import Engine
+from holdfast.storage.contract import Query, RunRow, Store
+from holdfast.testing import checker
+from holdfast.testing import simulator_oracle as oracle
+from holdfast.testing.simulator import Disk, Schedule
+from holdfast.testing.simulator_flows import WORLD, Reached
+from holdfast.testing.simulator_hands import Hand, Subject
+
+ROOTS = 4
+"""The number of different flows of first callers."""
+_FAMILY = "holdfast.family"
+
+
+@dataclass
+class Parcel:
+    """The state of every flow of a family."""
+
+    n: int = 0
+    fails: int = 0
+    """A leaf whose number is divisible by this fails until it is mended; 0 if none does."""
+    marks: Annotated[list[str], append] = field(default_factory=list)
+
+
+class Repairs:
+    """Which runs were mended, and which runs used each idempotency key."""
+
+    def __init__(self) -> None:
+        self.mended: set[str] = set()
+        self.keys: dict[str, set[str]] = {}
+
+    def note(self, ctx: Any) -> None:
+        self.keys.setdefault(ctx.idempotency_key(), set()).add(ctx.run_id)
+
+
+def family_schedule(seed: int, *, disk: Disk | None = None) -> FamilySchedule:
+    """Make the schedule of a seed: one family."""
+    luck = random.Random(f"family {seed}")
+    number, fails = luck.randrange(ROOTS), luck.choice((0, 0, 0, 2, 3, 5))
+    return FamilySchedule(seed, [Subject("f", root(number), {"n": 1, "fails": fails})], disk=disk)
+
+
+# --- flows -------------------------------------------------------------------------------------------
+
+
+@cache
+def leaf() -> Flow[Parcel]:
+    """The flow of children that call nobody."""
+    graph = Graph("leaf", Parcel)
+
+    @graph.node
+    async def weigh(state: Parcel, ctx: Context) -> None:
+        world: Reached = ctx.resources[WORLD]
+        world.die("weigh")
+        repairs: Repairs = ctx.resources[_FAMILY]
+        repairs.note(ctx)
+        await asyncio.sleep(0.01 * (state.n % 3))
+        if state.fails and state.n % state.fails == 0 and ctx.run_id not in repairs.mended:
+            raise ValueError("not mended yet")
+
+    @graph.node
+    async def stamp(state: Parcel, ctx: Context) -> dict[str, Any]:
+        ctx.cost(tokens=1)
+        return {"marks": [f"leaf {state.n}"]}
+
+    return graph.chain(START, "weigh", "stamp", END).compile()
+
+
+@cache
+def middle() -> Flow[Parcel]:
+    """The flow of children that call others."""
+    graph = Graph("middle", Parcel)
+
+    @graph.node
+    async def load(state: Parcel, ctx: Context) -> dict[str, Any]:
+        done = await ctx.call(leaf(), {"n": state.n * 10, "fails": state.fails})
+        return {"marks": [f"middle {state.n}", *done.marks]}
+
+    @graph.node
+    async def side(state: Parcel, ctx: Context) -> dict[str, Any]:
+        child = await ctx.start(
+            leaf(), {"n": state.n * 10 + 1, "fails": state.fails}, cancel_with_caller=state.n % 2 == 0
+        )
+        await ctx.step("between", lambda: None)
+        return {"marks": (await ctx.wait_for(child)).marks}
+
+    return graph.chain(START, "load", "side", END).compile()
+
+
+@cache
+def root(number: int) -> Flow[Parcel]:
+    """The flow of a first caller."""
+    graph = Graph(f"root{number}", Parcel)
+    makers = (_of_branches, _of_items, _of_patience, _of_one)
+    return makers[number](graph)
+
+
+async def _close(state: Parcel, ctx: Context) -> dict[str, Any]:
+    await ctx.wait_for("go")
+    return {"marks": ["closed"]}
+
+
+def _of_branches(graph: Graph[Parcel]) -> Flow[Parcel]:
+    """Two branches that call at the same time as a third completes, and a call after them."""
+
+    @graph.node
+    async def one(state: Parcel, ctx: Context) -> dict[str, Any]:
+        return {"marks": (await ctx.call(middle(), {"n": 1, "fails": state.fails})).marks}
+
+    @graph.node
+    async def two(state: Parcel, ctx: Context) -> dict[str, Any]:
+        first = await ctx.start(leaf(), {"n": 2, "fails": state.fails}, key="first")
+        second = await ctx.start(
+            leaf(), {"n": 3, "fails": state.fails}, key="second", cancel_with_caller=True
+        )
+        return {"marks": (await ctx.wait_for(second)).marks + (await ctx.wait_for(first)).marks}
+
+    @graph.node
+    async def three(state: Parcel, ctx: Context) -> dict[str, Any]:
+        await asyncio.sleep(0.01)
+        return {"marks": ["three"]}
+
+    graph.node(name="close")(_close)
+    for name in ("one", "two", "three"):
+        graph.chain(START, name, "close")
+    return graph.edge("close", END).compile()
+
+
+def _of_items(graph: Graph[Parcel]) -> Flow[Parcel]:
+    """A fan-out whose items call."""
+
+    @graph.node(each=lambda state: [4, 5, 6], limit=2)
+    async def send(item: int, ctx: Context) -> dict[str, Any]:
+        return {"marks": (await ctx.call(leaf(), {"n": item, "fails": 0})).marks}
+
+    graph.node(name="close")(_close)
+    return graph.chain(START, "send", "close", END).compile()
+
+
+def _of_patience(graph: Graph[Parcel]) -> Flow[Parcel]:
+    """A caller that does not wait for long, and then waits again; and one that leaves a child alone."""
+
+    @graph.node
+    async def hurry(state: Parcel, ctx: Context) -> dict[str, Any]:
+        child = await ctx.start(middle(), {"n": 2, "fails": state.fails})
+        with suppress(WaitTimeout):
+            return {"marks": (await ctx.wait_for(child, timeout=0.05)).marks}
+        return {"marks": (await ctx.wait_for(child)).marks}
+
+    @graph.node
+    async def leave(state: Parcel, ctx: Context) -> dict[str, Any]:
+        await ctx.start(leaf(), {"n": 8, "fails": 0}, cancel_with_caller=True)
+        return {"marks": ["left"]}
+
+    graph.node(name="close")(_close)
+    return graph.chain(START, "hurry", "leave", "close", END).compile()
+
+
+def _of_one(graph: Graph[Parcel]) -> Flow[Parcel]:
+    """A chain of two calls."""
+
+    @graph.node
+    async def call(state: Parcel, ctx: Context) -> dict[str, Any]:
+        return {"marks": (await ctx.call(middle(), {"n": 3, "fails": state.fails})).marks}
+
+    @graph.node
+    async def again(state: Parcel, ctx: Context) -> dict[str, Any]:
+        return {"marks": (await ctx.call(leaf(), {"n": 7, "fails": state.fails})).marks}
+
+    return graph.chain(START, "call", "again", END).compile()
+
+
+def _middle_marks(n: int) -> list[str]:
+    return [f"middle {n}", f"leaf {n * 10}", f"leaf {n * 10 + 1}"]
+
+
+_EXPECTED: dict[str, Callable[[int], list[str]]] = {
+    "leaf": lambda n: [f"leaf {n}"],
+    "middle": _middle_marks,
+    "root0": lambda n: [*_middle_marks(1), "leaf 2", "leaf 3", "three", "closed"],
+    "root1": lambda n: ["leaf 4", "leaf 5", "leaf 6", "closed"],
+    "root2": lambda n: [*_middle_marks(2), "left", "closed"],
+    "root3": lambda n: [*_middle_marks(3), "leaf 7"],
+}
+"""Flow -> the marks of a run that completes, by its number."""
+
+
+# --- callers and operators ---------------------------------------------------------------------------
+
+
+def family_of(disk: Store, run_id: str) -> Iterator[RunRow]:
+    """Yield the rows of a run and of all its descendants, callers first."""
+    with suppress(HoldfastError):
+        yield disk.run(run_id)
+    for row in sorted(disk.runs(Query(origin=run_id)), key=lambda row: row.run_id):
+        yield from family_of(disk, row.run_id)
+
+
+class FamilyHand(Hand):
+    """The simulated operator of one family."""
+
+    def __init__(self, scene: FamilySchedule, subject: Subject, *, calm: bool) -> None:
+        super().__init__(scene, subject, calm=True)
+        luck = random.Random(f"operator {scene.seed} {subject.run_id}")
+        self._draw = luck
+        self._repairs = scene.repairs
+        self._signals = [("go", 1)]
+        plans = [] if calm else luck.choices(("cancel", "rewind", "rewind", "pause", "fork", "prune"), k=2)
+        self._plans = [plan for plan in plans if plan != "fork" or subject.of is None]
+        self.cancels = "cancel" in plans
+        self._runs_it = luck.random() < 0.5
+
+    async def attend(self) -> None:
+        """Start the first caller, and operate its family until all of it is over."""
+        while not self._exists():
+            await self._ask(self._begin)
+        while True:
+            rows = list(family_of(self._scene.disk, self._run_id))
+            going = [row for row in rows if row.status not in FINAL]
+            if not going and not self._scene.disk.queues.waiting([row.run_id for row in rows]):
+                return
+            if going:
+                await self._operate(self._draw.choice(going))
+            await self._scene.outside.rest(self._luck.choice((0.02, 0.05, 0.2, 0.6)))
+
+    async def _begin(self, engine: Engine) -> None:
+        if self._runs_it and self._subject.of is None:
+            await engine.run(self._subject.flow, self._subject.given, run_id=self._run_id)
+        else:
+            await self._start(engine)
+
+    async def _operate(self, row: RunRow) -> None:
+        draw, run_id = self._draw, row.run_id
+        if row.status == "failed":
+            await self._mend(row)
+        elif row.status == "paused":
+            await self._ask(lambda engine: engine.resume(run_id), waits=draw.random() < 0.5)
+        elif self._plans and draw.random() < 0.3:
+            await self._follow(self._plans.pop(), row)
+        elif self._signals and draw.random() < 0.3:
+            await self._tell()
+
+    async def _follow(self, plan: str, row: RunRow) -> None:
+        run_id = row.run_id
+        match plan:
+            case "cancel":
+                await self._ask(lambda engine: engine.cancel(run_id))
+            case "pause":
+                await self._ask(lambda engine: engine.pause(run_id))
+            case "fork":
+                self._fork()
+            case "prune":
+                await self._ask(lambda engine: engine.prune(run_id, 1, compact=self._draw.random() < 0.5))
+            case _:
+                started = self._scene.disk.events(run_id, kinds=("NodeStarted",))
+                if started:
+                    node = self._draw.choice(started).node or ""
+                    await self._ask(partial(_rewind, run_id, node), waits=False)
+
+    async def _mend(self, row: RunRow) -> None:
+        """Mend a child that failed, or retry its caller: in any order, so that callers are often retried too early."""
+        disk, run_id, draw = self._scene.disk, row.run_id, self._draw
+        state = history.load(disk, run_id)
+        failure, node = state.failure, state.failure_node or ""
+        if row.flow == "leaf":
+            if draw.random() < 0.7:
+                self._repairs.mended.add(run_id)
+        elif failure is not None and failure.child and disk.run(failure.child).status == "cancelled":
+            await self._ask(lambda engine: engine.retry(run_id, node, fresh=True), waits=False)
+            return
+        if draw.random() < 0.6:
+            await self._ask(lambda engine: engine.resume(run_id), waits=False)
+
+
+async def _rewind(run_id: str, node: str, engine: Engine) -> None:
+    await engine.resume(run_id, restart_at=node, force=True)
+
+
+class FamilySchedule(Schedule):
+    """One simulation of a family, with one seed."""
+
+    def __init__(self, seed: int, subjects: list[Subject], **options: Any) -> None:
+        self.repairs = Repairs()
+        super().__init__(seed, subjects, resources={_FAMILY: self.repairs}, **options)
+        self.tidies, self.asks = False, False
+
+    @property
+    def flows(self) -> list[Flow[Any]]:
+        return [*super().flows, leaf(), middle()]
+
+    def make_hand(self, subject: Subject, *, calm: bool) -> Hand:
+        return FamilyHand(self, subject, calm=calm)
+
+    def run_ids(self) -> list[str]:
+        """Return the ids of all runs, callers first."""
+        return [row.run_id for subject in self.subjects for row in family_of(self.disk, subject.run_id)]
+
+    def judge_rest(self, walks: dict[str, oracle.Walk]) -> list[str]:
+        """Return what the logs of the families, the results of their runs and the keys that they used show."""
+        wrong = [str(violation) for violation in checker.check(self.disk)]
+        for run_id in self.run_ids():
+            row = self.disk.run(run_id)
+            if row.status not in FINAL:
+                wrong.append(f"{run_id}: the run is {row.status} at the end")
+            elif row.status == "completed":
+                wrong += self._judge_result(row)
+        for runs in self.repairs.keys.values():
+            families = [run_id.partition(".")[0] for run_id in runs]
+            if len(set(families)) < len(families):
+                wrong.append(f"{sorted(runs)} have the same idempotency key: one of them was started twice")
+        return wrong
+
+    def _judge_result(self, row: RunRow) -> list[str]:
+        values = history.load(self.disk, row.run_id).values
+        expected = _EXPECTED[row.flow](values["n"])
+        if sorted(values["marks"]) == sorted(expected):
+            return []
+        return [f"{row.run_id}: the result is {values['marks']}, but should be {expected}"]
