@@ -1,6 +1,6 @@
 """Planted bugs: each breaks one promise of the engine or the store, as a real mistake might. Only for tests.
 
-Those about requests and forks are in `planted_requests`.
+Those about requests and forks are in `planted_requests`, those about child runs in `planted_families`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
+import planted_families  # noqa: F401 - adds its bugs to the table
 import planted_requests  # noqa: F401 - adds its bugs to the table
 from planting import BUGS, after, bug, found, on_take_up, patched, rewritten  # noqa: F401 - also for tests
 
