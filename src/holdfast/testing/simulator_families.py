@@ -346,13 +346,13 @@ class FamilySchedule(Schedule):
         log = [(one, open_row(one, self.disk.blobs).event) for one in self.ledger.rows[row.run_id]]
         if row.rewinds:  # a run that is rewound leaves the children alone that it had
             return []
-        when, wrong = self.ledger.when, []
+        commits, wrong = self.ledger.commits, []
         for one, event in log:
             if one.kind != "ChildStarted" or not event.cancels:
                 continue
-            end = when[event.run, self.disk.run(event.run).seq]
+            end = commits[event.run, self.disk.run(event.run).seq]
             asked = [asked.id for asked in self.disk.inbox(run_id=event.run)]
-            if end > when[row.run_id, row.seq] and not any(id.startswith("caller:") for id in asked):
+            if end > commits[row.run_id, row.seq] and not any(id.startswith("caller:") for id in asked):
                 wrong.append(f"{event.run}: the run was not cancelled with its caller {row.run_id}")
         return wrong
 
