@@ -60,7 +60,7 @@ check-page: node_modules/.installed ## types of the web page, and tests of its p
 	@npm run --silent test
 
 pictures: $(VENV)/.installed-dev ## make the pictures of the web page in docs/pictures anew (needs chromium)
-	@$(BIN)/python tests/page/pictures.py
+	@PYTHONPATH=. $(BIN)/python tests/page/pictures.py
 
 bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 4 minutes
 	@$(BIN)/python -m bench $(ARGS)

@@ -35,7 +35,19 @@ def test_a_line_says_how_many_tests_are_done_and_for_how_long() -> None:
 def lines_of(folder: Path, *options: str) -> list[str]:
     (folder / "conftest.py").write_text(CONFTEST.format(tests=str(Path(__file__).parent)), "utf-8")
     (folder / "test_some.py").write_text(TESTS, "utf-8")
-    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", *options, "."]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-n",
+        "2",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:schemathesis",
+        *options,
+        ".",
+    ]
     return subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False
     ).stdout.splitlines()

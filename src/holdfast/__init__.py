@@ -17,6 +17,7 @@ from holdfast.core.graph import END, START, Flow, Graph, Retry
 from holdfast.core.state import add, append, merge
 from holdfast.errors import (
     AnswerRefused,
+    ChildFailed,
     CodecError,
     ContextError,
     Fatal,
@@ -73,6 +74,7 @@ if TYPE_CHECKING:
         state,
         wait,
     )
+    from holdfast.runtime.calls.child_runs import ChildRun
     from holdfast.runtime.calls.context import BlockingContext, Context, current
     from holdfast.runtime.engine import Engine
     from holdfast.runtime.followers import Following
@@ -89,6 +91,8 @@ __all__ = [
     "Asset",
     "BlockingClient",
     "BlockingContext",
+    "ChildFailed",
+    "ChildRun",
     "Chunk",
     "Client",
     "CodecError",
@@ -187,6 +191,7 @@ _LATER = {
     "state": "runtime.blocking",
     "wait": "runtime.blocking",
     "BlockingContext": "runtime.calls.context",
+    "ChildRun": "runtime.calls.child_runs",
     "Context": "runtime.calls.context",
     "current": "runtime.calls.context",
     "Engine": "runtime.engine",

@@ -400,7 +400,7 @@ class WaitTimeout(HoldfastError, TimeoutError):
 
 class ChildFailed(HoldfastError):
     """A child run failed, or was cancelled, so that the node that waits for it has no result. `id` is the id of the child,
-    `failure` says why it failed, and `remedy` is the command with which an operator mends it.
+    `failure` says why it failed, and `remedy` what an operator can do.
 
     The engine does not retry a node that fails with it: every attempt would get the same end of the child. Retries belong to the
     nodes of the child.

@@ -246,6 +246,7 @@ PARTS = {
         "crash_limit": 3,
         "executor": "thread",
         "memory_limit": None,
+        "calls": None,
     },
     definition.Definition: {
         "edges": [],

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench.page import CHROMIUM, open_browser
 
 from holdfast.server import page_files
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PATIENCE_S = 10
 MODULES = re.compile(r"/page/((?:pure|shell|parts|screens)/\w+\.js)$")
 
@@ -45,12 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """The browser of a module."""
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as started:
-        one = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with open_browser() as one:
         yield one
-        one.close()
 
 
 class Serving:

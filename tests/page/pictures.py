@@ -145,23 +145,19 @@ def _places(scene: Scene) -> dict[str, int]:
 
 def main(folder: Path) -> None:
     """Write the pictures and their words into a folder."""
-    from playwright.sync_api import sync_playwright
-
-    from conftest import CHROMIUM
+    from bench.page import open_browser
 
     folder.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as place,
         open_scene(Path(place) / "shop") as scene,
-        sync_playwright() as started,
+        open_browser() as browser,
     ):
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for name, page in Studio(browser, scene).show():
             made = take(page)
             (folder / f"{name}.webp").write_bytes(made)
             (folder / f"{name}.txt").write_text(words_of(page), "utf-8")
             print(f"{name}.webp  {len(made) / 1000:.0f} KB")
-        browser.close()
 
 
 if __name__ == "__main__":

@@ -235,3 +235,22 @@ def test_a_refused_request_has_its_reason_in_words_and_other_ways(page):
     assert page.get_by_text("The resume was refused.").is_visible()
     assert page.get_by_text("node <b>x</b> is new").is_visible()
     assert page.get_by_role("link", name="Skip…").get_attribute("href") == "#/runs/r?do=skip&node=charge"
+
+
+def test_a_panel_without_a_node_reads_nothing_when_the_run_has_an_event(page):
+    asked = page.evaluate(
+        """async () => {
+            const { createPanel } = await import(new URL("page/parts/panel.js", document.baseURI));
+            const asked = [];
+            const get = async (path) => {
+                asked.push(path);
+                return { ok: true, value: null };
+            };
+            const panel = createPanel({ api: { get }, clock: { now: () => 100 } });
+            panel.update({ place: { run: "r", query: {} }, node: null, checkpoints: [], end: 1 });
+            panel.event({ seq: 2, kind: "RunPaused", node: null });
+            await new Promise((resolve) => setTimeout(resolve)); // a read begins in a turn of its own
+            return asked;
+        }"""
+    )
+    assert asked == []

@@ -26,7 +26,7 @@ import holdfast as hf
 from holdfast import END, START, Graph, append
 from holdfast.core import run_state
 from holdfast.documents import files, scribe
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.reading import history
 from holdfast.runtime import engine as engines
 from holdfast.storage import schema
@@ -265,9 +265,24 @@ class ToldStore:
         """Return whether the inbox has a request. One whose post failed may be carried out all the same."""
         return any(one.id == request for one in self._store.inbox(run_id=run_id))
 
+    def _takes_requests(self, run_id: str, written: Sequence[Append]) -> bool:
+        """Return whether a run exists and is not over once these appends are written; a request to another run is dropped."""
+        statuses = [one.view.status for one in written if one.run_id == run_id]
+        try:
+            return (statuses[-1] if statuses else self._store.run(run_id).status) not in run_state.FINAL
+        except RunNotFound:
+            return False
+
     def append(self, batch: Sequence[Append]) -> list[Any]:
-        facts = [["row", one.run_id, row.seq, row.salt.hex()] for one in batch for row in one.rows]
-        facts += [["snapshot", one.run_id, snapshot.seq] for one in batch for snapshot in one.snapshots]
+        written = [one for given in batch for one in (given, *(given.along.starts if given.along else ()))]
+        facts = [["row", one.run_id, row.seq, row.salt.hex()] for one in written for row in one.rows]
+        facts += [["snapshot", one.run_id, snapshot.seq] for one in written for snapshot in one.snapshots]
+        facts += [
+            ["request", run_id, request.id]
+            for one in batch
+            for run_id, request in (one.along.posts if one.along else ())
+            if self._takes_requests(run_id, written)
+        ]
         facts += [
             ["taken", one.run_id, request]
             for one in batch
@@ -286,7 +301,7 @@ class ToldStore:
             for one in batch
             if one.definition is not None and one.create is None
         ]
-        blobs = [["blob", blob.digest] for one in batch for blob in one.blobs]
+        blobs = [["blob", blob.digest] for one in batch for blob in one.all_blobs]
         with self._tell.verb("append", facts, blobs) as verdicts:
             verdicts.extend(self._store.append(batch))
         return verdicts

@@ -26,7 +26,14 @@ from processes import Known, contents, digest
 
 import holdfast.errors
 from holdfast.documents import scribe
-from holdfast.errors import HoldfastError, RunNotFound, RunOver, StoreCorrupt, StoreError
+from holdfast.errors import (
+    HoldfastError,
+    RunExists,
+    RunNotFound,
+    RunOver,
+    StoreCorrupt,
+    StoreError,
+)
 from holdfast.reading import history, verification
 from holdfast.storage.contract import Query
 from holdfast.storage.rows import open_row
@@ -139,7 +146,7 @@ def _of_refusal(verb: Verb) -> list[str]:
     if verb.ended in ("", "done") or verb.name == "files":
         return []
     kind = getattr(holdfast.errors, verb.ended, None)
-    if kind is None or not issubclass(kind, (StoreError, RunNotFound, RunOver)):
+    if kind is None or not issubclass(kind, (StoreError, RunExists, RunNotFound, RunOver)):
         return [f"{verb.name} was refused with {verb.ended}, which is not a StoreError: {verb.message}"]
     if issubclass(kind, StoreCorrupt) or "defect in Holdfast" in verb.message:
         return [f"{verb.name} on a failing disk wrongly raises {verb.ended}: {verb.message}"]

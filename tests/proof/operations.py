@@ -1,7 +1,8 @@
 """Every durable operation of Holdfast, each in its own process, which reports what it is about to do and the result (`hands`).
 
 `OPERATIONS` is the table: `prepare` makes the disk before the operation, `perform` is the operation. To add one, add a row; the
-harness finds its crash points by itself. The operations about requests and forks are in `asked_operations`.
+harness finds its crash points by itself. The operations about requests and forks are in `asked_operations`, those that change
+several runs at once in `along_operations`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import apsw
 import msgspec
+from along_operations import ALONG
 from asked_operations import ASKED
 from hands import (
     ARCHIVES,
@@ -391,6 +393,7 @@ OPERATIONS: dict[str, Operation] = {
     "resume": Operation(begun, resume_flow),
     "fork": Operation(closed, fork_run),
     **ASKED,
+    **ALONG,
 }
 
 

@@ -135,6 +135,17 @@ def test_a_store_that_acknowledged_before_it_had_committed_would_be_found(
     del harness.result.problems[-len(found) :]
 
 
+@pytest.mark.parametrize("operation", ["start runs", "start many", "report an end"])
+def test_a_store_that_posted_the_requests_of_an_append_after_its_commit_would_be_found(
+    harness, problems, operation
+) -> None:
+    for point in range(10, harness.points(operation), 2):
+        harness.perform(Case(operation, point, "kill before"), apart=True)
+    found = problems()
+    assert any("only a part of append is on the disk" in problem for problem in found)
+    del harness.result.problems[-len(found) :]
+
+
 def test_a_recovery_that_acknowledged_before_it_had_committed_would_be_found(harness, problems) -> None:
     with harness.pair() as pair:
         base, told = pair.base("append")

@@ -3,7 +3,7 @@
 Reads one request per line, `{"do": "start" | "carry", "run": ID, "ttl_s": S, "point": NAME, "count": N}`, and answers each with
 one line. At the n-th failpoint of that name it reports that and stops itself with SIGSTOP, all its threads at once; after SIGCONT
 it continues as if it had not been stopped. Every append is noted for the witness before the store is called, and after it has
-returned.
+returned. An append with which a node completes also posts a request to the run `LEDGER`, in the same transaction.
 """
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
+
 import holdfast as hf
 from holdfast import END, START, Graph, append
 from holdfast.errors import RunHeld, StoreBusy
+from holdfast.reading import inbox
 from holdfast.storage import failpoints, verdicts
-from holdfast.storage.contract import Append, Store, Verdict
+from holdfast.storage.contract import Along, Append, Store, Verdict
 from holdfast.storage.urls import open_store
 from holdfast.testing import Witness
 
+LEDGER = "ledger"
+"""The run whose inbox has a request for each append with which a node has completed."""
 ROUNDS, PAGES = 2, 2
 _AGAIN_S = 0.01
 
@@ -118,6 +123,7 @@ def note_appends(store: Store, witness: Witness, refused: list[str]) -> None:
     asked = store.append
 
     def noted(batch: Sequence[Append]) -> list[Verdict]:
+        batch = [_reported(one) for one in batch]
         for one in batch:
             _note(witness, one, known=False)
         found = asked(batch)
@@ -134,6 +140,19 @@ def note_appends(store: Store, witness: Witness, refused: list[str]) -> None:
 def _note(witness: Witness, one: Append, *, known: bool) -> None:
     first = one.rows[0]
     witness.ack(one.run_id, first.seq, first.salt, holder=one.holder, fence=one.fence, known=known)
+    for run_id, request in one.along.posts if one.along is not None and known else ():
+        witness.asked(run_id, request.id)
+
+
+def _reported(one: Append) -> Append:
+    """Return an append that also posts its run, seq and id to the ledger, if a node completes with it."""
+    if not any(row.kind == "NodeCompleted" for row in one.rows):
+        return one
+    first = one.rows[0]
+    request = inbox.stored_form(
+        inbox.Signal(id=f"{one.run_id}:{first.seq}:{first.salt.hex()}", name="completed")
+    )
+    return msgspec.structs.replace(one, along=Along(posts=((LEDGER, request),)))
 
 
 def judge_no_fences() -> None:

@@ -8,8 +8,9 @@ after an append, a claim or a node's body. When its lease has expired by the clo
 - or waits for the lock of the first process, which was stopped inside a transaction (`locked`).
 
 Then the first process continues as if it had not been stopped. The log must not change between that moment and the moment it
-gives up. At the end of all rounds every run has the right state, every effect happened once, and `holdfast.testing.check` finds
-no violation. Invariant: no round relies on an engine's own report of success.
+gives up. At the end of all rounds every run has the right state, every effect happened once, every request that came with an
+append belongs to one in the log and none is missing, and `holdfast.testing.check` finds no violation. Invariant: no round relies
+on an engine's own report of success.
 
     python tests/proof/zombies.py [rounds]        # prints the figures
 """
@@ -38,6 +39,7 @@ sys.path.append(str(Path(__file__).parent.parent))
 
 import apsw
 import zombie_engine
+from zombie_engine import LEDGER
 
 import holdfast as hf
 from holdfast.storage.urls import open_store
@@ -81,6 +83,8 @@ class Result:
     """Name of the error with which a stale append was refused -> how often."""
     ended: Counter[str] = field(default_factory=Counter)
     """How the first process ended -> how often."""
+    requests: int = 0
+    """How many requests were posted with appends."""
     problems: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -144,6 +148,7 @@ class Pair:
         self._url = store
         self._folder = folder
         self._store = open_store(store)
+        asyncio.run(self._open_ledger())
         self._runs = 0
         self._first = Hand(store, folder, "first", fenced=fenced)
         self._second = Hand(store, folder, "second", fenced=fenced)
@@ -249,14 +254,30 @@ class Pair:
 
     def look(self) -> None:
         """Check the final states and effects of all runs, and the store against the witness."""
+        self.result.problems += self._unfounded()
         self.result.problems += asyncio.run(self._wrong())
         self.result.problems += map(str, check(self._store, self._folder / "witness.jsonl", at_end=True))
         for log in ("first.log", "second.log"):
             said = (self._folder / log).read_text(errors="replace").splitlines()
             self.result.problems += [line for line in said if any(word in line for word in _DEFECTS)]
 
+    async def _open_ledger(self) -> None:
+        async with hf.Engine(self._store, flows=[zombie_engine.flow]) as engine:
+            await engine.start(zombie_engine.flow, zombie_engine.Errand(), run_id=LEDGER)
+
+    def _unfounded(self) -> list[str]:
+        """Return a message for every request that was posted with an append which is not in the log, or if there are none."""
+        requests = self._store.inbox(run_id=LEDGER)
+        self.result.requests = len(requests)
+        found = [] if requests else ["no request was posted with an append"]
+        for request in requests:
+            run_id, seq, salt = request.id.split(":")
+            if not self._store.appended(run_id, int(seq), bytes.fromhex(salt)):
+                found.append(f"run {run_id}: the request of a refused append was posted (event {seq})")
+        return found
+
     async def _wrong(self) -> list[str]:
-        """Return a message for every run whose state or effects differ from those of an undisturbed run."""
+        """Return a message for every run whose state or effects differ from those of an undisturbed run, and end the ledger."""
         found = []
         done = Counter(effect.name.split()[0] for effect in (self._folder / "receiver").iterdir())
         async with hf.Engine(self._store, flows=[zombie_engine.flow]) as engine:
@@ -266,6 +287,7 @@ class Pair:
                     found.append(f"run {run.id} is {run.status} with {run.state}")
                 if done[run.id] != zombie_engine.EFFECTS:
                     found.append(f"run {run.id} had {done[run.id]} effects, not {zombie_engine.EFFECTS}")
+            await engine.cancel(LEDGER)
         return found
 
 
@@ -361,6 +383,7 @@ def figures(results: dict[str, Result], found: Result) -> dict[str, Any]:
         "failpoints": len(set().union(*(result.points for result in results.values()))),
         "stale appends refused": dict(total("refused")),
         "how the stopped process ended": dict(total("ended")),
+        "requests posted with appends": sum(result.requests for result in results.values()),
         "rounds that missed their failpoint": sum(result.missed for result in results.values()),
         "seconds": round(max(result.seconds for result in results.values()), 1),
         "stale writes in the control": len(stale),

@@ -28,6 +28,7 @@ from typing import Any
 import apsw
 import msgspec
 import shim
+from along_operations import post_apart
 from hands import Hands, Operation, Teller, remember, shrink
 from inspection import Account, inspect, inspect_end, sound
 from operations import OPERATIONS, finish
@@ -89,6 +90,8 @@ def work(request: dict[str, Any], teller: Teller) -> None:
     operation = OPERATIONS[request["operation"]]
     if request.get("no_folder_sync"):
         disks.sync_folder = files.sync_folder = lambda folder: None
+    if request.get("apart"):
+        post_apart()
     if request.get("armed"):
         record = request.get("record")
         handle = os.open(record, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) if record else -1

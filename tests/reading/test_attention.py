@@ -11,7 +11,7 @@ import pytest
 
 import holdfast as hf
 from holdfast.core import events
-from holdfast.reading import attention
+from holdfast.reading import attention, diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.storage.contract import Holder, Query, Store
 from holdfast.storage.memory.store import MemoryStore
@@ -89,7 +89,7 @@ def test_a_run_that_a_busy_worker_will_claim_needs_none_and_is_not_even_read(
 ) -> None:
     for number in range(30):
         History(f"r{number}", FLOW).created().write(store)
-    clock.at += 10 * attention.PATIENCE_S
+    clock.at += 10 * diagnosis.PATIENCE_S
     store.claim("r0", WORKER)
     assert (listed(store), counted(store), examined(store)) == ([], 0, set())
     assert not any(
@@ -103,7 +103,7 @@ def test_a_run_that_an_idle_worker_does_not_claim_needs_attention_after_a_while(
     History("r", FLOW, starts_at=clock.at).created().write(store)
     store.renew(WORKER)
     assert (listed(store), counted(store), examined(store)) == ([], 0, set())
-    clock.at += attention.PATIENCE_S + 1
+    clock.at += diagnosis.PATIENCE_S + 1
     assert (listed(store), counted(store), examined(store)) == (["r"], 1, {"r"})
 
 
@@ -150,7 +150,7 @@ def test_a_run_of_many_flows_that_no_worker_takes_is_found(store: Store) -> None
 
 def test_a_page_ends_early_if_too_many_runs_had_to_be_looked_at(store: Store, clock: Clock) -> None:
     History("late", FLOW, starts_at=1.0).created().write(store)
-    clock.at += 10 * attention.PATIENCE_S
+    clock.at += 10 * diagnosis.PATIENCE_S
     for number in range(20):
         History(f"r{number}", FLOW, starts_at=clock.at).created().write(store)
     store.renew(WORKER)

@@ -15,15 +15,17 @@ from served_flows import flow
 
 import holdfast as hf
 from holdfast.errors import BlobCorrupt, BlobMissing, SettingError, StoreUnusable
+from holdfast.reading.reader import Reader
 from holdfast.server import store_rows
 from holdfast.storage.blobs import Blob
-from holdfast.storage.contract import Holder, Query, Request
+from holdfast.storage.contract import Along, Holder, Query, Request
 from holdfast.storage.http.row_format import ROWS, StoreAbout
 from holdfast.storage.http.store import RemoteStore
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.along import AlongConformance
+from holdfast.testing.appends import Log
 from holdfast.testing.conformance import StoreConformance
 from holdfast.testing.queues import QueuesConformance
 
@@ -250,3 +252,15 @@ def test_a_request_is_posted_once_under_the_name_of_the_token(remote):
         Request(id="k3", verb="resume", run_id="nothing"),
     ])  # fmt: skip
     assert [type(one) for one in posted] == [hf.RunOver, hf.RequestExists, hf.RunNotFound]
+
+
+def test_a_client_and_a_reader_list_the_runs_that_a_run_started(host):
+    here = MemoryStore()
+    starts = tuple(Log(run_id).create(origin="caller") for run_id in ("c1", "c2"))
+    assert here.append([Log("caller").create(along=Along(starts=starts))]) == [None]
+    expected = [("c2", "caller"), ("c1", "caller")]
+    assert [(run.id, run.origin) for run in Reader(here).runs(origin="caller")] == expected
+    with host.serving(here, flows=[flow]) as url:
+        client = hf.BlockingClient(url, ADMIN)
+        assert [(run.id, run.origin) for run in client.runs(origin="caller")] == expected
+        assert client.runs(origin="c1") == []

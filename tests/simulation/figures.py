@@ -18,7 +18,7 @@ from collections.abc import Iterator
 import msgspec
 import planted
 
-from holdfast.testing.simulator import Outcome, figures, report_of, schedule
+from holdfast.testing.simulator import OUTCOME_SEEDS, Outcome, figures, report_of, schedule
 from holdfast.testing.simulator_flows import TALES, tale
 
 SHARP = (
@@ -27,11 +27,15 @@ SHARP = (
 )  # fmt: skip
 """Seeds that have found many planted bugs: a search begins with them."""
 SEARCHED = 1500
+SEARCHED_OUTCOMES = 60
+OUTCOMES_EVERY = 8
+"""One schedule of so many is about the outcomes of steps."""
 
 
 def seeds_to_find() -> Iterator[int]:
     """Yield the seeds that are tried to find a planted bug."""
     yield from SHARP
+    yield from range(OUTCOME_SEEDS, OUTCOME_SEEDS + SEARCHED_OUTCOMES)
     yield from range(SEARCHED)
 
 
@@ -45,7 +49,7 @@ def play(first: int, step: int, seconds: float) -> list[Outcome]:
     outcomes = []
     over_at = time.monotonic() + seconds
     for seed in itertools.count(first, step):
-        outcome = schedule(seed).run()
+        outcome = schedule(seed + (seed % OUTCOMES_EVERY == 0) * OUTCOME_SEEDS).run()
         if (
             outcome.faults or outcome.violations
         ):  # one schedule in a thousand is over before its first fault, and does not count

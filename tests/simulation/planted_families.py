@@ -48,16 +48,21 @@ def the_id_of_an_end_lacks_the_seq():
 
 @family_bug
 def the_log_of_an_adopted_child_is_read_before_the_append():
-    old = "seq = self._record(handle, first, options, adopted=adopted is not None)"
+    old = "adopted = await self._find(first)"
     new = (
-        "early = history.load(self._services.store, handle.id) if adopted is not None else None\n"
+        f"{old}\n"
+        "    early = history.load(self._services.store, place.run_id) if adopted is not None else None\n"
         "    import asyncio\n"
-        "    await asyncio.sleep(0.02)\n"
-        f"    {old}"
+        "    await asyncio.sleep(0.02)"
     )
-    looks = "await self._look_at(handle.id)"
-    told = "early.status in ENDED and self._work.record_end(ends.report(early))"
-    with patched(rewritten(child_runs.Children, "start", old, new, looks, told)):
+    then = "    if durable:"
+    looks = (
+        "    if early is not None:\n"
+        "        self._journal.state.children[place.run_id].in_doubt = False\n"
+        "        early.status in ENDED and self._work.record_end(ends.report(early))\n"
+        "    if durable:"
+    )
+    with patched(rewritten(child_runs.Children, "_start", old, new, then, looks)):
         yield
 
 

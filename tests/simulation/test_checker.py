@@ -232,7 +232,7 @@ def test_the_second_reading_of_a_log_agrees_with_the_fold(luck: random.Random) -
                 read, at, e.kind, (e.node, e.iteration, e.execution, e.attempt), json.loads(e.body or b"{}")
             )
         assert told_by(replay.now) == told_by(standing_of(json.loads(run_state.dump(history.state)))), steps
-    # A history that luck wrote may call two steps by one name, which no context allows.
+    # A history that luck wrote may call two steps by one name, or fail inside a step in doubt, which no context allows.
     assert [text for _, text in said if "the step" not in text] == []
 
 

@@ -1,4 +1,4 @@
-"""Simulated families: runs that call runs, on several workers, with faults, rewinds, cancels and repairs between any two appends."""
+"""Simulated families: runs that call runs, on several workers, with faults, rewinds, cancels and repairs at any time."""
 
 from __future__ import annotations
 

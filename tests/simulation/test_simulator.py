@@ -16,14 +16,16 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
-from holdfast.storage.contract import Store
+from holdfast.errors import RunExists
+from holdfast.storage.contract import Along, Request, Store
 from holdfast.storage.queues import Queues
 from holdfast.storage.rows import open_row
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.upkeep import Upkeep
 from holdfast.testing import simulate, simulator
+from holdfast.testing.appends import Log
 from holdfast.testing.event_loops import TRIED
-from holdfast.testing.simulator import is_asking, report_of, schedule, simulate_random
+from holdfast.testing.simulator import OUTCOME_SEEDS, is_asking, report_of, schedule, simulate_random
 from holdfast.testing.simulator_faults import FaultyStore
 from holdfast.testing.simulator_flows import FORK
 from holdfast.testing.simulator_loop import Luck, ProcessDied, SimulatedLoop, Stuck, World
@@ -43,6 +45,11 @@ def outcomes():
 
 def test_no_schedule_violates_anything(outcomes) -> None:
     report = report_of(outcomes)
+    assert not report.violations, report
+
+
+def test_no_schedule_about_the_outcomes_of_steps_violates_anything() -> None:
+    report = report_of(simulate_random(range(OUTCOME_SEEDS, OUTCOME_SEEDS + 100)))
     assert not report.violations, report
 
 
@@ -197,6 +204,26 @@ def test_no_verb_of_a_store_is_done_for_a_dead_process(part: str, contract: type
         needed = [one for one in inspect.signature(verb).parameters.values() if one.default is one.empty]
         with pytest.raises(ProcessDied):
             getattr(getattr(store, part) if part else store, name)(*needed[1:])
+
+
+def test_the_ledger_notes_what_an_append_changes_in_other_runs() -> None:
+    scene = schedule(3)
+    scene.faults.left = 0
+    ledger = scene.ledger
+    store = FaultyStore(scene.disk, scene.world, scene.outside, scene.faults, ledger, scene.outside.kill)
+    caller, child, note = Log("caller"), Log("child"), Request(id="note", verb="signal", body={"name": "n"})
+    start = child.create(origin="caller", queue="slow", priority=3)
+    posts = (("child", note), ("missing", note))
+    assert store.append([caller.create(along=Along(starts=(start,), posts=posts))]) == [None]
+    assert ledger.rows["child"] == list(start.rows)
+    assert ledger.acknowledged["child", 1] == ledger.accepted["child", 1] == start.rows[0].salt
+    assert (ledger.leases["child"], ledger.places["child"]) == ((None, 0), ("slow", 3))
+    assert list(ledger.posted) == [("child", "note")]
+    again = Log("other").create(along=Along(starts=(Log("child").create(),), posts=(("caller", note),)))
+    assert isinstance(store.append([again])[0], RunExists)
+    assert {"other"}.isdisjoint(ledger.rows)
+    assert list(ledger.posted) == [("child", "note")]
+    assert ledger.wrong == []
 
 
 def test_another_seed_gives_another_trace(outcomes) -> None:

@@ -29,7 +29,7 @@ def flow(send=lambda: None):
 def pytest_on(tests: str, folder: Path, *options: str) -> tuple[int, str]:
     """Run these tests with the plugin, whether or not it is installed here. Return the exit code and the output."""
     (folder / "test_it.py").write_text(FLOW + tests, "utf-8")
-    plugins = ("no:holdfast", "holdfast.testing.plugin", "no:cacheprovider", "no:asyncio")
+    plugins = ("no:holdfast", "holdfast.testing.plugin", "no:cacheprovider", "no:asyncio", "no:schemathesis")
     command = [sys.executable, "-m", "pytest", *(part for plugin in plugins for part in ("-p", plugin))]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(

@@ -127,6 +127,73 @@ def test_an_effect_with_its_key_happens_once() -> None:
     assert crash_everywhere(one(pay_carefully), Order(), resources=lambda: {"bank": Receiver("bank")}).ok
 
 
+class CardDeclined(Exception):
+    """The bank has decided."""
+
+
+def saga(step: Any) -> hf.Flow[Order]:
+    """Books, is declined as long as nothing is cancelled, and cancels."""
+
+    async def travel(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        bank = ctx.resources["bank"]
+
+        def send(what: str) -> None:
+            bank.send(what, key=ctx.idempotency_key(what))
+
+        def charge() -> None:
+            if "cancel" not in bank.done:
+                raise CardDeclined("no cover")
+            send("charge")
+
+        await ctx.step("book", send, "book")
+        try:
+            await ctx.step(step, charge)
+        except CardDeclined:
+            await ctx.step("undo", send, "cancel")
+            await ctx.step("tell", send, "tell")
+            return {"log": ["cancelled"]}
+        return {"log": ["travelled"]}
+
+    return one(travel)
+
+
+def test_a_saga_without_raises_differs_after_a_crash_during_its_undo_and_the_cause_is_named() -> None:
+    report = crash_everywhere(saga("charge"), Order(), resources=lambda: {"bank": Receiver("bank")})
+    (cause,) = [finding for finding in report.findings if finding.kind == "step"]
+    assert "completed the step 'charge' in attempt 2, after the crash" in cause.text
+    assert "hf.Step('charge', raises=(…,))" in cause.text
+    assert {finding.kind for finding in report.findings} == {"state", "effect", "step"}
+
+
+def test_a_saga_with_raises_ends_the_same_wherever_it_crashes() -> None:
+    step = hf.Step("charge", raises=(CardDeclined,))
+    report = crash_everywhere(saga(step), Order(), resources=lambda: {"bank": Receiver("bank")})
+    assert report.ok, report
+    assert report.again["middle"] > 5
+
+
+def test_tries_and_steps_in_doubt_are_no_findings() -> None:
+    calls: list[int] = []
+
+    async def pay(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        def charge() -> str:
+            calls.append(1)
+            if len(calls) < 3:
+                raise ConnectionError("no line")
+            return "paid"
+
+        return {"log": [await ctx.step(hf.Step("charge", retry=Retry(attempts=3, backoff=60.0)), charge)]}
+
+    assert crash_everywhere(one(pay), Order(), reset=calls.clear).ok
+
+    async def ship(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        return {"log": [await ctx.step(hf.Step("ship", idempotent=False), str, "shipped")]}
+
+    report = crash_everywhere(one(ship), Order())
+    assert report.ok, report
+    assert report.parked
+
+
 def test_effects_that_are_only_observed_are_compared() -> None:
     sent: list[str] = []
     flow = one(lambda state: sent.append("mail"))

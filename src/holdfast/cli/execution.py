@@ -605,6 +605,8 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
     tries = sum(node.tries for node in run.nodes.values())
     work = f"{screen.count(tries, 'attempt')} at {screen.count(len(run.nodes), 'node')}"
     spent = f", {words.cost(run.cost)}" if words.cost(run.cost) else ""
+    if words.cost(run.children_cost):
+        spent += f", its child runs {words.cost(run.children_cost)}"
     facts = f"{run.id}  {work}, {screen.duration(run.active_s)}{spent}"
     well = run.status == "completed"
     facts += _of_earlier(errand, outcome, run)

@@ -30,14 +30,19 @@ from holdfast.core.svg import draw
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose, diagnosis_as_json
+from holdfast.reading.inbox import ChildEnd
 from holdfast.reading.pages import ListedRun
 from holdfast.reading.reader import Reader
+from holdfast.reading.relatives import FamilyTree
 from holdfast.reading.views import NodeView, RequestView, Run, draw_run, held_by
 from holdfast.reading.visits import OpenVisit, open_visits, partial_of
 from holdfast.storage.contract import Query, RunRow
 
 _REMEDIES_MAX = 3
 _REFUSALS_MAX = 3
+_FAMILY_MAX = 50
+_REQUESTED = {ChildEnd.verb: "a child run has ended"}
+"""Verb of a request that no person made -> what a list says about it."""
 
 
 @command(LOOK)
@@ -46,6 +51,7 @@ def runs(
     flow: options.OnlyFlow = None,
     label: options.OnlyLabel = None,
     parent: options.OnlyParent = None,
+    origin: options.OnlyOrigin = None,
     queue: options.OnlyQueue = None,
     attention: options.Attention = False,
     limit: Annotated[
@@ -59,7 +65,7 @@ def runs(
 
     A run has crashed if it is under way but no live process executes it. The list ends with the commands that resume such runs.
     """
-    query = options.read_query(status, flow, label, parent, queue, limit=limit)
+    query = options.read_query(status, flow, label, parent, origin, queue, limit=limit)
 
     def use(reader: Reader) -> tuple[list[RunInList], bool, float]:
         found, more = reader.list_runs(query, command_line(store=store), attention=attention)
@@ -106,7 +112,7 @@ def _listed(reader: Reader, one: ListedRun) -> RunInList:
 
 def _cells(one: RunInList, now: float) -> list[Part]:
     row, found, _, requested = one
-    about = [f"{verb} requested" for verb in dict.fromkeys(requested)]
+    about = [_REQUESTED.get(verb, f"{verb} requested") for verb in dict.fromkeys(requested)]
     about += [found.reason] if found.kind == "unreadable" else []
     about += [row.error] if row.error else []
     if row.status == "pending" and row.due_at is not None and row.due_at > now:
@@ -115,6 +121,7 @@ def _cells(one: RunInList, now: float) -> list[Part]:
         about += found.expects or ([f"in {', '.join(row.active)}"] if row.active else [])
     about += [f"{name}={value}" for name, value in row.labels.items()]
     about += [f"forked from {row.parent}"] if row.parent else []
+    about += [f"called by {row.origin}"] if row.origin else []
     return [
         row.run_id,
         row.flow,
@@ -188,7 +195,10 @@ def row_as_json(one: RunInList) -> dict[str, Any]:
     )
     asked = {"crashed": found.crashed, "answered": found.answered, "asks": asks, "requested": requested}
     return (
-        {"id": row.run_id} | {name: getattr(row, name) for name in names} | {"held_by": held_by(row)} | asked
+        {"id": row.run_id}
+        | {name: getattr(row, name) for name in names}
+        | {"caller": row.origin, "held_by": held_by(row)}
+        | asked
     )
 
 
@@ -199,7 +209,7 @@ def show(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Show one run: its graph, its timings and why it stopped.
+    """Show one run: its graph, its timings, its child runs and why it stopped.
 
     Also prints the exact commands that resume or answer it.
     """
@@ -212,12 +222,14 @@ def show(
         run = reader.view(row, case.state)
         found = diagnose(case, now, commands)
         requests = reader.requests(run_id)
-        return _Shown(run, found, reader.definition(row), open_visits(reader, run), requests, now)
+        family = reader.family(run_id, commands, _FAMILY_MAX) if run.children or run.caller else None
+        return _Shown(run, found, reader.definition(row), open_visits(reader, run), requests, now, family)
 
     shown = stores.read(store, use)
     if as_json:
         more = diagnosis_as_json(shown.found)
         more |= {"awaited": shown.found.awaited, "partial": shown.partial, "requests": shown.requests}
+        more |= {"family": shown.family}
         screen.say_json(msgspec.to_builtins(shown.run, str_keys=True, enc_hook=str) | more)
         return
     _say_run(shown, store, debug=debug)
@@ -232,6 +244,7 @@ class _Shown(NamedTuple):
     partial: list[OpenVisit]
     requests: list[RequestView]
     now: float
+    family: FamilyTree | None
 
 
 def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
@@ -246,6 +259,8 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     if run.status == "failed":
         say_where(run.error, debug=debug)
     say_remedies(found.remedies)
+    if shown.family is not None:
+        _say_family(shown.family, store)
     _say_requests(shown, store)
     if run.signals:
         screen.say("Signals that no node has received yet:  ", ", ".join(map(_kept, run.signals.items())))
@@ -261,6 +276,28 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     for one in shown.partial:
         say_visit(one, _head(one, run, crashed=found.crashed))
     _say_more(run, store)
+
+
+def _say_family(family: FamilyTree, store: str | None) -> None:
+    """Draw the children of a run with theirs, below the runs that called it: the status of each, and why it is there."""
+    screen.say("")
+    screen.say("Family:")
+    above = len(family.callers)
+    for depth, caller in enumerate(reversed(family.callers)):
+        screen.say(("  " * (depth + 1) + caller, "dim"))
+    for one in family.members:
+        indent = "  " * (above + one.depth + 1)
+        mark = drawing.MARKS.get(one.status, " ") if not screen.ascii_only() else "-"
+        style = screen.STYLES.get(one.status, "")
+        key = f" as {one.key}" if one.key not in (None, one.flow) else ""
+        item = f"[{one.item}]" if one.item is not None else ""
+        by = f", by {one.node}{item}{key}" if one.node is not None and one.depth else ""
+        why = f": {screen.one_line(one.reason, 200)}" if one.depth and one.status != "completed" else ""
+        name = (one.id, "bold") if one.depth == 0 else one.id
+        screen.say(indent, (mark, style), " ", name, f"  {one.flow}{by}  ", (one.status, style), (why, "dim"))
+        if one.more:
+            more = line("runs", "--origin", one.id, store=store)
+            screen.say((f"{indent}  … and more: {more}", "dim"))
 
 
 def _say_requests(shown: _Shown, store: str | None) -> None:
@@ -290,6 +327,8 @@ def _facts(run: Run[Any], now: float) -> list[str]:
         f"active {screen.duration(run.active_s)}",
     ]
     facts += [spent] if (spent := words.cost(run.cost)) else []
+    facts += [f"children {spent}"] if (spent := words.cost(run.children_cost)) else []
+    facts += [f"called by {run.caller}"] if run.caller else []
     facts += [f"forked from {run.parent}"] if run.parent else []
     return facts + [f"{name}={value}" for name, value in run.labels.items()]
 

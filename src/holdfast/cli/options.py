@@ -151,6 +151,12 @@ OnlyParent = Annotated[
     str | None,
     typer.Option("--parent", metavar="RUN", callback=check_run_id, help="List only forks of this run."),
 ]
+OnlyOrigin = Annotated[
+    str | None,
+    typer.Option(
+        "--origin", metavar="RUN", callback=check_run_id, help="List only child runs that this run started."
+    ),
+]
 RunId = Annotated[
     str,
     typer.Argument(metavar="RUN", callback=check_run_id, help="The id of a run; `holdfast runs` lists them."),
@@ -285,6 +291,7 @@ def read_query(
     flow: str | None,
     label: Sequence[str] | None,
     parent: str | None,
+    origin: str | None,
     queue: str | None,
     *,
     limit: int,
@@ -295,12 +302,13 @@ def read_query(
         flow=flow,
         labels=read_pairs(label or (), "--label"),
         parent=parent,
+        origin=origin,
         queue=queue,
         limit=limit,
     )
 
 
-_FIELDS = ("status", "flow", "label", "parent", "queue")
+_FIELDS = ("status", "flow", "label", "parent", "origin", "queue")
 """What runs can be chosen by, with `--where` and with the options of `holdfast runs`."""
 
 
@@ -327,7 +335,7 @@ def read_where(given: Sequence[str]) -> Query:
     labels = read_pairs(found["label"], "--where label:")
     if len(labels) < len(found["label"]):
         _refuse_both("label", found["label"])
-    for field in ("flow", "parent", "queue"):
+    for field in ("flow", "parent", "origin", "queue"):
         if len(found[field]) > 1:
             _refuse_both(field, found[field])
     return Query(
@@ -335,6 +343,7 @@ def read_where(given: Sequence[str]) -> Query:
         labels=labels,
         flow=next(iter(found["flow"]), None),
         parent=next(iter(found["parent"]), None),
+        origin=next(iter(found["origin"]), None),
         queue=next(iter(found["queue"]), None),
     )
 

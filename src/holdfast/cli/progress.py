@@ -143,6 +143,8 @@ class Display:
         done = sum(seen.status in VISIT_DONE for seen in story.nodes.values())
         status = _status(story)
         spent = f"  {words.cost(story.cost)}" if words.cost(story.cost) else ""
+        if words.cost(story.children_cost):
+            spent += f"  children {words.cost(story.children_cost)}"
         counted = f"{done} of {screen.count(len(story.nodes), 'node')}"
         frame = screen.text(
             (f"{MARKS.get(status, ' ')} {status}", screen.STYLES.get(status, "")),

@@ -60,6 +60,7 @@ def watch(
     flow: options.OnlyFlow = None,
     label: options.OnlyLabel = None,
     parent: options.OnlyParent = None,
+    origin: options.OnlyOrigin = None,
     queue: options.OnlyQueue = None,
     attention: options.Attention = False,
     limit: Annotated[
@@ -79,7 +80,7 @@ def watch(
     With RUN, the command ends when the run is over, with the exit code of a command that executes it. Ctrl-C ends it at any time;
     runs are not affected.
     """
-    query = options.read_query(status, flow, label, parent, queue, limit=limit or LIMIT)
+    query = options.read_query(status, flow, label, parent, origin, queue, limit=limit or LIMIT)
     if run_id is not None and (attention or limit or query != Query(limit=LIMIT)):
         raise SettingError(
             f"the options that choose runs are for a list of runs. Watch run {run_id!r} without them, or leave the run out."

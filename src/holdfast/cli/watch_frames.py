@@ -145,6 +145,7 @@ def run_head(seen: RunSeen, view: Viewport) -> list[Line]:
         view.age(row.updated_at),
         *(f"{name}={value}" for name, value in row.labels.items()),
         f"forked from {row.parent}" if row.parent else "",
+        f"called by {row.origin}" if row.origin else "",
     ]
     return [title, *reason, _joined(facts, width), _joined(place, width), *holder_lines(seen.holders, view)]
 
@@ -258,9 +259,13 @@ def _awaits(mark: NodeMark, view: Viewport) -> str:
         if view.trouble:
             return f"retry at {_time(until)}"
         return f"retry in {screen.duration(left)}" if left > 0 else "retry is due"
-    what = {"question": "asks", "signal": "waits for a signal", "timer": "sleeps"}.get(
-        mark.waits_for or "", ""
-    )
+    awaited = {
+        "question": "asks",
+        "signal": "waits for a signal",
+        "timer": "sleeps",
+        "child": "waits for a child run",
+    }
+    what = awaited.get(mark.waits_for or "", "")
     return f"{what} until {screen.when(until)}" if until is not None else what
 
 

@@ -15,6 +15,7 @@ import re
 import reprlib
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from functools import lru_cache
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
@@ -65,13 +66,26 @@ def schema_of(declared: Any, *, graph: str = "?") -> dict[str, Any]:
 
 
 def payload_schema_of(declared: Any) -> dict[str, Any]:
-    """Return the JSON Schema of the payload that a node waits for. For a type that a schema cannot express, it has only a
-    title: every payload fits it, and only the node's own decoding rejects a wrong one.
+    """Return the JSON Schema of the payload that a node waits for; empty if it declares none. For a type that a schema cannot
+    express, it has only a title: every payload fits it, and only the node's own decoding rejects a wrong one. It is made once for
+    each type, because a node may wait in a loop.
     """
+    if declared is None:
+        return {}
+    try:
+        return _cached_payload_schema(declared)
+    except TypeError:  # the type is not hashable
+        return _make_payload_schema(declared)
+
+
+def _make_payload_schema(declared: Any) -> dict[str, Any]:
     try:
         return schema_of(declared)
     except GraphError:
         return {"title": type_name(declared)}
+
+
+_cached_payload_schema = lru_cache(maxsize=256)(_make_payload_schema)
 
 
 def _refuse_what_says_more(declared: Any, name: str) -> None:

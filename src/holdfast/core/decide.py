@@ -49,7 +49,6 @@ from holdfast.core.definition import Definition, NodeOptions
 from holdfast.core.events import Failure
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import ACTIVE, NODE_LEVEL, NodeState, RunState
-from holdfast.core.slots import begun_steps
 from holdfast.core.topology import Topology
 from holdfast.errors import IllegalEvent
 
@@ -132,7 +131,7 @@ def _open_visit(
         if name not in state.failed and not state.paused:
             yield RouteNode(name)
     elif node.status == "running":
-        yield from _items(options.limit, node, name, now, wakes)
+        yield from _items(options, node, name, now, wakes)
     elif node.status == "interrupted":
         yield from _cut(options, state, node, name, held_back=held_back)
     elif node.status == "waiting" and node.retry_at is not None:
@@ -141,7 +140,7 @@ def _open_visit(
         elif not held_back:
             yield _again(options, state, node, name)
     elif node.status == "waiting" and node.items is not None and node.question is None and not held_back:
-        yield from _items(options.limit, node, name, now, wakes)
+        yield from _items(options, node, name, now, wakes)
     elif node.status == "pending" and node.input is not None and not held_back:
         yield _again(options, state, node, name)
     elif node.status == "failed" and options.safe_to_fail and not _is_refused(node):
@@ -157,7 +156,7 @@ def _cut(
     options: NodeOptions, state: RunState, node: NodeState, name: str, *, held_back: bool
 ) -> Iterator[AnyCommand]:
     """Yield the command for an interrupted visit: ask about it, quarantine it, skip it or run it again."""
-    if options.on_interrupt == "ask" or any(begun_steps(kept) for kept in node.kept.values()):
+    if options.on_interrupt == "ask" or node.is_in_doubt:
         yield AskAboutNode(name)
     elif options.on_interrupt == "rerun" and node.crashes >= options.crash_limit:
         yield QuarantineNode(name)
@@ -203,12 +202,19 @@ def _instead_of_repeating(
     return SkipRepeat(name, iteration, execution, took) if visit.skips_whole else None
 
 
-def _items(limit: int, node: NodeState, name: str, now: float, wakes: list[float]) -> Iterator[AnyCommand]:
-    """Start items of a fan-out up to its limit, retries and interrupted items first. When no item is left, end the node."""
+def _items(
+    options: NodeOptions, node: NodeState, name: str, now: float, wakes: list[float]
+) -> Iterator[AnyCommand]:
+    """Start items of a fan-out up to its limit, retries and interrupted items first. When no item is left, end the node. Items
+    that wait do not count, except in a node that calls a flow: its limit is that of the child runs.
+    """
     items = node.items
     assert items is not None, f"node {name!r} is open and needs no decision"  # see Readiness.open
-    room = limit - len(items.running)
+    room = options.limit - len(items.running)
+    if options.calls is not None:
+        room -= len(node.parked)
     for item, at in items.again.items():
+        room += options.calls is not None and item in node.parked
         if at > now:
             wakes.append(at)
         elif room > 0:

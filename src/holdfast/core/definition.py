@@ -65,6 +65,8 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """
     memory_limit: int | None = None
     """How many bytes of memory the node's own process may use."""
+    calls: str | None = None
+    """The name of the flow of which the node starts one child run per visit, or per item; None for any other node."""
 
     @property
     def gated(self) -> bool:

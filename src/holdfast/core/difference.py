@@ -317,6 +317,7 @@ def _option_refusals(
             ("join", was.join, is_now.join),
             ("each", was.each, is_now.each),
             ("question", was.question is not None, is_now.question is not None),
+            ("calls", was.calls, is_now.calls),
         ):
             if before != after:
                 yield (

@@ -297,10 +297,15 @@ def _lines(
 
 
 def _label(definition: Definition, name: str) -> str:
-    """Return the name of a node, marked if the node fans out or does not wait for all nodes that lead to it (`join="any"`)."""
+    """Return the name of a node, marked if the node fans out, calls a flow, or does not wait for all nodes that lead to it
+    (`join="any"`).
+    """
     options = definition.nodes.get(name)
-    each = f" {_TIMES}N" if options and options.each else ""
-    return clean(name) + each + (" (any)" if options and options.join == "any" else "")
+    if options is None:
+        return clean(name)
+    each = f" {_TIMES}N" if options.each else ""
+    calls = f" (calls {clean(options.calls)})" if options.calls is not None else ""
+    return clean(name) + each + calls + (" (any)" if options.join == "any" else "")
 
 
 def _mark(name: str, statuses: Mapping[str, str]) -> str:

@@ -206,6 +206,8 @@ class RunRewound(Event, frozen=True, kw_only=True):
     """
     confirmed: list[NodeName] = []
     """Nodes that are not idempotent, and that the caller has confirmed may run again."""
+    called: bool = False
+    """True if the run has child runs. The rewind leaves them alone."""
     children_usd: float = 0.0
     children_tokens: int = 0
     reported: Reported | None = None

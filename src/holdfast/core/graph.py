@@ -34,6 +34,8 @@ from holdfast.errors import GraphError, did_you_mean
 S = TypeVar("S")
 NodeFn: TypeAlias = Callable[..., Any]
 F = TypeVar("F", bound=NodeFn)
+R = TypeVar("R")
+I = TypeVar("I")  # noqa: E741
 
 __all__ = ["END", "START", "Branch", "Flow", "Graph", "Node", "Retry"]
 
@@ -64,6 +66,19 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise ValueError(f"Retry({name}={given!r}): must be a number that is not negative")
 
 
+class FlowCall(msgspec.Struct, frozen=True, kw_only=True):
+    """How a node calls another flow; the node's function returns the input of the child run."""
+
+    flow: Any
+    """The flow to call; None if the node calls the flow that it belongs to."""
+    output: Callable[[Any], Any] | None
+    """A function of the child's final state that returns the update; None if the node changes nothing."""
+    queue: str | None = None
+    priority: int = 0
+    labels: Mapping[str, str] | None = None
+    run_timeout: float | None = None
+
+
 class Node(msgspec.Struct, frozen=True):
     """A node of a flow: a function, and the options that say how the engine treats it."""
 
@@ -78,6 +93,8 @@ class Node(msgspec.Struct, frozen=True):
     """True if the function is an async generator, which yields chunks."""
     asks: NodeFn | None = None
     """A function of the state that returns the question to ask before a visit begins."""
+    calls: FlowCall | None = None
+    """Set if the node calls another flow."""
     is_plain: bool = False
     """True if `fn` is a coroutine function that takes only the state. Derived, but a field, because every step reads it."""
 
@@ -253,6 +270,111 @@ class Graph(Generic[S]):
             self._problems.extend(validate.node_problems(name, options, taken=name in self._nodes))
         self._nodes.setdefault(name, node)
 
+    @overload
+    def call(
+        self,
+        name: str,
+        flow: Flow[R] | Graph[R],
+        *,
+        input: Callable[[S], R | Mapping[str, Any]],
+        output: Callable[[R], S | Mapping[str, Any] | None] | None = None,
+        each: None = None,
+        timeout: float | None = None,
+        join: Literal["all", "any"] = "all",
+        approve: str | Callable[[S], str] | None = None,
+        agent: str = "engine",
+        safe_to_fail: bool = False,
+        queue: str | None = None,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        run_timeout: float | None = None,
+        retry: None = None,
+    ) -> Graph[S]: ...
+
+    @overload
+    def call(
+        self,
+        name: str,
+        flow: Flow[R] | Graph[R],
+        *,
+        input: Callable[[I], R | Mapping[str, Any]],
+        output: Callable[[R], Mapping[str, Any] | None] | None = None,
+        each: Callable[[S], Iterable[I]],
+        limit: int = 16,
+        timeout: float | None = None,
+        join: Literal["all", "any"] = "all",
+        approve: str | Callable[[S], str] | None = None,
+        agent: str = "engine",
+        safe_to_fail: bool = False,
+        queue: str | None = None,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        run_timeout: float | None = None,
+        retry: None = None,
+    ) -> Graph[S]: ...
+
+    def call(
+        self,
+        name: str,
+        flow: Flow[Any] | Graph[Any],
+        *,
+        input: Any,
+        output: Any = None,
+        each: Any = None,
+        limit: int = 16,
+        timeout: float | None = None,
+        join: Literal["all", "any"] = "all",
+        approve: str | Callable[[Any], str] | None = None,
+        agent: str = "engine",
+        safe_to_fail: bool = False,
+        queue: str | None = None,
+        priority: int = 0,
+        labels: Mapping[str, str] | None = None,
+        run_timeout: float | None = None,
+        retry: Any = None,
+    ) -> Graph[S]:
+        """Add a node that calls a flow: each visit starts a child run with the input that `input(state)` returns, and waits for
+        its end without occupying a process, thread or worker. `output(result)` gets the child's final state and returns the
+        update, as a node's function does; without it, the node changes nothing. With `each`, there is one child run per item, at
+        most `limit` at once, and `input` gets the item. Pass the graph itself to let the flow call itself.
+
+        If the child fails or is cancelled, the node fails, and is not retried: retries belong to the nodes of the child. If the
+        child has not ended after `timeout` seconds, the node fails and the child is cancelled. `queue`, `priority`, `labels` and
+        `run_timeout` are those of the child run; the other options are those of `node`.
+        """
+        called = self.name if flow is self else flow.name if isinstance(flow, Flow) else None
+        node = Node(
+            name=name,
+            fn=input,
+            options=NodeOptions(
+                timeout_s=timeout,
+                each=each is not None,
+                limit=limit,
+                join=join,
+                approve=f"{name}?" if callable(approve) else approve,
+                agent=agent,
+                safe_to_fail=safe_to_fail,
+                calls=called or "",
+            ),
+            retry=Retry(),
+            each=each,
+            takes_context=True,
+            is_async=True,
+            asks=approve if callable(approve) else None,
+            calls=FlowCall(
+                flow=None if flow is self else flow,
+                output=output,
+                queue=queue,
+                priority=priority,
+                labels=labels,
+                run_timeout=run_timeout,
+            ),
+        )
+        self._problems.extend(_flow_call_problems(node, called, flow, retry))
+        self._problems.extend(validate.node_problems(name, node.options, taken=name in self._nodes))
+        self._nodes.setdefault(name, node)
+        return self
+
     def ask(
         self,
         name: str,
@@ -399,6 +521,7 @@ class Flow(Generic[S]):
 
     __slots__ = (
         "branches",
+        "called",
         "definition",
         "definition_json",
         "description",
@@ -438,6 +561,14 @@ class Flow(Generic[S]):
         self.item_codecs = {
             name: Codec.of(_item_type(node.fn)) for name, node in nodes.items() if node.each is not None
         }
+        self.called: tuple[Flow[Any], ...] = tuple(
+            {
+                node.calls.flow.name: node.calls.flow
+                for node in nodes.values()
+                if node.calls is not None and node.calls.flow is not None
+            }.values()
+        )
+        """The other flows that nodes of this flow call. An engine that knows this flow knows them too."""
         self.plain_routes: dict[str, tuple[str, ...]] = dict.fromkeys((START, *nodes), ())
         for edge in definition.edges:
             self.plain_routes[edge.source] += (edge.target,)
@@ -523,6 +654,33 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
         yield f"node {name!r} has each={each!r}; give a function of the state that lists the items"
 
 
+def _flow_call_problems(node: Node, called: str | None, flow: Any, retry: Any) -> Iterator[str]:
+    """Yield the mistakes in a call of `Graph.call` that would otherwise show only when the node runs."""
+    name, call = node.name, node.calls
+    assert call is not None
+    if called is None:
+        what = "a graph that is not compiled" if isinstance(flow, Graph) else f"{flow!r:.80}"
+        yield f"node {name!r} calls {what}, which is not a flow; give what graph.compile() returns, or this graph itself"
+    of = "item" if node.each is not None else "state"
+    for option, fn, given in (
+        ("input", node.fn, of),
+        ("output", call.output, "result"),
+        ("each", node.each, "state"),
+    ):
+        if fn is None and option != "input":
+            continue
+        if not callable(fn) or not _takes_one(fn):
+            yield f"node {name!r} has {option}={fn!r:.80}; give a function of the {given}: {option}=lambda {given}: …"
+        elif _is(inspect.iscoroutinefunction, fn):
+            yield f"node {name!r} has an async def as {option}; give a plain function, and do async work in a node of the flow"
+    if retry is not None:
+        yield (
+            f"node {name!r} calls a flow, so retry={retry!r} has no meaning: each attempt would get the same end of the same "
+            "child run; give retry= to the nodes of that flow"
+        )
+    yield from validate.child_problems(name, call.queue, call.priority, call.labels, call.run_timeout)
+
+
 def executor_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> list[str]:
     """Return the reasons why an executor with these traits cannot call a node. Used for executors that are given to an engine;
     `Graph` checks the built-in ones.
@@ -562,12 +720,21 @@ def _is_typed_in(found: Any) -> bool:
     return around.get("__name__") == "__main__" and not (around.get("__file__") or around.get("__spec__"))
 
 
+def _takes_one(fn: NodeFn) -> bool:
+    return _takes(fn, (None,))
+
+
 def _takes_one_or_two(fn: NodeFn) -> bool:
+    return _takes(fn, (None,), (None, None))
+
+
+def _takes(fn: NodeFn, *ways: tuple[None, ...]) -> bool:
+    """Return whether a function can be called with as many arguments as in one of these ways."""
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
         return True  # a builtin whose signature is unknown
-    for arguments in ((None,), (None, None)):
+    for arguments in ways:
         try:
             signature.bind(*arguments)
         except TypeError:

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from holdfast.core.events import Begun, Changes, Choice, Failure, NodeName, Reported, Seq, Values
+from holdfast.core.slots import begun_steps
 from holdfast.errors import StoreCorrupt
 
 Status: TypeAlias = Literal[
@@ -154,6 +155,13 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     usd: float = 0.0
     tokens: int = 0
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """True if a step with `idempotent=False` was about to be called and has no outcome: if the visit is interrupted, it does
+        not run again without a decision.
+        """
+        return any(begun_steps(kept) for kept in self.kept.values())
+
 
 class Question(msgspec.Struct, omit_defaults=True, gc=False):
     """An open question that the run waits for."""
@@ -217,7 +225,8 @@ class Child(msgspec.Struct, omit_defaults=True, gc=False):
     is_final: bool = False
     """True if the child cannot end again."""
     in_doubt: bool = False
-    """True if the node failed because this child did, and was retried since: the child is looked at before the node waits."""
+    """True if the child may have ended without a report that is still to come: an earlier execution has started it, or the node
+    failed because this child did, and was retried since. The child is looked at before the node waits."""
 
 
 class SetAside(msgspec.Struct, omit_defaults=True, gc=False):
@@ -310,6 +319,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     children: dict[str, Child] = {}
     """The child runs that visits have started, by id: those of open visits, those that end with this run, and those that may
     still end."""
+    called: bool = False
+    """True if a visit has started a child run, also if a rewind has undone that visit."""
     children_usd: float = 0.0
     """The cost of the child runs that have ended, with their own children."""
     children_tokens: int = 0
@@ -361,7 +372,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         if self.questions or self.waits or self.failed or self.paused:
             return False
         if self.status == "running":
-            return 0 < self.running == len(self.open) <= FEW
+            is_small = 0 < self.running == len(self.open) <= FEW
+            return is_small and not any(self.nodes[name].is_in_doubt for name in self.open)
         return self.status == "completed"
 
     def visit(self, name: NodeName) -> NodeState:

@@ -58,7 +58,7 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     by: str | None = None
     reason: str | None = None
     name: str | None = None
-    """The name of a signal."""
+    """The name of a signal, or the id of a child run that has ended."""
 
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,6 +71,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How many of the running nodes wait, and have not been unwound yet."""
     interrupted: tuple[NodeName, ...] = ()
     """Open nodes that were interrupted, and about which no question is open."""
+    in_doubt: tuple[NodeName, ...] = ()
+    """Nodes of both that have begun a step with `idempotent=False`, which has no outcome: a resume asks about them."""
     failed: tuple[NodeName, ...] = ()
     """Open nodes that failed for good after they had begun."""
     refused: tuple[NodeName, ...] = ()
@@ -107,7 +109,8 @@ def said_by(event: Event) -> Said:
     """Return what an event says, for one of the kinds `SAYS`."""
     kind = type(event).__name__
     by, reason = getattr(event, "by", None), getattr(event, "reason", None)
-    return Said(kind, by, reason, getattr(event, "name", None) if kind == "SignalReceived" else None)
+    told = {"SignalReceived": "name", "ChildEnded": "run"}.get(kind)
+    return Said(kind, by, reason, getattr(event, told) if told is not None else None)
 
 
 def telling_kind(state: RunState, last: str | None) -> str | None:
@@ -145,6 +148,7 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
     opened = [(name, nodes[name]) for name in state.open]
     running = [name for name, node in opened if node.status == "running"]
     interrupted = [name for name, node in opened if node.status == "interrupted" and not node.question]
+    in_doubt = [name for name, node in opened if node.is_in_doubt]
     failed = [name for name in state.failed if name in state.open and nodes[name].attempt]
     retries = dict(_retries(opened))
     stuck = nodes.get(state.failure_node or "")
@@ -153,6 +157,7 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
         running_count=state.running,
         in_memory=len(state.waiting_in_memory()) if asks or state.waits else 0,
         interrupted=tuple(interrupted[:few]),
+        in_doubt=tuple(in_doubt[:few]),
         failed=tuple(failed[:few]),
         refused=tuple(name for name in islice(state.failed, few) if _is_refused(nodes[name])),
         asks=asks,
@@ -173,7 +178,10 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
         flow_file=state.options.get(FLOW_FILE),
         wants_base=bool(state.options.get(RUN_BASE_WANTED)),
         cut=for_row
-        and (max(len(interrupted), len(failed)) > FEW or (said is None and bool(stopping_kind(state)))),
+        and (
+            max(len(interrupted), len(failed), len(in_doubt)) > FEW
+            or (said is None and bool(stopping_kind(state)))
+        ),
     )
 
 
@@ -237,7 +245,9 @@ def _is_answered(state: RunState, said: Said | None) -> bool:
 
 
 def _without_details(failure: Failure | None) -> Failure | None:
-    return None if failure is None else Failure(failure.kind, failure.type, first_line(failure.message))
+    if failure is None:
+        return None
+    return Failure(failure.kind, failure.type, first_line(failure.message), child=failure.child)
 
 
 def _short(question: Question) -> Question:

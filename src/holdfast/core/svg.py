@@ -235,6 +235,8 @@ def _kind(definition: Definition, name: str) -> str:
     words = []
     if options.each:
         words.append("one visit per item")
+    if options.calls is not None:
+        words.append(f"calls {options.calls}")
     if options.question is not None:
         words.append("asks")
     elif options.approve is not None:

@@ -41,6 +41,7 @@ TRACE_PARENT = re.compile(rf"00{_TRACE_IDS}|(?!00|ff)[0-9a-f]{{2}}{_TRACE_IDS}(?
 """The header `traceparent` (W3C Trace Context). A later version of it may have more parts."""
 
 ITERATIONS_MAX = 1_000_000
+PRIORITY_MAX = 1_000_000
 _SCHEDULES: tuple[str, ...] = get_args(get_type_hints(Definition)["schedule"])
 _JOINS: tuple[str, ...] = get_args(get_type_hints(NodeOptions)["join"])
 _INTERRUPTS: tuple[str, ...] = get_args(get_type_hints(NodeOptions)["on_interrupt"])
@@ -84,6 +85,23 @@ def node_problems(name: str, options: NodeOptions, *, taken: bool) -> list[str]:
     of this name.
     """
     return [*_name_problems(name, taken=taken), *_option_problems(name, options)]
+
+
+def child_problems(name: str, queue: Any, priority: Any, labels: Any, run_timeout: Any) -> Iterator[str]:
+    """Yield everything that is wrong with the options of the child runs that a node starts."""
+    if queue is not None and not (isinstance(queue, str) and RUN_ID.fullmatch(queue)):
+        yield f"node {name!r}: queue={queue!r} cannot name a queue; use up to 128 letters, digits, '.', '_' and '-'"
+    if not _is_whole(priority) or abs(priority) > PRIORITY_MAX:
+        yield (
+            f"node {name!r}: priority={priority!r} is not a priority; use a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
+        )
+    is_dict = isinstance(labels, Mapping)
+    if labels is not None and not (
+        is_dict and all(isinstance(one, str) for pair in labels.items() for one in pair)
+    ):
+        yield f"node {name!r}: labels={labels!r} are not labels; give a dict of strings"
+    if run_timeout is not None and not (_is_number(run_timeout) and 0 < run_timeout < math.inf):
+        yield f"node {name!r}: run_timeout={run_timeout!r} is not a time limit; use seconds above 0"
 
 
 def upgrade_problems(version: int, upgrades: Mapping[int, Any]) -> list[str]:

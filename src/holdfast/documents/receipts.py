@@ -90,6 +90,10 @@ class _Visit(msgspec.Struct):
     attempt: _Attempt | None = None
     items: dict[int, _Item] = {}
     steps: dict[str, None] = {}
+    steps_raised: dict[str, str] = {}
+    """Step whose outcome is an exception -> the exception."""
+    steps_begun: dict[str, None] = {}
+    """Steps with `idempotent=False` that were about to be called and have no outcome."""
     running: set[int] = set()
     waiting: set[int] = set()
     changes: list[Changes] = []
@@ -408,6 +412,10 @@ class Book:
             "cost": {"usd": visit.usd, "tokens": visit.tokens},
             "streamed": visit.streamed,
         }
+        if visit.steps_raised:
+            facts["steps_raised"] = visit.steps_raised
+        if visit.steps_begun:
+            facts["steps_begun"] = list(visit.steps_begun)
         if visit.items:
             facts["items"] = [
                 {"item": number, **msgspec.structs.asdict(item)}
@@ -454,8 +462,18 @@ class Book:
         return item
 
     def _step(self, event: events.StepCompleted, stored: Stored) -> None:
-        where = "" if event.item is None else f"[{event.item}]"
-        self._visit(event).steps[f"{event.step}{where}"] = None
+        visit, step = self._visit(event), _step_name(event)
+        visit.steps[step] = None
+        visit.steps_begun.pop(step, None)
+
+    def _step_started(self, event: events.StepStarted, stored: Stored) -> None:
+        self._visit(event).steps_begun[_step_name(event)] = None
+
+    def _step_failed(self, event: events.StepFailed, stored: Stored) -> None:
+        visit, step = self._visit(event), _step_name(event)
+        visit.steps_begun.pop(step, None)
+        if event.retry_at is None:
+            visit.steps_raised[step] = f"{event.failure.type}: {event.failure.message}"
 
     def _cost(self, event: events.CostIncurred, stored: Stored) -> None:
         visit = self._visit(event)
@@ -651,6 +669,8 @@ class Book:
         events.ItemCompleted: _item_completed,
         events.ItemFailed: _item_failed,
         events.StepCompleted: _step,
+        events.StepStarted: _step_started,
+        events.StepFailed: _step_failed,
         events.CostIncurred: _cost,
         events.NodeStreamed: _streamed,
         events.QuestionAsked: _asked,
@@ -659,6 +679,10 @@ class Book:
         events.LayerCompleted: _layer,
     }
     """Kind of event -> the method that makes or changes documents. All other events are ignored."""
+
+
+def _step_name(event: events.StepCompleted | events.StepStarted | events.StepFailed) -> str:
+    return event.step if event.item is None else f"{event.step}[{event.item}]"
 
 
 def _spend(attempt: _Attempt, at: float) -> None:

@@ -154,7 +154,7 @@ def attempts_of(
             found[event.attempt] |= {"status": "failed", "failure": failure, "reason": MISROUTED}
         elif event.kind == "NodeRouted" and event.attempt in found:
             found[event.attempt] |= {"status": "completed", "failure": None, "reason": None}
-        elif event.kind == "StepCompleted":
+        elif has_outcome(event):
             steps.setdefault(event.attempt, []).append(step_of(event).label)
     last = max(found, default=0)
     reasons = list(reasons)
@@ -238,5 +238,12 @@ def failure_view(failure: Mapping[str, Any]) -> FailureView:
 
 
 def step_of(event: EventView) -> Slot:
-    """Return the step that a `StepCompleted` event is about."""
+    """Return the step that an event about a step names."""
     return Slot("step", event.body["step"])
+
+
+def has_outcome(event: EventView) -> bool:
+    """Return whether an event is the outcome of a step: its result, or an exception that is kept."""
+    if event.kind == "StepFailed":
+        return event.body.get("retry_at") is None
+    return event.kind == "StepCompleted"

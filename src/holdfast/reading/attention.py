@@ -20,25 +20,14 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading.changes import compare, may_have_changed
-from holdfast.reading.diagnosis import WAITS, Case, Diagnosis, Kind, case_of, diagnose, may_be_claimed
+from holdfast.reading.diagnosis import WAITS, Case, Diagnosis, case_of, diagnose, is_problem
 from holdfast.storage.contract import Query, RunRow, Store
 from holdfast.storage.queues import Board, LiveHolder, OnOffer
 
-_WELL: frozenset[Kind] = frozenset({"executing", "waiting", "completed", "cancelled"})
-"""Kinds of diagnosis that need no report: the run continues by itself, or has ended."""
-PATIENCE_S = 60.0
-"""Seconds for which a run may wait although a live worker takes its flow and is idle, or its queue is full, before it is
-reported. A run that no live worker takes is reported at once.
-"""
 _FLOWS_FEW = 4
 """The runs of so many flows are looked for flow by flow."""
 _COUNTED_MAX = 1000
 """How many runs are looked at, one by one, to count them."""
-
-
-def is_problem(case: Case, found: Diagnosis, now: float, patience_s: float = PATIENCE_S) -> bool:
-    """Return whether a run cannot continue by itself, or waits for a person or another system."""
-    return found.kind not in _WELL and not may_be_claimed(case, found, now, patience_s)
 
 
 def needs_attention(case: Case, found: Diagnosis, asks: int, now: float) -> bool:

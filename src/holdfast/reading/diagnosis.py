@@ -3,6 +3,9 @@
 Only `diagnose` answers this. `holdfast show`, `runs`, `doctor` and `recover` print its result, so that they never disagree about
 a run. It judges a `Case` and reads nothing else; `case_of` reads a case from the store.
 
+A run that waits for a child run, or failed because of one, is judged with the case of that child: its reason says what the child
+does, and its remedies are those of the child.
+
 A run has *crashed* if it is under way but no live process executes it. It is *answered* if it can continue with an answer or a
 signal that has come, but no process executes it. Both follow from the lease and the log, not from the status.
 """
@@ -17,10 +20,11 @@ import msgspec
 
 from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
-from holdfast.core.run_state import ENDED, FEW, FINAL, NodeState, Question, RunState, Wait
+from holdfast.core.run_state import ENDED, FEW, FINAL, Question, RunState, Wait
 from holdfast.core.situation import QUESTIONS_FEW, Said, Situation, situate
-from holdfast.errors import StoreCorrupt, describe_failure
-from holdfast.reading import history, remedies, text
+from holdfast.core.slots import parse
+from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
+from holdfast.reading import history, inbox, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import held_by
 from holdfast.storage.contract import STATUSES, Request, RunRow, RunStatus, Store
@@ -29,20 +33,24 @@ from holdfast.storage.queues import LiveHolder, Queue
 Kind: TypeAlias = Literal[
     "executing", "waiting", "completed", "cancelled", "unreadable", "quarantined", "failed", "crashed", "answered",
     "flow changed", "flow unknown", "queue full", "due", "no worker", "interrupted", "paused", "question", "signal",
-    "not started", "retry", "store",
+    "child", "not started", "retry", "store",
 ]  # fmt: skip
 ON_OFFER: frozenset[Kind] = frozenset(
     {"no worker", "interrupted", "answered", "due", "flow unknown", "queue full", "crashed"}
 )
 """Kinds of diagnosis where a worker may claim the run at any moment."""
-WAITS: frozenset[Kind] = frozenset({"question", "signal", "paused"})
-"""Kinds of diagnosis where nothing is wrong: the run waits for a person or another system."""
+WAITS: frozenset[Kind] = frozenset({"question", "signal", "child", "paused"})
+"""Kinds of diagnosis where nothing is wrong with the run: it waits for a person or another system, or for a child run with which
+something is wrong."""
+_WELL: frozenset[Kind] = frozenset({"executing", "waiting", "completed", "cancelled"})
+"""Kinds of diagnosis that need no report: the run continues by itself, or has ended."""
+PATIENCE_S = 60.0
+"""Seconds for which a run may wait although a live worker takes its flow and is idle, or its queue is full, before it is
+reported. A run that no live worker takes is reported at once.
+"""
 
-_INTERRUPTED = {
-    "rerun": "resuming runs the node again, as attempt {next}",
-    "ask": "resuming asks whether to run the node again, to skip it, or to cancel the run",
-    "skip": "resuming skips the node",
-}
+_OF_CHILDREN_MAX = 5
+"""How many remedies of the child runs that a run waits for are listed with its own."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -103,6 +111,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The requests that wait for an engine, oldest first; not read while an engine executes the run."""
     holders: tuple[LiveHolder, ...] | None = None
     """The engines that are alive, of which the workers may claim the run; None if they were not read."""
+    children: Mapping[str, Case | None] = {}
+    """The first few child runs that it waits for, or because of which it failed; None for one that was deleted."""
 
     @property
     def takers(self) -> list[LiveHolder]:
@@ -130,8 +140,7 @@ def case_of(
     (`Queues.holders`), the diagnosis also says whether a live worker takes the run. `requests` are those that wait, if they are
     known.
     """
-    case = _case(store, row, history.load(store, row.run_id, row=row), definitions, requests)
-    return case if holders is None else msgspec.structs.replace(case, holders=tuple(holders))
+    return _case(store, row, history.load(store, row.run_id, row=row), definitions, holders, requests)
 
 
 def later_case(store: Store, case: Case) -> Case:
@@ -148,12 +157,49 @@ def _case(
     row: RunRow,
     state: RunState,
     definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
+    holders: Iterable[LiveHolder] | None = None,
     requests: Iterable[Request] | None = None,
 ) -> Case:
     known = situate(state, history.find_said(store, row, state))
-    nodes = _nodes(store, row, known, definitions if definitions is not None else {})
-    waiting = waiting_requests(store, row, requests)
-    return Case(row=row, state=state, situation=known, nodes=nodes, requests=waiting)
+    definitions = definitions if definitions is not None else {}
+    holders = None if holders is None else tuple(holders)
+    return Case(
+        row=row,
+        state=state,
+        situation=known,
+        nodes=_nodes(store, row, known, definitions),
+        requests=waiting_requests(store, row, requests),
+        holders=holders,
+        children=_child_cases(store, row, known, definitions, holders),
+    )
+
+
+def _child_cases(
+    store: Store,
+    row: RunRow,
+    known: Situation,
+    definitions: dict[str, Mapping[str, NodeOptions]],
+    holders: tuple[LiveHolder, ...] | None,
+) -> dict[str, Case | None]:
+    """Return the cases of the child runs that a run waits for, or because of which it failed. Of a child that itself waits for
+    children, only the first is looked at, so that the work does not multiply from generation to generation.
+    """
+    few = FEW if row.origin is None else 1
+    names = [wait.child for wait in known.waits if wait.child is not None][:few]
+    if known.failure is not None and known.failure.child and row.status == "failed":
+        names = [known.failure.child]
+    found: dict[str, Case | None] = {}
+    for name in names:
+        try:
+            child = store.run(name)
+            found[name] = case_of_row(store, child, definitions=definitions, holders=holders) or case_of(
+                store, child, definitions=definitions, holders=holders
+            )
+        except RunNotFound:
+            found[name] = None
+        except (StoreCorrupt, SchemaTooNew) as fault:
+            found[name] = Case(row=child, fault=str(fault), holders=holders)
+    return found
 
 
 def case_of_row(
@@ -175,16 +221,19 @@ def case_of_row(
         return None
     if known.cut:
         return None
-    nodes = _nodes(store, row, known, definitions if definitions is not None else {})
+    definitions = definitions if definitions is not None else {}
+    holders = None if holders is None else tuple(holders)
+    nodes = _nodes(store, row, known, definitions)
     unnamed = known.running_count > len(known.running or ())
-    if unnamed and not row.held and any(node.on_interrupt == "ask" for node in nodes.values()):
+    if unnamed and not row.held:  # a resume may have to ask about one of the others
         return None
     return Case(
         row=row,
         situation=known,
         nodes=nodes,
         requests=waiting_requests(store, row, requests),
-        holders=None if holders is None else tuple(holders),
+        holders=holders,
+        children=_child_cases(store, row, known, definitions, holders),
     )
 
 
@@ -229,6 +278,10 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
     once: tuple[str, ...] = ()
     """Failed nodes that are not idempotent."""
     known: Situation = Situation()
+    children: dict[str, Diagnosis | None] = {}
+    """The children that it waits for, or because of which it failed; None for one that was deleted."""
+    stuck: tuple[str, ...] = ()
+    """Those of them that do not continue by themselves, although nothing is expected of a person or another system."""
 
 
 def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Diagnosis:
@@ -236,7 +289,7 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
     row, commands = case.row, commands or CommandLine()
     if row.status not in STATUSES:  # a damaged run is diagnosed too
         case = Case(row=row, fault=f"the row of the run has the unknown status {row.status!r}")
-    seen = _look(case, now)
+    seen = _look(case, now, commands)
     kind, since = _kind(case, seen, now)
     reason = _reason(case, seen, kind, now)
     if case.requests:
@@ -275,7 +328,12 @@ def may_be_claimed(case: Case, found: Diagnosis, now: float, patience_s: float) 
     return is_busy or (found.since is not None and now - found.since < patience_s)
 
 
-def _look(case: Case, now: float) -> _Seen:
+def is_problem(case: Case, found: Diagnosis, now: float, patience_s: float = PATIENCE_S) -> bool:
+    """Return whether a run cannot continue by itself, or waits for a person or another system."""
+    return found.kind not in _WELL and not may_be_claimed(case, found, now, patience_s)
+
+
+def _look(case: Case, now: float, commands: CommandLine) -> _Seen:
     row = case.row
     known = case.situation or (situate(case.state, None) if case.state is not None else None)
     if known is None:
@@ -288,20 +346,37 @@ def _look(case: Case, now: float) -> _Seen:
     should_go = row.status == "running" or (row.status == "waiting" and timers and was_held)
     names = known.running or ()
     others = known.running_count - len(names[:FEW])
+    commands = commands.for_flow_of(known.flow_file).for_other_flow()
+    children = {
+        name: diagnose(child, now, commands) if child is not None else None
+        for name, child in case.children.items()
+    }
     return _Seen(
         crashed=not row.held and not answered and should_go,
         answered=answered,
         running=(*names[:FEW], *([f"{others} more"] if others else [])),
-        expects=tuple(_expects(known, now)),
+        expects=tuple(_expects(known, now, children)),
         asked_about={} if row.held else dict(_asked_about(known, case.nodes)),
         once=tuple(name for name in known.failed if name in case.nodes and not case.nodes[name].idempotent),
         known=known,
+        children=children,
+        stuck=tuple(
+            name
+            for name, found in children.items()
+            if found is not None and _is_stuck(case.children[name], found, now)
+        ),
+    )
+
+
+def _is_stuck(case: Case | None, found: Diagnosis, now: float) -> bool:
+    return case is not None and (
+        found.kind == "child" or (found.kind not in WAITS and is_problem(case, found, now))
     )
 
 
 def _asked_about(known: Situation, nodes: Mapping[str, NodeOptions]) -> Iterator[tuple[str, bool]]:
     for name in (*(known.running or ()), *known.interrupted):
-        if name in nodes and nodes[name].on_interrupt == "ask":
+        if name in nodes and (nodes[name].on_interrupt == "ask" or name in known.in_doubt):
             yield name, nodes[name].idempotent
 
 
@@ -329,7 +404,7 @@ def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
         return "crashed", since
     if row.status == "waiting" and not seen.answered:
         if row.due_at is None or not is_due:
-            return "waiting", since
+            return ("child" if seen.stuck else "waiting"), since
         return _without_worker(case, "due"), row.due_at
     if row.status == "pending" and row.due_at is not None and not is_due:
         return "waiting", since
@@ -394,7 +469,7 @@ def _reason(case: Case, seen: _Seen, kind: Kind, now: float) -> str:
         refused = seen.known.refused
         refuses = f", which refuses node {' and '.join(refused)}" if refused else ""
         return f"{_came(seen.known.said)}{refuses}{_unclaimed(case, kind)}{expects}"
-    if kind in ("question", "signal"):
+    if kind in ("question", "signal", "child"):
         return "; ".join(seen.expects)
     if kind == "waiting" and row.status == "pending" and row.due_at is not None:
         return f"it begins at {text.soon(row.due_at, now)}"
@@ -449,15 +524,20 @@ def _unanswered(case: Case, kind: Kind, now: float) -> str:
     """Say which request waits for an engine, since when, and whether a live worker takes it."""
     oldest = case.requests[0]
     by = f" by {oldest.by}" if oldest.by else ""
+    what = f"the request {oldest.verb!r}{by}"
+    if oldest.verb == inbox.ChildEnd.verb:
+        what = f"the end of the child run {inbox.about(inbox.read(oldest))}"
     more = f" (and {text.count(len(case.requests) - 1, 'more request')})" if len(case.requests) > 1 else ""
     who = "" if kind in ON_OFFER else _unclaimed(case, kind)
-    return f"; the request {oldest.verb!r}{by} has waited since {text.soon(oldest.at, now)}{more}{who}"
+    return f"; {what} has waited since {text.soon(oldest.at, now)}{more}{who}"
 
 
 def _came(said: Said | None) -> str:
     by = f" by {said.by}" if said is not None and said.by else ""
     if said is not None and said.kind == "SignalReceived":
         return f"the signal {said.name!r} was sent{by}"
+    if said is not None and said.kind == "ChildEnded":
+        return f"the child run {said.name} has ended"
     return f"answered{by}"
 
 
@@ -480,7 +560,7 @@ def _first_line(given: str) -> str:
     return text.one_line(situation.first_line(given), situation.LINE_MAX)
 
 
-def _expects(known: Situation, now: float) -> Iterator[str]:
+def _expects(known: Situation, now: float, children: Mapping[str, Diagnosis | None]) -> Iterator[str]:
     shown = known.questions[:QUESTIONS_FEW]
     yield from (f"{asks(question)}{_until(question.until, now)}" for question in shown)
     if known.asks > len(shown):
@@ -491,10 +571,11 @@ def _expects(known: Situation, now: float) -> Iterator[str]:
             case "signal":
                 yield f"{whose} waits for the signal {wait.signal!r}{_until(wait.until, now)}"
             case "child":
-                yield f"{whose} waits for the child run {wait.child}{_until(wait.until, now)}"
+                waits = f"{whose} waits for the child run {wait.child}{_until(wait.until, now)}"
+                yield waits + (_fate(children[wait.child]) if wait.child and wait.child in children else "")
             case "timer":
                 if wait.until is not None:
-                    yield f"{whose} sleeps until {text.soon(wait.until, now)}"
+                    yield f"{whose} {_resting(wait)} {text.soon(wait.until, now)}"
             case unknown:
                 assert_never(unknown)
     if known.waits_count > FEW:
@@ -503,6 +584,24 @@ def _expects(known: Situation, now: float) -> Iterator[str]:
         yield f"{name} is retried at {text.soon(at, now)}"
     if known.retries_count > FEW:
         yield f"{known.retries_count - FEW} more are retried"
+
+
+def _resting(wait: Wait) -> str:
+    """Say what a node does until the time of a wait has come."""
+    slot = parse(wait.slot)
+    return (
+        f"tries the step {slot.name} again at" if slot is not None and slot.kind == "try" else "sleeps until"
+    )
+
+
+def _fate(child: Diagnosis | None) -> str:
+    """Say what a child run does, after the words that name it."""
+    if child is None:
+        return ", which was deleted"
+    if child.status in FINAL:
+        return f", which was {child.status}" if child.status == "cancelled" else ", which has completed"
+    waits = child.kind in ("question", "signal", "child", "waiting") and child.expects
+    return f", in which {child.reason}" if waits else f" of flow {child.flow!r}: {child.reason}"
 
 
 def asks(question: Question) -> str:
@@ -563,9 +662,13 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         return [remedies.fork(commands, run_id)]
     if status == "pending" and kind == "waiting":
         return [resume("begin it now")]
+    of_children = [remedy for child in seen.children.values() for remedy in _of_child(child)]
     if status == "failed":
         words, force = _after_failure(seen)
-        return [resume(words, force=force), *_skip(case, seen, commands)]
+        return _after_child(case, seen, of_children, commands) or [
+            resume(words, force=force),
+            *_skip(case, seen, commands),
+        ]
     speak = [
         *remedies.answers_to_all(commands, run_id, seen.known.questions, seen.known.asks),
         *remedies.signals(commands, run_id, seen.known.waits),
@@ -576,9 +679,44 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
     if seen.known.refused:
         names = " and ".join(seen.known.refused)
         return [resume(f"let the run end: it fails, because {names} was refused and never ran"), *speak]
+    speak += of_children[:_OF_CHILDREN_MAX]
     if seen.crashed or seen.answered or seen.asked_about or not speak:
         return [resume(_resume_words(seen)), *speak]
     return [*speak, resume(f"then {_resume_words(seen)}")]
+
+
+def _of_child(child: Diagnosis | None) -> list[Remedy]:
+    """Return the remedies of a child run that also help its caller. A child that only waits, or that no engine executes, is not
+    resumed by itself: resuming the caller executes it.
+    """
+    if child is None:
+        return []
+    needs_resume = child.kind in ("failed", "quarantined", "paused", "unreadable")
+    return [one for one in child.remedies if needs_resume or one.verb not in ("resume", "follow")]
+
+
+def _after_child(case: Case, seen: _Seen, of_child: list[Remedy], commands: CommandLine) -> list[Remedy]:
+    """Return the remedies of a run that failed because a child run did: those of the child, if it has not been resumed since, and
+    then those of the run. Empty if it failed for another reason.
+    """
+    failure, run_id, node = seen.known.failure, case.row.run_id, seen.known.failure_node
+    if failure is None or not failure.child or failure.child not in seen.children:
+        return []
+    child = seen.children[failure.child]
+
+    def resume(words: str) -> Remedy:
+        takes, wants_base = case.takes or (), seen.known.wants_base
+        return remedies.resume(commands, run_id, words, options=takes, wants_base=wants_base)
+
+    if child is None or child.status == "cancelled":
+        found = [remedies.retry_fresh(commands, run_id, node)] if node is not None else []
+    elif child.status == "failed":
+        words = f"then resume this run, which waits for the child run {failure.child}"
+        found = [*of_child[:1], resume(words)]
+    else:
+        words = "resume it: it looks at the child run again, which has been resumed"
+        found = [resume(words)]
+    return [*found, *_skip(case, seen, commands)]
 
 
 def _resume_words(seen: _Seen) -> str:
@@ -642,65 +780,6 @@ def _with_fork(case: Case, found: list[Remedy], commands: CommandLine) -> list[R
         return [*found, remedies.look(commands, "checkpoints", run_id, words)]
     fork = remedies.fork(commands, run_id, case.fork_from)
     return sorted([*found, fork], key=lambda one: one.verb in ("resume", "skip", "work"))
-
-
-# --- nodes -------------------------------------------------------------------------------------------
-
-
-def diagnose_nodes(
-    row: RunRow,
-    state: RunState,
-    nodes: Mapping[str, NodeOptions],
-    now: float,
-    commands: CommandLine | None = None,
-) -> Iterator[Diagnosis]:
-    """Yield a diagnosis for each node of a stopped run that crashed, waits for a retry, or is due but was not started. It says
-    what resuming the run does to that node.
-    """
-    commands = (commands or CommandLine()).for_flow_of(state.options.get(situation.FLOW_FILE))
-    for name, node in state.nodes.items():
-        found = _node_case(state, name, node, nodes.get(name, NodeOptions()), now)
-        if found is not None:
-            kind, since, reason, words = found
-            remedy = remedies.resume(commands, row.run_id, words)
-            yield Diagnosis(
-                kind=kind,
-                reason=reason,
-                remedies=(remedy,),
-                run_id=row.run_id,
-                flow=row.flow,
-                status=row.status,
-                node=name,
-                since=since if since is not None else row.updated_at,
-                crashed=kind == "crashed",
-            )
-
-
-def _node_case(
-    state: RunState, name: str, node: NodeState, options: NodeOptions, now: float
-) -> tuple[Kind, float | None, str, str] | None:
-    if node.status == "running":
-        reason = f"attempt {node.attempt} was started but has not ended"
-        return (
-            "crashed",
-            node.started_at,
-            reason,
-            _INTERRUPTED[options.on_interrupt].format(next=node.attempt + 1),
-        )
-    if node.status == "waiting" and node.retry_at is not None:
-        left = node.retry_at - now
-        when = f"in {left:.0f} s" if left > 0 else "as soon as a worker claims the run"
-        failed = node.failure.type if node.failure is not None else "it"
-        return (
-            "retry",
-            node.ended_at,
-            f"attempt {node.attempt} failed ({failed})",
-            f"the node is retried {when}",
-        )
-    if node.status == "pending" and (name in state.open or name in state.arrivals):
-        words = f"the node starts, as attempt {max(node.attempt, 1)}"
-        return "not started", None, "the node is due but was not started", words
-    return None
 
 
 def diagnosis_as_json(found: Diagnosis) -> dict[str, Any]:

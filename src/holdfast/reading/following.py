@@ -197,5 +197,5 @@ def _is_before(chunk: Chunk, event: EventView) -> bool:
     item = event.body.get("item")
     if chunk.item is None or item is not None:
         return chunk.item == item and chunk.attempt <= event.attempt
-    # The event is about the node itself: its items may continue after these two kinds.
-    return event.kind not in ("StepCompleted", "NodeCheckpointed")
+    # The event is about the node itself: its items may continue after these kinds.
+    return event.kind not in ("StepCompleted", "StepStarted", "StepFailed", "NodeCheckpointed")

@@ -20,22 +20,24 @@ from holdfast.reading.attempts import (
     Known,
     attempts_of,
     failure_view,
+    has_outcome,
     step_of,
 )
 from holdfast.reading.chunks import spilled_chunks
 from holdfast.reading.state_changes import Value, describe
 from holdfast.reading.views import Cost, EventView, event_view
 from holdfast.reading.visits import partial_of
-from holdfast.storage.contract import Row, RunRow, Store
+from holdfast.storage.contract import Query, Row, RunRow, Store
 
 _CHUNKS_MAX = 1000
+_CALLED_MAX = 100
 _ROUTED = ("NodeCompleted", "NodeSkipped", "NodeRouted", "LayerCompleted")
 _LISTED = ITEM_STATUSES[::-1]
 """In which order items are listed."""
 
 
 class StepView(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a step, which is kept."""
+    """The outcome of a step, which is kept: its result, or an exception."""
 
     name: str
     key: str | None
@@ -46,6 +48,21 @@ class StepView(msgspec.Struct, frozen=True, kw_only=True):
     seq: int
     at: float
     result: Value
+    raised: str | None = None
+    """The exception that is the outcome of the step, in place of a result."""
+
+
+class CalledRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A child run that a visit has started."""
+
+    id: str
+    flow: str
+    key: str
+    item: int | None
+    seq: int
+    at: float
+    status: str | None
+    """Its status now; None if it was deleted."""
 
 
 class ItemView(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +117,8 @@ class NodeVisit(msgspec.Struct, frozen=True, kw_only=True):
     artifacts: dict[str, Any]
     """Files that the visit wrote: name -> sha256 and size."""
     cost: Cost
+    children: list[CalledRun]
+    """The child runs that the visit has started: the latest 100."""
     items: list[ItemView] | None
     """Items of a fan-out, those that failed first; None if the node is not a fan-out."""
     items_all: int
@@ -193,9 +212,34 @@ def show_visit(
         last_lines=words.lines(streamed[-_CHUNKS_MAX:], LINES_MAX),
         artifacts=done.body.get("artifacts", {}) if done is not None else {},
         cost=_cost(visit),
+        children=_called(store, visit, wanted.item),
         items=_items(visit, every_item, wanted) if every_item is not None else None,
         items_all=len(every_item) if every_item is not None else 0,
     )
+
+
+def _called(store: Store, visit: _Visit, item: int | None) -> list[CalledRun]:
+    """Return the child runs that a visit has started, or one of its items."""
+    started = {
+        event.body["run"]: event
+        for event in visit.log
+        if event.kind == "ChildStarted" and (item is None or event.body.get("item") == item)
+    }
+    latest = list(started.items())[-_CALLED_MAX:]
+    rows = store.runs(Query(ids=tuple(name for name, _ in latest), limit=_CALLED_MAX)) if latest else []
+    statuses = {row.run_id: row.status for row in rows}
+    return [
+        CalledRun(
+            id=name,
+            flow=event.body["flow"],
+            key=event.body["slot"].removeprefix("child:"),
+            item=event.body.get("item"),
+            seq=event.seq,
+            at=event.at,
+            status=statuses.get(name),
+        )
+        for name, event in latest
+    ]
 
 
 def _find(store: Store, row: RunRow, node: str, wanted: VisitWanted) -> _Visit | None:
@@ -235,7 +279,8 @@ def _reasons(store: Store, row: RunRow, node: str, visit: _Visit) -> list[EventV
 
 def _steps(visit: _Visit, item: int | None) -> Iterator[StepView]:
     for event in visit.log:
-        if event.kind == "StepCompleted" and _is_of(event, item):
+        if has_outcome(event) and _is_of(event, item):
+            failure = event.body.get("failure")
             yield StepView(
                 name=step_of(event).name,
                 key=step_of(event).key,
@@ -244,6 +289,7 @@ def _steps(visit: _Visit, item: int | None) -> Iterator[StepView]:
                 seq=event.seq,
                 at=event.at,
                 result=describe(event.body.get("value")),
+                raised=f"{failure['type']}: {failure['message']}" if failure is not None else None,
             )
 
 

@@ -27,6 +27,7 @@ from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.pages import Definitions, ListedRun, Page, list_page, look_at
+from holdfast.reading.relatives import FAMILY_MAX, FamilyTree, children_of, family_of, open_family
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.verification import Verdict, verify
 from holdfast.reading.views import (
@@ -70,7 +71,7 @@ class Reader:
         """Return the view of a run whose row and state were read already."""
         flow = flow or self.flows.get(row.flow)
         fits = flow is not None and state.state_version == flow.definition.state_version
-        return run_view(state, row, flow if fits else None)
+        return run_view(state, row, flow if fits else None, children_of(self.store, state))
 
     def state(self, run: str, checkpoint: str | int | None = None) -> Any:
         """Return the state of a run at a checkpoint (default: at the end of its log)."""
@@ -143,6 +144,10 @@ class Reader:
         case = compare(self.store, case_of(self.store, row), self.flows.get(row.flow))
         return diagnose(case, self.store.now(), commands)
 
+    def family(self, run_id: str, commands: CommandLine | None = None, limit: int = FAMILY_MAX) -> FamilyTree:
+        """Return the runs that called a run, and its children with theirs, each with the reason for its status."""
+        return family_of(self.store, run_id, limit=limit, commands=commands, flows=self.flows)
+
     def verify(self, run_id: str) -> Verdict:
         """Check whether a run is exactly what was written."""
         return verify(self.store, run_id)
@@ -211,7 +216,7 @@ class Reader:
                 return found, cursor is not None
 
     def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
-        """Return the open questions of one run, or of all runs, oldest first."""
+        """Return the open questions of one run and of its child runs, or of all runs, oldest first."""
         return in_asking_order(self.question_pages(run_id))
 
     def question_pages(self, run_id: str | None = None) -> Iterator[list[AskedQuestion]]:
@@ -219,6 +224,9 @@ class Reader:
         if run_id is not None:
             row = self.store.run(run_id)
             yield self._asked_by(row)
+            asking = (one for one in open_family(self.store, run_id, _ASKING_RUNS_MAX) if one.asks != 0)
+            while page := list(islice(asking, _LOGS_PER_PAGE)):
+                yield self._asked_by_all(page)
             return
         rows = islice(rows_of(self.store, Query(asks=True, limit=_ROWS_PER_PAGE)), _ASKING_RUNS_MAX)
         while page := list(islice(rows, _LOGS_PER_PAGE)):

@@ -113,6 +113,12 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
             self, file=(file if inside.startswith(os.pardir) else inside) + colon + name
         )
 
+    def for_other_flow(self) -> CommandLine:
+        """Return a copy for a child run, whose flow is probably in the same file: the file is named without a flow."""
+        if self.file is None or ".py:" not in self.file:
+            return self
+        return msgspec.structs.replace(self, file=self.file.rpartition(":")[0])
+
     def file_words(self) -> tuple[str, ...]:
         """Return the argument that names the flow's file, or nothing if commands need none."""
         return (self.file,) if self.file is not None and not self.is_server else ()
@@ -140,6 +146,13 @@ def resume(
     typed = ("resume", run_id, *commands.file_words(), *(("--force",) if force else ()), *options)
     line = commands.line(*typed, run_base=commands.base_for(wants_base=wants_base))
     return Remedy("resume", arguments, words, line)
+
+
+def retry_fresh(commands: CommandLine, run_id: str, node: str) -> Remedy:
+    """Return the remedy that repeats a visit anew, with a child run of its own."""
+    words = f"repeat {node} anew: it starts another child run"
+    line = commands.line("retry", run_id, node, *commands.file_words(), "--fresh")
+    return Remedy("retry", {"run_id": run_id, "node": node, "fresh": True}, words, line)
 
 
 def work(commands: CommandLine, flow: str, *, wants_base: bool = False) -> Remedy:

@@ -98,8 +98,10 @@ class WaitSpan(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What it waited for, in a few words."""
     key: str | None = None
     """The key of the question."""
+    child: str | None = None
+    """The id of the child run that it waited for."""
     ended_by: str | None = None
-    """`answered`, `received`, `time came` or `withdrawn`; None if something else ended the wait."""
+    """`answered`, `received`, `ended`, `time came` or `withdrawn`; None if something else ended the wait."""
     current: bool = True
 
 

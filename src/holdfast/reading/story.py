@@ -63,6 +63,7 @@ class Story:
         }
         self.status = "pending"
         self.cost = before.cost if before is not None else Cost()
+        self.children_cost = before.children_cost if before is not None else Cost()
         for name, node in before.nodes.items() if before is not None else ():
             seen = self._node(name)
             seen.status = node.status
@@ -106,16 +107,24 @@ class Story:
     def _tell_inside(self, event: EventView, said: str) -> Line | None:
         """Process an event that happens inside a node, or that a node waits for."""
         if event.kind == "SignalReceived":
-            self._deliver(event.body["name"])
+            self._deliver(f"the signal {event.body['name']!r}")
+        if event.kind == "ChildEnded":
+            self._deliver(f"the child run {event.body['run']}")
+            spent = Cost(event.body.get("usd", 0.0), event.body.get("tokens", 0))
+            self.children_cost = _sum(self.children_cost, spent)
+            return Line(event.body["status"], "child", said)
         if event.node is None:
             return Line("running", "run", said)
         name, seen = event.node, self._node(event.node)
         match event.kind:
             case "CostIncurred":
-                self.cost = Cost(
-                    self.cost.usd + event.body.get("usd", 0.0), self.cost.tokens + event.body.get("tokens", 0)
-                )
+                spent = Cost(event.body.get("usd", 0.0), event.body.get("tokens", 0))
+                self.cost = _sum(self.cost, spent)
                 return None
+            case "StepFailed":
+                if (event.body.get("retry_at") or 0.0) > event.at:
+                    seen.status, seen.note = "waiting", said
+                return Line("waiting" if seen.status == "waiting" else "running", name, said)
             case "StepCompleted":
                 seen.steps += 1
                 return Line("running", name, said) if _is_worth_a_line(seen.steps) else None
@@ -126,7 +135,7 @@ class Story:
             case "NodeWaiting":
                 self._end(seen, "waiting", event.at)
                 return Line("waiting", name, said)
-            case "TimerSet" | "SignalAwaited" | "QuestionAsked":
+            case "TimerSet" | "SignalAwaited" | "ChildAwaited" | "QuestionAsked":
                 seen.status, seen.note = "waiting", said
                 return Line("waiting", name, said)
             case "WaitWithdrawn":
@@ -144,10 +153,10 @@ class Story:
             case _:
                 return Line("running", name, said)
 
-    def _deliver(self, signal: str) -> None:
-        """Mark as running a node that waited for this signal in memory, without being suspended."""
+    def _deliver(self, awaited: str) -> None:
+        """Mark as running a node that waited for this in memory, without being suspended."""
         for seen in self.nodes.values():
-            if seen.status == "waiting" and seen.started_at and f"the signal {signal!r}" in seen.note:
+            if seen.status == "waiting" and seen.started_at and awaited in seen.note:
                 seen.status, seen.note = "running", ""
                 return
 
@@ -293,6 +302,10 @@ class Story:
                 )
             case _:
                 return None
+
+
+def _sum(one: Cost, other: Cost) -> Cost:
+    return Cost(one.usd + other.usd, one.tokens + other.tokens)
 
 
 def _is_worth_a_line(number: int) -> bool:

@@ -60,6 +60,7 @@ _STOPS: dict[str, HolderEnd] = {
 _WAIT_ENDS = {
     "QuestionAnswered": "answered",
     "SignalReceived": "received",
+    "ChildEnded": "ended",
     "TimerFired": "time came",
     "WaitWithdrawn": "withdrawn",
 }
@@ -256,7 +257,7 @@ class _Drawing:
                 self._begin_retry(seq, node.ended_at, node.retry_at, item=None, **place)
         self._compare_waits(seq, state.at, "")
         for wait in self.waiting.values():
-            if wait.node is not None and wait.kind in ("timer", "signal"):
+            if wait.node is not None and wait.kind in ("timer", "signal", "child"):
                 wait.started_at = min(state.at, state.nodes[wait.node].started_at or state.at)
         if state.status in ACTIVE:
             self._begin_holding(seq)
@@ -460,7 +461,7 @@ class _Drawing:
     def _begin_wait(self, key: str, wait: Wait, seq: int, at: float) -> None:
         self.waiting[key] = began = WaitSpan(
             seq=seq, kind=wait.kind, node=wait.node, iteration=wait.iteration, execution=wait.execution,
-            item=wait.item, started_at=at, until=wait.until, reason=words.waited_for(wait.slot),
+            item=wait.item, started_at=at, until=wait.until, reason=words.waited_for(wait.slot), child=wait.child,
         )  # fmt: skip
         self.waits.append(began)
 

@@ -70,6 +70,21 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cost: Cost
 
 
+class ChildView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A child run, as its caller shows it."""
+
+    id: str
+    flow: str
+    status: RunStatus
+    key: str | None
+    """The key under which its node started it; None if the log of the caller no longer tells."""
+    node: str | None
+    """The node of the caller that started it; None if the log of the caller no longer tells."""
+    iteration: int = 0
+    item: int | None = None
+    """The item of a fan-out that started it."""
+
+
 class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     """A run as it was when it was read."""
 
@@ -109,6 +124,14 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     layer: int
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
+    caller: str | None = None
+    """The run that started this one; None if it is not a child run."""
+    children: tuple[ChildView, ...] = ()
+    """The child runs that its nodes have started, oldest first: at most 100, first of all those that have not ended and then the
+    newest. `runs(origin=run.id)` lists all of them.
+    """
+    children_cost: Cost = _NOTHING
+    """The cost of the child runs that have ended, with that of their own children. `cost` does not include it."""
     repeated: bool = False
     """True in the result of a request with an id if the same request was made before, so that nothing changed."""
 
@@ -145,6 +168,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The earliest time at which the run continues by itself, if it waits; otherwise None."""
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
+    caller: str | None = None
+    """The run that started this one; None if it is not a child run."""
 
 
 class AskedQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,9 +245,11 @@ def _note(node: NodeView) -> str:
     return f"{node.status} · attempt {node.attempt}" if node.attempt > 1 else node.status
 
 
-def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S]:
-    """Return the view of a run, from its state and row. Its state is typed if the flow is given. A node that waits is shown as
-    waiting also while the process that executes it keeps it in memory.
+def run_view(
+    state: RunState, row: RunRow | None, flow: Flow[S] | None, children: tuple[ChildView, ...] = ()
+) -> Run[S]:
+    """Return the view of a run, from its state, its row and its children (`relatives.children_of`). Its state is typed if the
+    flow is given. A node that waits is shown as waiting also while the process that executes it keeps it in memory.
     """
     waiting = state.waiting_in_memory() if row is not None and row.held else []
     status: RunStatus = state.status if state.status != "new" else "pending"
@@ -256,6 +283,9 @@ def run_view(state: RunState, row: RunRow | None, flow: Flow[S] | None) -> Run[S
         set_aside=tuple(state.aside),
         layer=state.layer,
         held_by=held_by(row) if row is not None else None,
+        caller=state.origin,
+        children=children,
+        children_cost=Cost(state.children_usd, state.children_tokens),
     )
     if flow is not None:
         run.__dict__[_DEFINITION] = flow.definition
@@ -285,6 +315,7 @@ def run_summary(row: RunRow) -> RunSummary:
         updated_at=row.updated_at,
         due_at=row.due_at if row.status in GOING else None,
         held_by=held_by(row),
+        caller=row.origin,
     )
 
 

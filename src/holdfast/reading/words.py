@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, assert_never
 
 from holdfast.core.slots import parse
+from holdfast.errors import describe_failure
 from holdfast.reading import text
 from holdfast.reading.views import Cost, EventView
 
@@ -64,6 +65,21 @@ def waited_for(slot: str) -> str:
             return "a time"
         case unknown:
             assert_never(unknown)
+
+
+def _started(body: Body) -> str:
+    done = "continues with" if body.get("adopted") else "starts"
+    return f"{done} the child run {body['run']} of flow {body['flow']!r}{_item(body)}"
+
+
+def _ended(body: Body) -> str:
+    failure = body.get("failure")
+    why = f": {text.one_line(describe_failure(failure['type'], failure['message']), 200)}" if failure else ""
+    spent = cost(Cost(body.get("usd", 0.0), body.get("tokens", 0)))
+    status = body["status"]
+    return f"the child run {body['run']} {'was ' if status == 'cancelled' else ''}{status}{why}" + (
+        f" ({spent})" if spent else ""
+    )
 
 
 def _said(event: EventView) -> str:
@@ -175,6 +191,9 @@ _WORDS: dict[str, Callable[[Body], str] | None] = {
     "SignalReceived": _signal,
     "SignalSetAside": lambda body: f"sets the signal {body['name']!r} aside, which does not fit{_item(body)}",
     "WaitWithdrawn": _withdrawn,
+    "ChildStarted": _started,
+    "ChildAwaited": lambda body: f"waits for the child run {body['run']}{_item(body)}{_until(body)}",
+    "ChildEnded": _ended,
     "QuestionAsked": _asked,
     "QuestionAnswered": _answered,
 }  # fmt: skip

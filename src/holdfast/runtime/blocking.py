@@ -540,13 +540,16 @@ def runs(
     flow: str | None = None,
     labels: Mapping[str, str] | None = None,
     parent: str | None = None,
+    origin: str | None = None,
     before: str | None = None,
     limit: int = 100,
     **options: Unpack[Options],
 ) -> list[RunSummary]:
     """List the runs that meet the conditions, newest first: see `Engine.runs`."""
     return with_engine(
-        lambda e: e.runs(status=status, flow=flow, labels=labels, parent=parent, before=before, limit=limit),
+        lambda e: e.runs(
+            status=status, flow=flow, labels=labels, parent=parent, origin=origin, before=before, limit=limit
+        ),
         options,
     )
 

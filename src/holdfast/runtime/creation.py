@@ -18,7 +18,7 @@ from holdfast.core.definition import Definition
 from holdfast.core.events import Caller, Changes, Choice, Values
 from holdfast.core.graph import START, Flow, without_functions
 from holdfast.core.run_state import RunState
-from holdfast.core.validate import RUN_ID, TRACE_PARENT
+from holdfast.core.validate import PRIORITY_MAX, RUN_ID, TRACE_PARENT
 from holdfast.errors import (
     FlowNotFound,
     ResumeRefused,
@@ -46,7 +46,6 @@ Repeat = Literal["ask", "run", "skip"]
 """What a fork does with visits of a node that its parent has begun and that is not idempotent."""
 OnExists = Literal["refuse", "use"]
 """What `start` does if a run of that id and flow exists with another input."""
-PRIORITY_MAX = 1_000_000
 BEGIN_MAX_S = 10 * 366 * 86_400.0
 """How far in the future a run may begin, at most: a time further away is probably a mistake."""
 UNKNOWN: Flow[Any] = without_functions(Definition(name="unknown", nodes={}))

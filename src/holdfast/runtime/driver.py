@@ -26,7 +26,8 @@ from holdfast.errors import (
 )
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
-from holdfast.reading.views import Run, result_of, run_view
+from holdfast.reading.relatives import children_of
+from holdfast.reading.views import ChildView, Run, result_of, run_view
 from holdfast.runtime import failures, nesting, operator
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import UNKNOWN
@@ -268,7 +269,11 @@ class Driver:
                 last.done.set_result(None)
         if journal.fault is not None:
             self.services.faults[run_id] = journal.fault
-        return run_view(journal.state, None, journal.flow)
+        state = journal.state
+        children: tuple[ChildView, ...] = ()
+        if state.called:
+            children = await self.services.reading.call(children_of, self.services.store, state)
+        return run_view(state, None, journal.flow, children)
 
     def result(self, run: Run[S]) -> Run[S]:
         """Return a run that was driven and has completed or waits. Raises `RunFailed`, from the exception of its node where that

@@ -160,7 +160,7 @@ class Engine:
     # --- life -----------------------------------------------------------------------------------------
 
     def add(self, flow: Flow[Any]) -> None:
-        """Make a flow known, so that this engine can execute its runs."""
+        """Make a flow known, so that this engine can execute its runs, and the flows that its nodes call (`Graph.call`)."""
         if not isinstance(flow, Flow):
             raise SettingError(f"{_named(flow)} is not a flow; give what graph.compile() returns")
         known = self.flows.get(flow.name)
@@ -171,6 +171,9 @@ class Engine:
         if known is None and not self._inline:
             refuse_uncallable(flow, self._executors)
         self.flows[flow.name] = flow
+        if known is None:
+            for called in flow.called:
+                self.add(called)
 
     async def __aenter__(self) -> Self:
         refuse_while_loading()
@@ -713,16 +716,18 @@ class Engine:
         flow: str | None = None,
         labels: Mapping[str, str] | None = None,
         parent: str | None = None,
+        origin: str | None = None,
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunSummary]:
-        """List the runs that meet every condition, newest first."""
+        """List the runs that meet every condition, newest first. `parent`: the forks of this run; `origin`: its child runs."""
         return await self._open().reading.call(
             self.reader.runs,
             status=status,
             flow=flow,
             labels=labels,
             parent=parent,
+            origin=origin,
             before=before,
             limit=limit,
         )
@@ -767,7 +772,7 @@ class Engine:
         return await self._open().reading.call(self.reader.requests, run_id)
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
-        """List the open questions of one run, or of all runs, oldest first."""
+        """List the open questions of one run and of its child runs, or of all runs, oldest first."""
         rest = self.reader.question_pages(run_id)
         pages: list[list[AskedQuestion]] = []
         # Read page by page: between two pages, the event loop and shorter reads get their turn.

@@ -26,7 +26,16 @@ from holdfast.core import situation
 from holdfast.core.child_place import ChildOptions, ChildPlace
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, FINAL, GOING, OFFERED, OPEN
-from holdfast.errors import FenceLost, HoldfastError, RunHeld, RunNotFound, RunOver, StoreError
+from holdfast.errors import (
+    FenceLost,
+    HoldfastError,
+    RunHeld,
+    RunNotFound,
+    RunOver,
+    StoreBusy,
+    StoreError,
+    StoreFull,
+)
 from holdfast.reading import inbox
 from holdfast.reading.views import Run
 from holdfast.runtime import creation
@@ -41,6 +50,8 @@ from holdfast.storage.queues import DEFAULT_QUEUE
 _PAGE = 500
 _LOOK_S_MAX = 5.0
 """Seconds between two looks at a family that is executed elsewhere, at most."""
+_AGAIN_S = 1.0
+"""Seconds until a member is driven again that the store did not let be driven."""
 _log = logging.getLogger("holdfast")
 
 
@@ -65,9 +76,12 @@ class Families:
         """Run -> the family that is executed here and has this run."""
         self._errands: set[asyncio.Task[None]] = set()
 
+    def know(self, flow: Flow[Any]) -> None:
+        """Make a flow known, so that this engine can execute the children of this flow. Raises `SettingError`."""
+        self._add(flow)
+
     def prepare(self, flow: Flow[Any], given: Any, place: ChildPlace, options: ChildOptions) -> Append:
         """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
-        self._add(flow)
         return creation.child_append(self.services, flow, given, place, options)
 
     def moved(self, along: Along) -> None:
@@ -250,6 +264,11 @@ class ExecutedFamily:
             self.plan(run_id)
         except (RunHeld, FenceLost, RunNotFound, RunOver):
             self._again.discard(run_id)  # it is executed elsewhere, or is over
+        except (StoreBusy, StoreFull):
+            self._later[run_id] = services.clock.call_at(
+                services.clock.now() + _AGAIN_S, lambda: self.add(run_id)
+            )
+            self._timed.add(run_id)
         except HoldfastError as refused:
             self._refused.add(run_id)
             _log.warning("run %r: %s", run_id, refused)
@@ -330,7 +349,12 @@ class ExecutedFamily:
             return False
         if row.run_id in self._refused or row.status in ENDED - {"failed"}:
             return False
-        return row.status in OFFERED or is_asked or (row.status == "waiting" and row.due_at is not None)
+        is_due_later = row.run_id in self._later
+        return (
+            row.status in OFFERED
+            or is_asked
+            or (row.status == "waiting" and row.due_at is not None and not is_due_later)
+        )
 
     async def close(self) -> None:
         """Stop driving the members."""

@@ -45,6 +45,7 @@ from holdfast.reading import history, inbox, previews
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader
+from holdfast.reading.relatives import children_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import Run, mark_repeated, run_view
 from holdfast.runtime import nesting, operator, questions
@@ -527,7 +528,8 @@ class Requests:
             if not released:
                 holdings.release(run_id, lease.fence)
         fits = flow is not None and state.state_version == flow.definition.state_version
-        return run_view(state, services.store.run(run_id), flow if fits else None)
+        children = children_of(services.store, state)
+        return run_view(state, services.store.run(run_id), flow if fits else None, children)
 
     # --- from an inbox, with a lease ------------------------------------------------------------------
 
@@ -617,7 +619,7 @@ class Requests:
         state = history.load(store, run_id, row=row)
         flow = self._flows.get(row.flow)
         fits = flow is not None and state.state_version == flow.definition.state_version
-        return run_view(state, row, flow if fits else None)
+        return run_view(state, row, flow if fits else None, children_of(store, state))
 
     def _look_at(self, run_id: str, asked: str) -> Journal:
         """Create a journal from which a run is only read: it has no lease."""

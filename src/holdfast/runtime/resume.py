@@ -394,6 +394,7 @@ def _rewind(
         fresh=head.renewals(),
         signals=signals,
         confirmed=list(take_up.confirm),
+        called=head.called,
         children_usd=head.children_usd,
         children_tokens=head.children_tokens,
         reported=head.reported,

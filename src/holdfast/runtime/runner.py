@@ -41,7 +41,7 @@ from holdfast.runtime import failures, nesting, operator, outcomes
 from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
-from holdfast.runtime.calls.context import BlockingContext, Context, run_generator, running_loop
+from holdfast.runtime.calls.context import BlockingContext, Context, function_of, run_generator, running_loop
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.streams import Segment, drop_saved
 from holdfast.runtime.clock import Timer
@@ -626,7 +626,7 @@ class Runner:
         self._bodies[body.key] = body
         if self.services.listeners.hear_calls:
             self.services.listeners.called(self._node_call(body))
-        if node.options.timeout_s is not None:
+        if node.options.timeout_s is not None and node.calls is None:  # a node that calls a flow only waits
             body.limit(self.services.clock, node.options.timeout_s)
         if node.is_plain and node.options.executor not in self.services.elsewhere:
             body.call(node.fn, (body.given,), self._around.copy(), self.services.stage)
@@ -656,7 +656,7 @@ class Runner:
                 )
                 return
         if node.is_async and here:
-            body.call(node.fn, arguments, self._around.copy(), self.services.stage)
+            body.call(function_of(node), arguments, self._around.copy(), self.services.stage)
         elif executor is not None:
             self._around.copy().run(body.call_on, executor, self._call_of(node, body, item, arguments))
         else:

@@ -31,6 +31,9 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     flow: Name | None = None
     labels: Labels = {}
     parent: RunId | None = None
+    """Only forks of this run."""
+    origin: RunId | None = None
+    """Only child runs that this run started."""
     queue: Name | None = None
 
 
@@ -76,6 +79,7 @@ def ask_runs(call: HttpCall[VerbQuery, BatchInput]) -> Answer:
             flow=body.where.flow,
             labels=body.where.labels,
             parent=body.where.parent,
+            origin=body.where.origin,
             queue=body.where.queue,
         ),
         body.verb,

@@ -476,7 +476,7 @@ class Client:
         origin: str | None = None,
         limit: int = 100,
     ) -> list[RunSummary]:
-        """List the runs that meet every condition, newest first."""
+        """List the runs that meet every condition, newest first. `parent`: the forks of this run; `origin`: its child runs."""
         words: dict[str, Any] = {
             "status": [status] if isinstance(status, str) else list(status),
             "flow": flow,
@@ -534,28 +534,28 @@ class Client:
         return found
 
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
-        """List the open questions of one run, or of all runs, oldest first."""
-        asking = [run_id] if run_id is not None else await self._asking()
+        """List the open questions of one run and of its child runs, or of all runs, oldest first."""
+        asking = await self._asking(run_id)
         turns = asyncio.Semaphore(_AT_ONCE)
 
         async def asked_by(one: str) -> list[AskedQuestion]:
             async with turns:
                 try:
                     run = await self._open().get(_path(one), Run[Any])
-                except RunNotFound:
-                    if run_id is not None:
-                        raise
-                    return []  # it was deleted meanwhile
+                except RunNotFound:  # it was deleted meanwhile
+                    return []
             return [
                 AskedQuestion(run_id=run.id, flow=run.flow, question=question) for question in run.questions
             ]
 
         return in_asking_order(await asyncio.gather(*map(asked_by, asking)))
 
-    async def _asking(self) -> list[str]:
-        """Return the ids of the runs with open questions. A page has only the beginning of each question."""
+    async def _asking(self, run_id: str | None) -> list[str]:
+        """Return the ids of the runs with open questions: of all, or of one run and its child runs. A page has only the beginning
+        of each question.
+        """
         found: dict[str, None] = {}
-        words: dict[str, Any] = {"limit": _RUNS_MAX}
+        words: dict[str, Any] = {"limit": _RUNS_MAX, "run": run_id}
         while True:
             page = await self._open().get("/questions", _Questions, words)
             found |= dict.fromkeys(one.run_id for one in page.questions)

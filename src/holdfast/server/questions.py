@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Annotated
 
 import msgspec
@@ -22,13 +23,16 @@ from holdfast.reading.questions import (
     state_seen,
     without_answer,
 )
+from holdfast.reading.relatives import open_family
 from holdfast.reading.state_changes import Value, describe
 from holdfast.reading.views import AskedQuestion
 from holdfast.server.calls import HttpCall
 from holdfast.server.problems import refuse
-from holdfast.server.runs import Limit, Name, RunId, Seq
+from holdfast.server.runs import PAGE_MAX, Limit, Name, RunId, Seq
 from holdfast.storage.contract import Query, RunRow, Store
 
+_FAMILY_LOOKS_MAX = 10_000
+"""At how many runs of a family is looked, to find those that ask."""
 Key = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
@@ -72,7 +76,7 @@ class QuestionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Whose questions to list."""
 
     run: RunId | UnsetType = UNSET
-    """Only the questions of this run, whole and oldest first."""
+    """Only the questions of this run and of its child runs (at most 200 runs), whole."""
     flow: Name | UnsetType = UNSET
     cursor: Annotated[str, Meta(max_length=1000)] | UnsetType = UNSET
     limit: Limit = 50
@@ -80,13 +84,14 @@ class QuestionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def list_questions(call: HttpCall[QuestionsQuery, None]) -> QuestionPage:
-    """List open questions of all runs, newest run first, or of one run."""
+    """List open questions of all runs, newest run first, or of one run and its child runs."""
     query, store = call.query, call.backend.store
     cursor = None if query.cursor is UNSET else query.cursor
     wanted = Query(flow=query.flow or None, limit=query.limit)
     if query.run is not UNSET:
         store.run(query.run)  # or there is no such run
-        wanted = msgspec.structs.replace(wanted, ids=(query.run,))
+        children = (row.run_id for row in open_family(store, query.run, _FAMILY_LOOKS_MAX) if row.asks != 0)
+        wanted = msgspec.structs.replace(wanted, ids=(query.run, *islice(children, PAGE_MAX - 1)))
     try:
         return pages.list_questions(store, wanted, cursor=cursor, whole=query.run is not UNSET)
     except SettingError as fault:

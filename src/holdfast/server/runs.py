@@ -17,6 +17,7 @@ from holdfast.reading import pages
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import case_of, diagnose, waiting_requests
 from holdfast.reading.reader import Reader
+from holdfast.reading.relatives import FamilyTree
 from holdfast.reading.remedies import Remedy
 from holdfast.reading.views import Run, RunSummary, run_summary
 from holdfast.server.backend import Backend
@@ -91,7 +92,7 @@ class RunsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     parent: RunId | UnsetType = UNSET
     """Only forks of this run."""
     origin: RunId | UnsetType = UNSET
-    """Only runs that this run started."""
+    """Only child runs that this run started."""
     queue: Name | UnsetType = UNSET
     id: Annotated[tuple[RunId, ...], Meta(max_length=PAGE_MAX)] = ()
     """List these runs only; repeatable. Ids of runs that do not exist are left out."""
@@ -175,6 +176,21 @@ def _entry(one: pages.ListedRun) -> RunEntry:
     )
 
 
+class FamilyQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How many runs of a family to list."""
+
+    limit: Limit = 100
+    """At most so many runs, generation by generation. `more` of a run says that it has others: `GET /api/v1/runs?origin=` lists
+    its children page by page."""
+
+
+def get_family(call: HttpCall[FamilyQuery, None]) -> FamilyTree:
+    """Get the family of a run: the runs that called it, its child runs and theirs, each with the reason for its status."""
+    backend = call.backend
+    reader = Reader(backend.store, backend.engine.flows)
+    return reader.family(call.values["id"], backend.commands, call.query.limit)
+
+
 # --- one run -----------------------------------------------------------------------------------------
 
 
@@ -187,12 +203,14 @@ async def get_run(call: HttpCall[RunQuery, None]) -> Answer:
 
 
 def _answer_run(call: HttpCall[RunQuery, None], row: RunRow | None = None) -> Answer:
-    """Answer with a run, in as few reads as possible: for a client that knows its last event, its row is enough."""
+    """Answer with a run, in as few reads as possible: for a client that knows its last event, its row is enough. A run with child
+    runs is read anew, because they move without it.
+    """
     backend = call.backend
     row = row or backend.store.run(call.values["id"])
     tag = etag(row)
     headers = {"ETag": tag, "Cache-Control": REVALIDATE}
-    if has_tag(call, tag):
+    if has_tag(call, tag) and not backend.store.runs(Query(origin=row.run_id, limit=1)):
         return Answer(status=304, headers=headers)
     if waiting_requests(backend.store, row):  # the reason says for how long they have waited
         return Answer(body=_encode_run(call, show_run(backend, row)), headers=headers)
@@ -202,8 +220,10 @@ def _answer_run(call: HttpCall[RunQuery, None], row: RunRow | None = None) -> An
     kept_as = (row.run_id, call.query.brief)
     body = backend.kept.get(kept_as, version)
     if body is None:
-        body = _encode_run(call, show_run(backend, row, holders))
-        backend.kept.put(kept_as, version, body)
+        run = show_run(backend, row, holders)
+        body = _encode_run(call, run)
+        if not run.children:
+            backend.kept.put(kept_as, version, body)
     return Answer(body=body, headers=headers)
 
 

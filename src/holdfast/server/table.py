@@ -20,6 +20,7 @@ from holdfast.reading.comparison import Comparison
 from holdfast.reading.node_visits import NodeVisit
 from holdfast.reading.picture import PictureStates
 from holdfast.reading.previews import Preview
+from holdfast.reading.relatives import FamilyTree
 from holdfast.reading.timeline import Timeline
 from holdfast.server import (
     administration,
@@ -135,6 +136,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         query=runs.RunQuery,
         output=runs.ShownRun,
         statuses=(200, 304),
+    ),
+    ApiRoute(
+        method="GET",
+        path=f"{API}/runs/{{id}}/family",
+        role="read",
+        handler=runs.get_family,
+        query=runs.FamilyQuery,
+        output=FamilyTree,
     ),
     ApiRoute(
         method="GET",

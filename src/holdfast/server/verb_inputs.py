@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.core.validate import NODE_ID
-from holdfast.runtime.creation import PRIORITY_MAX, OnExists, Repeat
+from holdfast.core.validate import NODE_ID, PRIORITY_MAX
+from holdfast.runtime.creation import OnExists, Repeat
 from holdfast.server.runs import Name, RunId, Seq
 
 TEXT_MAX = 10_000

@@ -16,6 +16,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from holdfast.storage.contract import Along, Append, Query, Request, Store, Verd
 from holdfast.storage.leases import Holder
 from holdfast.testing.appends import KilledAtFailpoint, Log, Time, hooked, in_threads, kill_at, raises
 from holdfast.testing.conformance import Refusing
+from holdfast.testing.queues import QUIET_S
 
 CHILDREN = ("child-a", "child-b", "child-c")
 END = Request(id="end", verb="child_ended", body={"status": "completed"}, by="engine")
@@ -176,6 +178,16 @@ class AlongConformance:
         log = Log("child", holder=self.holder.id, fence=lease.fence, seq=1, digest=start.digest)
         assert self.write(log.next(status="completed")) is None
         assert self.store.run("child").origin == "caller"
+
+    def test_starts_and_requests_are_news_for_workers(self) -> None:
+        self.create("other", status="waiting", release=True)
+        for along in (Along(starts=(self.start("child"),)), Along(posts=(("other", END),))):
+            append = self.log.next(along=along)
+            while self.store.queues.hear(QUIET_S):
+                pass
+            assert self.write(append) is None
+            self.log.wrote(append)
+            assert self.store.queues.hear(20.0)
 
     # --- blobs ---------------------------------------------------------------------------------------
 
@@ -362,3 +374,32 @@ class AlongConformance:
         in_threads(1, *(lambda log=log: start(log) for log in logs))
         assert sorted(type(verdict).__name__ for verdict in verdicts) == ["NoneType"] + ["RunExists"] * 5
         assert sorted(self.store.run(log.run_id).seq for log in logs) == [1] * 5 + [3]
+
+    def test_of_two_engines_that_start_the_same_runs_in_another_order_one_starts_them_all(self) -> None:
+        stores = [self.store, self.open(self.folder, self.clock)]
+        logs = [self.create("left"), self.create("right")]
+        gate = threading.Barrier(2)
+        won: list[str] = []
+
+        def start(store: Store, log: Log, *ids: str) -> None:
+            starts = tuple(Log(run_id).create(origin=log.run_id) for run_id in ids)
+            append = log.next(along=Along(starts=starts))
+            gate.wait()
+            (verdict,) = store.append([append])
+            assert verdict is None or isinstance(verdict, RunExists)
+            if verdict is None:
+                won.append(log.run_id)
+                log.wrote(append)
+
+        try:
+            for number in range(20):
+                ids = [f"{name}-{number}" for name in ("a", "b", "c")]
+                in_threads(
+                    1,
+                    partial(start, stores[0], logs[0], *ids),
+                    partial(start, stores[1], logs[1], *reversed(ids)),
+                )
+                assert len(won) == number + 1
+                assert {self.store.run(run_id).origin for run_id in ids} == {won[-1]}
+        finally:
+            stores[1].close()

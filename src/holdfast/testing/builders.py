@@ -536,9 +536,32 @@ def _answer_or_signal(history: History, sketch: Sketch, luck: random.Random) -> 
 def _work(history: History, name: str, item: int | None, luck: random.Random) -> History:
     """Add a random event inside a node: a step, a checkpoint, a cost, chunks or a wait."""
     number = luck.randrange(3)
-    match luck.choice(("step", "checkpoint", "cost", "stream", "sleep", "signal", "ask", "signal", "child")):
+    whats = (
+        "step",
+        "checkpoint",
+        "cost",
+        "stream",
+        "sleep",
+        "signal",
+        "ask",
+        "signal",
+        "begin",
+        "try",
+        "raise",
+        "child",
+    )
+    match luck.choice(whats):
         case "step":
             return history.stepped(name, f"step {number}", number, item=item)
+        case "begin":
+            return history.began_step(name, f"step {number}", item=item)
+        case "try":
+            retry_in = luck.choice((0.0, 5.0, 500.0))
+            return history.step_failed(
+                name, f"step {number}", ValueError(number), retry_in=retry_in, item=item
+            )
+        case "raise":
+            return history.step_failed(name, f"step {number}", ValueError(number), item=item)
         case "checkpoint":
             return history.checkpointed(name, number, item=item)
         case "cost":

@@ -91,7 +91,7 @@ class CrashFinding(msgspec.Struct, frozen=True):
     end as expected.
     """
 
-    kind: Literal["end", "state", "effect", "ran again", "log"]
+    kind: Literal["end", "state", "effect", "ran again", "log", "step"]
     text: str
     crashes: tuple[Crash, ...]
 
@@ -154,6 +154,8 @@ class _Outcome(msgspec.Struct, frozen=True):
     status: str
     values: dict[str, Any]
     state: Any
+    steps: dict[tuple[str, int, int | None], dict[str, int]]
+    """Visit (node, iteration, item) -> the steps that it has completed, each with the attempt that did it."""
     appended: dict[str, list[str]]
     """Field -> the nodes that appended to it, in the order of declaration."""
     effects: dict[str, Any]
@@ -362,6 +364,7 @@ class _Stage:
             status=state.status,
             values=state.values,
             state=self.plan.flow.state.load(state.values),
+            steps=self._steps(),
             appended=self._appended(),
             effects=effects,
             asked=self.asked,
@@ -373,6 +376,14 @@ class _Stage:
             unreached=tuple(name for name in self.plan.flow.nodes if name not in state.nodes),
             why=_why(state),
         )
+
+    def _steps(self) -> dict[tuple[str, int, int | None], dict[str, int]]:
+        found: dict[tuple[str, int, int | None], dict[str, int]] = {}
+        for row in self.store.events(RUN_ID, kinds=("StepCompleted",)):
+            event = open_row(row, self.store.blobs).event
+            visit = (event.node, event.iteration, event.item)
+            found.setdefault(visit, {})[event.step] = event.attempt
+        return found
 
     def _appended(self) -> dict[str, list[str]]:
         found: dict[str, set[str]] = {}
@@ -451,7 +462,9 @@ def _crash_at(
         again += resumed.again - undisturbed.again
         if resumed.asks and not undisturbed.asks:
             parked.append(crash)
-        for finding in _findings(plan, undisturbed, resumed):
+        differences = list(_findings(plan, undisturbed, resumed))
+        causes = _steps_that_were_not_kept(undisturbed, resumed) if differences else ()
+        for finding in (*differences, *causes):
             found.setdefault(finding, []).append(crash)
     findings = tuple(CrashFinding(kind, text, tuple(where)) for (kind, text), where in found.items())
     return _report(
@@ -591,6 +604,22 @@ def _findings(plan: _Plan, undisturbed: _Outcome, resumed: _Outcome) -> Iterable
                 yield "state", _other_order(field, expected, found, nodes)
             else:
                 yield "state", f"{field} is {found!r:.100}, but {expected!r:.100} without a crash"
+
+
+def _steps_that_were_not_kept(undisturbed: _Outcome, resumed: _Outcome) -> Iterable[tuple[str, str]]:
+    """Yield the cause of a difference: a step that completed only after the crash, in a visit that had kept other steps. Without
+    the crash it raised an exception, which the node has caught, and which was not kept.
+    """
+    for (node, iteration, item), steps in resumed.steps.items():
+        before = undisturbed.steps.get((node, iteration, item), {})
+        for step, attempt in steps.items():
+            if step not in before and any(earlier < attempt for earlier in steps.values()):
+                told = (
+                    f"node {node!r} completed the step {step!r} in attempt {attempt}, after the crash; without a crash, the step "
+                    "did not complete. If it raised an exception that the node caught, as in a saga that undoes what it did, "
+                    f"declare that exception as an outcome, so that it is kept: hf.Step({step!r}, raises=(…,))."
+                )
+                yield "step", told
 
 
 def _parallel_appenders(flow: Flow[Any], nodes: list[str]) -> list[str]:

@@ -315,9 +315,7 @@ class Replay:
             visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
         else:
             if visit.is_in_doubt():
-                self._say(
-                    "I5", f"{_named(where)} starts after a step that must not be called twice, undecided"
-                )
+                self._say("I5", f"{_named(where)} starts without a decision about the step in doubt")
             visit.parked.pop(NODE, None)
         visit.iteration, visit.execution, visit.attempt = iteration, execution, attempt
         visit.begun, visit.question = True, None
@@ -540,7 +538,7 @@ class Replay:
             return
         self._require_no_outcome(where, body, "is called although its outcome is in the log")
         self.now.end_try(name, body.get("item"), step)
-        self.now.visit(name).kept.get(level_of(body), set()).discard(f"begun:{step}")
+        self.now.visit(name).kept.setdefault(level_of(body), set()).discard(f"begun:{step}")
         slot = self.now.next_try(name, body.get("item"), step)
         if retry_at <= at:
             self._keep(name, level_of(body), slot)

@@ -15,11 +15,12 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import FenceLost, StoreBusy
-from holdfast.storage.contract import Append, Feed, Holder, Lease, Request, Row, RunRow, Store, Verdict
+from holdfast.errors import FenceLost, RunNotFound, StoreBusy
+from holdfast.storage.contract import Along, Append, Feed, Holder, Lease, Request, Row, RunRow, Store, Verdict
 from holdfast.storage.queues import Posted, Queues, Taken, Wanted
 from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import Upkeep
@@ -349,7 +350,17 @@ class FaultyStore:
                 self.ledger.took(append)
             else:
                 self.ledger.refused(append, verdict)
+        for append, verdict in zip(batch, verdicts, strict=True):
+            if append.along is not None and verdict is None:
+                self._note_posts(append.along)
         return verdicts
+
+    def _note_posts(self, along: Along) -> None:
+        """Note the requests that an append has posted, except those that were dropped."""
+        for run_id, request in along.posts:
+            with suppress(RunNotFound):
+                if any(one.id == request.id for one in self.disk.inbox(run_id=run_id)):
+                    self.ledger.posted.setdefault((run_id, request.id), request)
 
     def appended(self, run_id: str, seq: int, append_id: bytes) -> bool:
         return bool(self.call("appended", self.disk.appended, run_id, seq, append_id))

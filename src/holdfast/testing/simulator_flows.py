@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial, wraps
@@ -23,6 +24,7 @@ import msgspec
 
 from holdfast.core.graph import Flow, Graph, Node, Retry
 from holdfast.core.state import add, append, merge
+from holdfast.core.step import Step
 from holdfast.errors import Recoverable
 from holdfast.runtime.calls.context import Context
 from holdfast.testing.flows import Plan, Sketch, largest, nested
@@ -35,6 +37,10 @@ the time of a schedule.
 """
 RISKY_TALES = 60
 """The number of further random flows, for schedules with requests: many of their nodes and items must not run twice."""
+OUTCOME_TALES = 60
+"""The number of further random flows, in whose nodes steps have exceptions as outcomes, are tried again, or must not be called
+twice.
+"""
 CRASHES_MAX = 1000
 _VISITS = (4, 8)
 TRIES = 3
@@ -54,15 +60,30 @@ Habit = Literal[
     "wary",
     "gated",
     "question",
+    "saga",
+    "single",
 ]
 _HABITS: tuple[Habit, ...] = (
     "plain", "plain", "plain", "plain", "slow", "slow", "slow", "steps", "steps", "steps", "steps", "nap", "signal", "ask",
     "streams", "streams", "flaky", "flaky", "flaky", "doomed", "careful", "careful", "careful", "gated", "question",
 )  # fmt: skip
-_TOLD: dict[Habit, str] = {"signal": "!", "ask": "?", "steps": "+", "nap": "z"}
+_ITEM_HABITS: tuple[tuple[Habit, ...], ...] = (
+    ("plain", "steps", "flaky", "slow"),
+    ("careful", "wary", "flaky"),
+    ("plain", "saga", "single"),
+)
+_OUTCOMES_FROM = TALES + RISKY_TALES
+_TOLD: dict[Habit, str] = {"signal": "!", "ask": "?", "steps": "+", "nap": "z", "saga": "~"}
 _CAREFUL: frozenset[Habit] = frozenset({"careful", "wary"})
 """Habits of nodes that must not run twice; wary ones take their time."""
-STEPS: dict[Habit, tuple[str, ...]] = {"steps": ("one", "two"), "careful": ("one",), "wary": ("one",)}
+CHARGE, ONCE = "charge", "once"
+STEPS: dict[Habit, tuple[str, ...]] = {
+    "steps": ("one", "two"),
+    "careful": ("one",),
+    "wary": ("one",),
+    "saga": (CHARGE, "undo", "undo more"),
+    "single": (ONCE,),
+}
 """Habit of a node -> the names of the steps that it records."""
 SPEAK = "speak"
 """The step of a node that streams: it streams a chunk, too."""
@@ -132,6 +153,10 @@ class BodyWitness:
         """Attempt of a node -> name of a process -> the chunks that the attempt streamed in that process. Two processes can
         make the same attempt only if the run's durability is not `sync`.
         """
+        self.charges: Counter[tuple[str, str, int, int, int | None]] = Counter()
+        """Visit -> how often its card was to be charged."""
+        self.undone: set[tuple[str, str, int, int, int | None]] = set()
+        """The visits that have begun to undo: from then on, their card has cover."""
         self._tick = tick
         self._leases = leases
 
@@ -142,6 +167,10 @@ class BodyWitness:
                 what, seen, self._leases.get(ctx.run_id, (None, 0)),
             )
         )  # fmt: skip
+
+    def holds(self, process: str, run_id: str) -> bool:
+        """Return whether the process holds the run now."""
+        return self._leases.get(run_id, (None, 0))[0] == process
 
     def route(self, flow: str, node: str, iteration: int) -> None:
         loop: Any = asyncio.get_running_loop()
@@ -276,10 +305,10 @@ def tale(number: int) -> Tale:
             habit = luck.choice((habit, "wary"))
         if name in sketch.plans and habit in ("question", "doomed"):
             habit = "steps"
+        if number >= _OUTCOMES_FROM and habit not in ("question", "doomed", "gated"):
+            habit = luck.choice((habit, "saga", "saga", "single"))
         if name in sketch.items:
-            habit = luck.choice(
-                ("plain", "steps", "flaky", "slow") if number < TALES else ("careful", "wary", "flaky")
-            )
+            habit = luck.choice(_ITEM_HABITS[(number >= TALES) + (number >= _OUTCOMES_FROM)])
         # `skip` names a node, not a visit: a skip that arrives late could skip the next visit, so such a node has one visit.
         if habit == "doomed" and (doomed or name not in sketch.alone or visits[name] != 1):
             habit = "flaky"
@@ -389,6 +418,54 @@ def _do_step(ctx: Context, name: str) -> str:
     return f"{ctx.node}.{ctx.iteration}.{ctx.execution}.{ctx.item}.{name}"
 
 
+class Declined(Exception):
+    """The outcome of the step `charge`."""
+
+
+_CHARGE = Step(CHARGE, raises=(Declined,), retry=Retry(attempts=TRIES, backoff=0.1, jitter=0.1))
+_ONCE = Step(ONCE, idempotent=False)
+
+
+def _visit(ctx: Context) -> tuple[str, str, int, int, int | None]:
+    return ctx.run_id, ctx.node, ctx.iteration, ctx.execution, ctx.item
+
+
+def _charge(ctx: Context) -> str:
+    """Fail a few times, and then be declined, as long as nothing is undone: then a call succeeds, which must not happen."""
+    world: Reached = ctx.resources[WORLD]
+    world.witness.note(world.process, ctx, f"step {CHARGE}")
+    world.die("step")
+    world.witness.charges[_visit(ctx)] += 1
+    if world.witness.charges[_visit(ctx)] <= sum(map(ord, ctx.node)) % (2 * TRIES):
+        raise ConnectionError("no line")
+    if _visit(ctx) in world.witness.undone:
+        return "charged"
+    raise Declined(ctx.node, ctx.iteration)
+
+
+async def _undo(ctx: Context) -> None:
+    """Be declined, and undo what was done before."""
+    world: Reached = ctx.resources[WORLD]
+    wrong = world.witness.wrong
+    try:
+        charged = await ctx.step(_CHARGE, _charge, ctx)
+        if world.witness.holds(world.process, ctx.run_id):  # otherwise it may not know what is recorded
+            wrong.append(f"{ctx!r}: the card was declined, and then {charged}")
+    except Declined as declined:
+        if declined.args != (ctx.node, ctx.iteration) or not ctx.kept(CHARGE):
+            wrong.append(f"{ctx!r}: the step {CHARGE!r} raised {declined!r}")
+        world.witness.note(world.process, ctx, f"kept {CHARGE}")
+        world.witness.undone.add(_visit(ctx))
+    await _keep_steps(ctx, STEPS["saga"][1:])
+
+
+async def _call_once(ctx: Context) -> None:
+    world: Reached = ctx.resources[WORLD]
+    await asyncio.sleep(0.01)
+    await ctx.step(_ONCE, _do_step, ctx, ONCE)
+    world.witness.note(world.process, ctx, f"kept {ONCE}")
+
+
 async def _nap(ctx: Context) -> None:
     began = ctx.last_checkpoint
     if began is None:
@@ -487,6 +564,8 @@ async def _fail_always(ctx: Context) -> None:
 _INSIDE: dict[Habit, Callable[[Context], Any]] = {
     **{habit: partial(_keep_steps, names=names) for habit, names in STEPS.items()},
     "wary": _take_time,
+    "saga": _undo,
+    "single": _call_once,
     "nap": _nap,
     "signal": _await_signal,
     "ask": _ask,
@@ -527,7 +606,7 @@ def witness_flow(flow: Flow[Any]) -> Flow[Any]:
     """
     nodes = {
         name: node
-        if node.options.question is not None or node.streams
+        if node.options.question is not None or node.streams or node.calls is not None
         else msgspec.structs.replace(node, fn=_witness_node(node), takes_context=True)
         for name, node in flow.nodes.items()
     }

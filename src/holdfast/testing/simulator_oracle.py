@@ -25,6 +25,7 @@ from holdfast.testing.simulator_faults import Ledger
 from holdfast.testing.simulator_flows import (
     SPEAK,
     STEPS,
+    TRIES,
     BodyCall,
     BodyWitness,
     Tale,
@@ -36,7 +37,17 @@ from holdfast.testing.standings import name_visit
 
 Visit = tuple[str, int, int]
 _OVER = frozenset({"RunCompleted", "RunCancelled"})
-_READ = frozenset({"StepCompleted", "NodeCheckpointed", "NodeStreamed", "ItemsListed", "NodeWaiting"})
+_READ = frozenset(
+    {
+        "StepCompleted",
+        "StepStarted",
+        "StepFailed",
+        "NodeCheckpointed",
+        "NodeStreamed",
+        "ItemsListed",
+        "NodeWaiting",
+    }
+)
 """Events of a visit that the engine may read from the log while the visit is open."""
 
 
@@ -141,6 +152,10 @@ class Walk:
         self._asked: set[str] = set()
         self._signals: Counter[tuple[str, str]] = Counter()
         self._aside: Counter[str] = Counter()
+        self._begun: set[tuple[str, int, int, int | None, str]] = set()
+        """The steps that must not be called twice, were about to be called, and have no outcome."""
+        self._failed_tries: Counter[tuple[str, int, int, int | None, str]] = Counter()
+        """Step -> how many tries of it have failed since its node or item failed last."""
         self._waits: set[tuple[str, int, int, int | None, str]] = set()
         """The waits that nodes have begun and not withdrawn."""
         self._open: dict[str, str] = {}
@@ -213,6 +228,7 @@ class Walk:
             given = self._open.setdefault(event.node, f"{self._stage}/{self._total}")
             self.given.setdefault(visit[:3], given)
             self._careful(row, event, before)
+            self._doubtful(row, event, before)
 
     def completed(self, row: Row, event: Any) -> None:
         item = getattr(event, "item", None)
@@ -239,6 +255,18 @@ class Walk:
             return
         if f"{event.node}.{event.iteration}.{event.execution}.{before}" not in self.answered:
             self.say(row.seq, f"{event.node} is retried, but the operator was not asked")
+
+    def _doubtful(self, row: Row, event: Any, before: int) -> None:
+        """Check that a visit which has begun a step that must not be called twice runs again only if the operator chose so."""
+        visit = (event.node, event.iteration, event.execution)
+        begun = {step for step in self._begun if step[:3] == visit}
+        if not begun or event.woken:
+            return
+        self._begun -= begun
+        if visit not in self._retried and ".".join(map(str, (*visit, before))) not in self.answered:
+            self.say(
+                row.seq, f"{event.node} is retried, but the operator was not asked about a step in doubt"
+            )
 
     def _compare(self, row: Row, event: Any, item: int | None) -> None:
         """Check that the changes that a node recorded are those that the random flow should make."""
@@ -287,6 +315,9 @@ class Walk:
     def failed(self, row: Row, event: Any) -> None:
         visit = (event.node, event.iteration, event.execution, getattr(event, "item", None))
         self._failures[visit] += 1
+        self._failed_tries = Counter(
+            {step: tries for step, tries in self._failed_tries.items() if step[:4] != visit}
+        )
         if event.retry_at is not None:
             self._not_before[visit] = event.retry_at
         if self.tale is None or (self.tale.sketch.items.get(event.node) is not None and visit[3] is None):
@@ -308,11 +339,40 @@ class Walk:
         if step in self.steps:
             self.say(row.seq, f"the step {step[4]!r} of {name_visit(*step[:4])} is recorded a second time")
         self.steps[step] = row.seq
+        self._begun.discard(step)
         streamed = self._streaming.get((event.node, event.iteration, event.execution, event.attempt), ())
         if self.tale is not None and event.step == SPEAK and SPEAK not in streamed:
             self.say(
                 row.seq, f"the step {SPEAK!r} of {name_visit(*step[:4])} is recorded, but its chunks are not"
             )
+
+    def began_step(self, row: Row, event: Any) -> None:
+        step = (event.node, event.iteration, event.execution, event.item, event.step)
+        if step in self.steps:
+            self.say(
+                row.seq, f"the step {step[4]!r} of {name_visit(*step[:4])} is called, but has an outcome"
+            )
+        self._begun.add(step)
+
+    def failed_step(self, row: Row, event: Any) -> None:
+        if event.retry_at is None:
+            self.kept_step(row, event)
+            return
+        step = (event.node, event.iteration, event.execution, event.item, event.step)
+        self._begun.discard(step)
+        self._failed_tries[step] += 1
+        if step in self.steps:
+            self.say(
+                row.seq, f"the step {step[4]!r} of {name_visit(*step[:4])} is called, but has an outcome"
+            )
+        if self.tale is not None and self._failed_tries[step] >= TRIES:
+            tries = self._failed_tries[step]
+            self.say(
+                row.seq,
+                f"the step {step[4]!r} of {name_visit(*step[:4])} gets a try after {tries} failed ones",
+            )
+        if event.retry_at > row.at:
+            self._timers[(*step[:4], f"try:{step[4]}:{self._failed_tries[step] + 1}")] = event.retry_at
 
     def timer_set(self, row: Row, event: Any) -> None:
         timer = (event.node, event.iteration, event.execution, event.item, event.slot)
@@ -401,6 +461,8 @@ _HANDLERS = {
     "NodeFailed": Walk.failed,
     "ItemFailed": Walk.failed,
     "StepCompleted": Walk.kept_step,
+    "StepStarted": Walk.began_step,
+    "StepFailed": Walk.failed_step,
     "TimerSet": Walk.timer_set,
     "TimerFired": Walk.timer_fired,
     "QuestionAsked": Walk.asked,

@@ -66,7 +66,8 @@ class Visit:
 
     def forget(self, item: int, mark: str) -> None:
         """Forget the slots of an item (or of the node itself) that begin with this mark."""
-        self.kept[item] = {slot for slot in self.kept.get(item, ()) if not slot.startswith(mark)}
+        if item in self.kept:
+            self.kept[item] = {slot for slot in self.kept[item] if not slot.startswith(mark)}
 
     def forget_begun(self) -> None:
         """Forget which steps were about to be called, because it was decided that the visit runs again."""
@@ -291,6 +292,10 @@ class RewindableState:
             self.questions.pop(visit.question, None)
         visit.question = None
         waited, visit.parked = visit.parked, {}
+        for _, item, slot in [
+            place for place in self.waits if place[0] == name and place[2].startswith("try:")
+        ]:
+            visit.kept.setdefault(NODE if item is None else item, set()).add(slot)
         self.close_waits(name)
         if not fresh:
             self.doubt_children(name)

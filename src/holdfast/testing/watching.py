@@ -19,7 +19,7 @@ import msgspec
 
 from holdfast.core.graph import Flow, Node
 from holdfast.runtime.calls.body import executing
-from holdfast.runtime.calls.context import BlockingContext, Context
+from holdfast.runtime.calls.context import BlockingContext, Context, function_of
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -38,37 +38,38 @@ def watch_flow(flow: Flow[S], seen: Seen) -> Flow[S]:
         validate_resume=flow.validate_resume,
         description=flow.description,
     )
-    twin.item_codecs = flow.item_codecs
+    twin.item_codecs, twin.called = flow.item_codecs, flow.called
     return twin
 
 
 def _watch_node(node: Node, seen: Seen) -> Node:
     if node.options.question is not None:
         return node  # a question node has no function
+    function = function_of(node)
 
     def arguments(given: Any, ctx: Any) -> tuple[Any, ...]:
         return (given, ctx) if node.takes_context else (given,)
 
     async def awaited(given: Any, ctx: Context) -> Any:
         seen("enter", ctx)
-        returned = await node.fn(*arguments(given, ctx))
+        returned = await function(*arguments(given, ctx))
         seen("exit", ctx)
         return returned
 
     async def streamed(given: Any, ctx: Context) -> AsyncIterator[Any]:
         seen("enter", ctx)
-        async for chunk in node.fn(*arguments(given, ctx)):
+        async for chunk in function(*arguments(given, ctx)):
             yield chunk
         seen("exit", ctx)
 
     async def called(given: Any, ctx: Context) -> Any:
         seen("enter", ctx)
-        returned = await _in_step(node.fn, arguments, given, ctx)
+        returned = await _in_step(function, arguments, given, ctx)
         seen("exit", ctx)
         return returned
 
     fn = streamed if node.streams else awaited if node.is_async else called
-    return msgspec.structs.replace(node, fn=fn, takes_context=True, is_async=not node.streams)
+    return msgspec.structs.replace(node, fn=fn, takes_context=True, is_async=not node.streams, calls=None)
 
 
 class _Handed(BlockingContext):

@@ -17,9 +17,8 @@ from holdfast.core.definition import NodeOptions
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import OPEN
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
-from holdfast.reading.attention import PATIENCE_S, is_problem
 from holdfast.reading.changes import compare
-from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose
+from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, is_problem
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Query, RunRow, Store, in_order
@@ -46,7 +45,7 @@ def judge(case: Case, now: float, commands: CommandLine | None = None) -> Diagno
     worker.
     """
     found = diagnose(case, now, commands)
-    return found if is_problem(case, found, now, PATIENCE_S) else None
+    return found if is_problem(case, found, now) else None
 
 
 class Check(msgspec.Struct, frozen=True):

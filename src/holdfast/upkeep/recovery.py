@@ -24,9 +24,9 @@ from holdfast.reading.diagnosis import (
     Diagnosis,
     case_of,
     diagnose,
-    diagnose_nodes,
     may_be_claimed,
 )
+from holdfast.reading.node_diagnosis import diagnose_nodes
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Position, Query, RunRow, Store, in_order
 from holdfast.storage.leases import Holder

@@ -73,7 +73,7 @@ def test_a_new_execution_may_start_the_same_child_and_knows_nothing_of_its_ends_
     run.record(events.RunResumed(nodes=["a"], fresh=True))
     run.record(events.NodeStarted(node="a", iteration=1, execution=2, attempt=1, took=0))
     run.calling("a", "r.1", adopted=True)
-    assert run.state.children["r.1"] == Child("a", 1, 2, "child:child", "child")
+    assert run.state.children["r.1"] == Child("a", 1, 2, "child:child", "child", in_doubt=True)
 
 
 # --- ends --------------------------------------------------------------------------------------------

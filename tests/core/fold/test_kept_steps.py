@@ -97,6 +97,12 @@ def test_the_next_event_of_a_step_ends_its_wait() -> None:
         assert "try:charge:2" in run.kept("a")
 
 
+def test_a_retry_makes_the_next_try_due_and_keeps_the_count() -> None:
+    run = alone().step_failed("a", "charge", Recoverable("busy"), retry_in=60.0).taken_up()
+    run.record(events.NodeScheduled(node="a", iteration=1, why="retry")).settled()
+    assert (run.state.waits, run.kept("a")) == ({}, {"try:charge:2": [None]})
+
+
 def test_steps_whose_names_begin_alike_are_counted_apart() -> None:
     run = alone().step_failed("a", "pay", Recoverable("busy"), retry_in=60.0)
     run.step_failed("a", "pay:EUR", Recoverable("busy"), retry_in=60.0)

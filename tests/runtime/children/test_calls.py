@@ -80,7 +80,7 @@ def test_a_child_that_fails_fails_its_caller_and_names_the_way_out(stage: Stage)
     (child,) = children(stage.store)
     assert run.error is not None
     assert (run.error.type, run.error.kind, run.error.child) == ("ChildFailed", "partial", child)
-    assert f"holdfast resume {child}" in run.error.message
+    assert f"See `holdfast show {child}`, mend the cause, resume that run, and then r." in run.error.message
     assert "the till is broken" in run.error.message
     assert kinds(stage.store, "r").count("NodeStarted") == 1
 

@@ -21,6 +21,15 @@ def stage(request: Any, tmp_path: Path) -> Iterator[Stage]:
     found.close()
 
 
+def child() -> Flow[Any]:
+    graph = Graph("child", Work)
+    graph.node(name="only")(lambda state: None)
+    return graph.chain(START, "only", END).compile()
+
+
+CHILD = child()
+
+
 class Node:
     """A node that books, waits until it is cancelled, and then cleans up."""
 
@@ -91,19 +100,21 @@ def test_a_declared_step_keeps_its_outcome_and_its_tries_while_a_node_cleans_up(
     assert stage.problems() == []
 
 
-@pytest.mark.parametrize("wait", ["sleep", "wait_for", "ask"])
-def test_waits_are_refused_while_a_node_cleans_up(stage: Stage, wait: str) -> None:
+@pytest.mark.parametrize("wait", ["sleep", "wait_for", "ask", "start", "call"])
+def test_waits_and_children_are_refused_while_a_node_cleans_up(stage: Stage, wait: str) -> None:
     waits: dict[str, Callable[[hf.Context], Awaitable[Any]]] = {
         "sleep": lambda ctx: ctx.sleep(1),
         "wait_for": lambda ctx: ctx.wait_for("paid"),
         "ask": lambda ctx: ctx.ask("Really?"),
+        "start": lambda ctx: ctx.start(CHILD),
+        "call": lambda ctx: ctx.call(CHILD),
     }
     node = Node(waits[wait])
     run = node.cancelled(stage)
     assert run.status == "cancelled"
     (refused,) = node.errors
     assert isinstance(refused, hf.ContextError)
-    assert f"'only' is cleaning up because the run is being cancelled, and ctx.{wait} would wait" in str(
+    assert f"is cleaning up because the run is being cancelled, and can no longer use ctx.{wait}." in str(
         refused
     )
     assert stage.problems() == []

@@ -29,9 +29,11 @@ def child_started(state: RunState, event: events.ChildStarted, stored: Stored) -
         event.execution,
     ):
         raise IllegalEvent(f"run {state.run_id!r}: event {stored.seq} starts the child {event.run!r} again")
+    state.called = True
     state.children[event.run] = Child(
-        event.node, event.iteration, event.execution, event.slot, event.flow, event.item, event.cancels
-    )
+        event.node, event.iteration, event.execution, event.slot, event.flow, event.item, event.cancels,
+        in_doubt=event.adopted,
+    )  # fmt: skip
     state.nodes[event.node].crashes = 0
 
 

@@ -78,8 +78,11 @@ def forget_tries(node: NodeState, level: int) -> None:
             del kept[slot]
 
 
-def forget_begun(node: NodeState) -> None:
-    """Forget which steps had begun, because a caller has decided that the visit runs again."""
-    for kept in node.kept.values():
-        for slot in [slot for slot in kept if slot.startswith("begun:")]:
-            del kept[slot]
+def make_tries_due(state: RunState, name: str) -> None:
+    """End the waits before the next tries of a node's steps, because a caller asked to retry the node now. The tries count."""
+    node = state.nodes[name]
+    for key, wait in list(state.waits.items()):
+        if wait.node == name and wait.slot.startswith(TRY):
+            del state.waits[key]
+            level = NODE_LEVEL if wait.item is None else wait.item
+            node.kept.setdefault(level, {})[wait.slot] = [None]

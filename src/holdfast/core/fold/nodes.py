@@ -6,8 +6,8 @@ from holdfast.core import events
 from holdfast.core.events import Changes, Stored
 from holdfast.core.fold.children import doubt_children, forget_children
 from holdfast.core.fold.items import cut_items
-from holdfast.core.fold.kept_steps import forget_begun, forget_tries
-from holdfast.core.fold.status import arrive, close_waits, set_status, settle, spend
+from holdfast.core.fold.kept_steps import forget_tries, make_tries_due
+from holdfast.core.fold.status import arrive, close_waits, forget_begun, set_status, settle, spend
 from holdfast.core.run_state import NODE_LEVEL, Held, NodeState, NodeStatus, RunState, Warned
 from holdfast.core.state import apply
 from holdfast.errors import IllegalEvent
@@ -262,6 +262,7 @@ def try_again(state: RunState, name: str, *, fresh: bool) -> None:
         state.questions.pop(node.question, None)
     node.question = node.retry_at = None
     waited, node.parked = node.parked, {}
+    make_tries_due(state, name)
     close_waits(state, name)
     forget_begun(node)
     if (

@@ -43,11 +43,8 @@ def run_forked(state: RunState, event: events.RunForked, stored: Stored) -> None
     state.path = [*state.path, (state.since, event.to)] if event.to >= state.since else state.path
     state.since = stored.seq
     state.lineage = event.lineage or ""
-    state.origin, state.children, state.reported = (
-        None,
-        {},
-        None,
-    )  # a fork has no caller, and children of its own
+    # A fork has no caller, and children of its own.
+    state.origin, state.children, state.reported, state.called = None, {}, None, False
     _reopen(state)
     _renew(state, event.renewed)
     state.begun = {}
@@ -95,6 +92,7 @@ def run_rewound(state: RunState, event: events.RunRewound, stored: Stored) -> No
             state.nodes[name].crashes = crashes
     state.active_s = max(state.active_s, event.active_s)
     state.usd, state.tokens = max(state.usd, event.usd), max(state.tokens, event.tokens)
+    state.called = state.called or event.called
     state.children_usd = max(state.children_usd, event.children_usd)
     state.children_tokens = max(state.children_tokens, event.children_tokens)
     state.reported = event.reported

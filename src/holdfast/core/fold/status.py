@@ -64,6 +64,13 @@ def keep(state: RunState, name: str, item: int | None, slot: str, value: Any) ->
     node.kept.setdefault(NODE_LEVEL if item is None else item, {})[slot] = value
 
 
+def forget_begun(node: NodeState) -> None:
+    """Forget which steps had begun, because a caller has decided that the visit runs again."""
+    for kept in node.kept.values():
+        for slot in [slot for slot in kept if slot.startswith("begun:")]:
+            del kept[slot]
+
+
 def end_item(state: RunState, items: Items, event: Any, seq: int) -> None:
     """Record that an attempt of a fan-out item has ended. Raises `IllegalEvent` if that attempt is not running."""
     if items.running.get(event.item) != event.attempt:

@@ -11,8 +11,7 @@ from typing import Any, assert_never
 
 from holdfast.core import events
 from holdfast.core.events import Failure, Stored
-from holdfast.core.fold.kept_steps import forget_begun
-from holdfast.core.fold.status import awaken, end_item, keep, set_status, settle, spend
+from holdfast.core.fold.status import awaken, end_item, forget_begun, keep, set_status, settle, spend
 from holdfast.core.run_state import (
     BEFORE_A_VISIT,
     NODE_LEVEL,

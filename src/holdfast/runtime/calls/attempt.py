@@ -315,10 +315,10 @@ class Attempt:
         return self._journal.state.seq
 
     def record_end(self, end: ChildEnd) -> None:
-        """Record the end of a child run, which was read from the log of the child. Its report is taken, if it is in the inbox."""
+        """Record the end of a child run, which was read from the log of the child."""
         self._require_current()
         self._journal.tick()
-        self._journal.record_child_end(end)
+        self._journal.record_child_end(end, is_request=False)
         self._runner.look_again()
 
     async def durable(self, seq: int) -> None:
@@ -406,15 +406,19 @@ class Attempt:
 
     # --- waiting --------------------------------------------------------------------------------------
 
+    def refuse_in_cleanup(self, what: str) -> None:
+        """Refuse what a node may not do while it cleans up, because the run is being cancelled and the node will not continue."""
+        if self.body.cancelled and self._cleans_up():
+            raise ContextError(
+                f"node {self._header['node']!r} is cleaning up because the run is being cancelled, and can no longer use {what}. "
+                "Only steps are possible now (ctx.step), for a few seconds."
+            )
+
     def refuse_waits(self, what: str) -> None:
         """Refuse a wait in a node that is not idempotent: a wait unwinds the node, which then runs again from its top. Refuse it
         also while the node cleans up: the run is being cancelled, so the node would never continue.
         """
-        if self.body.cancelled and self._cleans_up():
-            raise ContextError(
-                f"node {self._header['node']!r} is cleaning up because the run is being cancelled, and {what} would wait. Only "
-                "steps are possible now (ctx.step), for a few seconds."
-            )
+        self.refuse_in_cleanup(what)
         if not self._idempotent:
             raise ContextError(
                 f"node {self._header['node']!r} is not idempotent, and {what} inside it would run it again from its top. Wait "
@@ -522,13 +526,16 @@ class Attempt:
         if not self._steps:
             self.body.hold_limit()
         if slot.startswith("child:"):
-            self._loop.call_soon(self._runner.leave_if_crowded)
+            self._loop.call_soon(self._leave_if_crowded)
         try:
             await waiter.over
         finally:
             waiter.timer.cancel()
             self._waiters.pop(slot, None)
             self.body.go_on_with_limit()
+
+    def _leave_if_crowded(self) -> None:
+        self._runner.leave_if_crowded()
 
     def deliver(self) -> None:
         """Wake the coroutines whose wait is over; called when an event has become durable."""

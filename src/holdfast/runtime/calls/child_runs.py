@@ -5,7 +5,7 @@ Invariants
   the child that an earlier one started. Within one execution the log decides, and a later attempt's input is ignored.
 - A run that has this id is looked up before `ChildStarted` is recorded, so that a start is never refused in an append that also
   has the completion of another node. The child of an earlier execution is adopted if flow, input and caller are the same.
-- The end of an adopted child may have come before: its log is read once, when `ChildStarted` is durable.
+- The end of an adopted child may have come before. The child is in doubt until the node waits for it: then its log is read.
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ class Work(Protocol):
 
     def claim(self, slot: str, told: str) -> None: ...
 
+    def refuse_in_cleanup(self, what: str) -> None: ...
+
     def kept(self) -> dict[str, Any]: ...
 
     def note(self, kind: type[NodeEvent], **fields: Any) -> int: ...
@@ -100,6 +102,7 @@ class Children:
         self._work = work
         self._journal = journal
         self._services = journal.services
+        self._run_id = journal.state.run_id
         self._header = header
         self._item = item
 
@@ -107,54 +110,83 @@ class Children:
         self, flow: Flow[S], given: Any, options: ChildOptions, *, durable: bool = True
     ) -> ChildRun[S]:
         """Start a child run, unless this execution has started it. If `durable` is true, returns when that is durable."""
-        node, state = self._header["node"], self._journal.state
+        node = self._header["node"]
         if not isinstance(flow, Flow):
             raise ContextError(
                 f"node {node!r}: {flow!r:.80} is not a flow; give what graph.compile() returns"
             )
+        self._work.refuse_in_cleanup("ctx.start")
         key = flow.name if options.key is None else f"{options.key}"
         self._work.claim(f"child:{key}", f"the child {key!r}")
+        try:
+            run_id = await self._start(flow, given, key, options, durable=durable)
+        except StateError as misfit:
+            raise StateError(
+                f"the input of the child {key!r} does not fit flow {flow.name!r}: {misfit}", node=node
+            ) from misfit
+        return ChildRun(run_id, flow, key, self)
+
+    async def _start(
+        self, flow: Flow[Any], given: Any, key: str, options: ChildOptions, *, durable: bool
+    ) -> str:
+        """Start a child run, unless this execution has started it, and return its id."""
+        self._services.families.know(
+            flow
+        )  # also after a crash: then the child exists, and may have to be executed here
+        node, state = self._header["node"], self._journal.state
         place = place_of(state, node, self._header["iteration"], self._item, key, self._work.visit.fresh)
         known = state.children.get(place.run_id)
-        handle = ChildRun(place.run_id, flow, key, self)
         if known is not None and known.execution == self._header["execution"]:
             if known.flow != flow.name:
                 raise ContextError(
                     f"node {node!r} has started the child {key!r} with flow {known.flow!r}, and now asks for {flow.name!r}. Give "
                     f"the other child another key, or begin anew: `holdfast retry {state.run_id} {node} --fresh`"
                 )
-            return handle
+            return place.run_id
         if place.caller.depth > DEPTH_MAX:
             raise ContextError(
                 f"node {node!r} would start a child run of a child run … more than {DEPTH_MAX} deep. Flow {flow.name!r} probably "
                 "calls itself without end."
             )
-        try:
-            first = self._services.families.prepare(flow, given, place, options)
-        except StateError as misfit:
-            raise StateError(
-                f"the input of the child {key!r} does not fit flow {flow.name!r}: {misfit}", node=node
-            ) from misfit
+        first = self._services.families.prepare(flow, given, place, options)
         adopted = await self._find(first)
-        seq = self._record(handle, first, options, adopted=adopted is not None)
-        if adopted is not None:
-            await self._work.durable(seq)
-            await self._look_at(handle.id)
-        elif durable:
-            await self._work.durable(seq)
-        return handle
-
-    def _record(self, handle: ChildRun[Any], first: Append, options: ChildOptions, *, adopted: bool) -> int:
-        if not adopted:
+        if adopted is None:
             self._journal.starts.append(first)
-        return self._work.note(
+        seq = self._work.note(
             events.ChildStarted,
-            slot=f"child:{handle.key}",
-            run=handle.id,
-            flow=handle.flow.name,
+            slot=f"child:{key}",
+            run=place.run_id,
+            flow=flow.name,
             cancels=options.cancel_with_caller,
-            adopted=adopted,
+            adopted=adopted is not None,
         )
+        if durable:
+            await self._work.durable(seq)
+        return place.run_id
+
+    async def start_by_name(
+        self, name: str, fingerprint: str, given: Any, key: str, options: dict[str, Any], *, durable: bool
+    ) -> str:
+        """Start a child run for a node in another process, which knows the flow only by its name here. Returns its id."""
+        flow = self.find(name)
+        if flow.fingerprint != fingerprint:
+            raise ContextError(
+                f"node {self._header['node']!r} starts a child run of flow {name!r}, but the flow of this name in its process is "
+                "not the one that its engine has. If the code has changed since the engine began, restart the engine; if two "
+                "flows have this name, rename one."
+            )
+        return await self._start(flow, given, key, ChildOptions(**options), durable=durable)
+
+    def find(self, name: str) -> Flow[Any]:
+        """Return the flow that the engine knows by this name. Raises `ContextError`."""
+        flow = self._services.families.flows.get(name)
+        if flow is None:
+            raise ContextError(
+                f"node {self._header['node']!r} starts a child run of flow {name!r}, which its engine does not know. Give the "
+                f"flow to the engine: Engine(…, flows=[…]), or name its file when you start the worker, and resume the run: "
+                f"`holdfast resume {self._run_id}`"
+            )
+        return flow
 
     async def _find(self, first: Append) -> RunRow | None:
         """Return the run that has the id of a child, if there is one and it is the same child. Raises `ContextError` if it is
@@ -209,16 +241,16 @@ class Children:
         handle._waits += 1  # noqa: SLF001
         slot = Slot.child(handle.key, handle._waits)  # noqa: SLF001
         self._work.claim(slot.text, f"the end of the child {handle.key!r}")
-        work, child = self._work, self._journal.state.children.get(handle.id)
+        work = self._work
         is_new = not work.is_waiting(slot.text) and slot.text not in work.kept()
-        anew, seen = False, 0
-        if is_new and child is not None and child.in_doubt:
-            anew, seen = not await self._look_at(handle.id), child.ended
+        child = self._journal.state.children.get(handle.id)
+        anew = is_new and await self.is_mended(handle.id)
+        seen = child.ended if child is not None else 0
 
         def wanted() -> dict[str, Any]:
             until = None if timeout is None else work.now() + timeout
             now = self._journal.state.children.get(handle.id)  # another end may have come since
-            is_anew = anew and now is not None and now.ended == seen
+            is_anew = anew and now is not None and now.end is not None and now.ended == seen
             return {"run": handle.id, "until": until, "anew": is_anew, "abandons": abandons}
 
         async def begin() -> None:
@@ -240,6 +272,13 @@ class Children:
             )
         handle._has_ended = True  # noqa: SLF001
         return self._value_of(handle, came[0], type)
+
+    async def is_mended(self, run_id: str) -> bool:
+        """Return whether this child is in doubt and has not ended since its end that is recorded here: because a caller has
+        retried the node after the child had failed, or because an earlier execution started it. If it has, that is recorded.
+        """
+        child = self._journal.state.children.get(run_id)
+        return child is not None and child.in_doubt and not await self._look_at(run_id)
 
     def _require_handle(self, handle: Any) -> None:
         node = self._header["node"]
@@ -263,14 +302,14 @@ class Children:
                     values, path=f"the result of {handle.id!r}", node=self._header["node"]
                 )
             return handle.flow.state.load(values)
-        caller, node = self._journal.state.run_id, self._header["node"]
+        caller, node = self._run_id, self._header["node"]
         whose = f"child run {handle.id!r} of flow {handle.flow.name!r}"
         why = f"{failure['type']}: {end_sentence(failure['message'])}" if failure else ""
         if status == "failed":
-            remedy = f"holdfast resume {handle.id}"
-            told = f"{whose} failed: {why} Mend it with `{remedy}`, then `holdfast resume {caller}`"
+            remedy = f"See `holdfast show {handle.id}`, mend the cause, resume that run, and then {caller}."
+            told = f"{whose} failed: {why} {remedy}"
         else:
-            remedy = f"holdfast retry {caller} {node} --fresh"
-            told = f"{whose} was cancelled. To start another one: `{remedy}`"
+            remedy = f"To start another one: `holdfast retry {caller} {node} --fresh`"
+            told = f"{whose} was cancelled. {remedy}"
         found = msgspec.convert(failure, Failure) if failure else None
         raise ChildFailed(handle.id, handle.flow.name, found, remedy, told)

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from datetime import UTC, datetime
-from functools import lru_cache, wraps
+from functools import partial, wraps
 from hashlib import sha256
 from typing import Any, ParamSpec, TypeVar, Unpack, cast, overload
 
@@ -23,7 +23,7 @@ import msgspec
 from holdfast.core import answers, events
 from holdfast.core.child_place import ChildOptions
 from holdfast.core.codec import Codec
-from holdfast.core.graph import Flow
+from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import wait_key
 from holdfast.core.slots import CHECKPOINT, Slot
 from holdfast.core.step import Step
@@ -395,7 +395,7 @@ class Context(_AnyContext):
             return {
                 "name": signal,
                 "until": None if timeout is None else self._work.now() + timeout,
-                "payload_schema": _payload_schema(type),
+                "payload_schema": answers.payload_schema_of(type),
                 "takes": self._first_fitting(signal, codec),
             }
 
@@ -754,17 +754,28 @@ def _codec(declared: Any) -> Codec[Any]:
     return _ANY if declared is None else Codec.of(declared)
 
 
-def _payload_schema(declared: Any) -> dict[str, Any]:
-    """Return the JSON Schema that a payload must fit. It is made once for each type, because a node may wait in a loop."""
-    if declared is None:
-        return {}
-    try:
-        return _cached_schema(declared)
-    except TypeError:  # the type is not hashable
-        return answers.payload_schema_of(declared)
+def function_of(node: Node) -> Callable[..., Any]:
+    """Return the function that the engine calls for a node: its own or, for a node that calls a flow, one that does so."""
+    if node.calls is None:
+        return node.fn
+    return partial(_call_flow, node)
 
 
-_cached_schema = lru_cache(maxsize=256)(answers.payload_schema_of)
+async def _call_flow(node: Node, given: Any, context: Context) -> Any:
+    """Start the child run of a visit, or of an item, wait for its end, and return the update that follows from its result."""
+    call = node.calls
+    assert call is not None
+    flow = context._work.children.find(node.options.calls or "")  # noqa: SLF001
+    result = await context.call(
+        flow,
+        node.fn(given),
+        timeout=node.options.timeout_s,
+        queue=call.queue,
+        priority=call.priority,
+        labels=call.labels,
+        run_timeout=call.run_timeout,
+    )
+    return None if call.output is None else call.output(result)
 
 
 async def run_generator(context: Context, work: Attempt, fn: Any, given: tuple[Any, ...]) -> Any:

@@ -32,7 +32,7 @@ import msgspec
 from holdfast.core.definition import END, START
 from holdfast.core.events import Changes
 from holdfast.core.graph import Flow, Graph
-from holdfast.errors import ContextError
+from holdfast.errors import ContextError, RouterError, SettingError, StateError
 from holdfast.runtime import failures, outcomes
 from holdfast.runtime.calls.body import Parked, executing
 from holdfast.runtime.calls.context import BlockingContext, Context, running_loop
@@ -43,6 +43,8 @@ from holdfast.runtime.calls.process.work import DistantAttempt, NoResources
 
 _MAIN = "__holdfast_main__"
 """The module name of the main program's file in this process, so that code under `if __name__ == "__main__"` does not run."""
+_REFUSALS = {kind.__name__: kind for kind in (RouterError, SettingError, StateError)}
+"""The exceptions with which the engine refuses a request of the context, except `ContextError`."""
 
 
 def main(talk: int, life: int, crash: int) -> None:
@@ -178,7 +180,7 @@ class _NodeCall:
         if answer.parked is not None:
             raise Parked(answer.parked)
         if answer.refused is not None:
-            raise ContextError(answer.refused)
+            raise _REFUSALS.get(answer.refused_as, ContextError)(answer.refused)
         return answer.value
 
     def _describe_error(self, raised: BaseException) -> Raised:

@@ -245,7 +245,7 @@ class _Handle:
             self._parked = waits
             return Answer(parked=waits.slots)
         except BaseException as raised:  # noqa: BLE001 - raised in the node
-            return Answer(refused=failures.message(raised))
+            return Answer(refused=failures.message(raised), refused_as=type(raised).__name__)
 
     def _take_result(self, said: Returned | Raised) -> Changes:
         if isinstance(said, Returned):

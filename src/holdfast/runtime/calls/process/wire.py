@@ -67,6 +67,8 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answer"):
 
     value: Any = None
     refused: str | None = None
+    refused_as: str = ""
+    """The class of the exception with this message."""
     parked: list[str] | None = None
     """The slots that the node waits for, if it must unwind; otherwise None."""
 

@@ -25,7 +25,9 @@ from typing import Any, NoReturn, TypeVar
 import msgspec
 
 from holdfast.core import events
+from holdfast.core.child_place import ChildOptions
 from holdfast.core.events import NodeEvent
+from holdfast.core.graph import Flow
 from holdfast.core.kinds import FROM_PROCESS
 from holdfast.core.run_state import NODE_LEVEL, NodeState
 from holdfast.core.slots import CHECKPOINT, raised_text, step_text
@@ -35,6 +37,7 @@ from holdfast.reading.chunks import Step
 from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import Body, Parked
+from holdfast.runtime.calls.child_runs import Children
 from holdfast.runtime.calls.executors import Call, Threads
 from holdfast.runtime.calls.process.wire import Asked, Order, Told
 from holdfast.runtime.calls.streams import encode_chunk
@@ -92,6 +95,10 @@ class Answering:
                     "kept": self._wait(work.find_kept(given["slots"])),
                     "parks": work.parks_elsewhere,
                 }
+            case "start_child":
+                return self._wait(work.children.start_by_name(**given))
+            case "is_mended":
+                return self._wait(work.children.is_mended(given["run"]))
             case "withdraw":
                 return self._call(work.withdraw, given["slot"], given["signal"])
             case "hold_limit":
@@ -168,6 +175,7 @@ class DistantAttempt(Attempt):
             park_after_s=told.park_after,
         )
         self._ask = ask
+        self.children = DistantChildren(self, told.run_id, header, ask)
         self._luck = random.Random()  # noqa: S311 - the jitter of retries
         self._key_root = told.key_root
         self._level = NODE_LEVEL if order.item is None else order.item
@@ -274,6 +282,9 @@ class DistantAttempt(Attempt):
             self._looking = self._loop.call_later(_LOOK_S, self._look_again)
         await super()._wait_here(slot)
 
+    def _leave_if_crowded(self) -> None:
+        """Nothing to do: a wait of a process is unwound soon in any case."""
+
     def _look(self, slots: list[str]) -> None:
         """Ask the engine which of these waits are over, and whether the node has to unwind."""
         found = self._ask("find_kept", {"slots": slots})
@@ -330,6 +341,32 @@ class DistantAttempt(Attempt):
 
     def _require_current(self) -> None:
         """Nothing to check: the engine kills the process of an abandoned attempt."""
+
+
+class DistantChildren(Children):
+    """The child runs of an attempt in another process. The engine starts them: it knows their flows by their names."""
+
+    def __init__(
+        self,
+        work: DistantAttempt,
+        run_id: str,
+        header: dict[str, Any],
+        ask: Callable[[str, dict[str, Any]], Any],
+    ) -> None:
+        self._work = work
+        self._run_id = run_id
+        self._header = header
+        self._ask = ask
+
+    async def _start(
+        self, flow: Flow[Any], given: Any, key: str, options: ChildOptions, *, durable: bool
+    ) -> str:
+        plain = flow.state.dump({} if given is None else given)
+        wanted = {"name": flow.name, "fingerprint": flow.fingerprint, "given": plain, "key": key}
+        return str(self._ask("start_child", {**wanted, "options": options, "durable": durable}))
+
+    async def is_mended(self, run_id: str) -> bool:
+        return bool(self._ask("is_mended", {"run": run_id}))
 
 
 class _DistantBody(Body):

@@ -84,7 +84,7 @@ export function createPanel(app) {
     event(event) {
       bodies.stream.event(event);
       // A visit that is shown as it was stays as it is.
-      if (event.node === view?.node && view.place.at === undefined) fetched.ask();
+      if (view?.node && event.node === view.node && view.place.at === undefined) fetched.ask();
     },
     update(next) {
       const { place, node, mark } = next;

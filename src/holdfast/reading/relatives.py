@@ -1,0 +1,238 @@
+"""The family of a run: the child runs that its nodes have started, their children, and the runs that called it.
+
+The row of a run names its caller (`RunRow.origin`). Which node of the caller started a child, and under which key, is in the log
+of the caller. Everything here is bounded: a caller may have 100,000 children. Those that have not ended are listed first, and
+`runs(origin=…)` lists all of them, page by page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from holdfast.core.graph import Flow
+from holdfast.core.run_state import OPEN, RunState
+from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
+from holdfast.reading import history
+from holdfast.reading.pages import look_at
+from holdfast.reading.remedies import CommandLine, Remedy
+from holdfast.reading.views import ChildView
+from holdfast.storage.contract import Query, RunRow, Store, in_order
+
+CHILDREN_MAX = 100
+"""How many children of a run are listed with it."""
+FAMILY_MAX = 200
+"""How many runs of a family are shown together, at most."""
+_CALLERS_MAX = 50
+_EVENTS_SEARCHED = 20_000
+"""So many of the last events of a caller are searched for the nodes that started its children."""
+_OPEN = in_order(OPEN)
+
+
+class FamilyMember(ChildView, frozen=True, kw_only=True):
+    """A run in a family, with the reason for its status."""
+
+    caller: str | None
+    depth: int
+    """How many generations below the run that was asked for; 0 for this run itself."""
+    created_at: float
+    updated_at: float
+    asks: int
+    """How many of its questions are open."""
+    needs_attention: bool
+    reason: str
+    """Why the run is where it is, in one sentence."""
+    remedy: Remedy | None
+    """What to do about it, if anything needs to be done."""
+    more: bool
+    """True if it has children that are not listed here: `runs(origin=…)` lists them."""
+
+
+class FamilyTree(msgspec.Struct, frozen=True, kw_only=True):
+    """A run, the runs that called it, and its children with theirs."""
+
+    callers: tuple[str, ...]
+    """Its caller, the caller of that run, and so on."""
+    members: tuple[FamilyMember, ...]
+    """The run itself and the runs below it: each caller is followed by its children, oldest first."""
+
+
+def children_of(store: Store, state: RunState, limit: int = CHILDREN_MAX) -> tuple[ChildView, ...]:
+    """Return the children of a run, oldest first: at most `limit`, first of all those that have not ended. A run that has called
+    none is not looked for in the store.
+    """
+    if not state.called:
+        return ()
+    rows = _child_rows(store, state.run_id, state, limit)
+    places = _places(store, state.run_id, state, rows)
+    return tuple(
+        ChildView(id=row.run_id, flow=row.flow, status=row.status, **places.get(row.run_id, _UNKNOWN))
+        for row in rows
+    )
+
+
+def family_of(
+    store: Store,
+    run_id: str,
+    *,
+    limit: int = FAMILY_MAX,
+    commands: CommandLine | None = None,
+    flows: Mapping[str, Flow[Any]] | None = None,
+) -> FamilyTree:
+    """Return the family of a run, at most `limit` of its members: generation by generation. Raises `RunNotFound`."""
+    top = store.run(run_id)
+    found: dict[str, tuple[RunRow, int, dict[str, Any]]] = {run_id: (top, 0, _place_in_caller(store, top))}
+    below: dict[str, list[str]] = {}
+    cut: set[str] = set()
+    generation, depth = [top], 0
+    while generation:
+        depth += 1
+        following: list[RunRow] = []
+        for row in generation:
+            shown, has_more = _children_below(store, row, limit - len(found))
+            cut |= {row.run_id} if has_more else set()
+            places = _places(store, row.run_id, None, shown) if shown else {}
+            for child in shown:
+                found[child.run_id] = (child, depth, places.get(child.run_id, _UNKNOWN))
+            below[row.run_id] = [child.run_id for child in shown]
+            following += shown
+        generation = following
+    looking = _Looking(store, commands or CommandLine(), flows or {})
+    members = [looking.member(*found[one], more=one in cut) for one in _in_order(run_id, below)]
+    return FamilyTree(callers=tuple(callers_of(store, top)), members=tuple(members))
+
+
+def callers_of(store: Store, row: RunRow) -> Iterator[str]:
+    """Yield the caller of a run, the caller of that run, and so on. A caller that was deleted is the last one."""
+    for _ in range(_CALLERS_MAX):
+        if row.origin is None:
+            return
+        yield row.origin
+        try:
+            row = store.run(row.origin)
+        except RunNotFound:
+            return
+
+
+def open_family(store: Store, run_id: str, most: int) -> Iterator[RunRow]:
+    """Yield the rows of the children of a run that have not ended for good, and of theirs: at most `most`."""
+    callers = [run_id]
+    while callers:
+        query = Query(origin=callers.pop(0), status=_OPEN, limit=min(most, CHILDREN_MAX))
+        while most > 0 and (page := store.runs(query)):
+            for row in page[:most]:
+                callers.append(row.run_id)
+                yield row
+            most -= len(page)
+            query = msgspec.structs.replace(query, after=page[-1].position)
+
+
+class _Looking:
+    """What is read once for all members of a family."""
+
+    def __init__(self, store: Store, commands: CommandLine, flows: Mapping[str, Flow[Any]]) -> None:
+        self._store = store
+        self._now = store.now()
+        self._holders = store.queues.holders()
+        self._commands = commands
+        self._flows = flows
+        self._definitions: dict[str, Any] = {}
+
+    def member(self, row: RunRow, depth: int, place: dict[str, Any], *, more: bool) -> FamilyMember:
+        one = look_at(
+            self._store,
+            row,
+            self._now,
+            commands=self._commands.for_one_of(self._flows, row.flow),
+            definitions=self._definitions,
+            holders=self._holders,
+            flow=self._flows.get(row.flow),
+        )
+        return FamilyMember(
+            id=row.run_id,
+            flow=row.flow,
+            status=row.status,
+            **place,
+            caller=row.origin,
+            depth=depth,
+            created_at=row.created_at,
+            updated_at=row.updated_at,
+            asks=one.asks,
+            needs_attention=one.needs_attention,
+            reason=one.found.reason,
+            remedy=one.found.remedies[0] if one.found.remedies else None,
+            more=more,
+        )
+
+
+# --- the children of one run ---------------------------------------------------------------------------
+
+
+def _children_below(store: Store, row: RunRow, room: int) -> tuple[list[RunRow], bool]:
+    """Return at most `room` children of a run, oldest first, and whether there are others."""
+    limit = min(room, CHILDREN_MAX)
+    newest = store.runs(Query(origin=row.run_id, limit=limit + 1))
+    if len(newest) <= limit:
+        return newest[::-1], False
+    with suppress(StoreCorrupt, SchemaTooNew, RunNotFound):
+        if limit:
+            return _child_rows(store, row.run_id, history.load(store, row.run_id, row=row), limit), True
+    return newest[:limit][::-1], True
+
+
+def _child_rows(store: Store, run_id: str, state: RunState, limit: int) -> list[RunRow]:
+    """Return the rows of at most `limit` children, oldest first. If there are more, those come first that have not ended as far
+    as the caller knows, because the newest may all have completed.
+    """
+    rows = {row.run_id: row for row in store.runs(Query(origin=run_id, limit=limit))}
+    if len(rows) == limit:
+        missing = [run for run, child in state.children.items() if not child.is_final and run not in rows]
+        older = store.runs(Query(ids=tuple(missing[:limit]), limit=limit)) if missing else []
+        kept = [row for row in rows.values() if row.status in OPEN]
+        kept += [row for row in rows.values() if row.status not in OPEN]
+        rows = {row.run_id: row for row in (older + kept)[:limit]}
+    return sorted(rows.values(), key=lambda row: row.position)
+
+
+_UNKNOWN: dict[str, Any] = {"key": None, "node": None}
+
+
+def _places(
+    store: Store, run_id: str, state: RunState | None, rows: list[RunRow]
+) -> dict[str, dict[str, Any]]:
+    """Return, for each of these children of a run, the node that started it, and under which key."""
+    known = state.children if state is not None else {}
+    found = {run: _place(child.slot, child.node, child.iteration, child.item) for run, child in known.items()}
+    missing = {row.run_id for row in rows} - found.keys()
+    if missing:
+        end = store.run(run_id).seq if state is None else state.seq
+        events = store.events(run_id, max(0, end - _EVENTS_SEARCHED), kinds=("ChildStarted",))
+        for stored in history.opened(store, run_id, events):
+            event = stored.event
+            if event.run in missing:
+                found[event.run] = _place(event.slot, event.node, event.iteration, event.item)
+    return found
+
+
+def _place(slot: str, node: str, iteration: int, item: int | None) -> dict[str, Any]:
+    return {"key": slot.removeprefix("child:"), "node": node, "iteration": iteration, "item": item}
+
+
+def _place_in_caller(store: Store, row: RunRow) -> dict[str, Any]:
+    if row.origin is None:
+        return _UNKNOWN
+    with suppress(RunNotFound, StoreCorrupt, SchemaTooNew):
+        return _places(store, row.origin, None, [row]).get(row.run_id, _UNKNOWN)
+    return _UNKNOWN
+
+
+def _in_order(run_id: str, below: Mapping[str, list[str]]) -> Iterator[str]:
+    """Yield a run, then each of its children with all that is below it."""
+    waiting = [run_id]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        waiting += reversed(below.get(one, []))
