@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -22,15 +22,15 @@ from typing import Annotated, Any
 from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.run_state import FINAL
 from holdfast.core.state import append
-from holdfast.errors import HoldfastError, WaitTimeout
+from holdfast.errors import WaitTimeout
 from holdfast.reading import history
 from holdfast.runtime.calls.context import Context
 from holdfast.runtime.engine import Engine
-from holdfast.storage.contract import Query, RunRow, Store
+from holdfast.storage.contract import RunRow
 from holdfast.storage.rows import open_row
 from holdfast.testing import checker
 from holdfast.testing import simulator_oracle as oracle
-from holdfast.testing.simulator import Disk, Schedule
+from holdfast.testing.simulator import Disk, Schedule, family_of
 from holdfast.testing.simulator_flows import CRASHES_MAX, WORLD, Reached
 from holdfast.testing.simulator_hands import Hand, Subject
 
@@ -217,14 +217,6 @@ _EXPECTED: dict[str, Callable[[int], list[str]]] = {
 # --- callers and operators ---------------------------------------------------------------------------
 
 
-def family_of(disk: Store, run_id: str) -> Iterator[RunRow]:
-    """Yield the rows of a run and of all its descendants, callers first."""
-    with suppress(HoldfastError):
-        yield disk.run(run_id)
-    for row in sorted(disk.runs(Query(origin=run_id)), key=lambda row: row.run_id):
-        yield from family_of(disk, row.run_id)
-
-
 class FamilyHand(Hand):
     """The simulated operator of one family."""
 
@@ -319,10 +311,6 @@ class FamilySchedule(Schedule):
 
     def make_hand(self, subject: Subject, *, calm: bool) -> Hand:
         return FamilyHand(self, subject, calm=calm)
-
-    def run_ids(self) -> list[str]:
-        """Return the ids of all runs, callers first."""
-        return [row.run_id for subject in self.subjects for row in family_of(self.disk, subject.run_id)]
 
     def judge_rest(self, walks: dict[str, oracle.Walk]) -> list[str]:
         """Return what the logs of the families, the results of their runs and the keys that they used show."""
