@@ -234,7 +234,7 @@ class Journal:
         if is_request:
             self.taken.append(end.id)
         child = self.state.children.get(end.run)
-        if child is not None and end.seq <= child.ended:
+        if child is not None and end.seq == child.ended:
             return
         values = end.values
         if end.status == "completed" and values is None:

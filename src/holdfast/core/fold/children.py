@@ -61,14 +61,14 @@ def child_awaited(state: RunState, event: events.ChildAwaited, stored: Stored) -
 def child_ended(state: RunState, event: events.ChildEnded, stored: Stored) -> None:
     """Give the end of a child to the visit that waits for it, or keep it for the next wait. Its cost counts in any case."""
     child = state.children.get(event.run)
-    if child is not None and event.seq <= child.ended:
+    if child is not None and event.seq == child.ended:
         raise IllegalEvent(
             f"run {state.run_id!r}: event {stored.seq} is the end of the child {event.run!r} at its event {event.seq}, which is "
             "recorded already"
         )
     state.children_usd += event.usd
     state.children_tokens += event.tokens
-    if child is None:
+    if child is None or event.seq < child.ended:  # reports may arrive in another order
         return
     child.ended, child.is_final = event.seq, event.status != "failed"
     child.end = _as_kept(event)

@@ -216,6 +216,9 @@ class Children:
         reports it is on its way. Returns whether the end of the child is recorded.
         """
         store, reading = self._services.store, self._services.reading
+        await self._work.durable(
+            self._journal.state.seq
+        )  # then the inbox has no report that is recorded already
         with suppress(RunNotFound):
             found = await reading.call(history.load, store, run_id)
             if found.status not in ENDED or found.reported is None:
