@@ -42,7 +42,7 @@ from holdfast.runtime import creation
 from holdfast.runtime.clock import Timer, sleep
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.requests import Requests
-from holdfast.runtime.runner import LongWait, Runner, only_waits
+from holdfast.runtime.runner import Runner, only_waits
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Along, Append, Query, Request, RunRow, Store, in_order
 from holdfast.storage.queues import DEFAULT_QUEUE
@@ -76,9 +76,12 @@ class Families:
         """Run -> the family that is executed here and has this run."""
         self._errands: set[asyncio.Task[None]] = set()
 
+    def know(self, flow: Flow[Any]) -> None:
+        """Make a flow known, so that this engine can execute the children of this flow. Raises `SettingError`."""
+        self._add(flow)
+
     def prepare(self, flow: Flow[Any], given: Any, place: ChildPlace, options: ChildOptions) -> Append:
         """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
-        self._add(flow)
         return creation.child_append(self.services, flow, given, place, options)
 
     def moved(self, along: Along) -> None:
@@ -105,7 +108,7 @@ class Families:
     def _family_of(self, caller: str) -> ExecutedFamily | None:
         """Return the family that is executed here and has this run; None if a worker executes the run, or no engine here."""
         family, held = self.members.get(caller), self.services.holdings.get(caller)
-        if family is None and isinstance(held, Runner) and held.on_long_wait is not LongWait.LEAVE:
+        if family is None and isinstance(held, Runner) and not held.is_of_worker:
             family = self.members[caller] = ExecutedFamily(self, caller)
         return family
 

@@ -81,6 +81,9 @@ class FamilyExecutor(Protocol):
     def flows(self) -> Mapping[str, Flow[Any]]:
         """The flows that the engine knows, by name."""
 
+    def know(self, flow: Flow[Any]) -> None:
+        """Make a flow known, so that this engine can execute the children of this flow. Raises `SettingError`."""
+
     def prepare(self, flow: Flow[Any], given: Any, place: ChildPlace, options: ChildOptions) -> Append:
         """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
 

@@ -103,6 +103,9 @@ class Ledger:
         """
         self.when: dict[tuple[str, int], int] = {}
         """(run, seq) -> the number (`tick`) of the moment at which the row became durable."""
+        self.commits: dict[tuple[str, int], int] = {}
+        """(run, seq) -> the number of the transaction that wrote the row."""
+        self.transactions = 0
         self.writers: dict[tuple[str, int], str | None] = {}
         """(run, seq) -> the engine that wrote the row."""
         self.rows: dict[str, list[Row]] = {}
@@ -222,6 +225,7 @@ class Ledger:
                 self.wrong.append(f"{run_id}@{row.seq}: the event was written twice")
             accepted[place] = row.salt
             when[place] = at
+            self.commits[place] = self.transactions
             writers[place] = holder
         self.rows.setdefault(run_id, []).extend(append.rows)
         for request in append.taken:
@@ -340,6 +344,7 @@ class FaultyStore:
 
     def _append(self, batch: Sequence[Append]) -> list[Verdict]:
         verdicts = self.disk.append(batch)
+        self.ledger.transactions += 1
         for append, verdict in zip(batch, verdicts, strict=True):
             if verdict is None:
                 self.ledger.took(append)

@@ -31,8 +31,9 @@ def child_started(state: RunState, event: events.ChildStarted, stored: Stored) -
         raise IllegalEvent(f"run {state.run_id!r}: event {stored.seq} starts the child {event.run!r} again")
     state.called = True
     state.children[event.run] = Child(
-        event.node, event.iteration, event.execution, event.slot, event.flow, event.item, event.cancels
-    )
+        event.node, event.iteration, event.execution, event.slot, event.flow, event.item, event.cancels,
+        in_doubt=event.adopted,
+    )  # fmt: skip
     state.nodes[event.node].crashes = 0
 
 
@@ -60,14 +61,14 @@ def child_awaited(state: RunState, event: events.ChildAwaited, stored: Stored) -
 def child_ended(state: RunState, event: events.ChildEnded, stored: Stored) -> None:
     """Give the end of a child to the visit that waits for it, or keep it for the next wait. Its cost counts in any case."""
     child = state.children.get(event.run)
-    if child is not None and event.seq <= child.ended:
+    if child is not None and event.seq == child.ended:
         raise IllegalEvent(
             f"run {state.run_id!r}: event {stored.seq} is the end of the child {event.run!r} at its event {event.seq}, which is "
             "recorded already"
         )
     state.children_usd += event.usd
     state.children_tokens += event.tokens
-    if child is None:
+    if child is None or event.seq < child.ended:  # reports may arrive in another order
         return
     child.ended, child.is_final = event.seq, event.status != "failed"
     child.end = _as_kept(event)

@@ -315,10 +315,10 @@ class Attempt:
         return self._journal.state.seq
 
     def record_end(self, end: ChildEnd) -> None:
-        """Record the end of a child run, which was read from the log of the child. Its report is taken, if it is in the inbox."""
+        """Record the end of a child run, which was read from the log of the child."""
         self._require_current()
         self._journal.tick()
-        self._journal.record_child_end(end)
+        self._journal.record_child_end(end, is_request=False)
         self._runner.look_again()
 
     async def durable(self, seq: int) -> None:

@@ -5,7 +5,7 @@ Invariants
   the child that an earlier one started. Within one execution the log decides, and a later attempt's input is ignored.
 - A run that has this id is looked up before `ChildStarted` is recorded, so that a start is never refused in an append that also
   has the completion of another node. The child of an earlier execution is adopted if flow, input and caller are the same.
-- The end of an adopted child may have come before: its log is read once, when `ChildStarted` is durable.
+- The end of an adopted child may have come before. The child is in doubt until the node waits for it: then its log is read.
 """
 
 from __future__ import annotations
@@ -130,6 +130,9 @@ class Children:
         self, flow: Flow[Any], given: Any, key: str, options: ChildOptions, *, durable: bool
     ) -> str:
         """Start a child run, unless this execution has started it, and return its id."""
+        self._services.families.know(
+            flow
+        )  # also after a crash: then the child exists, and may have to be executed here
         node, state = self._header["node"], self._journal.state
         place = place_of(state, node, self._header["iteration"], self._item, key, self._work.visit.fresh)
         known = state.children.get(place.run_id)
@@ -157,10 +160,8 @@ class Children:
             cancels=options.cancel_with_caller,
             adopted=adopted is not None,
         )
-        if adopted is not None or durable:
+        if durable:
             await self._work.durable(seq)
-        if adopted is not None:
-            await self._look_at(place.run_id)
         return place.run_id
 
     async def start_by_name(
@@ -215,6 +216,9 @@ class Children:
         reports it is on its way. Returns whether the end of the child is recorded.
         """
         store, reading = self._services.store, self._services.reading
+        await self._work.durable(
+            self._journal.state.seq
+        )  # then the inbox has no report that is recorded already
         with suppress(RunNotFound):
             found = await reading.call(history.load, store, run_id)
             if found.status not in ENDED or found.reported is None:
@@ -243,7 +247,7 @@ class Children:
 
         def wanted() -> dict[str, Any]:
             until = None if timeout is None else work.now() + timeout
-            is_anew = anew and self.last_end(handle.id) == seen  # another end may have come since
+            is_anew = anew and 0 < self.last_end(handle.id) == seen  # another end may have come since
             return {"run": handle.id, "until": until, "anew": is_anew, "abandons": abandons}
 
         async def begin() -> None:
@@ -267,16 +271,16 @@ class Children:
         return self._value_of(handle, came[0], type)
 
     async def is_mended(self, run_id: str) -> bool:
-        """Return whether a caller has retried the node because this child had failed, and the child has been resumed since and
-        has not ended again. If it has ended, its end is recorded.
+        """Return whether this child is in doubt and has not ended since its end that is recorded here: because a caller has
+        retried the node after the child had failed, or because an earlier execution started it. If it has, that is recorded.
         """
         child = self._journal.state.children.get(run_id)
         return child is not None and child.in_doubt and not await self._look_at(run_id)
 
     def last_end(self, run_id: str) -> int:
-        """Return the seq at which a child has ended, as far as that is recorded here; -1 if it is not a child of this run."""
+        """Return the seq at which a child has ended, if that end is recorded here and kept for the next wait; otherwise 0."""
         child = self._journal.state.children.get(run_id)
-        return child.ended if child is not None else -1
+        return child.ended if child is not None and child.end is not None else 0
 
     def _require_handle(self, handle: Any) -> None:
         node = self._header["node"]
