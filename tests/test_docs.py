@@ -2,7 +2,8 @@
 
 The snippets of a document are one program, from top to bottom. One that begins with the comment `# name.py` is a file of its
 own, and the commands `python name.py` of the document run it, in their order. The comment behind a `print`, or behind such a
-command, is what comes out; `…` stands for anything, and what follows a colon is an explanation.
+command, is what comes out; `…` stands for anything, and what follows a colon is an explanation. A snippet that is marked
+`python theirs` is a program of another system: it must parse, and is not run.
 """
 
 from __future__ import annotations
@@ -35,7 +36,11 @@ ENVIRONMENT |= {"PYTHONUNBUFFERED": "1", "PYTHONWARNINGS": "error"}
 
 
 def blocks(document: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", document.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    return fenced(document.read_text("utf-8"), language)
+
+
+def fenced(text: str, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 def ran(file: str, folder: Path) -> tuple[int, str, str]:
@@ -122,7 +127,9 @@ def test_the_reference_names_everything_that_is_public() -> None:
 
 def test_the_reference_names_every_option() -> None:
     named = set(re.findall(r"`(\w+)`", REFERENCE)) | set(re.findall(r"(\w+)=", REFERENCE))
-    of_nodes = {name.removesuffix("_s") for name in NodeOptions.__struct_fields__ if name != "question"}
+    of_nodes = {
+        name.removesuffix("_s") for name in NodeOptions.__struct_fields__ if name not in ("question", "calls")
+    }
     assert [name for name in (*Settings.__struct_fields__, *sorted(of_nodes)) if name not in named] == []
     for name in Settings.__struct_fields__:
         assert f"`HOLDFAST_{name.upper()}`" in REFERENCE
@@ -145,6 +152,32 @@ def test_the_reference_names_every_event_and_every_exception() -> None:
 def test_the_schema_of_the_events_is_what_the_code_says() -> None:
     made = runpy.run_path(str(ROOT / "docs" / "schema.py"))
     assert made["FILE"].read_text("utf-8") == made["schema"](), "run `python docs/schema.py`"
+
+
+# --- coming from another system ----------------------------------------------------------------------------
+
+SYSTEMS = ("LangGraph", "DBOS", "Temporal", "Restate", "Prefect", "Burr")
+PROGRAM_LINES_MAX = 40
+
+
+def lines_of_code(program: str) -> int:
+    return sum(bool(line.strip()) for line in program.splitlines())
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_reader_from_another_system_finds_its_words_both_programs_and_what_to_leave_there(
+    system: str,
+) -> None:
+    text = (ROOT / "docs" / "coming-from.md").read_text("utf-8")
+    part = text.partition(f"\n## From {system}\n")[2].partition("\n## ")[0]
+    (words,) = re.findall(rf"^\| {system} \| Holdfast \|\n\|---\|---\|\n((?:\|.*\|\n)+)", part, re.MULTILINE)
+    assert len(words.splitlines()) >= 10
+    (theirs,) = fenced(part, "python theirs")
+    ast.parse(theirs)
+    (ours,) = fenced(part, "python")
+    assert FILE.match(ours), "a program of Holdfast is a file, so that it is run"
+    assert max(lines_of_code(theirs), lines_of_code(ours)) <= PROGRAM_LINES_MAX
+    assert f"\n### Better left with {system}\n" in part
 
 
 # --- the map of the source --------------------------------------------------------------------------------

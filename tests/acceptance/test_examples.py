@@ -244,13 +244,50 @@ def test_a_download_that_is_killed_goes_on_behind_its_last_checkpoint(places) ->
     assert json.loads(note.read_text())["sha256"] == place.got().state["sha256"]
 
 
+# --- order --------------------------------------------------------------------------------------------
+
+
+def test_an_order_that_is_killed_pays_once_and_packs_every_parcel_once(places) -> None:
+    whole = uninterrupted(places("whole", "order"))
+    place: Place = places("killed", "order")
+    kill_when(place.run(), lambda: bool(place.book("order/calls.jsonl")))
+    kill_when(place.resume(), lambda: bool(place.book("order/charges.jsonl")))
+    kill_when(place.resume(), lambda: len(place.book("order/parcels.jsonl")) >= 2)
+    assert end(place.resume())[0] == 0
+    place.assert_like(whole)
+    for book in ("charges", "parcels"):
+        done = [entry | {"key": ""} for entry in place.book(f"order/{book}.jsonl")]
+        assert Counter(map(str, done)) == Counter(
+            str(entry | {"key": ""}) for entry in whole.book(f"order/{book}.jsonl")
+        )
+    started = [event.run for event in place.of_kind("ChildStarted")]
+    assert len(started) == len(set(started)) == 5
+    assert sorted(event.run for event in place.of_kind("ChildEnded")) == sorted(started)
+
+
+def test_an_order_whose_card_is_declined_names_the_payment_and_goes_on_when_that_is_mended(places) -> None:
+    place: Place = places("declined", "order")
+    given = '{"card": "declined"}'
+    command = ("-m", "holdfast.cli", "run", place.file, "--run-id", "order", "--input", given)
+    code, said = end(place.begin(*command))
+    (child,) = (event.run for event in place.of_kind("ChildStarted"))
+    assert (code, child in said) == (FAILED, True)
+    code, said = end(place.begin("-m", "holdfast.cli", "edit", child, '{"card": "valid"}'))
+    assert code == 0, said
+    code, said = end(place.begin("-m", "holdfast.cli", "resume", child, f"{place.file}:payment"))
+    assert code == 0, said
+    assert end(place.resume())[0] == 0
+    assert len(place.book("order/charges.jsonl")) == 1
+    assert place.got().state["receipt"] == "4.00 euros"
+
+
 # --- all of them --------------------------------------------------------------------------------------
 
 
 def test_every_example_is_told_of_and_tested() -> None:
     told = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     tests = Path(__file__).read_text(encoding="utf-8")
-    assert NAMES == ["agent", "download", "etl"]
+    assert NAMES == ["agent", "download", "etl", "order"]
     for name in NAMES:
         assert f"[{name}.py]({name}.py)" in told
         assert f'places("killed", "{name}")' in tests

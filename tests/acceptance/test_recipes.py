@@ -31,7 +31,7 @@ import holdfast as hf
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text("utf-8")
 PATIENCE_S = 60
-RUN_HERE = {"flows.py", "app.py", "service.py", "notebook.py", "test_orders.py"}
+RUN_HERE = {"flows.py", "app.py", "service.py", "notebook.py", "test_orders.py", "saga.py", "test_saga.py"}
 """The files that a test below runs."""
 
 
@@ -125,7 +125,7 @@ class Server:
     """The application, served by uvicorn on a free port."""
 
     def __init__(self, shop: Shop) -> None:
-        (command, _test) = [shlex.split(text) for text in fences("sh")]
+        (command, *_tests) = [shlex.split(text) for text in fences("sh")]
         assert command[:1] + command[-2:] == ["python", "--port", "8000"]
         self.process = shop.start(sys.executable, *command[1:-1], "0")
         self.address = read_until(self.process, r"running on (http://\S+)")
@@ -215,12 +215,13 @@ def test_the_crontab_starts_one_run_a_day_and_executes_it(shop: Shop) -> None:
     assert run.status == "completed"
 
 
-def test_the_tests_of_the_recipe_pass(shop: Shop) -> None:
-    command = shlex.split(fences("sh")[1])
+@pytest.mark.parametrize(("number", "passed"), [(1, 3), (2, 2)], ids=["orders", "saga"])
+def test_the_tests_of_the_recipe_pass(shop: Shop, number: int, passed: int) -> None:
+    command = shlex.split(fences("sh")[number])
     assert command[:3] == ["python", "-m", "pytest"]
     plugins = ("-p", "no:cacheprovider", "-p", "no:asyncio", "-p", "no:schemathesis")
     said = shop.run(sys.executable, *command[1:], "-q", *plugins)
-    assert "3 passed" in said
+    assert f"{passed} passed" in said
 
 
 # --- containers and machines -------------------------------------------------------------------------

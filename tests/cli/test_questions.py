@@ -561,6 +561,18 @@ def event(kind: str, seq: int = 1, **body: Any) -> EventView:
     [
         ("StepCompleted", {"step": "quote", "value": 3, "item": 2}, "step quote (item 2) is kept = 3"),
         ("StepCompleted", {"step": "none"}, "step none is kept"),
+        ("StepStarted", {"step": "ship"}, "calls the step ship, which must not be called twice"),
+        (
+            "StepFailed",
+            {"step": "pay", "item": 2, "failure": {"type": "Declined", "message": "no"}},
+            "step pay (item 2) is kept, and raises Declined: no",
+        ),
+        ("TimerFired", {"slot": "try:pay:2"}, "tries the step pay again"),
+        (
+            "NodeWaiting",
+            {"on": ["try:pay:2"]},
+            "suspended: uses no memory while it waits for the next try of the step pay",
+        ),
         ("NodeCheckpointed", {"value": [1]}, "checkpoint [1]"),
         ("NodeStreamed", {"chunks": ["a\nb", {"c": 1}]}, 'streamed 2 chunks, the last line: {"c": 1}'),
         ("CostIncurred", {"usd": 0.5, "tokens": 1}, "spent $0.5, 1 token"),

@@ -2,6 +2,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { eventWords, kindWords } from "../../src/holdfast/server/page/pure/event_words.js";
+import { actionFor } from "../../src/holdfast/server/page/pure/actions.js";
 import { actionsOf, askFor } from "../../src/holdfast/server/page/pure/run_actions.js";
 import {
   choiceIn,
@@ -285,4 +286,13 @@ test("a run that cannot be read says so, and offers the command that looks into 
     shown.commands.map((one) => one.command),
     ["holdfast verify"],
   );
+});
+
+test("a remedy of a child run leads to the child, and is not asked of its caller", () => {
+  const answer = { verb: "answer", arguments: { run_id: "r.1", question: "q" }, words: "", command: "" };
+  const of = (/** @type {string} */ run) => ({ verb: "resume", arguments: { run }, words: "", command: "" });
+  const place = { screen: "questions", query: { run: ["r.1"], key: ["q"] } };
+  assert.deepEqual(actionFor("r", answer)?.place, place);
+  const run = { id: "r", remedies: [{ ...of("r.1"), arguments: { run: "r.1", force: true } }, of("r")] };
+  assert.deepEqual(askFor(/** @type {any} */ (run), { verb: "resume", node: null }).options, {});
 });

@@ -32,6 +32,57 @@ def served(test, **options):
     asyncio.run(main())
 
 
+# --- families ------------------------------------------------------------------------------------------
+
+
+def calling_flow():
+    pay, order = hf.Graph("pay", dict), hf.Graph("shop", dict)
+
+    @pay.node
+    async def charge(state, ctx):
+        return {"paid": await ctx.ask("Charge?", options=["yes", "no"])}
+
+    child = pay.chain(hf.START, "charge", hf.END).compile()
+
+    @order.node
+    async def settle(state, ctx):
+        return await ctx.call(child)
+
+    return order.chain(hf.START, "settle", hf.END).compile()
+
+
+def test_a_family_is_listed_with_the_question_of_a_child_under_its_caller():
+    async def test(engine, caller):
+        await engine.start(calling_flow(), {}, run_id="r")
+        await engine.work(until="idle")
+        (child,) = (await caller.get(f"{API}/runs?origin=r")).json["runs"]
+        assert child["origin"] == "r"
+        family = (await caller.get(f"{API}/runs/{child['id']}/family")).json
+        assert family["callers"] == ["r"]
+        top, below = (await caller.get(f"{API}/runs/r/family")).json["members"]
+        assert (top["id"], below["id"], below["node"], below["asks"]) == ("r", child["id"], "settle", 1)
+        (asked,) = (await caller.get(f"{API}/questions?run=r")).json["questions"]
+        assert asked["run_id"] == child["id"]
+        visit = (await caller.get(f"{API}/runs/r/nodes/settle")).json
+        assert [(one["id"], one["status"]) for one in visit["children"]] == [(child["id"], "waiting")]
+
+    served(test)
+
+
+def test_a_run_with_children_is_read_anew_because_they_move_without_it():
+    async def test(engine, caller):
+        await engine.start(calling_flow(), {}, run_id="r")
+        await engine.work(until="idle")
+        first = await caller.get(f"{API}/runs/r")
+        (child,) = first.json["children"]
+        await engine.pause(child["id"])
+        tag = {"if-none-match": first.headers["etag"]}
+        again = await caller.get(f"{API}/runs/r", headers=tag)
+        assert (again.status, again.json["children"][0]["status"]) == (200, "paused")
+
+    served(test)
+
+
 # --- lists of runs -------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
-"""Connections that are cut at many bytes of a take, a claim and a release: whoever gets no reply holds the run or does not, and
-finds out. No run is lost, none is carried on by two, and no lease is kept by a process that does not know of it.
+"""Connections that are cut at many bytes of a take, an append, a claim and a release: whoever gets no reply holds the run or
+does not, and finds out. No run is lost, none is carried on by two, no append is written in part, and no lease is kept by a
+process that does not know of it.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from cutting_proxy import CuttingProxy
 from holdfast import END, START, Graph
 from holdfast.errors import FenceLost, RunHeld, StoreBusy
 from holdfast.runtime.holdings import Renewal
-from holdfast.storage.contract import Holder, Query
+from holdfast.storage.contract import Along, Holder, Query, Request
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.rows import open_row
@@ -203,6 +204,42 @@ def test_a_take_without_a_reply_is_given_back_and_its_run_carried_on_once(ground
         assert ground.finish(run_id, RIVAL, lease.fence) is None
     assert granted if direction == "from_server" else refused
     ground.require_well()
+
+
+def test_an_append_without_a_reply_has_changed_all_its_runs_or_none(ground, direction):
+    numbers = itertools.count()
+    caller, target = (Log(name, holder=ME.id, fence=1) for name in ("caller", "target"))
+    ground.direct.renew(ME)
+    for log in (caller, target):
+        created = log.create()
+        assert ground.direct.append([created]) == [None]
+        log.wrote(created)
+
+    def family():
+        name = f"child-{next(numbers)}"
+        starts = tuple(Log(f"{name}-{which}").create(origin="caller") for which in "ab")
+        posts = (("target", Request(id=name, verb="note", body={})),)
+        return name, caller.next(along=Along(starts=starts, posts=posts))
+
+    def whole():
+        _, append = family()
+        assert ground.store.append([append]) == [None]
+        caller.wrote(append)
+
+    written = lost = 0
+    for offset in cuts(ground, direction, whole):
+        name, append = family()
+        with ground.cut(direction, offset):
+            assert ground.store.append([append]) == [None]
+        kept = ground.direct.appended("caller", append.rows[0].seq, append.rows[0].salt)
+        assert kept or ground.lost
+        started = [row.run_id for row in ground.direct.runs(Query(prefix=f"{name}-", limit=9))]
+        posted = [one.id for one in ground.direct.inbox(run_id="target") if one.id == name]
+        assert (len(started), len(posted)) == ((2, 1) if kept else (0, 0))
+        written, lost = written + (kept and ground.lost), lost + (not kept)
+        if kept:
+            caller.wrote(append)
+    assert written if direction == "from_server" else lost
 
 
 def test_a_claim_without_a_reply_is_given_back_and_its_run_carried_on_once(ground, direction):

@@ -63,6 +63,8 @@ def _say(preview: Preview) -> None:
     _row("keeps", _names(preview.kept))
     for question in preview.closes:
         _row("closes", asks(question))
+    for child in preview.leaves[:_NAMES_MAX]:
+        _row("leaves alone", f"the child run {child}, which goes on without this run")
     continues = preview.verb in ("resume", "retry", "fork") and preview.refused is None
     if continues and not (preview.rerun or preview.asks or preview.skips or preview.stops):
         _row("runs again", "no node that has begun before")

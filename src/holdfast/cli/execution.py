@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -37,6 +38,7 @@ from holdfast.core.run_state import FINAL
 from holdfast.core.situation import RUN_BASE_WANTED
 from holdfast.errors import (
     FlowNotFound,
+    GraphError,
     RunCancelled,
     RunFailed,
     RunNotFound,
@@ -491,8 +493,7 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
     }
 
     async def use(engine: Engine) -> None:
-        if errand.file is not None:
-            engine.flow_files.update(dict.fromkeys(engine.flows, flow_files.absolute(errand.file)))
+        _add_neighbours(engine, errand)
         _begin(engine, errand, outcome)
         try:
             await shown(engine, errand.run_id, display, lambda: perform(engine), joins=outcome.joins)
@@ -533,6 +534,21 @@ def _ways_there(errand: Errand) -> str:
         return f"Leave the request for a worker of the server: {typed_again()} --no-execute"
     begin = line("start", errand.file or "FILE.py", store=errand.store)
     return f"Record the run for a worker of the server: {begin}"
+
+
+def _add_neighbours(engine: Engine, errand: Errand) -> None:
+    """Let the engine know all flows of the file, or of the project, because the nodes of the run may call them; and which file
+    each flow is from.
+    """
+    for other in flow_files.neighbours(errand.file):
+        if other.name not in engine.flows:
+            with suppress(SettingError, GraphError):  # the engine has no executor for one of its nodes
+                engine.add(other)
+    if errand.file is not None:
+        whole = flow_files.absolute(flow_files.split(errand.file)[0])
+        engine.flow_files.update(dict.fromkeys(engine.flows, whole))
+        named = flow_files.absolute(errand.file)
+        engine.flow_files.update({flow.name: named for flow in errand.flows})
 
 
 def _begin(engine: Engine, errand: Errand, outcome: _Outcome) -> None:

@@ -27,7 +27,9 @@ _loaded: dict[Path, ModuleType] = {}
 
 
 def load_flow(named: str) -> Flow[Any]:
-    """Import the only flow of `file.py`, or the variable `flow` of `file.py:flow`."""
+    """Import the variable `flow` of `file.py:flow`, or the only flow of `file.py`. Flows that another flow of the file calls
+    (`Graph.call`) do not count.
+    """
     file, name = split(named)
     found = _flows_in(_module(file))
     if name is not None:
@@ -36,8 +38,9 @@ def load_flow(named: str) -> Flow[Any]:
             raise SettingError(f"{file} has no flow {name!r}{there}{did_you_mean(name, found)}")
         return _compiled(found[name], file)
     meant = _meant(found, file)
-    if len(meant) == 1:
-        return _compiled(next(iter(meant.values())), file)
+    callers = _uncalled(meant)
+    if len(callers) == 1:
+        return _compiled(callers[0], file)
     raise SettingError(
         f"{file} defines {len(meant)} flows: {_list(meant)}. Choose one, as in {file}:{next(iter(meant))}"
     )
@@ -52,6 +55,19 @@ def _meant(found: Found, file: str) -> Found:
     for name, value in (compiled or found).items():
         by_value.setdefault(id(value), name)
     return {name: found[name] for name in by_value.values()}
+
+
+def _uncalled(meant: Found) -> list[Flow[Any] | Graph[Any]]:
+    """Return the flows that no other one of these calls."""
+    called = {id(one) for value in meant.values() if isinstance(value, Flow) for one in value.called}
+    return [value for value in meant.values() if id(value) not in called]
+
+
+def neighbours(named: str | None) -> list[Flow[Any]]:
+    """Return the compiled flows of the same file, or of the project if no file is named: nodes of a flow may call them."""
+    if named is None:
+        return project_flows(all_of_them=True)
+    return [value for value in _flows_in(_module(split(named)[0])).values() if isinstance(value, Flow)]
 
 
 def _flows_of(named: str, wanted: str | None) -> list[Flow[Any]]:

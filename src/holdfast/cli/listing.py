@@ -195,10 +195,7 @@ def row_as_json(one: RunInList) -> dict[str, Any]:
     )
     asked = {"crashed": found.crashed, "answered": found.answered, "asks": asks, "requested": requested}
     return (
-        {"id": row.run_id}
-        | {name: getattr(row, name) for name in names}
-        | {"caller": row.origin, "held_by": held_by(row)}
-        | asked
+        {"id": row.run_id} | {name: getattr(row, name) for name in names} | {"held_by": held_by(row)} | asked
     )
 
 

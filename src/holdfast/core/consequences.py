@@ -51,6 +51,8 @@ class Consequences(msgspec.Struct, frozen=True, kw_only=True):
     skips: tuple[PreviewNode, ...] = ()
     stops: tuple[PreviewNode, ...] = ()
     closes: tuple[Question, ...] = ()
+    leaves: tuple[str, ...] = ()
+    """The child runs that have not ended for good and that the run leaves alone."""
     risky: tuple[PreviewNode, ...] = ()
     """The visits of nodes that are not idempotent among those that begin again, whatever becomes of them."""
 
@@ -62,6 +64,8 @@ class Before(msgspec.Struct, frozen=True):
     done: dict[str, bool]
     """Node -> whether its latest visit is done."""
     questions: tuple[Question, ...]
+    children: tuple[str, ...] = ()
+    """The child runs that may still end."""
 
 
 def survey(state: RunState, rename: Mapping[str, str] | None = None) -> Before:
@@ -71,6 +75,7 @@ def survey(state: RunState, rename: Mapping[str, str] | None = None) -> Before:
         {names[name]: msgspec.structs.replace(node) for name, node in state.nodes.items()},
         {names[name]: state.is_done(name, node.iteration) for name, node in state.nodes.items()},
         tuple(state.questions.values()),
+        tuple(run for run, child in state.children.items() if not child.is_final),
     )
 
 
@@ -104,6 +109,7 @@ def foresee(before: Before, after: RunState, flow: Shape, now: float) -> Consequ
         skips=(*skipped, *found["skip"]),
         stops=tuple(found["stop"]),
         closes=tuple(question for question in before.questions if question.key not in open_now),
+        leaves=tuple(run for run in before.children if run not in after.children),
         risky=tuple(risky),
     )
 

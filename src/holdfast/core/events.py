@@ -174,9 +174,7 @@ class RunResumed(Event, frozen=True, kw_only=True):
 
 
 class Reported(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What a child run has reported to its caller with its latest end, and what with the end before. Costs include those of its
-    own children.
-    """
+    """What a child run has reported to its caller with its latest end, and with the one before, its own children included."""
 
     seq: Seq = 0
     """The seq of its latest end; 0 if it has not ended."""

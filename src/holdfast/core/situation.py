@@ -148,7 +148,7 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
     opened = [(name, nodes[name]) for name in state.open]
     running = [name for name, node in opened if node.status == "running"]
     interrupted = [name for name, node in opened if node.status == "interrupted" and not node.question]
-    in_doubt = [name for name, node in opened if node.is_in_doubt]
+    in_doubt = [name for name in (*running, *interrupted) if nodes[name].is_in_doubt]
     failed = [name for name in state.failed if name in state.open and nodes[name].attempt]
     retries = dict(_retries(opened))
     stuck = nodes.get(state.failure_node or "")

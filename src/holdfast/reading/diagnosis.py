@@ -225,7 +225,7 @@ def case_of_row(
     holders = None if holders is None else tuple(holders)
     nodes = _nodes(store, row, known, definitions)
     unnamed = known.running_count > len(known.running or ())
-    if unnamed and not row.held:  # a resume may have to ask about one of the others
+    if unnamed and not row.held and any(node.on_interrupt == "ask" for node in nodes.values()):
         return None
     return Case(
         row=row,

@@ -15,9 +15,12 @@ from holdfast.core.definition import NodeOptions
 from holdfast.core.events import Begun, Stored
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
-from holdfast.errors import ResumeRefused, StoreCorrupt
+from holdfast.errors import ResumeRefused, RunNotFound, StoreCorrupt
 from holdfast.reading import history
 from holdfast.storage.contract import RunRow, Store
+
+_CHILDREN_LOOKS_MAX = 1000
+"""At how many child runs a plan looks. If a run has more, those of the others count as not idempotent."""
 
 
 class ForkPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,13 +74,20 @@ def fork_place(store: Store, row: RunRow, seq: int | None) -> int:
 
 def plan_fork(store: Store, row: RunRow, seq: int, flow: Flow[Any] | None = None) -> ForkPlan:
     """Plan a fork from a checkpoint. Nodes count as not idempotent if the flow says so with which the run was executed at that
-    event or is executed now, or the given one.
+    event or is executed now, or the given one; or if the run has begun a step of them that is not idempotent.
     """
     state = history.load(store, row.run_id, seq, row=row, check=True)
     log = _read(store, row, RENAMING)
     names = Names(log)
     nodes = _options(store, row, state, names, flow)
     risky = {name for name, options in nodes.items() if any(not one.idempotent for one in options)}
+    risky |= {
+        name
+        for stored in _read(store, row, ("StepStarted",))
+        if (name := names.name(names.identity(stored.event.node, stored.seq), seq)) in nodes
+    }
+    risky |= _with_risky_children(store, row, state.seq, names) & nodes.keys()
+    risky |= nodes.keys() & state.begun.keys()  # what an earlier parent has begun
     begun: list[Begun] = []
     if risky:
         known_as = {name for risk in risky for name in names.all_names(names.identity(risk, seq))}
@@ -94,6 +104,36 @@ def plan_fork(store: Store, row: RunRow, seq: int, flow: Flow[Any] | None = None
         begun=tuple(begun),
         renewed=_renewed(store, row, state, names),
     )
+
+
+def _with_risky_children(store: Store, row: RunRow, seq: int, names: Names) -> set[str]:
+    """Return the nodes, by their names at event `seq`, that have started a child run in which a node that is not idempotent has
+    begun: in the child, or in a child of it.
+    """
+    found: set[str] = set()
+    looks = 0
+    for stored in _read(store, row, ("ChildStarted",)):
+        name = names.name(names.identity(stored.event.node, stored.seq), seq)
+        if name is not None and name not in found:
+            looks += 1
+            if looks > _CHILDREN_LOOKS_MAX or _has_begun_risky(store, stored.event.run):
+                found.add(name)
+    return found
+
+
+def _has_begun_risky(store: Store, run_id: str) -> bool:
+    """Return whether a run, or one of its children, has begun a node that is not idempotent. A run that was deleted may have."""
+    try:
+        row = store.run(run_id)
+    except RunNotFound:
+        return True
+    stored = store.definition(row.fingerprint)
+    nodes = history.defined(stored, run_id).nodes if stored is not None else {}
+    begun = {one.node for one in store.events(run_id, kinds=("NodeStarted",))}
+    if any(name not in nodes or not nodes[name].idempotent for name in begun if name is not None):
+        return True
+    children = {one.event.run for one in _read(store, row, ("ChildStarted",))}
+    return any(_has_begun_risky(store, child) for child in children)
 
 
 def names_since(store: Store, row: RunRow, seq: int, names: Iterable[str]) -> dict[str, str]:

@@ -52,6 +52,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Visits that have begun and end without a result."""
     closes: tuple[Question, ...] = ()
     """The open questions that are closed without an answer."""
+    leaves: tuple[str, ...] = ()
+    """The child runs that have not ended for good, and that the run leaves alone: they go on without it."""
     refused: str | None = None
     """Why the verb would be refused; None if it would be carried out."""
     error: str | None = None
@@ -110,6 +112,7 @@ def make(
         skips=found.skips,
         stops=found.stops,
         closes=found.closes,
+        leaves=found.leaves if wanted.verb != "fork" else (),
         refused=_why(refused) if refused is not None else None,
         error=_public_name(refused) if refused is not None else None,
         unknown=tuple(unknown),
@@ -173,6 +176,8 @@ def summary(preview: Preview) -> str:
         )
         if nodes
     ]
+    if preview.leaves:
+        told.append(f"leave {text.count(len(preview.leaves), 'child run')} alone")
     if preview.closes:
         told.append(f"close {text.count(len(preview.closes), 'question')}")
     return "; ".join(told) or "run no node again"

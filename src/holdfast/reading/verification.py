@@ -148,6 +148,7 @@ def _row_of(
         "flow": state.flow,
         "labels": state.labels,
         "parent": state.parent,
+        "origin": state.origin,
         "created_at": state.created_at,
         "updated_at": state.at,
     }

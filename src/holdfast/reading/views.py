@@ -124,8 +124,6 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     layer: int
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
-    caller: str | None = None
-    """The run that started this one; None if it is not a child run."""
     children: tuple[ChildView, ...] = ()
     """The child runs that its nodes have started, oldest first: at most 100, first of all those that have not ended and then the
     newest. `runs(origin=run.id)` lists all of them.
@@ -134,6 +132,11 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     """The cost of the child runs that have ended, with that of their own children. `cost` does not include it."""
     repeated: bool = False
     """True in the result of a request with an id if the same request was made before, so that nothing changed."""
+
+    @property
+    def caller(self) -> str | None:
+        """The run that started this one; None if it is not a child run."""
+        return self.origin
 
     def __repr__(self) -> str:
         return f"<Run {self.id!r} of {self.flow!r}: {self.status}{_of_node(self)}, {self.seq} events>"
@@ -168,8 +171,11 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The earliest time at which the run continues by itself, if it waits; otherwise None."""
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
-    caller: str | None = None
-    """The run that started this one; None if it is not a child run."""
+
+    @property
+    def caller(self) -> str | None:
+        """The run that started this one; None if it is not a child run."""
+        return self.origin
 
 
 class AskedQuestion(msgspec.Struct, frozen=True, kw_only=True):
@@ -271,7 +277,7 @@ def run_view(
         checkpoint=f"{state.run_id}@{state.seq}",
         labels=dict(state.labels),
         parent=state.parent,
-        origin=row.origin if row is not None else None,
+        origin=state.origin,
         created_at=state.created_at,
         updated_at=state.at,
         active_s=state.active_s,
@@ -283,7 +289,6 @@ def run_view(
         set_aside=tuple(state.aside),
         layer=state.layer,
         held_by=held_by(row) if row is not None else None,
-        caller=state.origin,
         children=children,
         children_cost=Cost(state.children_usd, state.children_tokens),
     )
@@ -315,7 +320,6 @@ def run_summary(row: RunRow) -> RunSummary:
         updated_at=row.updated_at,
         due_at=row.due_at if row.status in GOING else None,
         held_by=held_by(row),
-        caller=row.origin,
     )
 
 
@@ -395,8 +399,17 @@ def _failed(run: Run[Any]) -> str:
     skip = ", or skip the node" if node is not None and node.status in VISIT_STUCK else ""
     return (
         f"run {run.id!r} failed{_fault(run)} Completed work is kept: fix the cause and resume the run, "
-        f"hf.resume({run.id!r}, flows=[…]){skip}.{_place(run)}"
+        f"hf.resume({run.id!r}, flows=[…]){skip}.{_left_alone(run)}{_place(run)}"
     )
+
+
+def _left_alone(run: Run[Any]) -> str:
+    """Name the child runs that go on without a run that failed."""
+    going = [child.id for child in run.children if child.status not in ENDED]
+    if not going:
+        return ""
+    more = f" and {len(going) - 3} more" if len(going) > 3 else ""
+    return f" It has left child runs alone, which go on: {', '.join(going[:3])}{more}."
 
 
 def _failed_before(run: Run[Any]) -> str:

@@ -204,7 +204,9 @@ class Engine:
             park_soon=min(self.settings.park_after, SOON_S if self._caller_blocks else math.inf),
             holdings=self._holdings,
             run_options=self._run_options,
-            build_families=self._build_families,
+            build_families=lambda: Families(
+                services, self._requests, self.flows, self.add, self.settings.concurrency
+            ),
             listeners=Listeners(),
             **files,
         )
@@ -358,9 +360,6 @@ class Engine:
             creation.require_same(services.store, journal.state.run_id, journal.create, on_exists)
         return journal.state.run_id
 
-    def _build_families(self) -> Families:
-        return Families(self._open(), self._requests, self.flows, self.add, self.settings.concurrency)
-
     def _run_options(self, flow: Flow[Any], place: dict[str, Any]) -> dict[str, Any]:
         """Return the options that this engine gives a new run of a flow; `place` are those of its queue."""
         options: dict[str, Any] = {"durability": self.settings.durability, **place}
@@ -398,7 +397,7 @@ class Engine:
                     return await self.resume(run_id)
             await self._open().families.follow(run_id)
             return result_of(
-                self._view(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before
+                self.reader.get(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before
             )
 
     # --- verbs that execute runs ----------------------------------------------------------------------
@@ -442,7 +441,7 @@ class Engine:
             raise refuse_id_here(id)
         if expects is not None:
             take_up = self._requests.with_plain_edit(run_id, take_up)
-        return await self._driver.resume(run_id, take_up) or self._view(run_id)
+        return await self._driver.resume(run_id, take_up) or self.reader.get(run_id)
 
     async def retry(
         self,
@@ -787,9 +786,6 @@ class Engine:
         self._open()
         await self._driver.until_stopped(run_id, timeout)
         return result_of(await self.get(run_id))
-
-    def _view(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
-        return self.reader.get(run_id, flow)
 
 
 def open_store_for(options: settings.Settings, clock: Clock | None) -> Store:

@@ -485,6 +485,7 @@ def _compare_row(run: RunFacts, replay: Replay, say: Callable[..., None]) -> Non
         "flow": (run.flow, now.flow),
         "labels": (run.labels, now.labels),
         "parent": (run.parent, now.parent),
+        "origin": (run.origin, now.origin),
         "created_at": (run.created_at, now.created_at),
         "updated_at": (run.updated_at, replay.at),
         "state_version": (run.state_version, now.state_version),

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from families import Order, Pay, Till, caller, children, kinds
 from harness import Stage
 
 import holdfast as hf
 from holdfast import END, START, Graph
+from holdfast.reading import verification
 
 
 def test_a_call_returns_the_final_state_of_the_child(stage: Stage) -> None:
@@ -311,3 +314,18 @@ def test_a_fork_has_children_of_its_own_with_the_same_keys(stage: Stage) -> None
     assert stage.store.run(other).origin == "f"
     (first, _), (second, _) = till.charged
     assert first == second
+
+
+def test_a_row_whose_origin_differs_from_the_log_is_found(tmp_path: Path) -> None:
+    stage = Stage("sqlite", tmp_path)
+    pay = Till().pay()
+    stage.run(caller(pay))
+    (child,) = children(stage.store)
+    assert verification.verify(stage.store, child).problems == []
+    stage.close()
+    with apsw.Connection(stage.url) as database:
+        database.execute("update runs set origin = 'other' where run_id = ?", (child,))
+    stage.store = stage.open(stage.url)
+    (problem,) = verification.verify(stage.store, child).problems
+    assert "origin" in problem
+    stage.close()

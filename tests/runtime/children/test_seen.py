@@ -194,3 +194,42 @@ def test_a_rewound_caller_still_lists_the_children_that_it_left_alone(stage: Sta
     with pytest.raises(hf.RunFailed) as failed:
         stage.do(use, flow)
     assert [one.status for one in failed.value.run.children] == ["waiting"]
+
+
+def test_a_caller_that_fails_names_the_children_that_it_leaves_alone(stage: Stage) -> None:
+    pay, graph = Till().pay(), Graph("order", Order)
+
+    @graph.node
+    async def settle(state: Order, ctx: hf.Context) -> None:
+        await ctx.start(pay, Pay(how="ask"))
+        raise ValueError("no luck")
+
+    flow = graph.chain(START, "settle", END).compile()
+
+    async def use(engine: hf.Engine) -> None:
+        await engine.run(flow, Order(), run_id="r")
+
+    with pytest.raises(hf.RunFailed) as failed:
+        stage.do(use, flow)
+    assert f"It has left child runs alone, which go on: {children(stage.store)[0]}." in str(failed.value)
+
+
+def test_the_preview_of_a_rewind_names_the_children_that_it_leaves_alone(stage: Stage) -> None:
+    flow = caller(Till().pay())
+    stage.run(flow, Order(total=7, how="ask"))
+
+    async def use(engine: hf.Engine) -> Any:
+        return await engine.preview("r@1", "resume")
+
+    assert list(stage.do(use, flow).leaves) == children(stage.store)
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_fork_asks_before_it_repeats_a_call_whose_child_had_an_effect(
+    stage: Stage, idempotent: bool
+) -> None:
+    graph = Graph("pay", Pay)
+    graph.node(name="charge", idempotent=idempotent)(lambda state: {"paid": True})
+    flow = caller(graph.chain(START, "charge", END).compile())
+    stage.run(flow, Order(total=7))
+    assert Reader(stage.store).plan_fork("r@1").asks_about == (() if idempotent else ("settle",))

@@ -170,6 +170,23 @@ async def work() -> None:
         await engine.work(until="idle")
 
 
+async def calls(state: Trip, ctx: hf.Context) -> None:
+    assert_type(await ctx.call(flow, Trip("Oslo")), Trip)
+    child = await ctx.start(flow, {"city": "Oslo"}, queue="slow")
+    assert_type(child, hf.ChildRun[Trip])
+    assert_type(await ctx.wait_for(child), Trip)
+
+
+def calls_blocking(state: Trip, ctx: hf.BlockingContext) -> None:
+    assert_type(ctx.call(flow, Trip("Oslo")), Trip)
+    assert_type(ctx.wait_for(ctx.start(flow, Trip("Oslo"))), Trip)
+
+
+caller = hf.Graph("caller", Trip)
+caller.call("go", flow, input=lambda trip: Trip(trip.city), output=lambda went: {"city": went.city})
+caller.call("all", flow, each=lambda trip: [trip.city], input=lambda city: {"city": city.upper()})
+
+
 async def library() -> str:
     return str(await hf.current().step("word", str, 3))
 """

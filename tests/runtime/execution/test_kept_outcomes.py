@@ -424,6 +424,33 @@ def test_a_plain_function_that_takes_too_long_is_not_tried_beside_its_thread(tmp
     assert "its thread still runs, so it is not tried again" in run.state.log[0]
 
 
+def test_no_attempt_starts_beside_the_thread_of_a_try_that_took_too_long(tmp_path: Path) -> None:
+    stage, release, calls = Stage("memory", tmp_path, "def"), threading.Event(), list[int]()
+
+    def slow() -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            release.wait(60)
+        return "done"
+
+    def body(state: Work, ctx: Any) -> Any:
+        return {"log": [(yield ctx.step(Step("charge", timeout=10), slow))]}
+
+    async def use(engine: hf.Engine) -> hf.Run[Any]:
+        run = asyncio.create_task(engine.run(stage.one(body, retry=NOW), None, run_id="r"))
+        await until(lambda: calls)
+        stage.clock.advance(11)
+        await until(lambda: "NodeFailed" in stage.kinds())
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert stage.kinds().count("NodeStarted") == 1
+        release.set()
+        return await run
+
+    run = stage.do(use)
+    assert (run.state.log, len(calls)) == (["done"], 2)
+
+
 # --- bad declarations -----------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -10,6 +11,10 @@ from harness import Stage, Work
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, Step
+from holdfast.documents.receipts import documents
+from holdfast.reading import diagnosis, history
+from holdfast.reading.node_visits import VisitWanted, show_visit
+from holdfast.storage.rows import open_row
 
 ONCE = Step("charge", idempotent=False)
 
@@ -209,3 +214,77 @@ def test_the_beginning_is_durable_before_the_call_whatever_the_durability(
     flow = quick.one(body)
     quick.run(flow, durability=durability)
     assert seen[0][-1] == "StepStarted"
+
+
+def test_a_crashed_run_says_that_a_resume_asks(stage: Stage) -> None:
+    calls: list[Any] = []
+    flow = paying(stage, calls)
+    stage.crash(flow)
+    row = stage.store.run("r")
+    state = history.load(stage.store, "r")
+    assert "may have had an effect: resume asks a question and does not run it" in str(
+        diagnosis.diagnose(diagnosis.case_of(stage.store, row), stage.clock.now()).remedies
+    )
+    (node,) = diagnosis.diagnose_nodes(row, state, flow.definition.nodes, stage.clock.now())
+    assert "resuming asks whether to run the node again" in node.remedies[0].words
+    of_row = diagnosis.case_of_row(stage.store, row)
+    assert of_row is not None
+    assert of_row.situation.in_doubt == ("pay",)
+
+
+def test_a_fork_asks_before_it_repeats_a_visit_that_has_begun_such_a_step(quick: Stage) -> None:
+    def body(state: Work, ctx: Any) -> Any:
+        return {"log": [(yield ctx.step(ONCE, str, "paid"))]}
+
+    flow = quick.one(body)
+    quick.run(flow)
+    fork = quick.do(lambda engine: engine.fork("r@1", run_id="f"), flow)
+    assert fork is not None
+    run = quick.do(lambda engine: engine.resume("f"), flow)
+    assert (run.status, run.questions[0].options) == ("waiting", ["run", "skip", "abort"])
+    first = quick.store.events("f", limit=1)[0].seq
+    quick.do(lambda engine: engine.fork(f"f@{first}", run_id="g"), flow)
+    again = quick.do(lambda engine: engine.resume("g"), flow)
+    assert (again.status, again.questions[0].options) == ("waiting", ["run", "skip", "abort"])
+
+
+def test_a_receipt_names_outcomes_and_steps_in_doubt(quick: Stage) -> None:
+    def body(state: Work, ctx: Any) -> Any:
+        def charge() -> None:
+            raise ConnectionError("no reply")
+
+        def decline() -> None:
+            raise Declined("no")
+
+        try:
+            yield ctx.step(Step("ask", raises=(Declined,)), decline)
+        except Declined:
+            yield ctx.step(ONCE, charge)
+
+    flow = quick.one(body)
+    quick.run(flow)
+    row = quick.store.run("r")
+    log = [open_row(found, quick.store.blobs) for found in quick.store.events("r")]
+    made = documents(row, log, lambda fingerprint: flow.definition)
+    (receipt,) = [
+        json.loads(text) for name, text in made.items() if b'"steps_begun"' in text and ".1.1.1" in name
+    ]
+    assert receipt["steps_raised"] == {"ask": "Declined: no"}
+    assert receipt["steps_begun"] == ["charge"]
+
+
+def test_the_view_of_a_visit_has_the_exception_of_a_step(quick: Stage) -> None:
+    def body(state: Work, ctx: Any) -> Any:
+        def decline() -> None:
+            raise Declined("no")
+
+        try:
+            yield ctx.step(Step("ask", raises=(Declined,), retry=Retry(attempts=2)), decline)
+        except Declined:
+            yield ctx.step("undo", str, "undone")
+
+    flow = quick.one(body)
+    quick.run(flow)
+    visit = show_visit(quick.store, quick.store.run("r"), flow.definition, "only", VisitWanted())
+    assert visit is not None
+    assert [(step.name, step.raised) for step in visit.steps] == [("ask", "Declined: no"), ("undo", None)]

@@ -241,7 +241,17 @@ class Body:
 
     def _leave(self, value: Any, error: BaseException | None) -> None:
         """Report that the call has ended or, if that was reported before, that its code has really ended."""
-        was_over, self.has_gone = self._is_over, True
+        was_over = self._is_over
+        left = (
+            self.work.threads_left()
+            if self._handle is not None and self.work is not None and not was_over
+            else None
+        )
+        if left is not None:  # a try of a step took too long, and its thread still runs
+            self._end(value, error)
+            left.add_done_callback(lambda _: self._leave(None, None))
+            return
+        self.has_gone = True
         self._end(value, error)
         if was_over and self._owner is not None:
             self._owner.body_gone(self)

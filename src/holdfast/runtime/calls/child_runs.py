@@ -224,17 +224,13 @@ class Children:
             if found.status not in ENDED or found.reported is None:
                 return False
             end = ends.report(found)
-            asked = await reading.call(lambda: store.inbox(self._services.holder.id, run_id=self._caller))
+            asked = await reading.call(lambda: store.inbox(self._services.holder.id, run_id=self._run_id))
             child = self._journal.state.children[run_id]
             if end.seq > child.ended and end.id in {one.id for one in asked}:
                 return False
             if end.seq > child.ended:  # it was recorded before a rewind, and its cost with it
                 self._work.record_end(msgspec.structs.replace(end, usd=0.0, tokens=0))
         return True
-
-    @property
-    def _caller(self) -> str:
-        return self._journal.state.run_id
 
     async def result(
         self, handle: ChildRun[S], timeout: float | None, type: Any, *, abandons: bool = False
@@ -246,14 +242,12 @@ class Children:
         self._work.claim(slot.text, f"the end of the child {handle.key!r}")
         work = self._work
         is_new = not work.is_waiting(slot.text) and slot.text not in work.kept()
-        child = self._journal.state.children.get(handle.id)
         anew = is_new and await self.is_mended(handle.id)
-        seen = child.ended if child is not None else 0
+        seen = self.last_end(handle.id) if anew else 0
 
         def wanted() -> dict[str, Any]:
             until = None if timeout is None else work.now() + timeout
-            now = self._journal.state.children.get(handle.id)  # another end may have come since
-            is_anew = anew and now is not None and now.end is not None and now.ended == seen
+            is_anew = anew and self.last_end(handle.id) == seen  # another end may have come since
             return {"run": handle.id, "until": until, "anew": is_anew, "abandons": abandons}
 
         async def begin() -> None:
@@ -282,6 +276,11 @@ class Children:
         """
         child = self._journal.state.children.get(run_id)
         return child is not None and child.in_doubt and not await self._look_at(run_id)
+
+    def last_end(self, run_id: str) -> int:
+        """Return the seq at which a child has ended, as far as that is recorded here; -1 if it is not a child of this run."""
+        child = self._journal.state.children.get(run_id)
+        return child.ended if child is not None else -1
 
     def _require_handle(self, handle: Any) -> None:
         node = self._header["node"]

@@ -183,6 +183,15 @@ export interface Cost {
   tokens: number;
 }
 
+/** A child run, as its caller shows it. */
+export interface Child {
+  id: string;
+  flow: string;
+  status: RunStatus;
+  key: string | null;
+  node: string | null;
+}
+
 /** `GET runs/{id}`, as far as the head of its screen reads it. */
 export interface ShownRun {
   id: string;
@@ -197,6 +206,11 @@ export interface ShownRun {
   updated_at: number;
   active_s: number;
   cost: Cost;
+  /** The run that started this one. */
+  caller: string | null;
+  children: Child[];
+  /** Of the child runs that have ended. */
+  children_cost: Cost;
   held_by: string | null;
   queue: string;
   crashed: boolean;
@@ -304,7 +318,7 @@ export interface NodeMark {
   seconds?: number;
   started_at?: number | null;
   ended_at?: number | null;
-  waits_for?: "question" | "signal" | "timer" | "retry" | null;
+  waits_for?: "question" | "signal" | "timer" | "child" | "retry" | null;
   until?: number | null;
   error?: string | null;
   misrouted?: boolean;
@@ -435,7 +449,7 @@ export interface AttemptSpan {
 /** A time in which a visit, or without `node` the whole run, waited. */
 export interface WaitSpan {
   seq: number;
-  kind: "retry" | "timer" | "signal" | "question" | "holder";
+  kind: "retry" | "timer" | "signal" | "question" | "child" | "holder";
   node?: string | null;
   item?: number | null;
   started_at: number;

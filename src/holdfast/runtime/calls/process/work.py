@@ -97,6 +97,8 @@ class Answering:
                 }
             case "start_child":
                 return self._wait(work.children.start_by_name(**given))
+            case "last_end":
+                return self._call(work.children.last_end, given["run"])
             case "is_mended":
                 return self._wait(work.children.is_mended(given["run"]))
             case "withdraw":
@@ -364,6 +366,9 @@ class DistantChildren(Children):
         plain = flow.state.dump({} if given is None else given)
         wanted = {"name": flow.name, "fingerprint": flow.fingerprint, "given": plain, "key": key}
         return str(self._ask("start_child", {**wanted, "options": options, "durable": durable}))
+
+    def last_end(self, run_id: str) -> int:
+        return int(self._ask("last_end", {"run": run_id}))
 
     async def is_mended(self, run_id: str) -> bool:
         return bool(self._ask("is_mended", {"run": run_id}))

@@ -19,6 +19,9 @@ export const VERBS = {
   signal: "Send",
 };
 
+/** The run that a remedy is about. @param {Remedy} remedy @returns {string} */
+export const runOf = ({ arguments: { run, run_id = run } }) => /** @type {any} */ (run_id);
+
 /**
  * The action for a remedy; null if only a terminal can carry it out.
  * @param {string} run
@@ -27,6 +30,7 @@ export const VERBS = {
  */
 export function actionFor(run, remedy) {
   const label = VERBS[remedy.verb];
+  run = runOf(remedy) ?? run; // a remedy of a child run helps its caller
   if (label === undefined) return null;
   if (remedy.verb === "answer") {
     const key = remedy.arguments.question;

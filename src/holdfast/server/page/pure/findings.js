@@ -10,7 +10,7 @@ import { plural } from "./words.js";
  * @typedef {{ problems: Finding[], waits: Finding[], store: Finding[] }} Findings
  */
 
-const WAITS = new Set(["question", "signal", "paused"]);
+const WAITS = new Set(["question", "signal", "child", "paused"]);
 
 /** Kind of a finding -> glyph and tone, where these are not those of a status. @type {Record<string, [GlyphName, Tone]>} */
 const OWN = {

@@ -2,7 +2,7 @@
 // first way out is the filled button; a run that moves by itself, or of which something was asked, has none. Where the first way
 // is a fork, the run itself cannot continue here.
 
-import { VERBS } from "./actions.js";
+import { VERBS, runOf } from "./actions.js";
 
 /**
  * @typedef {import("../shapes.js").Remedy} Remedy
@@ -46,7 +46,7 @@ export function actionsOf(run, isPast, asked) {
   const { status, crashed, remedies, failed_node: failed, questions } = run;
   const is = (/** @type {string[]} */ ...statuses) => statuses.includes(status);
   const [isStuck, isWaiting] = [crashed || is("failed", "paused", "interrupted"), is("waiting") && !crashed];
-  const ways = remedies.filter((one) => one.verb in VERBS);
+  const ways = remedies.filter((one) => one.verb in VERBS && (runOf(one) === run.id || one.verb === "answer"));
   const wanted = [
     ways[0]?.verb,
     isStuck && "resume",
@@ -83,7 +83,9 @@ const nodeOf = ({ arguments: given }) => (typeof given.node === "string" ? given
  */
 export function askFor(run, { verb, node, at }) {
   const isFrom = at !== undefined && (verb === "resume" || verb === "fork");
-  const remedy = isFrom ? undefined : run.remedies.find((one) => one.verb === verb && (!nodeOf(one) || nodeOf(one) === node));
+  const remedy = isFrom
+    ? undefined
+    : run.remedies.find((one) => one.verb === verb && runOf(one) === run.id && (!nodeOf(one) || nodeOf(one) === node));
   // The run is in the path; the other arguments are those of the request.
   const { run: _, run_id: __, ...given } = remedy?.arguments ?? (isFrom ? { checkpoint: at } : {});
   const ofNode = OF_NODE.has(verb) && node;

@@ -1,6 +1,6 @@
 // Run: one run, as it is now or as it was at a checkpoint. Everything on the screen shows the same place in time.
 
-import { VERBS, mayOperate } from "../pure/actions.js";
+import { VERBS, mayOperate, runOf } from "../pure/actions.js";
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { actionsOf, askFor } from "../pure/run_actions.js";
 import { waitingVerbs } from "../pure/requests.js";
@@ -212,7 +212,8 @@ export function createRunScreen(app) {
   function act(verb, node) {
     const { run, checkpoints } = data?.known ?? { run: null, checkpoints: [] };
     if (!run || !mayOperate(app.meta().role) || !Object.hasOwn(VERBS, verb)) return;
-    if (verb === "answer") return go({ screen: "questions", query: { run: [run.id] } });
+    const [answer] = run.remedies.filter((one) => one.verb === "answer"); // its own, or that of a child that it waits for
+    if (verb === "answer") return go({ screen: "questions", query: { run: [answer ? runOf(answer) : run.id] } });
     const at = place.at && (checkpointAt(checkpoints)?.seq ?? place.at);
     openPreview(app, { run: run.id, verb, ...askFor(run, { verb, node, at }), done });
   }
