@@ -264,11 +264,10 @@ class ExecutedFamily:
             self.plan(run_id)
         except (RunHeld, FenceLost, RunNotFound, RunOver):
             self._again.discard(run_id)  # it is executed elsewhere, or is over
+            if run_id in services.holdings:  # this engine has not noticed yet that it had lost the run
+                self._add_soon(run_id)
         except (StoreBusy, StoreFull):
-            self._later[run_id] = services.clock.call_at(
-                services.clock.now() + _AGAIN_S, lambda: self.add(run_id)
-            )
-            self._timed.add(run_id)
+            self._add_soon(run_id)
         except HoldfastError as refused:
             self._refused.add(run_id)
             _log.warning("run %r: %s", run_id, refused)
@@ -280,6 +279,11 @@ class ExecutedFamily:
                 self._again.discard(run_id)
                 self._due[run_id] = None
             self._begin()
+
+    def _add_soon(self, run_id: str) -> None:
+        clock = self._families.services.clock
+        self._later[run_id] = clock.call_at(clock.now() + _AGAIN_S, lambda: self.add(run_id))
+        self._timed.add(run_id)
 
     def plan(self, run_id: str) -> None:
         """Find out when a member that was driven is due again."""

@@ -255,8 +255,8 @@ class _Life:
         stage = self._stage
         luck = random.Random(f"{stage.plan.seed} {len(stage.dead)}")
         self._engine = PatientEngine(stage.store, self._clock, luck, **stage.options)
-        stage.children.take_the_place_in(self._engine)
         async with self._engine as engine:
+            stage.children.take_the_place_in(engine)
             audience = Audience(stage.plan.answers, stage.plan.signals, asked=stage.asked)
             await attend_run(
                 engine, stage.flow, stage.plan.input, run_id=RUN_ID, audience=audience, clock=self._clock

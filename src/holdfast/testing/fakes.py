@@ -37,7 +37,6 @@ from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.families import Families
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.runner import LongWait, Runner
 from holdfast.storage.contract import Store
@@ -141,22 +140,23 @@ class FakeChildren:
         self._engines: list[Engine] = []
 
     def take_the_place_in(self, engine: Engine) -> None:
-        """Let an engine start these in place of the real children. All engines know the flows whose children one of them has
+        """Let an open engine start these in place of the real children. All engines know the flows whose children one of them has
         started, as the workers of a user do.
         """
         self._engines.append(engine)
         for flow in self._started.values():
             engine.add(flow)
-        build = engine._build_families  # noqa: SLF001
+        services = engine._open()  # noqa: SLF001
+        build = services.build_families
 
-        def build_faked() -> Families:
-            families = build()
+        def build_faked() -> Any:
+            families: Any = build()
             know, prepare = families.know, families.prepare
-            families.know = lambda flow: know(self._of(flow))  # type: ignore[method-assign]
-            families.prepare = lambda flow, *args: prepare(self._of(flow), *args)  # type: ignore[method-assign]
+            families.know = lambda flow: know(self._of(flow))
+            families.prepare = lambda flow, *args: prepare(self._of(flow), *args)
             return families
 
-        engine._build_families = build_faked  # type: ignore[method-assign]  # noqa: SLF001
+        services.build_families = build_faked
 
     def _of(self, flow: Flow[Any]) -> Flow[Any]:
         known = self._started.get(flow.name)
@@ -413,9 +413,8 @@ def rehearse(
 
     async def main() -> Run[S]:
         fakes = FakeChildren(children)
-        patient = PatientEngine(place, time, random.Random(0), **options)
-        fakes.take_the_place_in(patient)
-        async with patient as engine:
+        async with PatientEngine(place, time, random.Random(0), **options) as engine:
+            fakes.take_the_place_in(engine)
             audience = Audience(answers, signals)
             run = await attend_run(engine, twin, input, run_id=run_id, audience=audience, clock=time)
         fakes.require_used()

@@ -362,8 +362,8 @@ class Process:
             luck=random.Random(f"{scene.seed} {loop.name}"),
             inline=True,
         )
-        scene.children.take_the_place_in(engine)
         await engine.__aenter__()
+        scene.children.take_the_place_in(engine)
         writer = LateWriter(store, loop, scene.luck) if scene.writes_late else None
         engine.settle(SteppedClock(scene.world, loop), writer)
         self.engine = engine
