@@ -34,11 +34,12 @@ from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing import checked, checker
 from holdfast.testing.appends import Log
-from holdfast.testing.builders import History, crashed_copy, play
+from holdfast.testing.builders import History, crashed_copy
 from holdfast.testing.checked import unpack
 from holdfast.testing.checker import Violation, check, compare, trace
 from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.testing.flows import arbitrary, attended, nested
+from holdfast.testing.random_histories import play
 from holdfast.testing.replay import Replay
 from holdfast.testing.standings import standing_of
 from holdfast.testing.witness import Witness
