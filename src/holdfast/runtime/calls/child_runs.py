@@ -247,7 +247,7 @@ class Children:
 
         def wanted() -> dict[str, Any]:
             until = None if timeout is None else work.now() + timeout
-            is_anew = anew and self.last_end(handle.id) == seen  # another end may have come since
+            is_anew = anew and 0 < self.last_end(handle.id) == seen  # another end may have come since
             return {"run": handle.id, "until": until, "anew": is_anew, "abandons": abandons}
 
         async def begin() -> None:
@@ -278,9 +278,9 @@ class Children:
         return child is not None and child.in_doubt and not await self._look_at(run_id)
 
     def last_end(self, run_id: str) -> int:
-        """Return the seq at which a child has ended, as far as that is recorded here; -1 if it is not a child of this run."""
+        """Return the seq at which a child has ended, if that end is recorded here and kept for the next wait; otherwise 0."""
         child = self._journal.state.children.get(run_id)
-        return child.ended if child is not None else -1
+        return child.ended if child is not None and child.end is not None else 0
 
     def _require_handle(self, handle: Any) -> None:
         node = self._header["node"]
