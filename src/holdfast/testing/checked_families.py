@@ -158,12 +158,8 @@ def _check_cancelled(
 
 
 def _check_origin(log: FamilyLog, logs: Mapping[str, FamilyLog], runs: AbstractSet[str], say: Say) -> None:
-    """Check that the caller of a run is the one that its row names, and that the log of the caller starts the run."""
+    """Check that the log of the caller of a run starts the run."""
     run_id, origin = log.run.run_id, log.run.origin
-    if origin != log.origin:
-        say(
-            "I16", run_id, None, f"the run row has the caller {origin!r}, but by the log it is {log.origin!r}"
-        )
     if origin is None or origin not in runs:
         return
     caller = logs.get(origin)
