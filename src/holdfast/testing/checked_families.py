@@ -28,7 +28,6 @@ class FamilyLog(msgspec.Struct, frozen=True, kw_only=True):
     """What the log of a run shows of its caller and its children."""
 
     run: RunFacts
-    origin: str | None
     is_compacted: bool
     started: list[Started]
     ended: list[Ended]
@@ -55,7 +54,6 @@ def log_of(run: RunFacts, replay: Replay, *, is_compacted: bool) -> FamilyLog | 
         return None
     return FamilyLog(
         run=run,
-        origin=now.origin,
         is_compacted=is_compacted,
         started=children.started,
         ended=children.ended,
