@@ -53,7 +53,7 @@ def the_log_of_an_adopted_child_is_read_before_the_append():
         f"{old}\n"
         "    early = history.load(self._services.store, place.run_id) if adopted is not None else None\n"
         "    import asyncio\n"
-        "    await asyncio.sleep(0.02)"
+        "    await asyncio.sleep(0.3 if adopted is not None else 0.0)"
     )
     then = "    if durable:"
     looks = (

@@ -862,7 +862,7 @@ def test_the_command_prints_what_it_finds(file: Path, capsys: pytest.CaptureFixt
 def test_a_caller_that_only_the_row_of_a_run_names_is_found(file: Path) -> None:
     forged(file, "w", lambda run: run.row(origin="r"))
     found = check(file)
-    assert [(one.invariant, one.run_id) for one in found] == [("I16", "w"), ("I16", "w")]
+    assert [(one.invariant, one.run_id) for one in found] == [("I2", "w"), ("I16", "w")]
     assert "by the log it is None" in found[0].text
     assert "whose log does not start it" in found[1].text
 

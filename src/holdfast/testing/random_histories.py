@@ -1,4 +1,4 @@
-"""Random histories for tests: extend the log of a run with whatever could happen next, until the run is over."""
+"""Random histories for tests: `play` extends a `History` until its run is over, with faults and waits that luck draws."""
 
 from __future__ import annotations
 
