@@ -94,7 +94,7 @@ class FamilyExecutor(Protocol):
         """Stop executing the family of a run that cannot be driven any more."""
 
     async def follow(self, run_id: str) -> None:
-        """Execute the family of a run that only waits, as `execute` does."""
+        """Execute the family of a run that only waits, as `finish` does."""
 
     async def settle(self) -> None:
         """Wait until the children of runs that were cancelled here are cancelled, if no engine executes them."""

@@ -2,7 +2,7 @@
 
 The end of a child comes through the inbox, as a signal does, at any time and in any status of the run. It fills the slot of the
 wait for it; if no visit waits yet, it is kept for the next wait. Within one execution, a slot that is filled stays filled: every
-attempt gets the same end. Only when a caller retries a node that failed because its child did is that slot emptied.
+attempt gets the same end. Only when an operator retries a node that failed because its child did is that slot emptied.
 """
 
 from __future__ import annotations
@@ -122,19 +122,20 @@ def forget_children(state: RunState, name: str, item: int | None = None) -> None
 
 
 def doubt_children(state: RunState, name: str) -> None:
-    """Empty the slot of the child for which a visit, or an item, failed, because a caller retries it: the child may have been
-    resumed since.
+    """Empty the slots of the children for which a visit, or an item, failed, because an operator retries it: these children may
+    have been resumed since.
     """
     node = state.nodes[name]
     failures = {NODE_LEVEL: node.failure} if node.items is None else dict(node.items.failed)
     for level, failure in failures.items():
-        child = state.children.get(failure.child) if failure is not None else None
-        if failure is None or child is None or (child.is_final and child.end is None):
-            continue  # a child that was cancelled: every look would find the same end
-        child.in_doubt = True
-        kept = node.kept.get(level, {})
-        for text in [text for text, value in kept.items() if _is_end_of(text, value, failure.child)]:
-            del kept[text]
+        for run in failure.child.split() if failure is not None else ():
+            child = state.children.get(run)
+            if child is None or (child.is_final and child.end is None):
+                continue  # a child that was cancelled: every look would find the same end
+            child.in_doubt = True
+            kept = node.kept.get(level, {})
+            for text in [text for text, value in kept.items() if _is_end_of(text, value, run)]:
+                del kept[text]
 
 
 def _is_end_of(text: str, value: Any, run: str) -> bool:

@@ -439,10 +439,6 @@ class Attempt:
         key = wait_key(*visit, self._item, slot)
         return key in self._journal.state.waits or key in self._journal.state.questions
 
-    def is_being_awaited(self, prefix: str) -> bool:
-        """Return whether the node is in a wait whose slot begins with this text."""
-        return any(slot.startswith(prefix) for slot in self._begin_again)
-
     def set_aside(self, name: str) -> list[tuple[int, Any]]:
         """Return the signals of this name that were set aside, oldest first: pairs of a position among all signals set aside,
         and a payload.
