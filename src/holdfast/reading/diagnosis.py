@@ -330,6 +330,8 @@ def may_be_claimed(case: Case, found: Diagnosis, now: float, patience_s: float) 
 
 def is_problem(case: Case, found: Diagnosis, now: float) -> bool:
     """Return whether a run cannot continue by itself, or waits for a person or another system."""
+    if case.has_no_taker and any(one.verb == inbox.ChildEnd.verb for one in case.requests):
+        return True  # its child has ended
     return found.kind not in _WELL and not may_be_claimed(case, found, now, PATIENCE_S)
 
 

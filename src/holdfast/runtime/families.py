@@ -346,6 +346,8 @@ class ExecutedFamily:
                 break
             looks += 1
             await sleep(services.clock, min(POLL_S * looks, _LOOK_S_MAX) if not found.due else 0.0)
+        if self._going:  # the engine stops: the members have as much time to end as the root
+            await asyncio.wait(list(self._going.values()))
         return self._has_others
 
     async def _hear(self, *, is_over: bool) -> None:

@@ -262,6 +262,10 @@ class Journal:
         ]
         self.posts += ends.cancels(self.state, children, reason)
 
+    def cancel_child(self, run_id: str, reason: str) -> None:
+        """Leave a request to cancel a child, with the next append, if the child ends with its caller."""
+        self.posts += ends.cancels(self.state, [(run_id, self.state.children[run_id])], reason)
+
     def _check(self, event: Event, encoded: Encoded) -> None:
         """Look at an event that is not merely a step: refuse it if it could not be decoded again, such as one with a name that is
         not text. Raises `SettingError`.

@@ -10,7 +10,6 @@ from holdfast.core import commands, events
 from holdfast.core.events import Changes, Failure
 from holdfast.core.run_state import VISIT_STUCK, visit_of
 from holdfast.errors import ResumeRefused, RouterError, StateError
-from holdfast.reading import ends
 from holdfast.runtime import outcomes, questions
 from holdfast.runtime.journal import Journal
 
@@ -232,11 +231,8 @@ def _quarantined(journal: Journal, name: str) -> Failure:
 
 def _fire(journal: Journal, key: str) -> None:
     wait = journal.state.waits[key]
-    child = journal.state.children.get(wait.child or "")
-    if child is not None and wait.abandons:
-        journal.posts += ends.cancels(
-            journal.state, [(wait.child or "", child)], "its caller did not wait longer"
-        )
+    if wait.abandons and wait.child in journal.state.children:
+        journal.cancel_child(wait.child, "its caller did not wait longer")
     attempt = journal.state.nodes[wait.node].attempt
     journal.record(
         events.TimerFired(

@@ -158,3 +158,52 @@ def test_run_of_a_caller_that_is_completed_does_not_wait_for_a_child_that_sleeps
     began = stage.clock.now()
     assert stage.run(calling(settle)).status == "completed"
     assert stage.clock.now() - began < 3600
+
+
+def test_a_call_that_the_node_cancels_is_abandoned_and_its_child_cancelled(stage: Stage) -> None:
+    pay = Till().pay()
+
+    async def settle(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        slow = asyncio.ensure_future(ctx.call(pay, Pay(how="ask"), key="slow"))
+        quick = await ctx.call(pay, Pay(amount=3), key="quick")
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
+        return {"log": [quick.amount]}
+
+    assert stage.run(calling(settle)).state.log == [3]
+    statuses = {stage.store.run(child).status for child in children(stage.store)}
+    assert statuses == {"completed", "cancelled"}
+
+
+def test_a_call_inside_a_step_is_refused_before_it_starts_a_child(stage: Stage) -> None:
+    pay = Till().pay()
+
+    async def settle(state: Order, ctx: hf.Context) -> None:
+        async def inside() -> None:
+            await ctx.call(pay)
+
+        await ctx.step("pay", inside)
+
+    run = stage.fails(calling(settle))
+    assert run.error is not None
+    assert "inside the step 'pay'" in run.error.message
+    assert children(stage.store) == []
+
+
+def test_a_step_in_doubt_is_not_called_again_by_the_node_itself(stage: Stage) -> None:
+    calls: list[int] = []
+
+    def charge() -> None:
+        calls.append(1)
+        raise ConnectionError("no reply")
+
+    async def settle(state: Order, ctx: hf.Context) -> None:
+        for _ in range(3):
+            try:
+                await ctx.step(hf.Step("charge", idempotent=False), charge)
+            except ConnectionError:
+                continue
+
+    run = stage.run(calling(settle))
+    assert (run.status, calls) == ("waiting", [1])
+    assert "not known whether the first call had an effect" in run.questions[0].text

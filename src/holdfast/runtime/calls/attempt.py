@@ -53,6 +53,8 @@ _calling: ContextVar[tuple[object, str, int] | None] = ContextVar("holdfast_step
 """The step whose function is being called: its attempt, its name, and the number of this call, counted from 1."""
 _NOT_AWAITED = (CHECKPOINT, "begun:", TRY)
 """How the slots begin that a node does not ask for by name."""
+_CHILD_S = 1.0
+"""Seconds that a wait for a child stays in memory, at most: `run` looks at the whole family only when its root has unwound."""
 _LOOK_AGAIN_S = 0.02
 """Seconds until the engine checks again whether a cancelled task has ended, which may take time to clean up."""
 _STEP_ENDS = (events.StepCompleted, events.StepFailed)
@@ -446,7 +448,7 @@ class Attempt:
         aside = self._journal.state.aside
         return [(number, signal.payload) for number, signal in enumerate(aside) if signal.name == name]
 
-    def _refuse_inside_step(self, slot: str) -> None:
+    def refuse_inside_step(self, slot: str) -> None:
         """Refuse a wait inside a step: an attempt does not unwind while a step runs, so the node would stay in memory for the
         whole wait.
         """
@@ -466,14 +468,9 @@ class Attempt:
         """
         unused = labels("ask", (kept for kept in self.kept() if kept not in self._used))
         if unused:
-            _log.warning(
-                "run %r, node %r: the node asks %r, but has not used the answer to %r. If both are the same question in "
-                "different words, give it a key=…, or build its text in a step.",
-                self._run_id,
-                self._header["node"],
-                slot.label,
-                unused[0],
-            )
+            told = "If both are the same question in different words, give it a key=…, or build its text in a step."
+            asks = f"the node asks {slot.label!r}, but has not used the answer to {unused[0]!r}"
+            _log.warning("run %r, node %r: %s. %s", self._run_id, self._header["node"], asks, told)
 
     def promised(self, coroutine: Coroutine[Any, Any, Any], told: str) -> None:
         """Note that the node has called a method of its context, and must await the coroutine that it got."""
@@ -502,7 +499,7 @@ class Attempt:
     async def until_kept(self, slot: str) -> list[Any]:
         """Wait until the wait of this slot, which is in the log, is over. Returns `[value]`, or `[]` if the wait timed out."""
         while slot not in self.kept():
-            self._refuse_inside_step(slot)
+            self.refuse_inside_step(slot)
             if self.blocks:
                 self.body.parking = [slot]
                 raise Parked([slot])
@@ -514,7 +511,8 @@ class Attempt:
 
     async def _wait_here(self, slot: str) -> None:
         waiter = self._waiters[slot] = _Waiter(self.clock.now())
-        soonest_at = waiter.began_at + self._park_soon_s()
+        patience_s = min(self._park_soon_s(), _CHILD_S) if slot.startswith("child:") else self._park_soon_s()
+        soonest_at = waiter.began_at + patience_s
         waiter.timer = self.clock.call_at(soonest_at, lambda: self._park_in_time(waiter))
         self._withdraw()
         if self.is_withdrawn(slot):
@@ -599,17 +597,12 @@ class Attempt:
 
     def warn_of_lost_timer(self) -> None:
         """Log once per node that it is unwound although asyncio was perhaps meant to cancel its wait."""
-        node = (self._journal.flow.name, self._header["node"])
-        if node not in self._services.warned:
-            self._services.warned.add(node)
-            _log.warning(
-                "run %r, node %r: the node has waited for %g s and is now unwound: its call ends, and it runs again from its top "
-                "when the wait is over. If an asyncio timer or task was meant to cancel the wait, it ends with the call and may "
-                "never do so. Give the wait its own timeout=…, which is durable.",
-                self._run_id,
-                self._header["node"],
-                self.park_after_s,
-            )
+        self.warn_once(
+            (self._journal.flow.name, self._header["node"]),
+            f"run {self._run_id!r}, node {self._header['node']!r}: the node has waited for {self.park_after_s:g} s and is now "
+            "unwound: its call ends, and it runs again from its top when the wait is over. If an asyncio timer or task was meant "
+            "to cancel the wait, it ends with the call and may never do so. Give the wait its own timeout=…, which is durable.",
+        )
 
     # --- waits that the node cancels --------------------------------------------------------------------
 
@@ -676,12 +669,24 @@ class Attempt:
         returned for the next wait. Returns whether there was anything to record.
         """
         if self.is_waiting(slot):
+            self._abandon_child(slot)
             self.note(events.WaitWithdrawn, slot=slot)
         elif signal is not None and self.kept().get(slot):
             self.note(events.WaitWithdrawn, slot=slot, returned=signal)
         else:
             return False
         return True
+
+    def _abandon_child(self, slot: str) -> None:
+        """Cancel the child of a call that the node itself has cancelled, with the event that says so."""
+        key = wait_key(
+            self._header["node"], self._header["iteration"], self._header["execution"], self._item, slot
+        )
+        wait = self._journal.state.waits.get(key)
+        if wait is not None and wait.child is not None and wait.abandons:
+            self._journal.cancel_child(
+                wait.child, f"{self._header['node']!r} of its caller has cancelled the call"
+            )
 
     def _is_cancelled(self, waiter: _Waiter) -> bool:
         """Return whether the node has cancelled one of its own tasks, which waits."""

@@ -342,6 +342,7 @@ class Context(_AnyContext):
         if timeout is not None:
             self._require_time(f"ctx.call(timeout={timeout!r})", timeout)
         self._work.refuse_waits("ctx.call")
+        self._work.refuse_inside_step("ctx.call")
         wanted = ChildOptions(**cast("StartOptions", {"cancel_with_caller": True, **options}))
         child = await self._work.children.start(flow, input, wanted, durable=False)
         return await self._work.children.result(child, timeout, type, abandons=wanted.cancel_with_caller)

@@ -23,7 +23,7 @@ from holdfast.core import events
 from holdfast.core.codec import Codec
 from holdfast.core.events import NodeEvent
 from holdfast.core.graph import Retry
-from holdfast.core.slots import Slot, raised_text
+from holdfast.core.slots import Slot, begun_text, raised_text
 from holdfast.core.step import Step
 from holdfast.errors import CodecError, ContextError, Recoverable
 from holdfast.runtime import failures
@@ -79,6 +79,7 @@ def course(work: Work, step: Step, slot: Slot, codec: Codec[Any], *, unwinds: bo
         if wait is not None:
             yield work.until_try(wait, unwinds=unwinds)
         if not step.idempotent:
+            _refuse_in_doubt(work, step, label)
             yield work.record(events.StepStarted, step=label)
         one = Try(work.clock, step)
         value, error = yield one
@@ -100,6 +101,15 @@ def course(work: Work, step: Step, slot: Slot, codec: Codec[Any], *, unwinds: bo
         retry_at = work.now() + delay
         yield work.record(events.StepFailed, step=label, failure=failures.describe(error), retry_at=retry_at)
         work.reclaim_step(slot)
+
+
+def _refuse_in_doubt(work: Work, step: Step, label: str) -> None:
+    """Refuse to call a step again that this execution has called, if it is unknown whether it had its effect."""
+    if begun_text(label) in work.kept():
+        raise ContextError(
+            f"node {work.place[1]!r} calls the step {step.name!r} again, which is not idempotent, and it is not known whether "
+            "the first call had an effect. Let the exception of that call leave the node: the run then asks what to do."
+        )
 
 
 def _delay(work: Work, step: Step, one: Try, error: Exception, tries: int) -> float | None:

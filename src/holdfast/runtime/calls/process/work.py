@@ -269,7 +269,7 @@ class DistantAttempt(Attempt):
     async def until_kept(self, slot: str) -> list[Any]:
         kept = self.kept()
         if slot not in kept:
-            self._refuse_inside_step(slot)
+            self.refuse_inside_step(slot)
             if self.blocks:
                 kept[slot] = self._ask("until_kept", {"slot": slot})
             else:
