@@ -105,8 +105,9 @@ def test_the_family_is_a_tree_with_status_flow_and_reason_and_leads_to_each_run(
     page.get_by_role("link", name="Family").click()
     page.locator(".family a[href='#/runs/order-1']:not([aria-current])").wait_for()
     assert [(status, text) for status, text, _ in rows(page)] == [
-        ("caller", "order-1"),
-        ("caller", f"\u2003{payment}"),
+        ("waiting", "order-1"),
+        ("more", "\u2003all its child runs"),
+        ("waiting", f"\u2003{payment}"),
         ("waiting", f"\u2003\u2003{review}"),
     ]
 

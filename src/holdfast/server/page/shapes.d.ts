@@ -192,10 +192,11 @@ export interface Child {
   node: string | null;
 }
 
-/** A run in a family; `depth`: how many generations below the run that was asked for. */
+/** A run in a family; `depth`: how many generations below the run that was asked for, or above it if negative. */
 export interface FamilyMember extends Child {
   depth: number;
   asks: number;
+  needs_attention: boolean;
   reason: string;
   remedy: Remedy | null;
   /** It has children that are not listed. */
@@ -205,7 +206,7 @@ export interface FamilyMember extends Child {
 /** `GET runs/{id}/family`. */
 export interface Family {
   /** The caller, its caller, and so on. */
-  callers: string[];
+  callers: FamilyMember[];
   /** The run itself, and the runs below it: each caller is followed by its children. */
   members: FamilyMember[];
 }

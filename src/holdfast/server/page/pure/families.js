@@ -8,19 +8,19 @@ import { lookOfRun } from "./statuses.js";
  */
 
 /**
- * A run of a family.
+ * A run of a family. Its reason is told if somebody has to do something: a run that waits for its children is explained by them.
  * @param {Partial<Omit<FamilyMember, "status">> & { id: string, status: string | null }} run  without a status, it was deleted
  * @param {number} [level]  how far it is indented
  * @returns {VisitRow}
  */
-export function familyRow({ id, status, asks, remedy, node, flow, reason }, level = 0) {
+export function familyRow({ id, status, asks, remedy, node, flow, needs_attention, reason }, level = 0) {
   const look = lookOfRun({ status: status ?? "deleted", asks, remedy });
   return {
     key: id,
     look,
     word: look.word,
     text: "\u2003".repeat(level) + id, // a space that is not folded
-    note: [flow, node && `called by ${node}`, reason].filter(Boolean).join(" · "),
+    note: [flow, node && `called by ${node}`, needs_attention && reason].filter(Boolean).join(" · "),
     place: { screen: "run", run: id, query: {} },
     now: 0,
   };
@@ -31,17 +31,13 @@ export function familyRow({ id, status, asks, remedy, node, flow, reason }, leve
  * @param {import("../shapes.js").Family} family
  * @returns {VisitRow[]}
  */
-export function familyRows({ callers, members }) {
-  return [
-    ...callers.toReversed().map((id, level) => familyRow({ id, status: "caller" }, level)),
-    ...members.flatMap((one) => {
-      const level = callers.length + one.depth;
-      const row = { ...familyRow(one, level), chosen: !one.depth };
-      /** @type {import("./fragments.js").Place} */
-      const place = { screen: "runs", query: { origin: [one.id] } };
-      return one.more
-        ? [row, { ...familyRow({ id: "all its child runs", status: "more" }, level + 1), key: `${one.id}/`, place }]
-        : row;
-    }),
-  ];
-}
+export const familyRows = ({ callers, members }) =>
+  [...callers.toReversed(), ...members].flatMap((one) => {
+    const level = callers.length + one.depth;
+    const row = { ...familyRow(one, level), chosen: !one.depth };
+    /** @type {import("./fragments.js").Place} */
+    const place = { screen: "runs", query: { origin: [one.id] } };
+    return one.more
+      ? [row, { ...familyRow({ id: "all its child runs", status: "more" }, level + 1), key: one.id + level, place }]
+      : row;
+  });
