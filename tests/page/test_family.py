@@ -3,57 +3,20 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 import holdfast as hf
 
-SOURCE = '''
-"""An order that starts a parcel, which fails, and calls a payment, which calls a review, which asks."""
-import holdfast as hf
-
-review, payment, parcel, order = (hf.Graph(name) for name in ("review", "payment", "parcel", "order"))
-
-
-@review.node
-async def look(state, ctx):
-    return {"fine": await ctx.ask("Is this card fine?", options=["yes", "no"])}
-
-
-reviewed = review.chain(hf.START, "look", hf.END).compile()
-
-
-@payment.node
-async def charge(state, ctx):
-    return {"fine": (await ctx.call(reviewed))["fine"]}
-
-
-paid = payment.chain(hf.START, "charge", hf.END).compile()
-
-
-@parcel.node
-def pack(state):
-    raise hf.Fatal("the lamp is broken")
-
-
-packed = parcel.chain(hf.START, "pack", hf.END).compile()
-
-
-@order.node
-async def settle(state, ctx):
-    await ctx.start(packed)
-    return await ctx.call(paid)
-
-
-ordered = order.chain(hf.START, "settle", hf.END).compile()
-'''
+SOURCE = (Path(__file__).parent / "scene" / "basket.py").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")
 def served(serve, tmp_path_factory):
     folder = tmp_path_factory.mktemp("family")
-    (folder / "family.py").write_text(SOURCE)
-    serving = serve("family.py", "--no-work", folder=folder)
+    (folder / "basket.py").write_text(SOURCE)
+    serving = serve("basket.py", "--no-work", folder=folder)
     flows: dict = {}
     exec(SOURCE, flows)
     hf.run(flows["ordered"], {}, run_id="order-1", store=serving.store)
@@ -150,8 +113,8 @@ def test_the_list_of_runs_shows_the_child_runs_of_one_run(tab, served):
 
 
 def test_a_run_without_a_family_has_no_view_of_it(tab, serve, tmp_path):
-    (tmp_path / "family.py").write_text(SOURCE)
-    serving = serve("family.py", "--no-work", folder=tmp_path)
+    (tmp_path / "basket.py").write_text(SOURCE)
+    serving = serve("basket.py", "--no-work", folder=tmp_path)
     flows: dict = {}
     exec(SOURCE, flows)
     hf.run(flows["reviewed"], {}, run_id="review-1", store=serving.store)
