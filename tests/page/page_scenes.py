@@ -339,9 +339,7 @@ class Scene:
     def serve_family(self) -> str:
         """Start a server of a run with child runs, and return its address with the token."""
         (self.folder / "family").mkdir()
-        self.start(
-            "run", "../shop/basket.py:ordered", "--run-id", "order-4800", folder="family"
-        ).communicate()
+        self.start("run", "../shop/basket.py:ordered", "--run-id", "order-4800", folder="family").wait()
         return self._address(
             self.start("serve", "../shop/basket.py", "--no-work", "--port", "0", folder="family")
         )

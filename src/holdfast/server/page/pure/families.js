@@ -1,4 +1,4 @@
-// The family of a run in rows: the runs that called it, the run itself, and its child runs with theirs. Each row leads to its run.
+// The family of a run in rows: the runs that called it, the run itself, and its child runs with theirs. A row leads to its run.
 
 import { lookOfRun } from "./statuses.js";
 
