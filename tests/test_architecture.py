@@ -100,6 +100,7 @@ ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/engine.py:questions": "each pass reads one page of a list that ends",
     "runtime/calls/context.py:_wait_for_signal": "each pass sets one of the signals aside that were sent",
     "runtime/calls/steps.py:drive": "each pass calls the step, or waits until a failed try of it is durable",
+    "testing/simulator_families.py:attend": "each pass asks an engine to start the run, which takes simulated time",
     "runtime/calls/shared_task.py:_run_queue": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
     "server/client.py:_frames": "each pass waits for a frame of the server; one for which there is none rests a second",
     "server/client.py:_asking": "each pass reads one page of a list that ends",

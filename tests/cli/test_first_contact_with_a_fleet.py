@@ -14,11 +14,11 @@ import pytest
 from command_line import Cli, caller, furnish
 from holdfast.cli.exits import Exit
 from holdfast.errors import SettingError
+from holdfast.reading import diagnosis
 from holdfast.storage import urls
 from holdfast.storage.files.restoring import back_up, restore
 from holdfast.storage.postgres.address import Address
 from holdfast.storage.postgres.store import PostgresStore
-from holdfast.upkeep import doctor
 from postgres_server import PostgresServer, _binaries, drop_schema, execute, schema_for, shared_url
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -165,7 +165,7 @@ def suggested(cli: Cli, *words: str) -> tuple[str, list[str]]:
 def test_of_a_flow_that_a_file_has_not_doctor_does_not_name_the_file(
     cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(doctor, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(diagnosis, "PATIENCE_S", 0.0)
     (place / "other.py").write_text(OTHER, "utf-8")
     cli("start", "work.py", "--run-id", "r")
     assert suggested(cli, "other.py") == ("flow unknown", ["resume", "r", "work.py"])
@@ -254,8 +254,8 @@ def test_a_run_that_completed_a_node_of_the_old_flow_is_forked_by_the_command_th
 def test_doctor_says_how_long_something_may_wait(cli: Cli) -> None:
     told = " ".join(cli("doctor", "--help").out.split())
     operations = (ROOT / "docs" / "operations.md").read_text("utf-8")
-    assert f"after {doctor.PATIENCE_S:.0f} seconds" in told
-    assert f"waits {doctor.PATIENCE_S:.0f} seconds before it reports" in operations
+    assert f"after {diagnosis.PATIENCE_S:.0f} seconds" in told
+    assert f"waits {diagnosis.PATIENCE_S:.0f} seconds before it reports" in operations
 
 
 # --- in a fleet --------------------------------------------------------------------------------------

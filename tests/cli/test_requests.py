@@ -291,7 +291,7 @@ BAD_CONDITIONS: list[tuple[list[str], int, str]] = [
     (
         ["--where", "state=failed"],
         2,
-        "runs have no field 'state'; the fields are status, flow, label, parent, queue",
+        "runs have no field 'state'; the fields are status, flow, label, parent, origin, queue",
     ),
     (["--where", "flw=order"], 2, "did you mean 'flow'?"),
     (["--where", "status=fialed"], 2, "did you mean 'failed'?"),

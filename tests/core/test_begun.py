@@ -19,8 +19,9 @@ from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
 from holdfast.core.writers import Writers
 from holdfast.runtime.resume import TakeUp, _rewind
-from holdfast.testing.builders import History, outline, play
+from holdfast.testing.builders import History, outline
 from holdfast.testing.flows import Sketch, arbitrary, attended, nested, with_risks
+from holdfast.testing.random_histories import play
 
 # --- histories that are rewound ----------------------------------------------------------------------
 

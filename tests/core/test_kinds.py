@@ -27,8 +27,9 @@ from holdfast.core.kinds import TABLE, Kind
 from holdfast.core.run_state import NodeStatus, RunState, Status
 from holdfast.reading import words
 from holdfast.testing import replay
-from holdfast.testing.builders import History, play
+from holdfast.testing.builders import History
 from holdfast.testing.flows import attended, nested
+from holdfast.testing.random_histories import play
 
 ROOT = Path(__file__).resolve()
 while not (ROOT / "pyproject.toml").exists():

@@ -15,8 +15,9 @@ from holdfast.core.events import Stored
 from holdfast.core.fold import fold
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import NODE_LEVEL, RunState
-from holdfast.testing.builders import History, play
+from holdfast.testing.builders import History
 from holdfast.testing.flows import Sketch, arbitrary, attended, nested
+from holdfast.testing.random_histories import play
 
 STEPS_MAX = 4_000
 

@@ -5,8 +5,9 @@ import pytest
 from holdfast.core import events
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState
-from holdfast.testing.builders import History, outline, play
+from holdfast.testing.builders import History, outline
 from holdfast.testing.flows import arbitrary, nested
+from holdfast.testing.random_histories import play
 
 
 def told(*paths, **options) -> History:

@@ -26,8 +26,9 @@ from holdfast.reading.reader import Reader
 from holdfast.reading.verification import verify
 from holdfast.storage.contract import Holder, Position, Query, Store
 from holdfast.storage.memory.store import MemoryStore
-from holdfast.testing.builders import History, outline, play
+from holdfast.testing.builders import History, outline
 from holdfast.testing.flows import arbitrary, attended, nested
+from holdfast.testing.random_histories import play
 from holdfast.testing.simulator_oracle import compare_diagnoses
 
 ME = Holder(id="me", ttl_s=600.0, host="here", pid=os.getpid())

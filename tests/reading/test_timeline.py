@@ -14,8 +14,9 @@ from holdfast.reading.timeline import Part, Timeline, timeline
 from holdfast.storage.contract import Query
 from holdfast.storage.leases import this_process
 from holdfast.storage.memory.store import MemoryStore
-from holdfast.testing.builders import STARTS_AT, History, crashed_copy, outline, play
+from holdfast.testing.builders import STARTS_AT, History, crashed_copy, outline
 from holdfast.testing.flows import attended, nested
+from holdfast.testing.random_histories import play
 
 FLOW = outline("START a b END")
 ASKS = outline("START a b END", nodes={"b": {"approve": "Go on?"}})

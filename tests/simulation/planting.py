@@ -7,6 +7,7 @@ and returns the first seed that found it. A bug that is not found shows a gap in
 from __future__ import annotations
 
 import inspect
+import itertools
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator
@@ -15,8 +16,12 @@ from functools import wraps
 
 from holdfast.runtime import driver
 from holdfast.testing.simulator import schedule
+from holdfast.testing.simulator_families import family_schedule
 
 BUGS: dict[str, Callable] = {}
+OF_FAMILIES: set[str] = set()
+SHARP_FAMILIES = (3, 6, 12, 26, 71, 114, 116)
+"""Seeds of families that have found many of these bugs."""
 
 
 def bug(plant):
@@ -25,12 +30,21 @@ def bug(plant):
     return plant
 
 
+def family_bug(plant):
+    """Register a bug about child runs, which is searched for with simulated families."""
+    OF_FAMILIES.add(plant.__name__)
+    return bug(plant)
+
+
 def found(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
     """Return the first seed that finds the bug, and the violation that it reports; None if no seed does."""
+    make = schedule
+    if name in OF_FAMILIES:
+        make, seeds = family_schedule, itertools.chain(SHARP_FAMILIES, seeds)
     with BUGS[name]():
         for seed in seeds:
             try:
-                violations = schedule(seed).run().violations
+                violations = make(seed).run().violations
             except Exception as raised:
                 violations = [f"{type(raised).__name__}: {raised}"]
             if violations:
@@ -75,13 +89,16 @@ def after(place: type, name: str, then: Callable) -> tuple:
     return place, name, method
 
 
-def rewritten(place: type, name: str, old: str, new: str) -> tuple:
-    """Return a change for `patched`: the method with a part of its source replaced, for a small mistake in a long method."""
-    real = getattr(place, name)
-    source = textwrap.dedent(inspect.getsource(real))
-    assert source.count(old) == 1, (
-        f"the source of {place.__name__}.{name} does not contain {old!r} any more: adapt this planted bug"
-    )
+def rewritten(place: type, name: str, *parts: str) -> tuple:
+    """Return a change for `patched`: the method with parts of its source replaced (old, new, old, new), for a small mistake in a
+    long method.
+    """
+    source = textwrap.dedent(inspect.getsource(getattr(place, name)))
+    for old, new in zip(parts[::2], parts[1::2], strict=True):
+        assert source.count(old) == 1, (
+            f"the source of {place.__name__}.{name} does not contain {old!r} any more: adapt this planted bug"
+        )
+        source = source.replace(old, new)
     made: dict = {}
-    exec(source.replace(old, new), vars(sys.modules[place.__module__]), made)
+    exec(source, vars(sys.modules[place.__module__]), made)
     return place, name, made[name]

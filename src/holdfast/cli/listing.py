@@ -206,7 +206,7 @@ def show(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
-    """Show one run: its graph, its timings, its child runs and why it stopped.
+    """Show one run: its graph, its timings and why it stopped.
 
     Also prints the exact commands that resume or answer it.
     """

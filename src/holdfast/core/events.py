@@ -54,7 +54,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     message: str
     traceback: str = ""
     child: str = ""
-    """The child run whose end the failure is (`ChildFailed`); empty for any other failure."""
+    """The child runs whose ends the failure is (`ChildFailed`), separated by spaces; empty for any other failure."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -225,7 +225,8 @@ class Child(msgspec.Struct, omit_defaults=True, gc=False):
     is_final: bool = False
     """True if the child cannot end again."""
     in_doubt: bool = False
-    """True if the node failed because this child did, and was retried since: the child is looked at before the node waits."""
+    """True if the child may have ended without a report that is still to come: an earlier execution has started it, or the node
+    failed because this child did, and was retried since. The child is looked at before the node waits."""
 
 
 class SetAside(msgspec.Struct, omit_defaults=True, gc=False):

@@ -26,7 +26,7 @@ class Step(msgspec.Struct, frozen=True):
 
     name: str
     raises: tuple[type[Exception], ...] = ()
-    retry: Retry | None = None
+    retry: Retry | int | None = None
     timeout: float | None = None
     idempotent: bool = True
 
@@ -34,9 +34,11 @@ class Step(msgspec.Struct, frozen=True):
         if not isinstance(self.name, str) or not self.name:
             raise ValueError(f"Step({self.name!r}): the name of a step must be text that is not empty")
         msgspec.structs.force_setattr(self, "raises", self._checked_classes())
+        if type(self.retry) is int:  # as a node accepts it
+            msgspec.structs.force_setattr(self, "retry", Retry(attempts=self.retry))
         if self.retry is not None and not isinstance(self.retry, Retry):
             raise ValueError(
-                f"Step({self.name!r}, retry={self.retry!r}): give an hf.Retry, such as Retry(attempts=3)"
+                f"Step({self.name!r}, retry={self.retry!r}): give the number of attempts, or an hf.Retry"
             )
         is_number = isinstance(self.timeout, (int, float)) and not isinstance(self.timeout, bool)
         if self.timeout is not None and not (is_number and 0 < self.timeout <= _SECONDS_MAX):

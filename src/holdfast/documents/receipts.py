@@ -94,6 +94,8 @@ class _Visit(msgspec.Struct):
     """Step whose outcome is an exception -> the exception."""
     steps_begun: dict[str, None] = {}
     """Steps with `idempotent=False` that were about to be called and have no outcome."""
+    children: dict[str, dict[str, Any]] = {}
+    """Child run that the visit started -> its flow and, once it has ended, its status and cost."""
     running: set[int] = set()
     waiting: set[int] = set()
     changes: list[Changes] = []
@@ -416,6 +418,8 @@ class Book:
             facts["steps_raised"] = visit.steps_raised
         if visit.steps_begun:
             facts["steps_begun"] = list(visit.steps_begun)
+        if visit.children:
+            facts["children"] = visit.children
         if visit.items:
             facts["items"] = [
                 {"item": number, **msgspec.structs.asdict(item)}
@@ -465,6 +469,17 @@ class Book:
         visit, step = self._visit(event), _step_name(event)
         visit.steps[step] = None
         visit.steps_begun.pop(step, None)
+
+    def _child_started(self, event: events.ChildStarted, stored: Stored) -> None:
+        self._visit(event).children[event.run] = {"flow": event.flow, "status": None, "usd": 0.0, "tokens": 0}
+
+    def _child_ended(self, event: events.ChildEnded, stored: Stored) -> None:
+        for visit in self._visits.values():
+            child = visit.children.get(event.run)
+            if child is not None:
+                child["status"] = event.status
+                child["usd"] += event.usd
+                child["tokens"] += event.tokens
 
     def _step_started(self, event: events.StepStarted, stored: Stored) -> None:
         self._visit(event).steps_begun[_step_name(event)] = None
@@ -670,6 +685,8 @@ class Book:
         events.ItemFailed: _item_failed,
         events.StepCompleted: _step,
         events.StepStarted: _step_started,
+        events.ChildStarted: _child_started,
+        events.ChildEnded: _child_ended,
         events.StepFailed: _step_failed,
         events.CostIncurred: _cost,
         events.NodeStreamed: _streamed,

@@ -187,7 +187,7 @@ def _child_cases(
     few = FEW if row.origin is None else 1
     names = [wait.child for wait in known.waits if wait.child is not None][:few]
     if known.failure is not None and known.failure.child and row.status == "failed":
-        names = [known.failure.child]
+        names = known.failure.child.split()[:few]
     found: dict[str, Case | None] = {}
     for name in names:
         try:
@@ -328,9 +328,9 @@ def may_be_claimed(case: Case, found: Diagnosis, now: float, patience_s: float) 
     return is_busy or (found.since is not None and now - found.since < patience_s)
 
 
-def is_problem(case: Case, found: Diagnosis, now: float, patience_s: float = PATIENCE_S) -> bool:
+def is_problem(case: Case, found: Diagnosis, now: float) -> bool:
     """Return whether a run cannot continue by itself, or waits for a person or another system."""
-    return found.kind not in _WELL and not may_be_claimed(case, found, now, patience_s)
+    return found.kind not in _WELL and not may_be_claimed(case, found, now, PATIENCE_S)
 
 
 def _look(case: Case, now: float, commands: CommandLine) -> _Seen:
@@ -700,9 +700,15 @@ def _after_child(case: Case, seen: _Seen, of_child: list[Remedy], commands: Comm
     then those of the run. Empty if it failed for another reason.
     """
     failure, run_id, node = seen.known.failure, case.row.run_id, seen.known.failure_node
-    if failure is None or not failure.child or failure.child not in seen.children:
+    failed_for = failure.child.split() if failure is not None else []
+    names = [name for name in failed_for if name in seen.children]
+    if not names:
         return []
-    child = seen.children[failure.child]
+    unmended = [
+        name for name in names if (one := seen.children[name]) is None or one.status in ENDED - {"completed"}
+    ]
+    name = (unmended or names)[0]
+    child = seen.children[name]
 
     def resume(words: str) -> Remedy:
         takes, wants_base = case.takes or (), seen.known.wants_base
@@ -711,7 +717,7 @@ def _after_child(case: Case, seen: _Seen, of_child: list[Remedy], commands: Comm
     if child is None or child.status == "cancelled":
         found = [remedies.retry_fresh(commands, run_id, node)] if node is not None else []
     elif child.status == "failed":
-        words = f"then resume this run, which waits for the child run {failure.child}"
+        words = f"then resume this run, which waits for the child run {name}"
         found = [*of_child[:1], resume(words)]
     else:
         words = "resume it: it looks at the child run again, which has been resumed"

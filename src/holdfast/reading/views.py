@@ -397,6 +397,8 @@ def result_of(run: Run[S], *, fault: BaseException | None = None, earlier: bool 
 def _failed(run: Run[Any]) -> str:
     node = run.nodes.get(run.failed_node or "")
     skip = ", or skip the node" if node is not None and node.status in VISIT_STUCK else ""
+    if run.error is not None and run.error.child:  # its message says what to do
+        return f"run {run.id!r} failed{_fault(run)}{_left_alone(run)}{_place(run)}"
     return (
         f"run {run.id!r} failed{_fault(run)} Completed work is kept: fix the cause and resume the run, "
         f"hf.resume({run.id!r}, flows=[…]){skip}.{_left_alone(run)}{_place(run)}"

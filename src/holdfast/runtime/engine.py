@@ -204,9 +204,7 @@ class Engine:
             park_soon=min(self.settings.park_after, SOON_S if self._caller_blocks else math.inf),
             holdings=self._holdings,
             run_options=self._run_options,
-            build_families=lambda: Families(
-                services, self._requests, self.flows, self.add, self.settings.concurrency
-            ),
+            build_families=self._build_families,
             listeners=Listeners(),
             **files,
         )
@@ -359,6 +357,9 @@ class Engine:
         except RunExists:
             creation.require_same(services.store, journal.state.run_id, journal.create, on_exists)
         return journal.state.run_id
+
+    def _build_families(self) -> Families:
+        return Families(self._open(), self._requests, self.flows, self.add, self.settings.concurrency)
 
     def _run_options(self, flow: Flow[Any], place: dict[str, Any]) -> dict[str, Any]:
         """Return the options that this engine gives a new run of a flow; `place` are those of its queue."""

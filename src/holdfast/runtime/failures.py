@@ -36,6 +36,7 @@ from holdfast.errors import (
     Recoverable,
     RunHeld,
     StoreBusy,
+    end_sentence,
 )
 from holdfast.reading.places import is_foreign
 
@@ -219,8 +220,18 @@ def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failu
         return Failure(
             kind, error.failure.type, error.failure.message, error.failure.traceback, error.failure.child
         )
-    child = error.id if isinstance(error, ChildFailed) else ""
-    return Failure(kind, type(error).__name__, message(error), _trace(error), child)
+    failed = failed_children(error)
+    text = message(error)
+    if failed and isinstance(error, BaseExceptionGroup):
+        text = f"{text}: {' '.join(end_sentence(str(one)) for one in failed)}"[:4000]
+    return Failure(kind, type(error).__name__, text, _trace(error), " ".join(one.id for one in failed))
+
+
+def failed_children(error: BaseException) -> list[ChildFailed]:
+    """Return the failures of child runs that an exception is, or that a group of exceptions has."""
+    if isinstance(error, BaseExceptionGroup):
+        return [one for inner in error.exceptions for one in failed_children(inner)]
+    return [error] if isinstance(error, ChildFailed) else []
 
 
 class NodeFaults(dict[str, BaseException]):
@@ -398,11 +409,15 @@ def retry_delay(
         return None  # every attempt would get it again
     wanted = _is_one_of(error, retry.on) if retry.on else kind == "recoverable"
     is_last = retry.attempts is not None and failures >= retry.attempts
-    if not wanted or kind == "fatal" or is_last or _is_one_of(error, (ChildFailed,)):
+    if not wanted or kind == "fatal" or is_last or _failed_for_child(error):
         return None
     delay = _backoff(retry, failures)
     asked = min(retry_after(error, now=now) or 0.0, retry.max_delay)
     return max(asked, delay * (1 + retry.jitter * (2 * luck.random() - 1)))
+
+
+def _failed_for_child(error: BaseException) -> bool:
+    return bool(error.failure.child if isinstance(error, RemoteError) else failed_children(error))
 
 
 def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> bool:

@@ -16,10 +16,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from holdfast.core import situation
@@ -42,10 +43,10 @@ from holdfast.runtime import creation
 from holdfast.runtime.clock import Timer, sleep
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.requests import Requests
-from holdfast.runtime.runner import LongWait, Runner, only_waits
+from holdfast.runtime.runner import Runner, only_waits
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Along, Append, Query, Request, RunRow, Store, in_order
-from holdfast.storage.queues import DEFAULT_QUEUE
+from holdfast.storage.queues import DEFAULT_QUEUE, LiveHolder
 
 _PAGE = 500
 _LOOK_S_MAX = 5.0
@@ -76,9 +77,12 @@ class Families:
         """Run -> the family that is executed here and has this run."""
         self._errands: set[asyncio.Task[None]] = set()
 
+    def know(self, flow: Flow[Any]) -> None:
+        """Make a flow known, so that this engine can execute the children of this flow. Raises `SettingError`."""
+        self._add(flow)
+
     def prepare(self, flow: Flow[Any], given: Any, place: ChildPlace, options: ChildOptions) -> Append:
         """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
-        self._add(flow)
         return creation.child_append(self.services, flow, given, place, options)
 
     def moved(self, along: Along) -> None:
@@ -105,7 +109,7 @@ class Families:
     def _family_of(self, caller: str) -> ExecutedFamily | None:
         """Return the family that is executed here and has this run; None if a worker executes the run, or no engine here."""
         family, held = self.members.get(caller), self.services.holdings.get(caller)
-        if family is None and isinstance(held, Runner) and held.on_long_wait is not LongWait.LEAVE:
+        if family is None and isinstance(held, Runner) and not held.is_of_worker:
             family = self.members[caller] = ExecutedFamily(self, caller)
         return family
 
@@ -139,7 +143,7 @@ class Families:
             family = self.members[run_id] = ExecutedFamily(self, run_id)
         try:
             family.plan(run_id)
-            has_others = await family.rest()
+            has_others = await family.rest(is_over=run.status in FINAL)
             return self.requests.view(run_id) if has_others else run
         finally:
             await family.close()
@@ -159,18 +163,21 @@ class Families:
 
     async def moves(self, run_id: str) -> bool:
         """Return whether some run of a family moves by itself, or will."""
-        return await self.services.reading.call(
-            lambda: any(self.is_moving(row) for row in self.open_rows(run_id))
-        )
+        return await self.services.reading.call(self._look_for_moving, run_id)
 
-    def is_moving(self, row: RunRow) -> bool:
-        """Return whether a run is executed, or soon will be by a live worker."""
+    def is_moving(self, row: RunRow, holders: Sequence[LiveHolder], *, is_asked: bool) -> bool:
+        """Return whether a run is executed, or soon will be by a live worker. `is_asked` is true if it has a request."""
         if row.held:
             return row.status in GOING
-        is_offered = row.status in OFFERED or (row.status == "waiting" and row.due_at is not None)
-        if not is_offered and not self.services.store.queues.waiting((row.run_id,)):
+        if row.status not in OFFERED and not is_asked and not goes_on_by_itself(row):
             return False
-        return any(one.holder.takes(row.flow, row.queue) for one in self.services.store.queues.holders())
+        return any(one.holder.takes(row.flow, row.queue) for one in holders)
+
+    def _look_for_moving(self, run_id: str) -> bool:
+        queues, rows = self.services.store.queues, list(self.open_rows(run_id))
+        asked = {one.run_id for one in queues.waiting([row.run_id for row in rows])}
+        holders = queues.holders()
+        return any(self.is_moving(row, holders, is_asked=row.run_id in asked) for row in rows)
 
     def open_rows(self, run_id: str) -> Iterator[RunRow]:
         """Yield the rows of the children of a run, and of theirs, that have not ended for good."""
@@ -180,6 +187,16 @@ class Families:
             for row in _children(store, callers.pop()):
                 callers.append(row.run_id)
                 yield row
+
+
+def goes_on_by_itself(row: RunRow) -> bool:
+    """Return whether a run that waits continues at its time, because of a timer or a retry: not if it only gives up waiting for
+    an answer, a signal or a child then.
+    """
+    if row.status != "waiting" or row.due_at is None:
+        return row.status == "pending"
+    known = situation.load(row.situation, row.active)
+    return known.is_timed or known.retries_count > 0
 
 
 def _children(store: Store, caller: str) -> Iterator[RunRow]:
@@ -192,6 +209,16 @@ def _children(store: Store, caller: str) -> Iterator[RunRow]:
             if len(page) == _PAGE
             else []
         )
+
+
+class _Survey(msgspec.Struct, frozen=True):
+    """What a look at a family in the store has found."""
+
+    has_others: bool = False
+    due: list[str] = []
+    """The members that can be driven here."""
+    is_moving: bool = False
+    """True if another member is executed elsewhere, or soon will be."""
 
 
 class ExecutedFamily:
@@ -261,22 +288,26 @@ class ExecutedFamily:
             self.plan(run_id)
         except (RunHeld, FenceLost, RunNotFound, RunOver):
             self._again.discard(run_id)  # it is executed elsewhere, or is over
+            if run_id in services.holdings:  # this engine has not noticed yet that it had lost the run
+                self._add_soon(run_id)
         except (StoreBusy, StoreFull):
-            self._later[run_id] = services.clock.call_at(
-                services.clock.now() + _AGAIN_S, lambda: self.add(run_id)
-            )
-            self._timed.add(run_id)
+            self._add_soon(run_id)
         except HoldfastError as refused:
             self._refused.add(run_id)
             _log.warning("run %r: %s", run_id, refused)
         finally:
             if run_id != self._root:
                 services.faults.pop(run_id, None)
-            del self._going[run_id]
+            self._going.pop(run_id, None)
             if run_id in self._again:
                 self._again.discard(run_id)
                 self._due[run_id] = None
             self._begin()
+
+    def _add_soon(self, run_id: str) -> None:
+        clock = self._families.services.clock
+        self._later[run_id] = clock.call_at(clock.now() + _AGAIN_S, lambda: self.add(run_id))
+        self._timed.add(run_id)
 
     def plan(self, run_id: str) -> None:
         """Find out when a member that was driven is due again."""
@@ -288,57 +319,57 @@ class ExecutedFamily:
         elif services.store.queues.waiting((run_id,)) and row.status in ("waiting", "paused"):
             self.add(run_id)
         elif not row.held and row.status in GOING and row.due_at is not None:
-            clock, known = services.clock, situation.load(row.situation, row.active)
+            clock = services.clock
             at = clock.now() + max(0.0, row.due_at - services.store.now())
             self._later[run_id] = clock.call_at(at, lambda: self.add(run_id))
-            if known.is_timed or known.retries_count or row.status == "pending":
+            if goes_on_by_itself(row):
                 self._timed.add(run_id)
 
-    async def rest(self) -> bool:
-        """Return when no member can be executed here, and none moves elsewhere. Returns whether the run has a family."""
-        families, clock = self._families, self._families.services.clock
-        looks = 0
-        while families.services.holdings.stopping is None:
+    async def rest(self, *, is_over: bool = False) -> bool:
+        """Return when no member can be executed here, and none moves elsewhere. If the root is over (`is_over`), return as soon
+        as no member is executed here. Returns whether the run has a family.
+        """
+        services, looks = self._families.services, 0
+        while services.holdings.stopping is None:
             await asyncio.sleep(0)
-            if self._going or self._due or self._timed:
-                await self._hear()
+            if self._going or self._due or (self._timed and not is_over):
+                await self._hear(is_over=is_over)
                 looks = 0
                 continue
-            moving = await families.services.reading.call(self._survey)
-            if self._due:
-                self._begin()
-            elif not moving:
+            if is_over:
                 break
-            else:
-                looks += 1
-                await sleep(clock, min(POLL_S * looks, _LOOK_S_MAX))
+            found = await services.reading.call(self._survey)
+            self._has_others = self._has_others or found.has_others
+            for run_id in found.due:
+                self.add(run_id)
+            if not found.due and not found.is_moving:
+                break
+            looks += 1
+            await sleep(services.clock, min(POLL_S * looks, _LOOK_S_MAX) if not found.due else 0.0)
         return self._has_others
 
-    async def _hear(self) -> None:
+    async def _hear(self, *, is_over: bool) -> None:
         self._news = asyncio.Event()
-        if self._going or self._due or self._timed:
+        if self._going or self._due or (self._timed and not is_over):
             await self._news.wait()
 
-    def _survey(self) -> bool:
-        """Look at the whole family in the store: note the members that can be driven here, and return whether others move
-        elsewhere. Called in the reading thread.
-        """
-        families = self._families
-        store, is_moving = families.services.store, False
+    def _survey(self) -> _Survey:
+        """Look at the whole family in the store. Called in the reading thread, so it changes nothing."""
+        families, store = self._families, self._families.services.store
         rows = list(families.open_rows(self._root))
-        self._has_others = self._has_others or bool(rows)
-        if not self._has_others:
-            return False
+        if not rows and not self._has_others:
+            return _Survey()
         with suppress(RunNotFound):
             rows.append(store.run(self._root))
         asked = {one.run_id for one in store.queues.waiting([row.run_id for row in rows])}
+        holders, due, is_moving = store.queues.holders(), [], False
         for row in rows:
-            if self._may_drive(row, row.run_id in asked):
-                families.members[row.run_id] = self
-                self._due[row.run_id] = None
+            is_asked = row.run_id in asked
+            if self._may_drive(row, is_asked):
+                due.append(row.run_id)
             else:
-                is_moving = is_moving or families.is_moving(row)
-        return is_moving
+                is_moving = is_moving or families.is_moving(row, holders, is_asked=is_asked)
+        return _Survey(has_others=True, due=due, is_moving=is_moving)
 
     def _may_drive(self, row: RunRow, is_asked: bool) -> bool:
         """Return whether a member can be driven here, now or later."""

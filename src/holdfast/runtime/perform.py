@@ -202,8 +202,10 @@ def _skip(
     journal: Journal, name: str, header: dict[str, Any], *, update: Changes | None = None, **said: Any
 ) -> None:
     """Record the skip of a visit. If its route cannot be decided, or the update does not fit the state any more, that is recorded
-    as a failure of the router, so that the run fails and a caller can edit the state.
+    as a failure of the router, so that the run fails and an operator can edit the state.
     """
+    if journal.state.children:
+        journal.cancel_children(name, None, f"its caller has skipped {name!r}")
     try:
         skipped = outcomes.skipped(journal.flow, journal.state, name, header, update=update, **said)
     except (StateError, ResumeRefused) as fault:

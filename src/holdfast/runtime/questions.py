@@ -268,6 +268,8 @@ def answer(
         except (ResumeRefused, StateError) as fault:
             raise AnswerRefused(run_id, question.key, str(fault)) from fault
         journal.record(answered)
+        if journal.state.children:
+            journal.cancel_children(question.node, None, f"its caller has skipped {question.node!r}")
         journal.record(skipped)
         return False
     journal.record(answered)

@@ -99,6 +99,8 @@ class Runner:
 
     on_long_wait = LongWait.STAY
     patience_s = 0.0
+    is_of_worker = False
+    """True if a worker drives the run: then workers execute its children too."""
     is_crowded: Callable[[], bool] = staticmethod(lambda: False)
     """Returns whether the children of waiting runs need the slot that this run has."""
     asleep_until: float | None = None
@@ -170,7 +172,7 @@ class Runner:
         """Release the run when it only waits: in a worker, it has a slot and a place in its queue that other runs could use. If
         `is_crowded` returns true, its children need that slot: then the run leaves as soon as it only waits.
         """
-        self.is_crowded = is_crowded
+        self.is_crowded, self.is_of_worker = is_crowded, True
         self.park_after_s = self.patience_s = min(self.services.park_after, SOON_S)
         self.on_long_wait = LongWait.LEAVE
 

@@ -81,6 +81,9 @@ class FamilyExecutor(Protocol):
     def flows(self) -> Mapping[str, Flow[Any]]:
         """The flows that the engine knows, by name."""
 
+    def know(self, flow: Flow[Any]) -> None:
+        """Make a flow known, so that this engine can execute the children of this flow. Raises `SettingError`."""
+
     def prepare(self, flow: Flow[Any], given: Any, place: ChildPlace, options: ChildOptions) -> Append:
         """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
 
@@ -91,7 +94,7 @@ class FamilyExecutor(Protocol):
         """Stop executing the family of a run that cannot be driven any more."""
 
     async def follow(self, run_id: str) -> None:
-        """Execute the family of a run that only waits, as `execute` does."""
+        """Execute the family of a run that only waits, as `finish` does."""
 
     async def settle(self) -> None:
         """Wait until the children of runs that were cancelled here are cancelled, if no engine executes them."""

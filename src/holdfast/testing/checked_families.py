@@ -28,7 +28,6 @@ class FamilyLog(msgspec.Struct, frozen=True, kw_only=True):
     """What the log of a run shows of its caller and its children."""
 
     run: RunFacts
-    origin: str | None
     is_compacted: bool
     started: list[Started]
     ended: list[Ended]
@@ -55,7 +54,6 @@ def log_of(run: RunFacts, replay: Replay, *, is_compacted: bool) -> FamilyLog | 
         return None
     return FamilyLog(
         run=run,
-        origin=now.origin,
         is_compacted=is_compacted,
         started=children.started,
         ended=children.ended,
@@ -158,12 +156,8 @@ def _check_cancelled(
 
 
 def _check_origin(log: FamilyLog, logs: Mapping[str, FamilyLog], runs: AbstractSet[str], say: Say) -> None:
-    """Check that the caller of a run is the one that its row names, and that the log of the caller starts the run."""
+    """Check that the log of the caller of a run starts the run."""
     run_id, origin = log.run.run_id, log.run.origin
-    if origin != log.origin:
-        say(
-            "I16", run_id, None, f"the run row has the caller {origin!r}, but by the log it is {log.origin!r}"
-        )
     if origin is None or origin not in runs:
         return
     caller = logs.get(origin)

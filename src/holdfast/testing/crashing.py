@@ -43,6 +43,8 @@ from holdfast.testing.fakes import (
     Answer,
     Asked,
     Audience,
+    FakeChild,
+    FakeChildren,
     PatientEngine,
     Receiver,
     Signal,
@@ -254,6 +256,7 @@ class _Life:
         luck = random.Random(f"{stage.plan.seed} {len(stage.dead)}")
         self._engine = PatientEngine(stage.store, self._clock, luck, **stage.options)
         async with self._engine as engine:
+            stage.children.take_the_place_in(engine)
             audience = Audience(stage.plan.answers, stage.plan.signals, asked=stage.asked)
             await attend_run(
                 engine, stage.flow, stage.plan.input, run_id=RUN_ID, audience=audience, clock=self._clock
@@ -299,6 +302,7 @@ class _Plan(msgspec.Struct, frozen=True):
     signals: Sequence[Signal]
     store: Place
     resources: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None
+    children: Mapping[str, FakeChild] | None
     observe: Callable[[], Any] | None
     reset: Callable[[], object] | None
     forget: Callable[[], object] | None
@@ -317,6 +321,7 @@ class _Stage:
         """The questions of the undisturbed run, then those of this one: a question gets its own answer wherever it is asked."""
         self.clock = ManualClock(STARTS_AT, auto=True)
         self.dead: set[str] = set()
+        self.children = FakeChildren(plan.children)
         self.seen: list[Line] = []
         self.flow = watch_flow(plan.flow, lambda what, ctx: self.seen.append({"what": what, **visit_of(ctx)}))
         if plan.reset is not None:
@@ -408,6 +413,7 @@ def crash_everywhere(
     answers: Mapping[str, Answer] | None = None,
     signals: Sequence[Signal] = (),
     resources: Mapping[str, Any] | Callable[[], Mapping[str, Any]] | None = None,
+    children: Mapping[str, FakeChild] | None = None,
     observe: Callable[[], Any] | None = None,
     reset: Callable[[], object] | None = None,
     forget: Callable[[], object] | None = None,
@@ -422,10 +428,11 @@ def crash_everywhere(
 ) -> Report:
     """Crash a flow at each of its durable writes, resume it, and report every difference that a crash makes.
 
-    `answers` and `signals` are given to the run (`fakes`). Two things record the effects of nodes outside the run: each
-    `Receiver` among `resources`, and `observe()`, whose result is compared; `reset()` is called before each run. `forget()` is
-    called at each crash, to clear what a real process would lose with its memory. `ignore` names fields of the state that may
-    differ; `same(undisturbed, resumed)` compares states in place of equality. At most `limit` crashes are tried, spread evenly.
+    `answers` and `signals` are given to the run, and `children` are functions that stand for its children (`fakes`). Two
+    things record the effects of nodes outside the run: each `Receiver` among `resources`, and `observe()`, whose result is
+    compared; `reset()` is called before each run. `forget()` is called at each crash, to clear what a process would lose with
+    its memory. `ignore` names fields of the state that may differ; `same(undisturbed, resumed)` compares states in place of
+    equality. At most `limit` crashes are tried, spread evenly.
     `ends` is the expected status of the undisturbed run; if that run ends otherwise, this is the only finding, and no crash is
     tried. `options` are options of `Engine`. Raises `SettingError` for a wrong argument, and `AnswerRefused` for an answer that
     its question does not allow.
@@ -437,7 +444,8 @@ def crash_everywhere(
     require_answers(flow, answers)
     require_signals(signals)
     plan = _Plan(
-        flow, input, answers, signals, store, resources, observe, reset, forget, frozenset(ignore), same, seed, options
+        flow, input, answers, signals, store, resources, children, observe, reset, forget, frozenset(ignore), same, seed,
+        options,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="holdfast-crash-") as folder:
         writes, undisturbed = _run_undisturbed(plan, folder)

@@ -11,15 +11,16 @@ signal has an id, so the run receives it once, however often it is sent.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from holdfast.core.events import QuestionAsked
-from holdfast.core.graph import Flow
+from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.run_state import ENDED, Question
 from holdfast.errors import (
     AnswerRefused,
@@ -46,6 +47,9 @@ from holdfast.testing.watching import watch_flow
 S = TypeVar("S")
 Answer: TypeAlias = Any
 """A prepared answer: a value, a list of values (one for each time the node asks), or a function of the question."""
+FakeChild: TypeAlias = Callable[[Any], Any]
+"""A function that stands for a child run: it gets the child's input, and returns its final state, or an update of the input. A
+child fails if its function raises an exception."""
 Asked: TypeAlias = dict[tuple[str, bool], list[str]]
 """Which questions were asked, in order: (name or key in `answers`, whether about an interrupted node) -> keys of questions."""
 
@@ -119,6 +123,74 @@ class Receiver:
         """Forget all requests and replies."""
         self.done = []
         self._replies = {}
+
+
+class FakeChildren:
+    """Functions that stand for child runs: a child of a flow that has one here runs the function in place of the flow's nodes."""
+
+    def __init__(self, given: Mapping[str, FakeChild] | None) -> None:
+        if given is not None and not (isinstance(given, Mapping) and all(map(callable, given.values()))):
+            raise SettingError(
+                f"children={given!r}: give a dict that maps the name of a flow to a function of the child's input, e.g. "
+                "{'pay': lambda order: {'paid': True}}"
+            )
+        self._given = dict(given or {})
+        self._started: dict[str, Flow[Any]] = {}
+        """Name -> the flow whose nodes the children of this flow run."""
+        self._engines: list[Engine] = []
+
+    def take_the_place_in(self, engine: Engine) -> None:
+        """Let an open engine start these in place of the real children. All engines know the flows whose children one of them has
+        started, as the workers of a user do.
+        """
+        self._engines.append(engine)
+        for flow in self._started.values():
+            engine.add(flow)
+        services = engine._open()  # noqa: SLF001
+        build = services.build_families
+
+        def build_faked() -> Any:
+            families: Any = build()
+            know, prepare = families.know, families.prepare
+            families.know = lambda flow: know(self._of(flow))
+            families.prepare = lambda flow, *args: prepare(self._of(flow), *args)
+            return families
+
+        services.build_families = build_faked
+
+    def _of(self, flow: Flow[Any]) -> Flow[Any]:
+        known = self._started.get(flow.name)
+        if known is None:
+            fake = self._given.get(flow.name)
+            known = self._started[flow.name] = flow if fake is None else _fake_flow(flow, fake)
+            for engine in self._engines:
+                engine.add(known)
+        return flow if flow.name not in self._given else known
+
+    def require_used(self) -> None:
+        """Raise `SettingError` for a name that is probably misspelt: no child of that flow was started, but one of a flow with a
+        similar name.
+        """
+        for name in self._given.keys() - self._started.keys():
+            near = did_you_mean(name, self._started.keys() - self._given.keys())
+            if near:
+                raise SettingError(
+                    end_sentence(
+                        f"children has the name {name!r}, but no child of such a flow was started{near}"
+                    )
+                )
+
+
+def _fake_flow(flow: Flow[Any], fake: FakeChild) -> Flow[Any]:
+    """Return a flow of the same name and state, with one node that calls the function."""
+    graph: Graph[Any] = Graph(flow.name, flow.state.type)
+
+    @graph.node(name="fake")
+    async def call(state: Any) -> Any:
+        result = fake(state)
+        return await result if inspect.isawaitable(result) else result
+
+    return graph.chain(START, "fake", END).compile()
 
 
 class _PatientDriver(Driver):
@@ -319,12 +391,15 @@ def rehearse(
     answers: Mapping[str, Answer] | None = None,
     signals: Sequence[Signal] = (),
     run_id: str = "rehearsal",
+    children: Mapping[str, FakeChild] | None = None,
     store: Store | None = None,
     clock: ManualClock | None = None,
     **options: Any,
 ) -> Run[S]:
     """Run a flow with prepared answers and signals, on a manual clock and one thread. A failed run is returned, not raised.
 
+    `children` maps names of flows to functions, each of which stands for the child runs of that flow: it gets the child's input,
+    and returns its final state, or a dict of changes. Without one, the child runs its own flow, in the same test.
     Pass `store` (default: in memory) and `clock` to inspect them afterwards; `options` are options of `Engine`. Raises
     `AnswerRefused` for an answer that its question does not allow, `SignalRefused` for a signal that does not fit
     the wait for it, and `SettingError` for an answer that fits no node.
@@ -337,8 +412,12 @@ def rehearse(
     twin = watch_flow(flow, lambda what, ctx: None)
 
     async def main() -> Run[S]:
+        fakes = FakeChildren(children)
         async with PatientEngine(place, time, random.Random(0), **options) as engine:
+            fakes.take_the_place_in(engine)
             audience = Audience(answers, signals)
-            return await attend_run(engine, twin, input, run_id=run_id, audience=audience, clock=time)
+            run = await attend_run(engine, twin, input, run_id=run_id, audience=audience, clock=time)
+        fakes.require_used()
+        return run
 
     return asyncio.run(main())

@@ -34,12 +34,12 @@ from holdfast.runtime import engine as engines
 from holdfast.runtime import journal, questions, settings
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
-from holdfast.storage.contract import Holder, Row, Store
+from holdfast.storage.contract import Holder, Query, Row, RunRow, Store
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing import checker
 from holdfast.testing import simulator_oracle as oracle
 from holdfast.testing.clock import STARTS_AT
-from holdfast.testing.fakes import Answer, Receiver, require_answers
+from holdfast.testing.fakes import Answer, FakeChild, FakeChildren, Receiver, require_answers
 from holdfast.testing.simulator_faults import (
     LEASE_TTL_S,
     STALLS_S,
@@ -151,6 +151,7 @@ def simulate(
     answers: Mapping[str, Answer] | Answers | None = None,
     signals: Mapping[str, Any] | None = None,
     resources: Mapping[str, Any] | None = None,
+    children: Mapping[str, FakeChild] | None = None,
     compare: Callable[[dict[str, Any]], Any] = lambda values: values,
 ) -> SimulationReport:
     """Run a flow once without faults, then once per seed with two or three workers that crash, pause, lose replies and restart.
@@ -162,7 +163,8 @@ def simulate(
     schedule that takes a minute of processor time (`SCHEDULE_CPU_S`) is reported as hung, with its stack.
     `answers` maps the name of a node that asks to a value, a list (one value for each iteration of the node) or a function
     of the question; or it is one function for all nodes, `answers(node, iteration, options)`. A question without a prepared
-    answer gets `approve`, `retry` or else its first option. `signals` maps names of signals to payloads. Raises `StateError` for
+    answer gets `approve`, `retry` or else its first option. `signals` maps names of signals to payloads, `children` names of
+    flows to functions that stand for child runs (see `rehearse`). Raises `StateError` for
     a wrong input, and `AnswerRefused` or `SettingError` for an answer that no question allows.
     """
     if answers is not None and not callable(answers):
@@ -177,6 +179,7 @@ def simulate(
         "answers": {} if answers is None else answers,
         "signals": dict(signals or {}),
         "resources": dict(resources or {}),
+        "children": children,
     }
     calm, expected = _play(Schedule(0, [subject], calm=True, **given))
     if calm.violations:
@@ -360,6 +363,7 @@ class Process:
             inline=True,
         )
         await engine.__aenter__()
+        scene.children.take_the_place_in(engine)
         writer = LateWriter(store, loop, scene.luck) if scene.writes_late else None
         engine.settle(SteppedClock(scene.world, loop), writer)
         self.engine = engine
@@ -431,12 +435,14 @@ class Schedule:
         answers: Mapping[str, Answer] | Answers | None = None,
         signals: dict[str, Any] | None = None,
         resources: dict[str, Any] | None = None,
+        children: Mapping[str, FakeChild] | None = None,
     ) -> None:
         luck: random.Random = Luck(seed)
         self.luck = luck
         self.seed = seed
         self.subjects = list(subjects)
         self.resources = resources or {}
+        self.children = FakeChildren(children)
         self.answers = answers_of(answers)
         self.signals = signals or {}
         self.world = World(luck)
@@ -476,8 +482,8 @@ class Schedule:
         return Hand(self, subject, calm=calm)
 
     def run_ids(self) -> list[str]:
-        """Return the ids of all runs of the schedule."""
-        return [subject.run_id for subject in self.subjects]
+        """Return the ids of all runs of the schedule, callers before their children."""
+        return [row.run_id for subject in self.subjects for row in family_of(self.disk, subject.run_id)]
 
     def _draw_ways(self, luck: random.Random, *, calm: bool) -> None:
         """Choose the settings of the engines, and whether logs are pruned while runs continue."""
@@ -684,6 +690,14 @@ class Schedule:
             [[run_id, [(row.seq, row.digest) for row in rows]] for run_id, rows in logs.items()],
         )
         return sha256(_packed(happened)).hexdigest()
+
+
+def family_of(disk: Store, run_id: str) -> Iterator[RunRow]:
+    """Yield the rows of a run and of all its descendants, callers first."""
+    with suppress(HoldfastError):
+        yield disk.run(run_id)
+    for row in sorted(disk.runs(Query(origin=run_id)), key=lambda row: row.run_id):
+        yield from family_of(disk, row.run_id)
 
 
 # --- isolation from the machine ----------------------------------------------------------------------

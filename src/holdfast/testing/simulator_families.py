@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -22,20 +22,23 @@ from typing import Annotated, Any
 from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.run_state import FINAL
 from holdfast.core.state import append
-from holdfast.errors import HoldfastError, WaitTimeout
+from holdfast.errors import WaitTimeout
 from holdfast.reading import history
 from holdfast.runtime.calls.context import Context
 from holdfast.runtime.engine import Engine
-from holdfast.storage.contract import Query, RunRow, Store
+from holdfast.storage.contract import RunRow
+from holdfast.storage.rows import open_row
 from holdfast.testing import checker
 from holdfast.testing import simulator_oracle as oracle
-from holdfast.testing.simulator import Disk, Schedule
-from holdfast.testing.simulator_flows import WORLD, Reached
+from holdfast.testing.simulator import Disk, Schedule, family_of
+from holdfast.testing.simulator_flows import CRASHES_MAX, WORLD, Reached
 from holdfast.testing.simulator_hands import Hand, Subject
 
 ROOTS = 4
 """The number of different flows of first callers."""
 _FAMILY = "holdfast.family"
+_PACES_S = (0.0, 0.05, 0.4)
+"""How long a leaf takes, by its number."""
 
 
 @dataclass
@@ -74,17 +77,17 @@ def leaf() -> Flow[Parcel]:
     """The flow of children that call nobody."""
     graph = Graph("leaf", Parcel)
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def weigh(state: Parcel, ctx: Context) -> None:
         world: Reached = ctx.resources[WORLD]
         world.die("weigh")
         repairs: Repairs = ctx.resources[_FAMILY]
         repairs.note(ctx)
-        await asyncio.sleep(0.01 * (state.n % 3))
+        await asyncio.sleep(_PACES_S[state.n % 3])
         if state.fails and state.n % state.fails == 0 and ctx.run_id not in repairs.mended:
             raise ValueError("not mended yet")
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def stamp(state: Parcel, ctx: Context) -> dict[str, Any]:
         ctx.cost(tokens=1)
         return {"marks": [f"leaf {state.n}"]}
@@ -97,12 +100,12 @@ def middle() -> Flow[Parcel]:
     """The flow of children that call others."""
     graph = Graph("middle", Parcel)
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def load(state: Parcel, ctx: Context) -> dict[str, Any]:
         done = await ctx.call(leaf(), {"n": state.n * 10, "fails": state.fails})
         return {"marks": [f"middle {state.n}", *done.marks]}
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def side(state: Parcel, ctx: Context) -> dict[str, Any]:
         child = await ctx.start(
             leaf(), {"n": state.n * 10 + 1, "fails": state.fails}, cancel_with_caller=state.n % 2 == 0
@@ -129,11 +132,11 @@ async def _close(state: Parcel, ctx: Context) -> dict[str, Any]:
 def _of_branches(graph: Graph[Parcel]) -> Flow[Parcel]:
     """Two branches that call at the same time as a third completes, and a call after them."""
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def one(state: Parcel, ctx: Context) -> dict[str, Any]:
         return {"marks": (await ctx.call(middle(), {"n": 1, "fails": state.fails})).marks}
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def two(state: Parcel, ctx: Context) -> dict[str, Any]:
         first = await ctx.start(leaf(), {"n": 2, "fails": state.fails}, key="first")
         second = await ctx.start(
@@ -141,12 +144,12 @@ def _of_branches(graph: Graph[Parcel]) -> Flow[Parcel]:
         )
         return {"marks": (await ctx.wait_for(second)).marks + (await ctx.wait_for(first)).marks}
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def three(state: Parcel, ctx: Context) -> dict[str, Any]:
         await asyncio.sleep(0.01)
         return {"marks": ["three"]}
 
-    graph.node(name="close")(_close)
+    graph.node(name="close", crash_limit=CRASHES_MAX)(_close)
     for name in ("one", "two", "three"):
         graph.chain(START, name, "close")
     return graph.edge("close", END).compile()
@@ -155,41 +158,41 @@ def _of_branches(graph: Graph[Parcel]) -> Flow[Parcel]:
 def _of_items(graph: Graph[Parcel]) -> Flow[Parcel]:
     """A fan-out whose items call."""
 
-    @graph.node(each=lambda state: [4, 5, 6], limit=2)
+    @graph.node(each=lambda state: [4, 5, 6], limit=2, crash_limit=CRASHES_MAX)
     async def send(item: int, ctx: Context) -> dict[str, Any]:
         return {"marks": (await ctx.call(leaf(), {"n": item, "fails": 0})).marks}
 
-    graph.node(name="close")(_close)
+    graph.node(name="close", crash_limit=CRASHES_MAX)(_close)
     return graph.chain(START, "send", "close", END).compile()
 
 
 def _of_patience(graph: Graph[Parcel]) -> Flow[Parcel]:
     """A caller that does not wait for long, and then waits again; and one that leaves a child alone."""
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def hurry(state: Parcel, ctx: Context) -> dict[str, Any]:
         child = await ctx.start(middle(), {"n": 2, "fails": state.fails})
         with suppress(WaitTimeout):
             return {"marks": (await ctx.wait_for(child, timeout=0.05)).marks}
         return {"marks": (await ctx.wait_for(child)).marks}
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def leave(state: Parcel, ctx: Context) -> dict[str, Any]:
         await ctx.start(leaf(), {"n": 8, "fails": 0}, cancel_with_caller=True)
         return {"marks": ["left"]}
 
-    graph.node(name="close")(_close)
+    graph.node(name="close", crash_limit=CRASHES_MAX)(_close)
     return graph.chain(START, "hurry", "leave", "close", END).compile()
 
 
 def _of_one(graph: Graph[Parcel]) -> Flow[Parcel]:
     """A chain of two calls."""
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def call(state: Parcel, ctx: Context) -> dict[str, Any]:
         return {"marks": (await ctx.call(middle(), {"n": 3, "fails": state.fails})).marks}
 
-    @graph.node
+    @graph.node(crash_limit=CRASHES_MAX)
     async def again(state: Parcel, ctx: Context) -> dict[str, Any]:
         return {"marks": (await ctx.call(leaf(), {"n": 7, "fails": state.fails})).marks}
 
@@ -212,14 +215,6 @@ _EXPECTED: dict[str, Callable[[int], list[str]]] = {
 
 
 # --- callers and operators ---------------------------------------------------------------------------
-
-
-def family_of(disk: Store, run_id: str) -> Iterator[RunRow]:
-    """Yield the rows of a run and of all its descendants, callers first."""
-    with suppress(HoldfastError):
-        yield disk.run(run_id)
-    for row in sorted(disk.runs(Query(origin=run_id)), key=lambda row: row.run_id):
-        yield from family_of(disk, row.run_id)
 
 
 class FamilyHand(Hand):
@@ -317,10 +312,6 @@ class FamilySchedule(Schedule):
     def make_hand(self, subject: Subject, *, calm: bool) -> Hand:
         return FamilyHand(self, subject, calm=calm)
 
-    def run_ids(self) -> list[str]:
-        """Return the ids of all runs, callers first."""
-        return [row.run_id for subject in self.subjects for row in family_of(self.disk, subject.run_id)]
-
     def judge_rest(self, walks: dict[str, oracle.Walk]) -> list[str]:
         """Return what the logs of the families, the results of their runs and the keys that they used show."""
         wrong = [str(violation) for violation in checker.check(self.disk)]
@@ -330,10 +321,27 @@ class FamilySchedule(Schedule):
                 wrong.append(f"{run_id}: the run is {row.status} at the end")
             elif row.status == "completed":
                 wrong += self._judge_result(row)
+            if row.status == "cancelled":
+                wrong += self._judge_cancel(row)
         for runs in self.repairs.keys.values():
             families = [run_id.partition(".")[0] for run_id in runs]
             if len(set(families)) < len(families):
                 wrong.append(f"{sorted(runs)} have the same idempotency key: one of them was started twice")
+        return wrong
+
+    def _judge_cancel(self, row: RunRow) -> list[str]:
+        """Return which children that end with a cancelled run went on, although nobody had asked them to end."""
+        log = [(one, open_row(one, self.disk.blobs).event) for one in self.ledger.rows[row.run_id]]
+        if row.rewinds:  # a run that is rewound leaves the children alone that it had
+            return []
+        commits, wrong = self.ledger.commits, []
+        for one, event in log:
+            if one.kind != "ChildStarted" or not event.cancels:
+                continue
+            end = commits[event.run, self.disk.run(event.run).seq]
+            asked = [asked.id for asked in self.disk.inbox(run_id=event.run)]
+            if end > commits[row.run_id, row.seq] and not any(id.startswith("caller:") for id in asked):
+                wrong.append(f"{event.run}: the run was not cancelled with its caller {row.run_id}")
         return wrong
 
     def _judge_result(self, row: RunRow) -> list[str]:

@@ -103,6 +103,9 @@ class Ledger:
         """
         self.when: dict[tuple[str, int], int] = {}
         """(run, seq) -> the number (`tick`) of the moment at which the row became durable."""
+        self.commits: dict[tuple[str, int], int] = {}
+        """(run, seq) -> the number of the transaction that wrote the row."""
+        self.transactions = 0
         self.writers: dict[tuple[str, int], str | None] = {}
         """(run, seq) -> the engine that wrote the row."""
         self.rows: dict[str, list[Row]] = {}
@@ -222,11 +225,14 @@ class Ledger:
                 self.wrong.append(f"{run_id}@{row.seq}: the event was written twice")
             accepted[place] = row.salt
             when[place] = at
+            self.commits[place] = self.transactions
             writers[place] = holder
         self.rows.setdefault(run_id, []).extend(append.rows)
         for request in append.taken:
             first = self.handled.setdefault((run_id, request), append.rows[-1].seq)
-            if first != append.rows[-1].seq and (run_id, request) in self.posted:
+            # The end of a child may be heard of twice: from the engine that recorded it in the child, and from the inbox.
+            is_end = request.startswith("child:")
+            if first != append.rows[-1].seq and (run_id, request) in self.posted and not is_end:
                 self.wrong.append(
                     f"{run_id}: the request {request} was handled at event {first}, and again later"
                 )
@@ -340,6 +346,7 @@ class FaultyStore:
 
     def _append(self, batch: Sequence[Append]) -> list[Verdict]:
         verdicts = self.disk.append(batch)
+        self.ledger.transactions += 1
         for append, verdict in zip(batch, verdicts, strict=True):
             if verdict is None:
                 self.ledger.took(append)

@@ -331,8 +331,9 @@ class RewindableState:
 
     def doubt_children(self, name: str) -> None:
         """Empty the slots of the children for which a node, or items of it, failed: the node is tried again."""
-        for place in [place for place in self.failed_for if place[0] == name]:
-            child = self.children.get(self.failed_for.pop(place))
+        failed = [place for place in self.failed_for if place[0] == name]
+        for place, run in [(one, run) for one in failed for run in self.failed_for.pop(one).split()]:
+            child = self.children.get(run)
             if child is not None and (child.has_end or not child.is_final):
                 for level, slot in [one for one in child.slots if one[0] == place[1]]:
                     self.visit(name).kept.get(level, set()).discard(slot)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -329,3 +330,14 @@ def test_a_row_whose_origin_differs_from_the_log_is_found(tmp_path: Path) -> Non
     (problem,) = verification.verify(stage.store, child).problems
     assert "origin" in problem
     stage.close()
+
+
+def test_the_receipt_of_a_caller_names_its_child_and_what_it_cost(tmp_path: Path) -> None:
+    stage = Stage("sqlite", tmp_path)
+    flow = caller(Till().pay())
+    stage.do(lambda engine: engine.run(flow, run_id="r"), run_base=str(tmp_path / "base"))
+    (child,) = children(stage.store)
+    stage.close()
+    receipts = [json.loads(path.read_text()) for path in (tmp_path / "base").rglob("*.json")]
+    found = [one["children"] for one in receipts if "children" in one and one.get("status") == "succeeded"]
+    assert found[0] == {child: {"flow": "pay", "status": "completed", "usd": 0.5, "tokens": 10}}

@@ -128,7 +128,8 @@ def test_doctor_names_a_caller_whose_child_no_worker_executes(stage: Stage) -> N
 def test_a_caller_of_a_failed_child_is_mended_with_its_remedies(stage: Stage) -> None:
     till = Till()
     till.is_broken = True
-    flow = caller(till.pay())
+    pay = till.pay()
+    flow = caller(pay)
     stage.fails(flow, Order(total=7))
     (child,) = children(stage.store)
     of_child, of_caller, _ = found = why(stage).remedies
@@ -139,7 +140,7 @@ def test_a_caller_of_a_failed_child_is_mended_with_its_remedies(stage: Stage) ->
         await engine.resume(**of_child.arguments)
         return await engine.resume(**of_caller.arguments)
 
-    assert stage.do(use, flow, till.pay()).state.log == [True, 7]
+    assert stage.do(use, flow, pay).state.log == [True, 7]
 
 
 def test_a_caller_of_a_cancelled_child_starts_another_one(stage: Stage) -> None:

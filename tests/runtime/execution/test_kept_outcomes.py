@@ -471,7 +471,7 @@ class ByName(Exception):
         ({"raises": (ByName,)}, "its argument 'code' can only be given by name"),
         ({"raises": (ExceptionGroup,)}, "a group contains other exceptions"),
         ({"raises": (Declined, type("Declined", (Exception,), {}))}, "two classes are named 'Declined'"),
-        ({"retry": 3}, "give an hf.Retry"),
+        ({"retry": "3"}, "give the number of attempts, or an hf.Retry"),
         ({"timeout": 0}, "greater than 0"),
         ({"timeout": "10"}, "greater than 0"),
         ({"idempotent": "no"}, "must be True or False"),

@@ -14,13 +14,13 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.reading import history, text
-from holdfast.reading.diagnosis import Case
+from holdfast.reading.diagnosis import PATIENCE_S, Case
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.upkeep import Facts
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import doctor
-from holdfast.upkeep.doctor import FREE_BYTES, LOG_BYTES, PATIENCE_S
+from holdfast.upkeep.doctor import FREE_BYTES, LOG_BYTES
 
 
 def made(*extra: str) -> hf.Flow[Any]:

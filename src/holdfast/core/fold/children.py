@@ -2,7 +2,7 @@
 
 The end of a child comes through the inbox, as a signal does, at any time and in any status of the run. It fills the slot of the
 wait for it; if no visit waits yet, it is kept for the next wait. Within one execution, a slot that is filled stays filled: every
-attempt gets the same end. Only when a caller retries a node that failed because its child did is that slot emptied.
+attempt gets the same end. Only when an operator retries a node that failed because its child did is that slot emptied.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ def child_started(state: RunState, event: events.ChildStarted, stored: Stored) -
         raise IllegalEvent(f"run {state.run_id!r}: event {stored.seq} starts the child {event.run!r} again")
     state.called = True
     state.children[event.run] = Child(
-        event.node, event.iteration, event.execution, event.slot, event.flow, event.item, event.cancels
-    )
+        event.node, event.iteration, event.execution, event.slot, event.flow, event.item, event.cancels,
+        in_doubt=event.adopted,
+    )  # fmt: skip
     state.nodes[event.node].crashes = 0
 
 
@@ -60,14 +61,14 @@ def child_awaited(state: RunState, event: events.ChildAwaited, stored: Stored) -
 def child_ended(state: RunState, event: events.ChildEnded, stored: Stored) -> None:
     """Give the end of a child to the visit that waits for it, or keep it for the next wait. Its cost counts in any case."""
     child = state.children.get(event.run)
-    if child is not None and event.seq <= child.ended:
+    if child is not None and event.seq == child.ended:
         raise IllegalEvent(
             f"run {state.run_id!r}: event {stored.seq} is the end of the child {event.run!r} at its event {event.seq}, which is "
             "recorded already"
         )
     state.children_usd += event.usd
     state.children_tokens += event.tokens
-    if child is None:
+    if child is None or event.seq < child.ended:  # reports may arrive in another order
         return
     child.ended, child.is_final = event.seq, event.status != "failed"
     child.end = _as_kept(event)
@@ -121,19 +122,20 @@ def forget_children(state: RunState, name: str, item: int | None = None) -> None
 
 
 def doubt_children(state: RunState, name: str) -> None:
-    """Empty the slot of the child for which a visit, or an item, failed, because a caller retries it: the child may have been
-    resumed since.
+    """Empty the slots of the children for which a visit, or an item, failed, because an operator retries it: these children may
+    have been resumed since.
     """
     node = state.nodes[name]
     failures = {NODE_LEVEL: node.failure} if node.items is None else dict(node.items.failed)
     for level, failure in failures.items():
-        child = state.children.get(failure.child) if failure is not None else None
-        if failure is None or child is None or (child.is_final and child.end is None):
-            continue  # a child that was cancelled: every look would find the same end
-        child.in_doubt = True
-        kept = node.kept.get(level, {})
-        for text in [text for text, value in kept.items() if _is_end_of(text, value, failure.child)]:
-            del kept[text]
+        for run in failure.child.split() if failure is not None else ():
+            child = state.children.get(run)
+            if child is None or (child.is_final and child.end is None):
+                continue  # a child that was cancelled: every look would find the same end
+            child.in_doubt = True
+            kept = node.kept.get(level, {})
+            for text in [text for text, value in kept.items() if _is_end_of(text, value, run)]:
+                del kept[text]
 
 
 def _is_end_of(text: str, value: Any, run: str) -> bool:

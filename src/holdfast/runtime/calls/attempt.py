@@ -315,10 +315,10 @@ class Attempt:
         return self._journal.state.seq
 
     def record_end(self, end: ChildEnd) -> None:
-        """Record the end of a child run, which was read from the log of the child. Its report is taken, if it is in the inbox."""
+        """Record the end of a child run, which was read from the log of the child."""
         self._require_current()
         self._journal.tick()
-        self._journal.record_child_end(end)
+        self._journal.record_child_end(end, is_request=False)
         self._runner.look_again()
 
     async def durable(self, seq: int) -> None:
@@ -438,10 +438,6 @@ class Attempt:
         visit = (self._header["node"], self._header["iteration"], self._header["execution"])
         key = wait_key(*visit, self._item, slot)
         return key in self._journal.state.waits or key in self._journal.state.questions
-
-    def is_being_awaited(self, prefix: str) -> bool:
-        """Return whether the node is in a wait whose slot begins with this text."""
-        return any(slot.startswith(prefix) for slot in self._begin_again)
 
     def set_aside(self, name: str) -> list[tuple[int, Any]]:
         """Return the signals of this name that were set aside, oldest first: pairs of a position among all signals set aside,

@@ -5,7 +5,7 @@ Invariants
   the child that an earlier one started. Within one execution the log decides, and a later attempt's input is ignored.
 - A run that has this id is looked up before `ChildStarted` is recorded, so that a start is never refused in an append that also
   has the completion of another node. The child of an earlier execution is adopted if flow, input and caller are the same.
-- The end of an adopted child may have come before: its log is read once, when `ChildStarted` is durable.
+- The end of an adopted child may have come before. The child is in doubt until the node waits for it: then its log is read.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ class ChildRun(Generic[S]):
         self.key = key
         self._owner = owner
         self._waits = 0
+        self._is_awaited = False
         self._has_ended = False
 
     def __repr__(self) -> str:
@@ -83,8 +84,6 @@ class Work(Protocol):
     def now(self) -> float: ...
 
     def is_waiting(self, slot: str) -> bool: ...
-
-    def is_being_awaited(self, prefix: str) -> bool: ...
 
     def is_withdrawn(self, slot: str) -> bool: ...
 
@@ -117,7 +116,7 @@ class Children:
             )
         self._work.refuse_in_cleanup("ctx.start")
         key = flow.name if options.key is None else f"{options.key}"
-        self._work.claim(f"child:{key}", f"the child {key!r}")
+        self._work.claim(f"start:{key}", f"the child {key!r}")
         try:
             run_id = await self._start(flow, given, key, options, durable=durable)
         except StateError as misfit:
@@ -130,6 +129,9 @@ class Children:
         self, flow: Flow[Any], given: Any, key: str, options: ChildOptions, *, durable: bool
     ) -> str:
         """Start a child run, unless this execution has started it, and return its id."""
+        self._services.families.know(
+            flow
+        )  # also after a crash: then the child exists, and may have to be executed here
         node, state = self._header["node"], self._journal.state
         place = place_of(state, node, self._header["iteration"], self._item, key, self._work.visit.fresh)
         known = state.children.get(place.run_id)
@@ -142,14 +144,13 @@ class Children:
             return place.run_id
         if place.caller.depth > DEPTH_MAX:
             raise ContextError(
-                f"node {node!r} would start a child run of a child run … more than {DEPTH_MAX} deep. Flow {flow.name!r} probably "
-                "calls itself without end."
+                f"node {node!r} would start a child run that has more than {DEPTH_MAX} callers, one calling the next: more than "
+                f"{DEPTH_MAX} deep. Flow {flow.name!r} probably calls itself without end. To go on without it: `holdfast skip "
+                f"{state.run_id} {node}`"
             )
         first = self._services.families.prepare(flow, given, place, options)
         adopted = await self._find(first)
-        if adopted is None:
-            self._journal.starts.append(first)
-        seq = self._work.note(
+        seq = self._work.note(  # first: it is refused if the engine has abandoned this attempt meanwhile
             events.ChildStarted,
             slot=f"child:{key}",
             run=place.run_id,
@@ -157,10 +158,10 @@ class Children:
             cancels=options.cancel_with_caller,
             adopted=adopted is not None,
         )
-        if adopted is not None or durable:
+        if adopted is None:
+            self._journal.starts.append(first)
+        if durable:
             await self._work.durable(seq)
-        if adopted is not None:
-            await self._look_at(place.run_id)
         return place.run_id
 
     async def start_by_name(
@@ -215,6 +216,9 @@ class Children:
         reports it is on its way. Returns whether the end of the child is recorded.
         """
         store, reading = self._services.store, self._services.reading
+        await self._work.durable(
+            self._journal.state.seq
+        )  # then the inbox has no report that is recorded already
         with suppress(RunNotFound):
             found = await reading.call(history.load, store, run_id)
             if found.status not in ENDED or found.reported is None:
@@ -243,7 +247,7 @@ class Children:
 
         def wanted() -> dict[str, Any]:
             until = None if timeout is None else work.now() + timeout
-            is_anew = anew and self.last_end(handle.id) == seen  # another end may have come since
+            is_anew = anew and 0 < self.last_end(handle.id) == seen  # another end may have come since
             return {"run": handle.id, "until": until, "anew": is_anew, "abandons": abandons}
 
         async def begin() -> None:
@@ -255,28 +259,37 @@ class Children:
                 await work.record(events.ChildAwaited, slot=slot.text, **wanted())
 
         again: Callable[[], object] = lambda: work.note(events.ChildAwaited, slot=slot.text, **wanted())  # noqa: E731
-        with work.waiting(slot.text, begin, again, None) as wait:
-            await wait()
-            came = await work.until_kept(slot.text)
+        handle._is_awaited = True  # noqa: SLF001
+        try:
+            with work.waiting(slot.text, begin, again, None) as wait:
+                await wait()
+                came = await work.until_kept(slot.text)
+        finally:
+            handle._is_awaited = False  # noqa: SLF001
         if not came:
             raise WaitTimeout(
-                f"node {self._header['node']!r}: the child {handle.id!r} did not end within {timeout:g} s. To see what it does: "
-                f"`holdfast show {handle.id}`"
+                f"node {self._header['node']!r}: the child {handle.id!r} did not end within {timeout:g} s. "
+                f"{'It is cancelled. ' if abandons else ''}To begin anew, with another child: `{self._fresh()}`"
             )
         handle._has_ended = True  # noqa: SLF001
         return self._value_of(handle, came[0], type)
 
     async def is_mended(self, run_id: str) -> bool:
-        """Return whether a caller has retried the node because this child had failed, and the child has been resumed since and
-        has not ended again. If it has ended, its end is recorded.
+        """Return whether this child is in doubt and has not ended since its end that is recorded here: because a caller has
+        retried the node after the child had failed, or because an earlier execution started it. If it has, that is recorded.
         """
         child = self._journal.state.children.get(run_id)
         return child is not None and child.in_doubt and not await self._look_at(run_id)
 
     def last_end(self, run_id: str) -> int:
-        """Return the seq at which a child has ended, as far as that is recorded here; -1 if it is not a child of this run."""
+        """Return the seq at which a child has ended, if that end is recorded here and kept for the next wait; otherwise 0."""
         child = self._journal.state.children.get(run_id)
-        return child.ended if child is not None else -1
+        return child.ended if child is not None and child.end is not None else 0
+
+    def _fresh(self) -> str:
+        """Return the command that repeats the visit with new children."""
+        items = "" if self._item is None else "  # repeats all its items"
+        return f"holdfast retry {self._run_id} {self._header['node']} --fresh{items}"
 
     def _require_handle(self, handle: Any) -> None:
         node = self._header["node"]
@@ -285,7 +298,7 @@ class Children:
                 f"node {node!r} waits for {handle!r:.80}, which is not a child that this attempt has started; give the result of "
                 "ctx.start"
             )
-        if handle._has_ended or self._work.is_being_awaited(f"child:{handle.key}:"):  # noqa: SLF001
+        if handle._has_ended or handle._is_awaited:  # noqa: SLF001
             raise ContextError(
                 f"node {node!r} waits for the child {handle.key!r} twice. Wait once, and use the result in both places."
             )
@@ -300,14 +313,14 @@ class Children:
                     values, path=f"the result of {handle.id!r}", node=self._header["node"]
                 )
             return handle.flow.state.load(values)
-        caller, node = self._run_id, self._header["node"]
+        caller = self._run_id
         whose = f"child run {handle.id!r} of flow {handle.flow.name!r}"
         why = f"{failure['type']}: {end_sentence(failure['message'])}" if failure else ""
         if status == "failed":
             remedy = f"See `holdfast show {handle.id}`, mend the cause, resume that run, and then {caller}."
             told = f"{whose} failed: {why} {remedy}"
         else:
-            remedy = f"To start another one: `holdfast retry {caller} {node} --fresh`"
+            remedy = f"To start another one: `{self._fresh()}`"
             told = f"{whose} was cancelled. {remedy}"
         found = msgspec.convert(failure, Failure) if failure else None
         raise ChildFailed(handle.id, handle.flow.name, found, remedy, told)

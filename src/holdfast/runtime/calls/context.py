@@ -229,6 +229,11 @@ class Context(_AnyContext):
 
         If a call raises, no more calls start, the running ones finish and are kept, and then the exception is raised.
         """
+        if not isinstance(name, str):
+            raise ContextError(
+                f"node {self.node!r}: ctx.map({name!r:.60}) needs a name as text. To declare outcomes, call ctx.step(hf.Step(…), "
+                "…, key=…) for each item."
+            )
         if not isinstance(limit, int) or limit < 1:
             raise ContextError(
                 f"node {self.node!r}: ctx.map({name!r}, limit={limit!r}): the limit must be a whole number, at least 1"

@@ -106,7 +106,7 @@ def _delay(work: Work, step: Step, one: Try, error: Exception, tries: int) -> fl
     """Return the seconds until the next try of a step; None if there is none. A thread that still runs could have its effect
     beside the next try.
     """
-    if step.retry is None or one.runs_on or (one.is_overdue and not step.idempotent):
+    if not isinstance(step.retry, Retry) or one.runs_on or (one.is_overdue and not step.idempotent):
         return None
     return work.jitter(step.retry, error, tries)
 

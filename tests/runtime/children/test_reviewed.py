@@ -1,0 +1,160 @@
+"""Child runs in awkward places: groups of failures, keys with colons, skips, timeouts and attempts that were abandoned."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from families import Order, Pay, Till, caller, children, kinds
+from harness import Stage
+
+import holdfast as hf
+from holdfast import END, START, Graph
+
+
+def calling(body: Any, **options: Any) -> Any:
+    graph = Graph("order", Order)
+    graph.node(name="settle", **options)(body)
+    return graph.chain(START, "settle", END).compile()
+
+
+def test_a_caller_that_failed_with_a_group_of_children_is_mended_with_them(stage: Stage) -> None:
+    till = Till()
+    pay = till.pay()
+
+    async def settle(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        async with asyncio.TaskGroup() as group:
+            paid = [
+                group.create_task(ctx.call(pay, Pay(amount=number), key=f"{number}")) for number in (1, 2)
+            ]
+        return {"log": [one.result().amount for one in paid]}
+
+    flow = calling(settle, retry=hf.Retry(attempts=4, on=(Exception,)))
+    till.is_broken = True
+    run = stage.fails(flow)
+    assert run.error is not None
+    assert set(run.error.child.split()) <= set(children(stage.store))
+    assert "the till is broken" in run.error.message
+    till.is_broken = False
+    for child in children(stage.store):
+        if stage.store.run(child).status == "failed":
+            stage.do(lambda engine, child=child: engine.resume(child), flow, pay)
+    assert stage.do(lambda engine: engine.resume("r"), flow, pay).state.log == [1, 2]
+
+
+def test_keys_with_colons_are_told_apart(stage: Stage) -> None:
+    pay = Till().pay()
+
+    async def settle(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        handles = [
+            await ctx.start(pay, Pay(amount=number), key=key)
+            for number, key in enumerate(("a", "a:1", "a:b"))
+        ]
+        results = await asyncio.gather(*map(ctx.wait_for, reversed(handles)))
+        return {"log": [one.amount for one in results]}
+
+    assert stage.run(calling(settle)).state.log == [2, 1, 0]
+
+
+def test_a_visit_that_is_safe_to_fail_cancels_the_child_that_it_leaves(stage: Stage) -> None:
+    pay = Till().pay()
+
+    async def settle(state: Order, ctx: hf.Context) -> None:
+        await ctx.start(pay, Pay(how="ask"), cancel_with_caller=True)
+        raise ValueError("no")
+
+    assert stage.run(calling(settle, safe_to_fail=True)).status == "completed"
+    (child,) = children(stage.store)
+    assert stage.store.run(child).status == "cancelled"
+
+
+def test_an_attempt_that_was_abandoned_starts_no_child(tmp_path: Path) -> None:
+    stage = Stage("sqlite", tmp_path)
+    till = Till()
+    pay = till.pay()
+    looked, abandoned = asyncio.Event(), asyncio.Event()
+
+    async def settle(state: Order, ctx: hf.Context) -> None:
+        work = ctx._work
+        find = work.children._find
+
+        async def slowly(first: Any) -> Any:
+            looked.set()
+            await abandoned.wait()
+            return await find(first)
+
+        work.children._find = slowly  # type: ignore[method-assign]
+        await asyncio.shield(asyncio.ensure_future(ctx.start(pay)))
+
+    async def use(engine: hf.Engine) -> None:
+        run = asyncio.create_task(engine.run(calling(settle), run_id="r"))
+        await looked.wait()
+        await engine.cancel("r")
+        abandoned.set()
+        await asyncio.gather(run, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    stage.do(use)
+    assert kinds(stage.store, "r")[-1] == "RunCancelled"
+    assert children(stage.store) == []
+    assert [row.run_id for row in stage.store.runs(_all())] == ["r"]
+    stage.close()
+
+
+def _all() -> Any:
+    from holdfast.storage.contract import Query
+
+    return Query()
+
+
+def test_a_call_that_took_too_long_names_the_way_out(stage: Stage) -> None:
+    pay = Till().pay()
+
+    async def settle(state: Order, ctx: hf.Context) -> None:
+        await ctx.call(pay, Pay(how="sleep"), timeout=5)
+
+    run = stage.fails(calling(settle))
+    assert run.error is not None
+    assert (
+        "It is cancelled. To begin anew, with another child: `holdfast retry r settle --fresh`"
+        in run.error.message
+    )
+
+
+def test_a_declared_step_is_refused_as_the_name_of_a_map(stage: Stage) -> None:
+    async def settle(state: Order, ctx: hf.Context) -> None:
+        await ctx.map(hf.Step("one"), str, [1])  # type: ignore[arg-type]
+
+    run = stage.fails(calling(settle))
+    assert run.error is not None
+    assert "needs a name as text" in run.error.message
+
+
+def test_run_returns_when_a_child_of_a_worker_only_waits_for_an_answer_with_a_time_limit(
+    stage: Stage,
+) -> None:
+    """The clock of this stage jumps: if `run` waited until the question times out, it would not return `waiting`."""
+    graph = Graph("asks", Pay)
+
+    @graph.node
+    async def charge(state: Pay, ctx: hf.Context) -> None:
+        await ctx.ask("Charge?", options=["yes", "no"], timeout=86_400)
+
+    asks = graph.chain(START, "charge", END).compile()
+    assert stage.run(caller(asks)).status == "waiting"
+
+
+@pytest.mark.parametrize("how", ["ask"])
+def test_run_of_a_caller_that_is_completed_does_not_wait_for_a_child_that_sleeps(
+    stage: Stage, how: str
+) -> None:
+    pay = Till().pay()
+
+    async def settle(state: Order, ctx: hf.Context) -> None:
+        await ctx.start(pay, Pay(how="sleep"))
+
+    began = stage.clock.now()
+    assert stage.run(calling(settle)).status == "completed"
+    assert stage.clock.now() - began < 3600

@@ -1,0 +1,131 @@
+"""Planted bugs about child runs: see `planted`. They are found by simulated families."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from planting import family_bug, patched, rewritten
+
+from holdfast.core.fold import children
+from holdfast.errors import HoldfastError
+from holdfast.reading import ends
+from holdfast.runtime.calls import child_runs
+from holdfast.runtime.journal import Journal
+from holdfast.storage.contract import Along
+
+
+def _apart(journal, do):
+    """Do something with the store a moment after the append, unless the process dies before."""
+
+    def try_it():
+        with suppress(HoldfastError):
+            do(journal.services.store)
+
+    asyncio.get_running_loop().call_later(0.02, try_it)
+
+
+@family_bug
+def the_end_of_a_child_is_posted_outside_the_transaction():
+    real = Journal._along
+
+    def along(self, rows):
+        made = real(self, rows)
+        for run_id, request in made.posts if made is not None else ():
+            _apart(self, lambda store, run_id=run_id, request=request: store.post(run_id, request))
+        return Along(starts=made.starts) if made is not None and made.starts else None
+
+    with patched((Journal, "_along", along)):
+        yield
+
+
+@family_bug
+def the_id_of_an_end_lacks_the_seq():
+    """The second end of a child that was mended counts as the first one."""
+    with patched((ends, "end_id", lambda run, seq: f"child:{run}")):
+        yield
+
+
+@family_bug
+def the_log_of_an_adopted_child_is_read_before_the_append():
+    old = "adopted = await self._find(first)"
+    new = (
+        f"{old}\n"
+        "    early = history.load(self._services.store, place.run_id) if adopted is not None else None\n"
+        "    import asyncio\n"
+        "    await asyncio.sleep(0.3 if adopted is not None else 0.0)"
+    )
+    then = "    if durable:"
+    looks = (
+        "    if early is not None:\n"
+        "        self._journal.state.children[place.run_id].in_doubt = False\n"
+        "        early.status in ENDED and self._work.record_end(ends.report(early))\n"
+        "    if durable:"
+    )
+    with patched(rewritten(child_runs.Children, "_start", old, new, then, looks)):
+        yield
+
+
+@family_bug
+def the_end_of_a_child_wakes_a_failed_caller():
+    real = children.resolve
+
+    def resolve(state, *args):
+        real(state, *args)
+        if state.status == "failed":
+            state.status, state.failure = "pending", None
+
+    with patched((children, "resolve", resolve)):
+        yield
+
+
+@family_bug
+def the_end_of_a_child_is_dropped_by_a_failed_caller():
+    real = Journal.record_child_end
+
+    def record_child_end(self, end):
+        if self.state.status == "failed":
+            self.taken.append(end.id)
+        else:
+            real(self, end)
+
+    with patched((Journal, "record_child_end", record_child_end)):
+        yield
+
+
+@family_bug
+def a_child_is_started_twice_after_a_replay():
+    """Its id depends on the execution."""
+    real = child_runs.place_of
+
+    def place_of(state, node, iteration, item, key, fresh):
+        return real(state, node, iteration, item, key, (fresh, state.nodes[node].execution))
+
+    with patched((child_runs, "place_of", place_of)):
+        yield
+
+
+@family_bug
+def a_start_is_half_obeyed():
+    """The caller records the start, and the child is created a moment later."""
+    real = Journal._along
+
+    def along(self, rows):
+        made = real(self, rows)
+        for start in made.starts if made is not None else ():
+            _apart(self, lambda store, start=start: store.append([start]))
+        return Along(posts=made.posts) if made is not None and made.posts else None
+
+    with patched((Journal, "_along", along)):
+        yield
+
+
+@family_bug
+def a_cancel_stops_at_the_first_generation():
+    real = ends.cancels
+
+    def cancels(state, *args):
+        return real(state, *args) if state.origin is None else []
+
+    with patched((ends, "cancels", cancels)):
+        yield
