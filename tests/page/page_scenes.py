@@ -336,6 +336,14 @@ class Scene:
         (self.folder / "new").mkdir()
         return self._address(self.start("serve", "--port", "0", folder="new"))
 
+    def serve_family(self) -> str:
+        """Start a server of a run with child runs, and return its address with the token."""
+        (self.folder / "family").mkdir()
+        self.start("run", "../shop/basket.py:ordered", "--run-id", "order-4800", folder="family").wait()
+        return self._address(
+            self.start("serve", "../shop/basket.py", "--no-work", "--port", "0", folder="family")
+        )
+
     @staticmethod
     def _address(serving: subprocess.Popen[str]) -> str:
         assert serving.stdout is not None

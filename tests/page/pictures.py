@@ -63,6 +63,7 @@ SCREENS = {
     "run": Screen("#/runs/order-4711", ".error-frames"),
     "live": Screen("#/runs/brief-tides-20", ".stream"),
     "checkpoint": Screen("#/runs/brief-storms-07@CHECKPOINT", ".change"),
+    "family": Screen("#/runs/order-4800?view=family", ".family li", store="family"),
     "preview": Screen("#/runs/brief-storms-07@PLANNED", ".checkpoint-bar[data-past]", act=_preview),
     "questions": Screen("#/questions?run=refund-0094", "form", act=_fill_form),
     "compare": Screen("#/compare?a=order-4711&b=order-4711-newcard&node=charge", ".compare-side >> nth=1"),
@@ -103,7 +104,7 @@ class Studio:
         self.errors: list[str] = []
         """What was written to the console as an error."""
         scene.work()
-        self.links = {"shop": scene.serve(), "new": scene.serve_new()}
+        self.links = {"shop": scene.serve(), "new": scene.serve_new(), "family": scene.serve_family()}
         self.places = _places(scene)
 
     def open(self, screen: Screen) -> Any:

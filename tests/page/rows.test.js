@@ -85,6 +85,7 @@ test("filters are met as the server means them", () => {
     { label: ["region=us"] },
     { since: ["15min"] },
     { find: ["x"] },
+    { origin: ["x"] },
   ]) {
     assert.ok(!meets(query), JSON.stringify(query));
   }

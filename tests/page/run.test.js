@@ -2,6 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 
 import { eventWords, kindWords } from "../../src/holdfast/server/page/pure/event_words.js";
+import { familyRow, familyRows } from "../../src/holdfast/server/page/pure/families.js";
+import { formatFragment } from "../../src/holdfast/server/page/pure/fragments.js";
 import { actionFor } from "../../src/holdfast/server/page/pure/actions.js";
 import { actionsOf, askFor } from "../../src/holdfast/server/page/pure/run_actions.js";
 import {
@@ -295,4 +297,35 @@ test("a remedy of a child run leads to the child, and is not asked of its caller
   assert.deepEqual(actionFor("r", answer)?.place, place);
   const run = { id: "r", remedies: [{ ...of("r.1"), arguments: { run: "r.1", force: true } }, of("r")] };
   assert.deepEqual(askFor(/** @type {any} */ (run), { verb: "resume", node: null }).options, {});
+});
+
+test("a family is a tree below its first caller, and a run with more children leads to all of them", () => {
+  const member = (/** @type {string} */ id, /** @type {number} */ depth, more = {}) =>
+    /** @type {any} */ ({ id, depth, flow: "pay", status: "waiting", node: "settle", reason: "Why", asks: 0, ...more });
+  const rows = familyRows({
+    callers: [member("b", -1), member("a", -2)],
+    members: [member("c", 0, { more: true }), member("d", 1)],
+  });
+  assert.deepEqual(
+    rows.map((row) => [
+      row.text.trimStart(),
+      row.text.split("\u2003").length - 1,
+      Boolean(row.chosen),
+      formatFragment(row.place),
+    ]),
+    [
+      ["a", 0, false, "#/runs/a"],
+      ["b", 1, false, "#/runs/b"],
+      ["c", 2, true, "#/runs/c"],
+      ["all its child runs", 3, false, "#/runs?origin=c"],
+      ["d", 3, false, "#/runs/d"],
+    ],
+  );
+});
+
+test("a row of a family has the reason if the run needs attention, and says so if the run was deleted", () => {
+  const run = { id: "r", flow: "pay", node: "settle", reason: "It failed" };
+  assert.equal(familyRow({ ...run, status: "failed", needs_attention: true }).note, "pay · called by settle · It failed");
+  assert.equal(familyRow({ ...run, status: "waiting", needs_attention: false }).note, "pay · called by settle");
+  assert.equal(familyRow({ ...run, status: null }).word, "deleted");
 });

@@ -38,7 +38,7 @@ def main() -> None:
 def arrange(seconds: float) -> None:
     """Move one module at a time, and keep what makes the script smaller."""
     modules = page_files.modules()
-    names = page_script.short_names(page_script.join(modules, page_files.SCRIPT))
+    names = page_script.short_names(page_script.join(modules, page_files.SCRIPT, page_files.order()))
 
     def squeezed(text: str) -> str:
         code = page_script.IMPORT.sub("", text).replace("\nexport ", "\n")

@@ -196,13 +196,13 @@ function createTable(rowHeight) {
   const { ofEvent } = rowHeight;
   const inText = "inText";
   const inTemplate = `inTemplate ${isOpen}`;
-  return [isOpen, { inKey, ofEvent }, rowHeight.isProperty];
+  return [isOpen, { inKey, ofEvent }, rowHeight.isProperty, ba];
 }
 const isProperty = createTable;
 const ofEvent = 2;
 """
-    assert page_script.short_names(source) == {"isOpen": "$0", "createTable": "$1"}
-    assert page_script.rename("createTable(createTables)", {"createTable": "$0"}) == "$0(createTables)"
+    assert page_script.short_names(source) == {"createTable": "aa", "isOpen": "ca"}
+    assert page_script.rename("createTable(createTables)", {"createTable": "aa"}) == "aa(createTables)"
 
 
 def test_only_declarations_of_constants_become_those_of_variables():

@@ -58,7 +58,7 @@ def test_a_family_is_listed_with_the_question_of_a_child_under_its_caller():
         (child,) = (await caller.get(f"{API}/runs?origin=r")).json["runs"]
         assert child["origin"] == "r"
         family = (await caller.get(f"{API}/runs/{child['id']}/family")).json
-        assert family["callers"] == ["r"]
+        assert [(one["id"], one["status"]) for one in family["callers"]] == [("r", "waiting")]
         top, below = (await caller.get(f"{API}/runs/r/family")).json["members"]
         assert (top["id"], below["id"], below["node"], below["asks"]) == ("r", child["id"], "settle", 1)
         (asked,) = (await caller.get(f"{API}/questions?run=r")).json["questions"]

@@ -281,7 +281,7 @@ def _say_family(family: FamilyTree, store: str | None) -> None:
     screen.say("Family:")
     above = len(family.callers)
     for depth, caller in enumerate(reversed(family.callers)):
-        screen.say(("  " * (depth + 1) + caller, "dim"))
+        screen.say(("  " * (depth + 1) + caller.id, "dim"))
     for one in family.members:
         indent = "  " * (above + one.depth + 1)
         mark = drawing.MARKS.get(one.status, " ") if not screen.ascii_only() else "-"

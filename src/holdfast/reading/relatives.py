@@ -37,7 +37,7 @@ class FamilyMember(ChildView, frozen=True, kw_only=True):
 
     caller: str | None
     depth: int
-    """How many generations below the run that was asked for; 0 for this run itself."""
+    """How many generations below the run that was asked for; 0 for this run itself, -1 for its caller."""
     created_at: float
     updated_at: float
     asks: int
@@ -54,8 +54,8 @@ class FamilyMember(ChildView, frozen=True, kw_only=True):
 class FamilyTree(msgspec.Struct, frozen=True, kw_only=True):
     """A run, the runs that called it, and its children with theirs."""
 
-    callers: tuple[str, ...]
-    """Its caller, the caller of that run, and so on."""
+    callers: tuple[FamilyMember, ...]
+    """Its caller, the caller of that run, and so on. A caller that was deleted is not listed; `caller` of the run names it."""
     members: tuple[FamilyMember, ...]
     """The run itself and the runs below it: each caller is followed by its children, oldest first."""
 
@@ -102,19 +102,25 @@ def family_of(
         generation = following
     looking = _Looking(store, commands or CommandLine(), flows or {})
     members = [looking.member(*found[one], more=one in cut) for one in _in_order(run_id, below)]
-    return FamilyTree(callers=tuple(callers_of(store, top)), members=tuple(members))
+    callers = [
+        looking.member(row, -above, _place_in_caller(store, row), more=_has_several_children(store, row))
+        for above, row in enumerate(_callers_of(store, top), start=1)
+    ]
+    return FamilyTree(callers=tuple(callers), members=tuple(members))
 
 
-def callers_of(store: Store, row: RunRow) -> Iterator[str]:
-    """Yield the caller of a run, the caller of that run, and so on. A caller that was deleted is the last one."""
-    for _ in range(_CALLERS_MAX):
-        if row.origin is None:
-            return
-        yield row.origin
-        try:
+def _callers_of(store: Store, row: RunRow) -> Iterator[RunRow]:
+    """Yield the caller of a run, the caller of that run, and so on, up to one that was deleted."""
+    with suppress(RunNotFound):
+        for _ in range(_CALLERS_MAX):
+            if row.origin is None:
+                return
             row = store.run(row.origin)
-        except RunNotFound:
-            return
+            yield row
+
+
+def _has_several_children(store: Store, row: RunRow) -> bool:
+    return len(store.runs(Query(origin=row.run_id, limit=2))) > 1
 
 
 def open_family(store: Store, run_id: str, most: int) -> Iterator[RunRow]:

@@ -44,6 +44,7 @@ _TEXT = re.compile(
 _TOKEN = re.compile(r"""[\w$]+|=[=>]+|[^\s\w]""")
 _CONST = re.compile(r"(?<![\w$.\"])const(?=[ \[{])")
 _DIGITS = string.digits + string.ascii_letters
+_RESERVED = {"do", "if", "in"}
 _PLACEHOLDER = re.compile(r"\$\{[^{}`]*\}")
 _CSS_SPACE = re.compile(r'("[^"\n]*")|;?\s*(})\s*|\s*([{;,>])\s*|(:) ')
 _CSS_PROPERTY = re.compile(r"--[\w-]+")
@@ -83,18 +84,18 @@ def make_script(modules: Mapping[str, str], entry: str, wanted: Iterable[str] = 
 
 def short_names(text: str) -> dict[str, str]:
     """Return a short name for each name of a variable of a script (made by `join`) that is nothing else there: no property, no
-    key, and no word of a text.
+    key, and no word of a text. Names that are used first near each other are alike, because that compresses best.
     """
     plain = strip_comments(text)
     other = {*_NOT_A_NAME.findall(plain), *_shorthands(plain)}
     for told in _TEXT.findall(plain):
         other.update(_WORD.findall(_PLACEHOLDER.sub(" ", told)))
     declared = {name for found in _DECLARED.findall(plain) for part in found for name in _WORD.findall(part)}
-    words = Counter(_WORD.findall(plain))
-    names = sorted(
-        (name for name in declared - other if len(name) > 2), key=lambda name: (-words[name], name)
-    )
-    return {name: f"${_digits(number)}" for number, name in enumerate(names)}
+    words = dict.fromkeys(_WORD.findall(plain))
+    names = [name for name in words if name in declared - other and len(name) > 2]
+    free = (start + end for end in string.ascii_letters + string.digits for start in string.ascii_lowercase)
+    unused = (name for name in free if name not in words and name not in _RESERVED)
+    return dict(zip(names, unused, strict=False))
 
 
 def _shorthands(text: str) -> set[str]:

@@ -169,7 +169,10 @@ def test_the_family_is_listed_with_the_reasons_of_its_members(stage: Stage) -> N
         (leaf, 2, "settle", middle),
     ]
     assert (whole.members[2].asks, whole.members[2].reason) == (1, "charge asks: Charge?")
-    assert family_of(stage.store, leaf).callers == (middle, "r")
+    assert [(one.id, one.depth, one.node, one.more) for one in family_of(stage.store, leaf).callers] == [
+        (middle, -1, "sell", False),
+        ("r", -2, None, False),
+    ]
     cut = family_of(stage.store, "r", limit=2).members
     assert [(one.id, one.more) for one in cut] == [("r", False), (middle, True)]
 

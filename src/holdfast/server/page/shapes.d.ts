@@ -192,6 +192,25 @@ export interface Child {
   node: string | null;
 }
 
+/** A run in a family; `depth`: how many generations below the run that was asked for, or above it if negative. */
+export interface FamilyMember extends Child {
+  depth: number;
+  asks: number;
+  needs_attention: boolean;
+  reason: string;
+  remedy: Remedy | null;
+  /** It has children that are not listed. */
+  more: boolean;
+}
+
+/** `GET runs/{id}/family`. */
+export interface Family {
+  /** The caller, its caller, and so on. */
+  callers: FamilyMember[];
+  /** The run itself, and the runs below it: each caller is followed by its children. */
+  members: FamilyMember[];
+}
+
 /** `GET runs/{id}`, as far as the head of its screen reads it. */
 export interface ShownRun {
   id: string;
@@ -207,7 +226,7 @@ export interface ShownRun {
   active_s: number;
   cost: Cost;
   /** The run that started this one. */
-  caller: string | null;
+  origin: string | null;
   children: Child[];
   /** Of the child runs that have ended. */
   children_cost: Cost;
@@ -258,6 +277,8 @@ export interface NodeVisit {
   chunks: number;
   artifacts: Record<string, unknown>;
   cost: Cost;
+  /** The child runs that it has started; without a status, they were deleted. */
+  children: { id: string; flow: string; status: RunStatus | null }[];
   items: { item: number; value: Value; status: string; attempt: number; failure: FailureView | null }[] | null;
   items_all: number;
 }

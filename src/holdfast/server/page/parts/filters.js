@@ -58,6 +58,7 @@ export function createFilters(known, go) {
       show() {
         const value = place.query[name]?.[0];
         const text = (name === "since" && SINCE[value ?? ""]?.[1]) || value;
+        menu.element.hidden = name === "origin" && !value; // only a link chooses it
         menu.update({ label: value ? `${words}: ${text}` : words, chosen: Boolean(value) });
       },
     };
@@ -68,6 +69,7 @@ export function createFilters(known, go) {
     filter("label", "Label", known.labels, "customer=acme"),
     filter("queue", "Queue", known.queues),
     filter("since", "Started", () => STARTED),
+    filter("origin", "Caller", () => []),
   ];
   return {
     element: element(

@@ -1,5 +1,6 @@
 // A visit at a glance: the error with its lines, all attempts, what a crashed one left, why it ran, and the steps that are kept.
 
+import { familyRow } from "../pure/families.js";
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { statusOfItem } from "../pure/node_views.js";
 import { placeOfVisit } from "../pure/run_choices.js";
@@ -21,7 +22,7 @@ import { createStatus } from "./status.js";
  * @typedef {{ visit: NodeVisit, attempt: AttemptView | null, place: Place, now: number,
  *   mark?: import("../shapes.js").NodeMark }} OverviewView
  *
- * @typedef {object} VisitRow  a row of attempts or items
+ * @typedef {object} VisitRow  a row of attempts, items or runs
  * @property {string} key
  * @property {import("../pure/statuses.js").Look} look
  * @property {string} word
@@ -46,6 +47,8 @@ export function createVisitOverview(app) {
   const error = createSlot("", (/** @type {AttemptView["failure"]} */ failure) => (failure ? [createErrorFrames(failure)] : []));
   const rows = createVisitRows("attempts");
   const attempts = element("section", {}, element("h3", {}, "Attempts"), rows.element);
+  const runs = createVisitRows("family");
+  const called = element("section", {}, element("h3", {}, "Child runs"), runs.element);
   const left = createLeft();
   const none = element("p", { class: "hint" });
   const [items, side] = [createItems(app), createVisitSide()];
@@ -53,7 +56,7 @@ export function createVisitOverview(app) {
     element: element(
       "div",
       { class: "visit" },
-      element("div", { class: "visit-main" }, none, error.element, attempts, left.element, items.element),
+      element("div", { class: "visit-main" }, none, error.element, called, attempts, left.element, items.element),
       side.element,
     ),
     update(view) {
@@ -76,6 +79,8 @@ export function createVisitOverview(app) {
           now,
         })),
       );
+      called.hidden = !visit.children.length;
+      runs.update(visit.children.map((one) => familyRow(one)));
       left.update(visit);
       items.update(view);
       side.update(view);
@@ -230,8 +235,8 @@ function createItems(app) {
   };
 }
 
-/** @param {"attempts" | "items"} look @returns {import("../shell/elements.js").Part<VisitRow[]>} */
-function createVisitRows(look) {
+/** @param {"attempts" | "items" | "family"} look @returns {import("../shell/elements.js").Part<VisitRow[]>} */
+export function createVisitRows(look) {
   const host = element("ul", { class: `visit-rows ${look}` });
   return { element: host, update: keepChildren(host, (/** @type {VisitRow} */ row) => row.key, createVisitRow) };
 }

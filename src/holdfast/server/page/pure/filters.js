@@ -29,6 +29,7 @@ const FILTER_WORDS = {
   label: (value) => value,
   queue: (value) => `queue ${value}`,
   since: (value) => `started in the ${SINCE[value]?.[1] ?? value}`,
+  origin: (value) => `called by ${value}`,
   find: (value) => `id begins with ${value}`,
 };
 
@@ -79,7 +80,7 @@ export function withoutFilter(query, { name, value }) {
  * @param {number} now
  */
 export function meetsFilters(row, query, now) {
-  const { status, flow, label, queue, since, attention, find } = query;
+  const { status, flow, label, queue, since, attention, find, origin } = query;
   const seconds = SINCE[since?.[0] ?? ""]?.[0] ?? Infinity;
   return (
     (!status || status.includes(row.status)) &&
@@ -88,6 +89,7 @@ export function meetsFilters(row, query, now) {
     (label ?? []).every((pair) => row.labels[pair.split("=", 1)[0]] === pair.slice(pair.indexOf("=") + 1)) &&
     row.created_at >= now - seconds &&
     (!attention || row.needs_attention) &&
+    (!origin || origin.includes(row.origin ?? "")) &&
     (!find || row.id.startsWith(find[0]))
   );
 }

@@ -95,7 +95,7 @@ function wordsOf(mark, look, { now, chosen, loops }) {
 /** What a node waits for; null if it does not wait. @param {NodeMark} mark @param {number} now */
 function waitOf({ waits_for: what, until }, now) {
   if (what === "question") return "waits for an answer";
-  if (what === "signal") return "waits for a signal";
+  if (what === "signal" || what === "child") return `waits for a ${what}`;
   if (what === "timer") return until ? `waits until ${timeOfDay(until)}` : "waits for a time";
   return what === "retry" ? (until && until > now ? `retry in ${span(until - now)}` : "retry is due") : null;
 }

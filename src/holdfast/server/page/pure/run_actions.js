@@ -43,7 +43,7 @@ const SHOWN_WAITING = 2;
  * @returns {{ shown: RunAction[], more: RunAction[] }}
  */
 export function actionsOf(run, isPast, asked) {
-  const { status, crashed, remedies, failed_node: failed, questions } = run;
+  const { status, crashed, remedies, failed_node: failed } = run;
   const is = (/** @type {string[]} */ ...statuses) => statuses.includes(status);
   const [isStuck, isWaiting] = [crashed || is("failed", "paused", "interrupted"), is("waiting") && !crashed];
   const ways = remedies.filter((one) => one.verb in VERBS && (runOf(one) === run.id || one.verb === "answer"));
@@ -66,7 +66,7 @@ export function actionsOf(run, isPast, asked) {
     const word = VERBS[verb];
     return { verb, node: node || null, word, label: node ? `${word} ${node}` : word, filled: false, glyph: GLYPH[verb] };
   });
-  all[0].filled = !isPast && !asked.length && ways.length > 0 && (isStuck || (isWaiting && questions.length > 0));
+  all[0].filled = !isPast && !asked.length && ways.length > 0 && (isStuck || (isWaiting && ways[0].verb === "answer"));
   const count = isWaiting ? SHOWN_WAITING : SHOWN;
   const shown = all.slice(0, count).filter((one) => isWaiting || one.verb !== "cancel");
   return { shown, more: all.filter((one) => !shown.includes(one)) };

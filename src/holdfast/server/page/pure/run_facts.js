@@ -71,6 +71,8 @@ function factList({ run, picture, timeline }, facts, context) {
     ["Active", duration(active_s)],
     ["Attempts", picture && number(tries)],
     ["Cost", run && costWords(run.cost)],
+    ["Child runs", run && costWords(run.children_cost)],
+    ["Called by", run?.origin, { place: { screen: "run", run: run?.origin ?? "", query: {} } }],
     ["Queue", queue, { wide: true }],
     ["Held by", held_by ?? "nobody", { wide: true }],
     ["Forked from", parent, { place: compared(origin ?? "", id) }],

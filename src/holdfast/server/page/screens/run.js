@@ -18,6 +18,7 @@ import {
 import { standingOf } from "../pure/run_facts.js";
 import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCheckpointBar } from "../parts/checkpoint_bar.js";
+import { createFamilyView } from "../parts/family_view.js";
 import { createFilesView } from "../parts/files_view.js";
 import { createLogView } from "../parts/log_view.js";
 import { createPanel } from "../parts/panel.js";
@@ -73,7 +74,7 @@ export function createRunScreen(app) {
   });
   const [panel, log] = [createPanel(app), createLogView(app)];
   /** @type {Record<string, import("../shell/elements.js").Part<any>>} */
-  const views = { state: createStateView(app), log, files: createFilesView(app) };
+  const views = { state: createStateView(app), log, files: createFilesView(app), family: createFamilyView(app) };
   const [title, content] = [element("h2", { class: "unseen" }), element("div", { class: "run-view" })];
   const head = element("div", { class: "view-head" }, title, tabs.element, drawings.tools);
   const main = element("div", { class: "run-main" }, head, content, panel.element);
@@ -172,13 +173,13 @@ export function createRunScreen(app) {
    * @param {RunData["known"]} known
    * @param {number} end
    */
-  function drawView({ view, node }, { files, geometry }, end) {
+  function drawView({ view, node }, { files, geometry, run }, end) {
     const counts = /** @type {Record<string, number>} */ ({
       log: end,
       files: Object.values(files?.artifacts ?? {}).flat().length,
     });
     tabs.update(
-      VIEWS.map((key, number) => ({
+      VIEWS.filter((key) => key !== "family" || key === view || run?.origin || run?.children.length).map((key, number) => ({
         ...tabTo(
           place,
           !number && isPhone() ? "Story" : titled(key),
