@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +36,7 @@ from holdfast.storage.urls import open_store
 from holdfast.testing.appends import KilledAtFailpoint
 from holdfast.testing.builders import History, crashed_copy, outline
 from holdfast.testing.clock import ManualClock
+from postgres_server import shared_url
 
 PATIENCE_S = 60
 
@@ -204,6 +206,16 @@ class Stage:
 
     def close(self) -> None:
         self.store.close()
+
+
+class OnServer(Stage):
+    """A stage in a schema of its own, of the PostgreSQL server that the tests share."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("memory", folder)
+        self.store.close()
+        self.kind, self.url = "postgres", f"{shared_url()}&schema=s{uuid.uuid4().hex}"
+        self.store = self.open(self.url)
 
 
 async def until(condition: Callable[[], Any]) -> None:
