@@ -12,15 +12,19 @@ import holdfast as hf
 SOURCE = (Path(__file__).parent / "scene" / "basket.py").read_text("utf-8")
 
 
-@pytest.fixture(scope="module")
-def served(serve, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("family")
+def serve_run(serve, folder: Path, flow: str, run_id: str):
+    """Start a server that executes nothing, over one run of a flow and its family."""
     (folder / "basket.py").write_text(SOURCE)
     serving = serve("basket.py", "--no-work", folder=folder)
     flows: dict = {}
     exec(SOURCE, flows)
-    hf.run(flows["ordered"], {}, run_id="order-1", store=serving.store)
+    hf.run(flows[flow], {}, run_id=run_id, store=serving.store)
     return serving
+
+
+@pytest.fixture(scope="module")
+def served(serve, tmp_path_factory):
+    return serve_run(serve, tmp_path_factory.mktemp("family"), "ordered", "order-1")
 
 
 def member(served, flow: str) -> str:
@@ -112,12 +116,16 @@ def test_the_list_of_runs_shows_the_child_runs_of_one_run(tab, served):
     assert not page.get_by_text("Caller", exact=True).is_visible()
 
 
+def test_the_tree_follows_a_child_run_that_moves_without_its_caller(tab, serve, tmp_path):
+    serving = serve_run(serve, tmp_path, "ordered", "order-1")
+    page = open_run(tab, serving, "order-1?view=family")
+    page.locator(".family .status-word", has_text="failed").wait_for()
+    hf.cancel(member(serving, "parcel"), store=serving.store)
+    page.locator(".family .status-word", has_text="cancelled").wait_for()
+
+
 def test_a_run_without_a_family_has_no_view_of_it(tab, serve, tmp_path):
-    (tmp_path / "basket.py").write_text(SOURCE)
-    serving = serve("basket.py", "--no-work", folder=tmp_path)
-    flows: dict = {}
-    exec(SOURCE, flows)
-    hf.run(flows["reviewed"], {}, run_id="review-1", store=serving.store)
+    serving = serve_run(serve, tmp_path, "reviewed", "review-1")
     page = open_run(tab, serving, "review-1")
     page.get_by_role("link", name="Files").wait_for()
     page.locator(".facts").get_by_text("Held by").wait_for()
