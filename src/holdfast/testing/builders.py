@@ -380,6 +380,12 @@ class History:
 
     # --- inside ---------------------------------------------------------------------------------------
 
+    def cancel_children(self, node: str, item: int | None, reason: str) -> None:
+        """Leave no request: a history has only the log of its own run."""
+
+    def cancel_child(self, run_id: str, reason: str) -> None:
+        """Leave no request, as `cancel_children`."""
+
     def record(self, event: Event) -> History:
         """Add one event to the log and fold it, then advance the time of the history by one second."""
         encoded = events.encode(event)

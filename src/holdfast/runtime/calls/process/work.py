@@ -177,7 +177,7 @@ class DistantAttempt(Attempt):
             park_after_s=told.park_after,
         )
         self._ask = ask
-        self.children = DistantChildren(self, told.run_id, header, ask)
+        self.children = DistantChildren(self, told.run_id, header, order.item, ask)
         self._luck = random.Random()  # noqa: S311 - the jitter of retries
         self._key_root = told.key_root
         self._level = NODE_LEVEL if order.item is None else order.item
@@ -353,11 +353,13 @@ class DistantChildren(Children):
         work: DistantAttempt,
         run_id: str,
         header: dict[str, Any],
+        item: int | None,
         ask: Callable[[str, dict[str, Any]], Any],
     ) -> None:
         self._work = work
         self._run_id = run_id
         self._header = header
+        self._item = item
         self._ask = ask
 
     async def _start(
