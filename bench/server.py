@@ -213,6 +213,7 @@ def filters(count: int, began_at: float) -> dict[str, str]:
         "two labels": "label=team%3Db&label=customer%3D7",
         "label and status": "label=team%3Da&status=cancelled",
         "parent": "parent=run-000001",
+        "origin": "origin=run-000001",
         "queue": "queue=default",
         "rare queue": "queue=rare",
         "ids": ids,

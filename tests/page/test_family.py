@@ -119,7 +119,7 @@ def test_the_list_of_runs_shows_the_child_runs_of_one_run(tab, served):
 def test_the_tree_follows_a_child_run_that_moves_without_its_caller(tab, serve, tmp_path):
     serving = serve_run(serve, tmp_path, "ordered", "order-1")
     page = open_run(tab, serving, "order-1?view=family")
-    page.locator(".family .status-word", has_text="failed").wait_for()
+    page.locator(".family .status-word", has_text="failed").first.wait_for()
     hf.cancel(member(serving, "parcel"), store=serving.store)
     page.locator(".family .status-word", has_text="cancelled").wait_for()
 

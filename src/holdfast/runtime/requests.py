@@ -528,7 +528,7 @@ class Requests:
             if not released:
                 holdings.release(run_id, lease.fence)
         fits = flow is not None and state.state_version == flow.definition.state_version
-        children = children_of(services.store, state)
+        children = children_of(services.store, state) if state.called else ()
         return run_view(state, services.store.run(run_id), flow if fits else None, children)
 
     # --- from an inbox, with a lease ------------------------------------------------------------------
@@ -619,7 +619,8 @@ class Requests:
         state = history.load(store, run_id, row=row)
         flow = self._flows.get(row.flow)
         fits = flow is not None and state.state_version == flow.definition.state_version
-        return run_view(state, row, flow if fits else None, children_of(store, state))
+        children = children_of(store, state) if state.called else ()
+        return run_view(state, row, flow if fits else None, children)
 
     def _look_at(self, run_id: str, asked: str) -> Journal:
         """Create a journal from which a run is only read: it has no lease."""
