@@ -27,7 +27,7 @@ from holdfast.errors import (
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.relatives import children_of
-from holdfast.reading.views import ChildView, Run, result_of, run_view
+from holdfast.reading.views import Run, result_of, run_view
 from holdfast.runtime import failures, nesting, operator
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import UNKNOWN
@@ -270,9 +270,7 @@ class Driver:
         if journal.fault is not None:
             self.services.faults[run_id] = journal.fault
         state = journal.state
-        children: tuple[ChildView, ...] = ()
-        if state.called:
-            children = await self.services.reading.call(children_of, self.services.store, state)
+        children = children_of(self.services.store, state) if state.called else ()
         return run_view(state, None, journal.flow, children)
 
     def result(self, run: Run[S]) -> Run[S]:

@@ -141,10 +141,12 @@ class Families:
             return run
         if family is None:
             family = self.members[run_id] = ExecutedFamily(self, run_id)
+        is_over = run.status in FINAL
         try:
-            family.plan(run_id)
-            has_others = await family.rest(is_over=run.status in FINAL)
-            return self.requests.view(run_id) if has_others else run
+            if not is_over:
+                family.plan(run_id)
+            has_others = await family.rest(is_over=is_over)
+            return self.requests.view(run_id) if has_others and not is_over else run
         finally:
             await family.close()
 
@@ -284,8 +286,11 @@ class ExecutedFamily:
     async def _drive(self, run_id: str) -> None:
         services = self._families.services
         try:
-            await self._families.requests.drive_unheld(run_id, self._is_crowded)
-            self.plan(run_id)
+            run = await self._families.requests.drive_unheld(run_id, self._is_crowded)
+            if run is None or run.status not in FINAL:
+                self.plan(run_id)
+            elif run_id != self._root:
+                self._families.members.pop(run_id, None)
         except (RunHeld, FenceLost, RunNotFound, RunOver):
             self._again.discard(run_id)  # it is executed elsewhere, or is over
             if run_id in services.holdings:  # this engine has not noticed yet that it had lost the run

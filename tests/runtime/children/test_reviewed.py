@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from families import Order, Pay, Till, caller, children, kinds
-from harness import Stage
+from harness import Stage, until
 
 import holdfast as hf
 from holdfast import END, START, Graph
@@ -75,18 +75,19 @@ def test_an_attempt_that_was_abandoned_starts_no_child(tmp_path: Path) -> None:
     till = Till()
     pay = till.pay()
     looked, abandoned = asyncio.Event(), asyncio.Event()
+    refused: list[BaseException] = []
+
+    async def late(ctx: hf.Context) -> None:
+        looked.set()
+        await abandoned.wait()
+        try:
+            await ctx.start(pay)
+        except BaseException as raised:
+            refused.append(raised)
+            raise
 
     async def settle(state: Order, ctx: hf.Context) -> None:
-        work = ctx._work
-        find = work.children._find
-
-        async def slowly(first: Any) -> Any:
-            looked.set()
-            await abandoned.wait()
-            return await find(first)
-
-        work.children._find = slowly  # type: ignore[method-assign]
-        await asyncio.shield(asyncio.ensure_future(ctx.start(pay)))
+        await asyncio.shield(asyncio.ensure_future(late(ctx)))
 
     async def use(engine: hf.Engine) -> None:
         run = asyncio.create_task(engine.run(calling(settle), run_id="r"))
@@ -94,7 +95,7 @@ def test_an_attempt_that_was_abandoned_starts_no_child(tmp_path: Path) -> None:
         await engine.cancel("r")
         abandoned.set()
         await asyncio.gather(run, return_exceptions=True)
-        await asyncio.sleep(0)
+        await until(lambda: refused)
 
     stage.do(use)
     assert kinds(stage.store, "r")[-1] == "RunCancelled"

@@ -149,7 +149,7 @@ class Children:
                 f"{state.run_id} {node}`"
             )
         first = self._services.families.prepare(flow, given, place, options)
-        adopted = await self._find(first)
+        adopted = self._find(first)
         seq = self._work.note(  # first: it is refused if the engine has abandoned this attempt meanwhile
             events.ChildStarted,
             slot=f"child:{key}",
@@ -188,14 +188,14 @@ class Children:
             )
         return flow
 
-    async def _find(self, first: Append) -> RunRow | None:
+    def _find(self, first: Append) -> RunRow | None:
         """Return the run that has the id of a child, if there is one and it is the same child. Raises `ContextError` if it is
         another run.
         """
         node, create = self._header["node"], first.create
         assert create is not None
         try:
-            row = await self._services.reading.call(self._services.store.run, first.run_id)
+            row = self._services.store.run(first.run_id)  # one row: a hop to the reading thread takes longer
         except RunNotFound:
             return None
         if row.origin != create.origin:
