@@ -148,7 +148,7 @@ def _figures(folder: Path, effort: Effort, chosen: list[str]) -> list[dict[str, 
     with ExitStack() as opened:
         opened.callback(commits.close)
         bench = Bench(folder, commits, progress, effort)
-        if {"postgres", "fleet", "asking", "live"} & {*chosen}:
+        if {"postgres", "families", "fleet", "asking", "live"} & {*chosen}:
             progress.say("start PostgreSQL")
             try:
                 bench = replace(bench, server=opened.enter_context(stores.server(folder)))
