@@ -208,3 +208,44 @@ def test_a_step_in_doubt_is_not_called_again_by_the_node_itself(stage: Stage) ->
     run = stage.run(calling(settle))
     assert (run.status, calls) == ("waiting", [1])
     assert "not known whether the first call had an effect" in run.questions[0].text
+
+
+def test_a_child_that_is_quarantined_fails_its_caller_which_names_it(tmp_path: Path) -> None:
+    stage = Stage("sqlite", tmp_path)
+    graph = Graph("pay", Pay)
+
+    @graph.node(crash_limit=1)
+    async def charge(state: Pay, ctx: hf.Context) -> None:
+        await stage.dies(ctx)
+
+    pay = graph.chain(START, "charge", END).compile()
+    flow = caller(pay)
+    stage.crash(flow)
+    with pytest.raises(hf.RunFailed) as failed:
+        stage.do(lambda engine: engine.resume("r"), flow, pay)
+    (child,) = children(stage.store)
+    assert stage.store.run(child).status == "failed"
+    assert "Quarantined" in str(failed.value)
+    assert child in str(failed.value)
+    stage.close()
+
+
+def test_a_fork_of_a_child_leaves_the_child_and_its_caller_alone(stage: Stage) -> None:
+    till = Till()
+    pay = till.pay()
+    flow = caller(pay)
+    stage.run(flow, Order(total=7, how="ask"))
+    (child,) = children(stage.store)
+
+    async def use(engine: hf.Engine) -> tuple[str, str]:
+        fork = await engine.fork(child, run_id="f")
+        await engine.resume(fork)
+        await engine.answer(fork, "charge", "yes")
+        ended = await engine.resume(fork)
+        return ended.status, (await engine.get("r")).status
+
+    assert stage.do(use, flow, pay) == ("completed", "waiting")
+    assert stage.store.run("f").origin is None
+    stage.do(lambda engine: engine.answer(child, "charge", "yes"), flow, pay)
+    assert stage.do(lambda engine: engine.resume("r"), flow, pay).state.log == [True, 7]
+    assert kinds(stage.store, "r").count("ChildEnded") == 1
