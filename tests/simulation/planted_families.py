@@ -48,7 +48,7 @@ def the_id_of_an_end_lacks_the_seq():
 
 @family_bug
 def the_log_of_an_adopted_child_is_read_before_the_append():
-    old = "adopted = await self._find(first)"
+    old = "adopted = self._find(first)"
     new = (
         f"{old}\n"
         "    early = history.load(self._services.store, place.run_id) if adopted is not None else None\n"
