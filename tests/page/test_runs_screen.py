@@ -368,7 +368,7 @@ def test_a_newer_server_offers_to_reload_and_a_screen_is_scrolled_where_it_was_l
     page.route("**/api/v1/meta", say_newer)
     page.evaluate(HIDE, True)
     page.evaluate(HIDE, False)
-    page.get_by_text("The server is now version 99.0").wait_for()
+    page.get_by_text("The server is now version 99.0").wait_for(timeout=40_000)
     assert page.get_by_role("button", name="Reload").is_visible()
 
 
