@@ -1,4 +1,4 @@
-"""What a run that ends tells its caller and its children: the requests that go with its last append.
+"""What a run that ends reports to its caller and asks of its children: the requests that go with its last append.
 
 - The caller gets a `ChildEnd` under an id made of the child and the seq of its end, so that each end arrives once, and the end of
   a child that failed, was resumed and ended again is another one.
@@ -54,19 +54,19 @@ def end_id(run: str, seq: int) -> str:
 
 def report(state: RunState) -> inbox.ChildEnd:
     """Return the report of a run that has ended, for its caller."""
-    told = state.reported or Reported()
+    reported = state.reported or Reported()
     values = state.values if state.status == "completed" else None
     if values is not None and len(msgspec.json.encode(values)) > VALUES_BYTES_MAX:
         values = None
     return inbox.ChildEnd(
-        id=end_id(state.run_id, told.seq),
+        id=end_id(state.run_id, reported.seq),
         run=state.run_id,
-        seq=told.seq,
+        seq=reported.seq,
         status=cast("_End", state.status),
         values=values,
         failure=_failure_of(state),
-        usd=told.usd - told.usd_before,
-        tokens=told.tokens - told.tokens_before,
+        usd=reported.usd - reported.usd_before,
+        tokens=reported.tokens - reported.tokens_before,
     )
 
 

@@ -7,6 +7,7 @@ of the caller. Everything here is bounded: a caller may have 100,000 children. T
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
@@ -26,6 +27,7 @@ CHILDREN_MAX = 100
 """How many children of a run are listed with it."""
 FAMILY_MAX = 200
 """How many runs of a family are shown together, at most."""
+_PAGE = 500
 _CALLERS_MAX = 50
 _EVENTS_SEARCHED = 20_000
 """So many of the last events of a caller are searched for the nodes that started its children."""
@@ -123,17 +125,19 @@ def _has_several_children(store: Store, row: RunRow) -> bool:
     return len(store.runs(Query(origin=row.run_id, limit=2))) > 1
 
 
-def open_family(store: Store, run_id: str, most: int) -> Iterator[RunRow]:
+def open_family(store: Store, run_id: str, most: int = sys.maxsize) -> Iterator[RunRow]:
     """Yield the rows of the children of a run that have not ended for good, and of theirs: at most `most`."""
     callers = [run_id]
-    while callers:
-        query = Query(origin=callers.pop(0), status=_OPEN, limit=min(most, CHILDREN_MAX))
-        while most > 0 and (page := store.runs(query)):
-            for row in page[:most]:
+    while callers and most > 0:
+        query = Query(origin=callers.pop(0), status=_OPEN, limit=min(most, _PAGE))
+        while page := store.runs(query):
+            for row in page:
                 callers.append(row.run_id)
                 yield row
             most -= len(page)
-            query = msgspec.structs.replace(query, after=page[-1].position)
+            if len(page) < query.limit or most <= 0:
+                break
+            query = msgspec.structs.replace(query, after=page[-1].position, limit=min(most, _PAGE))
 
 
 class _Looking:

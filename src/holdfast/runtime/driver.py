@@ -7,7 +7,7 @@ arrives. Until then it costs only its caller's coroutine and a timer, so ten tho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -112,7 +112,7 @@ class Driver:
             if self._is_done_already(run_id, take_up):  # since it was first read
                 return None
             raise
-        return self.result(await self.services.drive_family(run_id, self.drive(journal)))
+        return self.result(await self.drive_family(run_id, self.drive(journal)))
 
     def _is_done_already(self, run_id: str, take_up: TakeUp) -> bool:
         """Return whether a resume changes nothing, because the run is completed. Raises `PreviewStale` if it was not when the
@@ -272,6 +272,28 @@ class Driver:
         state = journal.state
         children = children_of(self.services.store, state) if state.called else ()
         return run_view(state, None, journal.flow, children)
+
+    async def drive_family(
+        self, run_id: str, drive: Awaitable[Run[Any]], *, is_new: bool = False
+    ) -> Run[Any]:
+        """Drive a run with `drive`, and execute its family with it, until all of it has ended or can only wait. Returns the run
+        as it is then. `is_new` is true if the run had no children before: then nothing more is done for a run that starts none.
+        """
+        services = self.services
+        try:
+            run = await drive
+        except BaseException:
+            if services.made_families is not None:
+                await services.made_families.abandon(run_id)
+            raise
+        if is_new and services.made_families is None:
+            return run
+        return await services.families.finish(run_id, run, is_new=is_new)
+
+    async def settle_families(self) -> None:
+        """Wait until the children of runs that were cancelled here are cancelled, if no engine executes them."""
+        if self.services.made_families is not None:
+            await self.services.made_families.settle()
 
     def result(self, run: Run[S]) -> Run[S]:
         """Return a run that was driven and has completed or waits. Raises `RunFailed`, from the exception of its node where that

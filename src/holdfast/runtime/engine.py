@@ -248,7 +248,7 @@ class Engine:
         services, holdings = self._services, self._holdings
         if self.is_executing or holdings.has_joins:
             await self.stop("engine closed")
-        await services.settle_families()
+        await self._driver.settle_families()
         self._driver.close()
         holdings.close()
         self._services = self._followers = None
@@ -317,7 +317,7 @@ class Engine:
         run_id, create, drive = journal.state.run_id, journal.create, self._driver.drive(journal)
         del journal  # while the run is asleep, nothing here keeps it in memory
         try:
-            return self._driver.result(await self._open().drive_family(run_id, drive, is_new=True))
+            return self._driver.result(await self._driver.drive_family(run_id, drive, is_new=True))
         except RunExists:
             creation.require_same(self.store, run_id, create)
             return await self._run_again(flow, run_id)
@@ -543,7 +543,7 @@ class Engine:
         `resume`.
         """
         run = await self._ask(run_id, inbox.Cancel(by=by, reason=reason, expects=expects), id)
-        await self._open().settle_families()
+        await self._driver.settle_families()
         return run
 
     async def pause(

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from holdfast.core import situation
 from holdfast.core.child_place import ChildOptions, ChildPlace
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import ENDED, FINAL, GOING, OFFERED, OPEN
+from holdfast.core.run_state import FINAL, GOING, OFFERED
 from holdfast.errors import (
     FenceLost,
     HoldfastError,
@@ -38,6 +38,7 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.reading import inbox
+from holdfast.reading.relatives import open_family
 from holdfast.reading.views import Run
 from holdfast.runtime import creation
 from holdfast.runtime.clock import Timer, sleep
@@ -45,10 +46,9 @@ from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.runner import Runner, only_waits
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import Along, Append, Query, Request, RunRow, Store, in_order
+from holdfast.storage.contract import Along, Append, Request, RunRow
 from holdfast.storage.queues import DEFAULT_QUEUE, LiveHolder
 
-_PAGE = 500
 _LOOK_S_MAX = 5.0
 """Seconds between two looks at a family that is executed elsewhere, at most."""
 _AGAIN_S = 1.0
@@ -176,19 +176,11 @@ class Families:
         return any(one.holder.takes(row.flow, row.queue) for one in holders)
 
     def _look_for_moving(self, run_id: str) -> bool:
-        queues, rows = self.services.store.queues, list(self.open_rows(run_id))
+        store = self.services.store
+        queues, rows = store.queues, list(open_family(store, run_id))
         asked = {one.run_id for one in queues.waiting([row.run_id for row in rows])}
         holders = queues.holders()
         return any(self.is_moving(row, holders, is_asked=row.run_id in asked) for row in rows)
-
-    def open_rows(self, run_id: str) -> Iterator[RunRow]:
-        """Yield the rows of the children of a run, and of theirs, that have not ended for good."""
-        store = self.services.store
-        callers = [run_id]
-        while callers:
-            for row in _children(store, callers.pop()):
-                callers.append(row.run_id)
-                yield row
 
 
 def goes_on_by_itself(row: RunRow) -> bool:
@@ -199,18 +191,6 @@ def goes_on_by_itself(row: RunRow) -> bool:
         return row.status == "pending"
     known = situation.load(row.situation, row.active)
     return known.is_timed or known.retries_count > 0
-
-
-def _children(store: Store, caller: str) -> Iterator[RunRow]:
-    page = store.runs(Query(origin=caller, status=in_order(OPEN), limit=_PAGE))
-    while page:
-        yield from page
-        after = page[-1].position
-        page = (
-            store.runs(Query(origin=caller, status=in_order(OPEN), limit=_PAGE, after=after))
-            if len(page) == _PAGE
-            else []
-        )
 
 
 class _Survey(msgspec.Struct, frozen=True):
@@ -363,7 +343,7 @@ class ExecutedFamily:
     def _survey(self) -> _Survey:
         """Look at the whole family in the store. Called in the reading thread, so it changes nothing."""
         families, store = self._families, self._families.services.store
-        rows = list(families.open_rows(self._root))
+        rows = list(open_family(store, self._root))
         if not rows and not self._has_others:
             return _Survey()
         with suppress(RunNotFound):
@@ -382,7 +362,7 @@ class ExecutedFamily:
         """Return whether a member can be driven here, now or later."""
         if row.held or row.queue != DEFAULT_QUEUE or row.flow not in self._families.flows:
             return False
-        if row.run_id in self._refused or row.status in ENDED - {"failed"}:
+        if row.run_id in self._refused or row.status in FINAL:
             return False
         is_due_later = row.run_id in self._later
         return (

@@ -227,12 +227,8 @@ class Journal:
         self.unsaved.append(row)
         self.digest = row.digest
 
-    def record_child_end(self, end: ChildEnd, *, is_request: bool = True) -> None:
-        """Record the end of a child run. One that is recorded already, because the log of the child was read, is only taken. If
-        `is_request` is false, the end was read from the log of the child, and its report was taken before.
-        """
-        if is_request:
-            self.taken.append(end.id)
+    def record_child_end(self, end: ChildEnd) -> None:
+        """Record the end of a child run, unless it is recorded already because the log of the child was read."""
         child = self.state.children.get(end.run)
         if child is not None and end.seq == child.ended:
             return

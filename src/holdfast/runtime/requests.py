@@ -420,7 +420,7 @@ class Requests:
         if isinstance(done, Run):
             return done
         driving = self._driver.drive(done.journal, done)
-        return self._driver.result(await self._services.drive_family(run_id, driving))
+        return self._driver.result(await self._driver.drive_family(run_id, driving))
 
     async def _until_handled(self, run_id: str, request: AnyRequest) -> Run[Any]:
         """Wait, a few seconds at most, until a request in the inbox was carried out. Raises what the engine that refused it has

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
@@ -275,26 +275,10 @@ class Services:
         """Creates the child runs of nodes, and executes them where this engine may."""
         return self.build_families()
 
-    async def drive_family(
-        self, run_id: str, drive: Awaitable[Run[Any]], *, is_new: bool = False
-    ) -> Run[Any]:
-        """Drive a run, and execute its family with it, until all of it has ended or can only wait. Returns the run as it is then.
-        `is_new` is true if the run had no children before: then nothing is done for a run that starts none.
-        """
-        try:
-            run = await drive
-        except BaseException:
-            if "families" in self.__dict__:
-                await self.families.abandon(run_id)
-            raise
-        if is_new and "families" not in self.__dict__:
-            return run
-        return await self.families.finish(run_id, run, is_new=is_new)
-
-    async def settle_families(self) -> None:
-        """Wait until the children of runs that were cancelled here are cancelled, if no engine executes them."""
-        if "families" in self.__dict__:
-            await self.families.settle()
+    @property
+    def made_families(self) -> FamilyExecutor | None:
+        """`families`, if something has needed it; otherwise None. So a run that starts no child costs nothing more."""
+        return self.families if "families" in self.__dict__ else None
 
     def unsaving(self) -> Services:
         """Return a copy for a journal that is never saved: its salts are not random, and it may be used in any thread."""

@@ -24,7 +24,7 @@ def why(stage: Stage, run_id: str = "r") -> Diagnosis:
     return diagnose(case_of(store, store.run(run_id), holders=store.queues.holders()), store.now())
 
 
-def grandparent(order: Flow[Order]) -> Flow[Order]:
+def caller_of_caller(order: Flow[Order]) -> Flow[Order]:
     graph = Graph("shop", Order)
 
     @graph.node
@@ -78,7 +78,7 @@ def test_more_children_than_are_listed_leave_the_open_ones_in(
 
 
 def test_the_reason_of_a_caller_says_what_its_child_waits_for(stage: Stage) -> None:
-    flow = grandparent(caller(Till().pay()))
+    flow = caller_of_caller(caller(Till().pay()))
     assert stage.run(flow, Order(total=7, how="ask")).status == "waiting"
     (middle,) = children(stage.store)
     (leaf,) = children(stage.store, middle)
@@ -95,7 +95,7 @@ def test_the_reason_of_a_caller_says_what_its_child_waits_for(stage: Stage) -> N
 def test_the_questions_of_a_child_are_those_of_its_caller(stage: Stage) -> None:
     pay = Till().pay()
     order = caller(pay)
-    flow = grandparent(order)
+    flow = caller_of_caller(order)
     stage.run(flow, Order(total=7, how="ask"))
 
     async def use(engine: hf.Engine) -> hf.Run[Any]:
@@ -159,7 +159,7 @@ def test_a_caller_of_a_cancelled_child_starts_another_one(stage: Stage) -> None:
 
 
 def test_the_family_is_listed_with_the_reasons_of_its_members(stage: Stage) -> None:
-    stage.run(grandparent(caller(Till().pay())), Order(total=7, how="ask"))
+    stage.run(caller_of_caller(caller(Till().pay())), Order(total=7, how="ask"))
     (middle,) = children(stage.store)
     (leaf,) = children(stage.store, middle)
     whole = family_of(stage.store, "r")

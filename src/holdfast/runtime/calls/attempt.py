@@ -320,7 +320,7 @@ class Attempt:
         """Record the end of a child run, which was read from the log of the child."""
         self._require_current()
         self._journal.tick()
-        self._journal.record_child_end(end, is_request=False)
+        self._journal.record_child_end(end)
         self._runner.look_again()
 
     async def durable(self, seq: int) -> None:

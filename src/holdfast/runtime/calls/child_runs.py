@@ -144,9 +144,8 @@ class Children:
             return place.run_id
         if place.caller.depth > DEPTH_MAX:
             raise ContextError(
-                f"node {node!r} would start a child run that has more than {DEPTH_MAX} callers, one calling the next: more than "
-                f"{DEPTH_MAX} deep. Flow {flow.name!r} probably calls itself without end. To go on without it: `holdfast skip "
-                f"{state.run_id} {node}`"
+                f"node {node!r} would start a child run more than {DEPTH_MAX} deep, counted in callers. Flow {flow.name!r} "
+                f"probably calls itself without end. To go on without this node: `holdfast skip {state.run_id} {node}`"
             )
         first = self._services.families.prepare(flow, given, place, options)
         adopted = self._find(first)
@@ -183,8 +182,8 @@ class Children:
         if flow is None:
             raise ContextError(
                 f"node {self._header['node']!r} starts a child run of flow {name!r}, which its engine does not know. Give the "
-                f"flow to the engine: Engine(…, flows=[…]), or name its file when you start the worker, and resume the run: "
-                f"`holdfast resume {self._run_id}`"
+                f"flow to the engine: Engine(…, flows=[…]), or name its file when you start the worker. Then resume run "
+                f"{self._run_id!r}."
             )
         return flow
 
@@ -275,8 +274,8 @@ class Children:
         return self._value_of(handle, came[0], type)
 
     async def is_mended(self, run_id: str) -> bool:
-        """Return whether this child is in doubt and has not ended since its end that is recorded here: because a caller has
-        retried the node after the child had failed, or because an earlier execution started it. If it has, that is recorded.
+        """Return whether this child is in doubt and has not ended since its end that is recorded here: because an operator
+        has retried the node after the child had failed, or because an earlier execution started it. If it has, that is recorded.
         """
         child = self._journal.state.children.get(run_id)
         return child is not None and child.in_doubt and not await self._look_at(run_id)

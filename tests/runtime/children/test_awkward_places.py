@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 from families import Order, Pay, Till, caller, children, kinds
-from harness import Stage, until
+from harness import Stage, turns, until
 
 import holdfast as hf
 from holdfast import END, START, Graph
+from holdfast.storage.contract import Query
 
 
 def calling(body: Any, **options: Any) -> Any:
@@ -100,14 +101,8 @@ def test_an_attempt_that_was_abandoned_starts_no_child(tmp_path: Path) -> None:
     stage.do(use)
     assert kinds(stage.store, "r")[-1] == "RunCancelled"
     assert children(stage.store) == []
-    assert [row.run_id for row in stage.store.runs(_all())] == ["r"]
+    assert [row.run_id for row in stage.store.runs(Query())] == ["r"]
     stage.close()
-
-
-def _all() -> Any:
-    from holdfast.storage.contract import Query
-
-    return Query()
 
 
 def test_a_call_that_took_too_long_names_the_way_out(stage: Stage) -> None:
@@ -133,24 +128,42 @@ def test_a_declared_step_is_refused_as_the_name_of_a_map(stage: Stage) -> None:
     assert "needs a name as text" in run.error.message
 
 
-def test_run_returns_when_a_child_of_a_worker_only_waits_for_an_answer_with_a_time_limit(
-    stage: Stage,
-) -> None:
-    """The clock of this stage jumps: if `run` waited until the question times out, it would not return `waiting`."""
+def asking() -> Any:
+    """Make a flow that asks a question, and gives up after a day."""
     graph = Graph("asks", Pay)
 
     @graph.node
     async def charge(state: Pay, ctx: hf.Context) -> None:
         await ctx.ask("Charge?", options=["yes", "no"], timeout=86_400)
 
-    asks = graph.chain(START, "charge", END).compile()
-    assert stage.run(caller(asks)).status == "waiting"
+    return graph.chain(START, "charge", END).compile()
 
 
-@pytest.mark.parametrize("how", ["ask"])
-def test_run_of_a_caller_that_is_completed_does_not_wait_for_a_child_that_sleeps(
-    stage: Stage, how: str
-) -> None:
+def test_run_does_not_wait_until_the_question_of_a_child_times_out(stage: Stage) -> None:
+    """The clock of this stage jumps over every wait: if `run` waited for the time limit, the run would fail."""
+    assert stage.run(caller(asking())).status == "waiting"
+
+
+def test_run_does_not_wait_until_the_question_of_a_child_on_a_worker_times_out(stage: Stage) -> None:
+    asks = asking()
+
+    async def settle(state: Order, ctx: hf.Context) -> None:
+        await ctx.call(asks, queue="desk")
+
+    flow = calling(settle)
+
+    async def use(engine: hf.Engine) -> str:
+        async with stage.engine(asks) as other:
+            work = asyncio.create_task(other.work(queues=["desk"]))
+            run = await engine.run(flow, run_id="r")
+            other.stop()
+            await work
+            return run.status
+
+    assert stage.do(use, flow, asks) == "waiting"
+
+
+def test_run_of_a_caller_that_is_completed_does_not_wait_for_a_child_that_sleeps(stage: Stage) -> None:
     pay = Till().pay()
 
     async def settle(state: Order, ctx: hf.Context) -> None:
@@ -159,6 +172,32 @@ def test_run_of_a_caller_that_is_completed_does_not_wait_for_a_child_that_sleeps
     began = stage.clock.now()
     assert stage.run(calling(settle)).status == "completed"
     assert stage.clock.now() - began < 3600
+
+
+def test_a_child_that_runs_when_the_engine_stops_has_the_grace_of_its_caller(tmp_path: Path) -> None:
+    stage = Stage("sqlite", tmp_path)
+    graph, entered, may_end = Graph("pay", Pay), asyncio.Event(), asyncio.Event()
+
+    @graph.node
+    async def charge(state: Pay) -> dict[str, Any]:
+        entered.set()
+        await may_end.wait()
+        return {"paid": True}
+
+    pay = graph.chain(START, "charge", END).compile()
+
+    async def use(engine: hf.Engine) -> None:
+        run = asyncio.create_task(engine.run(caller(pay), run_id="r"))
+        await entered.wait()
+        engine.stop(grace=60)
+        await turns(50)
+        may_end.set()
+        await asyncio.gather(run, return_exceptions=True)
+
+    stage.do(use)
+    (child,) = children(stage.store)
+    assert stage.store.run(child).status == "completed"
+    stage.close()
 
 
 def test_a_call_that_the_node_cancels_is_abandoned_and_its_child_cancelled(stage: Stage) -> None:
