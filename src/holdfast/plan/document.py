@@ -163,7 +163,9 @@ def _read_bytes(data: bytes, name: str) -> dict[str, Any]:
     except ImportError as fault:
         told = "reading YAML needs the package pyyaml, which is not installed: pip install 'holdfast[plans]'"
         raise PlanError(name, [Problem("", told)]) from fault
-    except Exception as fault:  # PyYAML raises errors of its own, which msgspec does not wrap in every version
+    except (
+        Exception
+    ) as fault:  # PyYAML raises errors of its own, which msgspec does not wrap in every version
         what = "JSON" if is_json else "JSON or YAML"
         told = f"it is not valid {what}{_position(str(fault))}; a plan begins with {{'holdfast': '{FORMAT}', 'tasks': […]}}"
         raise PlanError(name, [Problem("", told)]) from fault
@@ -274,10 +276,15 @@ def _parse_list(given: dict[str, Any], name: str, kind: type[T], problems: list[
         problems.append(Problem(name, "it must be a list"))
         return []
     if name == "tasks" and not parts:
-        problems.append(Problem(name, "the plan has no tasks; add one: {'id': …, 'capability': 'name@version'}"))
+        problems.append(
+            Problem(name, "the plan has no tasks; add one: {'id': …, 'capability': 'name@version'}")
+        )
     if len(parts) > (TASKS_MAX if name != "edges" else 10 * TASKS_MAX):
         problems.append(
-            Problem(name, f"there are {len(parts):,} {name}; a plan has at most {TASKS_MAX:,} tasks. Split it into several plans")
+            Problem(
+                name,
+                f"there are {len(parts):,} {name}; a plan has at most {TASKS_MAX:,} tasks. Split it into several plans",
+            )
         )
         return []
     return [_parse_part(part, kind, f"{name}[{index}]", problems) for index, part in enumerate(parts)]
@@ -326,7 +333,9 @@ def _misfit(value: Any, declared: Any, path: str) -> Problem | None:
         found = where.rstrip("`")
         unknown = told.partition("unknown field `")[2].rstrip("`")
         if unknown:
-            return Problem(f"{path}{found}.{unknown}", _LATER.get(unknown) or "there is no such field; remove it")
+            return Problem(
+                f"{path}{found}.{unknown}", _LATER.get(unknown) or "there is no such field; remove it"
+            )
         return Problem(path + found, told[:1].lower() + told[1:].replace("`", ""))
     return None
 

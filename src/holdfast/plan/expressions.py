@@ -27,7 +27,13 @@ ROOTS = ("context", "policy", "goal", "outputs", "error", "input", "output", "no
 BOOLEAN = ("BOOL", "DYN")
 TEXT = ("STRING", "DYN")
 _INT_MIN, _INT_MAX = -(2**63), 2**63 - 1
-_NAMES = {"BOOL": "true or false", "STRING": "a text", "INT": "an integer", "UINT": "an integer", "DOUBLE": "a number"}
+_NAMES = {
+    "BOOL": "true or false",
+    "STRING": "a text",
+    "INT": "an integer",
+    "UINT": "an integer",
+    "DOUBLE": "a number",
+}
 _FAULTS = (
     ("divide by zero", "it divides by zero"),
     ("modulus by zero", "it divides by zero"),
@@ -176,10 +182,15 @@ def _weigh(value: Any, left: int) -> tuple[int, str]:
                     return size, "holds an integer beyond 64 bits, which an expression cannot read"
                 size += len(str(part))
             case str():
-                size += 2 + (len(part) if part.isascii() else len(part.encode()) if len(part) <= left else left + 1)
+                size += 2 + (
+                    len(part) if part.isascii() else len(part.encode()) if len(part) <= left else left + 1
+                )
             case list() | dict():
                 if len(part) > ITEMS_MAX:
-                    return size, f"holds a list or an object of more than {ITEMS_MAX} items; read a part of it"
+                    return (
+                        size,
+                        f"holds a list or an object of more than {ITEMS_MAX} items; read a part of it",
+                    )
                 size += 2 + len(part)
                 if isinstance(part, dict):
                     size += sum(3 + len(key) for key in part)
@@ -214,7 +225,8 @@ def _compiled(text: str) -> Expression:
     """Compile an expression. Cached, because the rules of a plan are evaluated once per run of it."""
     if len(text) > TEXT_MAX:
         return _refused(
-            text, f"it has {len(text)} characters; at most {TEXT_MAX} are allowed. Compute the value in a task"
+            text,
+            f"it has {len(text)} characters; at most {TEXT_MAX} are allowed. Compute the value in a task",
         )
     try:
         program = _environment().compile(text)
@@ -224,7 +236,10 @@ def _compiled(text: str) -> Expression:
         return _refused(text, _explain(str(fault), text))
     tree = syntax.read_tree(program.serialize())
     if syntax.has_nested_macros(tree):
-        return _refused(text, "it has a macro inside a macro (all, exists, exists_one, map, filter); compute the value in a task")
+        return _refused(
+            text,
+            "it has a macro inside a macro (all, exists, exists_one, map, filter); compute the value in a task",
+        )
     if syntax.has_messages(tree):
         return _refused(text, "it makes a message of protocol buffers, which has no meaning in a plan")
     if syntax.cost(tree).units > UNITS_MAX:
@@ -253,9 +268,7 @@ def _explain(told: str, text: str) -> str:
     unknown = re.search(r"undeclared reference to '([\w.@]{1,40})'", told)
     if unknown:
         name = unknown[1].partition(".")[0]
-        return (
-            f"the name {name!r}{where} is unknown; an expression may read {', '.join(ROOTS)}{did_you_mean(name, ROOTS)}"
-        )
+        return f"the name {name!r}{where} is unknown; an expression may read {', '.join(ROOTS)}{did_you_mean(name, ROOTS)}"
     if "recursion" in told:
         return "it is nested too deeply; at most 32 levels are allowed"
     if "int literal" in told:
@@ -273,7 +286,7 @@ def _explain(told: str, text: str) -> str:
 def _environment() -> Any:
     """Return the environment in which every expression is compiled. The values of all roots have dynamic types."""
     try:
-        from cel_expr_python import cel
+        from cel_expr_python import cel  # type: ignore[import-untyped]
     except ImportError as fault:
         raise SettingError(
             "Plans need the package cel-expr-python, which is not installed. Install it: pip install 'holdfast[plans]'"

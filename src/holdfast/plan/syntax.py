@@ -44,9 +44,7 @@ class Path(msgspec.Struct, frozen=True):
 
     def covers(self, other: Path) -> bool:
         """Return whether whoever has the value at this path has that of the other path too."""
-        return (
-            not self.tested and self.root == other.root and self.keys == other.keys[: len(self.keys)]
-        )
+        return not self.tested and self.root == other.root and self.keys == other.keys[: len(self.keys)]
 
 
 def _step(key: str) -> str:
