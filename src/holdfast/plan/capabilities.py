@@ -1,8 +1,8 @@
 """Capabilities: what plans may call. `Capabilities` makes flows from plan documents, and from plans that a store has.
 
-An engine, a worker and the command line accept an object of this class wherever they accept a flow: all runs of its plans have its
-name as their flow. The invariant: a flow that `plan` returns has no problems; `flow` makes the same flow from the stored definition
-without checking it again, and needs nothing but the capabilities.
+An engine, a worker and the command line accept an object of this class wherever they accept a flow: all runs of its plans
+have its name as their flow. The invariant: a flow that `plan` returns has no problems; `flow` makes the same flow from the
+stored definition without checking it again, and needs nothing but the capabilities.
 """
 
 from __future__ import annotations
@@ -103,9 +103,13 @@ class Capabilities:
         if name in self._registry.capabilities:
             raise GraphError(
                 self.name,
-                [f"capability {name!r} is registered twice; give the second one another version, or remove one of them. In a "
-                 f"notebook, run the cell with {self.name} = plan.Capabilities(…) again first"],
-            )  # fmt: skip
+                [
+                    (
+                        f"capability {name!r} is registered twice; give the second one another version, or remove one of them "
+                        f"(in a notebook, first run the cell with plan.Capabilities({self.name!r}) again)"
+                    )
+                ],
+            )
         if callable(options["approve"]):
             raise GraphError(
                 self.name,
@@ -130,7 +134,10 @@ class Capabilities:
             raise GraphError(
                 self.name,
                 [
-                    f"the annotations of capability {name!r} cannot be resolved ({fault}); define its types at the top of the module"
+                    (
+                        f"the annotations of capability {name!r} cannot be resolved ({fault}); define its types at the top "
+                        "of the module"
+                    )
                 ],
             ) from fault
         first = next(iter(inspect.signature(fn).parameters))
@@ -141,7 +148,10 @@ class Capabilities:
                 raise GraphError(
                     self.name,
                     [
-                        f"capability {name!r} does not declare the type of {what}; annotate it: {shown} (Any, if it may be anything)"
+                        (
+                            f"capability {name!r} does not declare the type of {what}; annotate it: {shown} "
+                            "(Any, if it may be anything)"
+                        )
                     ],
                 )
             try:
@@ -153,8 +163,8 @@ class Capabilities:
     def policy(
         self, id: str, *, stage: Literal["pre", "post"] = "pre", capability: str = "*"
     ) -> Callable[[V], V]:
-        """Register a policy, which applies to the tasks of every plan whose capability matches: `def fn(asked) -> Verdict`, which
-        returns `plan.allow()`, `plan.ask(question)` or `plan.deny(reason)`. It must be quick. Raises `GraphError`.
+        """Register a policy, which applies to the tasks of every plan whose capability matches: `def fn(asked) -> Verdict`,
+        which returns `plan.allow()`, `plan.ask(question)` or `plan.deny(reason)`. It must be quick. Raises `GraphError`.
         """
 
         def add(fn: V) -> V:
@@ -191,7 +201,7 @@ class Capabilities:
         elif inspect.iscoroutinefunction(inspect.unwrap(fn)) or inspect.isasyncgenfunction(
             inspect.unwrap(fn)
         ):
-            problem = f"{kind} {id!r} is an async def; write a plain, quick def: do slow work in a task, and look at its output here"
+            problem = f"{kind} {id!r} is an async def; write a plain, quick def, and do slow work in a task"
         if problem:
             raise GraphError(self.name, [problem])
 

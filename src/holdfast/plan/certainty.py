@@ -1,9 +1,10 @@
-"""What is certain before a plan runs: which tasks come before others, which of them have succeeded whenever a task runs, and which
-tasks can never run.
+"""What is certain before a plan runs: which tasks come before others, which of them have succeeded whenever a task runs, and
+which tasks can never run.
 
-Each task has two masks (`int`, one bit per condition): the conditions that hold whenever it runs, and those that do not. A condition
-is that a task succeeded, or that a guard is true. A task that joins `every` has the conditions of all edges into it; one that joins
-`some` has those that all these edges have in common. A task whose two masks have a bit in common can never run.
+Each task has two masks (`int`, one bit per condition): the conditions that hold whenever it runs, and those that do not. A
+condition is that a task succeeded, or that a guard is true. A task that joins `every` has the conditions of all edges into
+it; one that joins `some` has those that all these edges have in common. A task whose two masks have a bit in common can never
+run.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Certainty:
         self._before: dict[str, int] = {}
         self._impossible: set[str] = set()
         self.never: dict[str, tuple[str, str] | None] = {}
-        """Task that can never run -> two of its sources that exclude each other, if they are the reason. A task that can never run
-        only because one of its sources cannot is left out."""
+        """Task that can never run -> two of its sources that exclude each other, if they are the reason. A task that can
+        never run only because one of its sources cannot is left out."""
         for name in _order(self.incoming):
             self._look_at(name)
 

@@ -1,4 +1,5 @@
-"""Find everything that is wrong with a plan: all problems at once, each with its path in the document, the fault and the remedy.
+"""Find everything that is wrong with a plan: all problems at once, each with its path in the document, the fault and the
+remedy.
 
 The structure of the document is checked when it is parsed (`plan/document`); here its parts are checked against each other and
 against the capabilities. One mistake is reported once: what depends on a part that has a problem is not reported as well.
@@ -120,7 +121,8 @@ class _Plan:
         versions = [one for one in known if one.partition("@")[0] == name.partition("@")[0]]
         if versions:
             return f"{self.registry.name!r} has no {name!r}, but {', '.join(map(repr, versions[:5]))}; name one of these versions"
-        return f"{self.registry.name!r} has no capability {name!r:.80}{did_you_mean(name, known) or '; register it, or name another one'}"
+        near = did_you_mean(name, known) or "; register it, or name another one"
+        return f"{self.registry.name!r} has no capability {name!r:.80}{near}"
 
     def _edge(self, index: int, edge: PlanEdge) -> Iterator[Problem]:
         path = f"edges[{index}]"

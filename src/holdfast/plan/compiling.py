@@ -1,8 +1,8 @@
 """Turn plans into flows: a document into a definition, and a definition into a flow.
 
-The definition of a plan holds tasks, edges and rules, and nothing of the data of one run. `make_flow` builds a flow from it without
-`Graph` and without checking it, because it was checked before it was stored: a run is resumed with the stored plan, and needs only
-the capabilities.
+The definition of a plan holds tasks, edges and rules, and nothing of the data of one run. `make_flow` builds a flow from it
+without `Graph` and without checking it, because it was checked before it was stored: a run is resumed with the stored plan,
+and needs only the capabilities.
 """
 
 from __future__ import annotations
@@ -184,7 +184,9 @@ class _Options:
         )
 
     def _rules_of(self, capability: str) -> tuple[tuple[Policy, ...], tuple[Check, ...], tuple[Policy, ...]]:
-        """Return the rules that apply to a capability: those in Python first, then those of the plan, which can only add to them."""
+        """Return the rules that apply to a capability: those in Python first, then those of the plan, which can only add to
+        them.
+        """
         found = self._rules.get(capability)
         if found is None:
             policies = [

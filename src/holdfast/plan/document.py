@@ -1,9 +1,9 @@
 """The plan document: its fields, how it is read from JSON or YAML, and its JSON Schema.
 
 A document is read in two steps. `read` turns a file or a text into plain data, and refuses what must not even be looked at: too
-large, nested too deeply, with a YAML alias. `parse` turns plain data into a `Document`, and reports every problem of its structure
-at once, each with its path; whether the parts fit together is checked by `plan/checking`. The invariant: what `parse` returns without
-problems has only fields that are declared here, and only plain data.
+large, nested too deeply, with a YAML alias. `parse` turns plain data into a `Document`, and reports every problem of its
+structure at once, each with its path; whether the parts fit together is checked by `plan/checking`. The invariant: what
+`parse` returns without problems has only fields that are declared here, and only plain data.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Budget(_Part, frozen=True):
 
 
 class RetryRule(_Part, frozen=True):
-    """How often and when a failed attempt is retried. `on` names failure classes (recoverable, partial, fatal) or exception types;
-    without it, recoverable failures are retried.
+    """How often and when a failed attempt is retried. `on` names failure classes (recoverable, partial, fatal) or exception
+    types; without it, recoverable failures are retried.
     """
 
     attempts: int | None = None
@@ -81,8 +81,8 @@ class Task(_Part, frozen=True):
 
 
 class PlanEdge(_Part, frozen=True, rename={"source": "from", "target": "to"}):
-    """An edge from one task to another. With `on_error`, it is taken if the source fails for good: `true` for every failure but a
-    denial, or a list of failure classes and exception types.
+    """An edge from one task to another. With `on_error`, it is taken if the source fails for good: `true` for every failure
+    but a denial, or a list of failure classes and exception types.
     """
 
     source: str
@@ -206,8 +206,8 @@ def _position(told: str) -> str:
 
 
 def _refuse_shared(plain: dict[str, Any], name: str, *, shared: bool = True) -> None:
-    """Refuse a document that is nested too deeply, or in which one container is in two places (a YAML alias, by which a short text
-    can become an endless one). Walks level by level, so that the walk itself is bounded.
+    """Refuse a document that is nested too deeply, or in which one container is in two places (a YAML alias, by which a short
+    text can become an endless one). Walks level by level, so that the walk itself is bounded.
     """
     seen = {id(plain)}
     level: list[tuple[str, Any]] = [("", plain)]
@@ -239,8 +239,8 @@ def _children(container: Any) -> Iterator[tuple[str, Any]]:
 
 
 def parse(plain: Mapping[str, Any], problems: list[Problem]) -> Document:
-    """Turn plain data into a document, and add every problem of its structure to `problems`. Parts that have problems are repaired
-    where that is possible (a field is left out), so that the parts can still be checked against each other.
+    """Turn plain data into a document, and add every problem of its structure to `problems`. Parts that have problems are
+    repaired where that is possible (a field is left out), so that the parts can still be checked against each other.
     """
     given = dict(plain)
     if given.get("holdfast") != FORMAT:
@@ -270,7 +270,9 @@ _EMPTY: dict[str, Any] = {"goal": None, "context": {}, "policy": {}, "alternativ
 
 
 def _parse_list(given: dict[str, Any], name: str, kind: type[T], problems: list[Problem]) -> list[T | None]:
-    """Take a list of parts out of a document. A part that cannot be used at all is None, so that the others keep their places."""
+    """Take a list of parts out of a document. A part that cannot be used at all is None, so that the others keep their
+    places.
+    """
     parts = given.pop(name, [])
     if not isinstance(parts, list):
         problems.append(Problem(name, "it must be a list"))
@@ -355,8 +357,8 @@ def json_schema() -> dict[str, Any]:
         "description": "What is known: facts, and the sources that they come from. Data of the plan's author.",
     }
     defs["Task"]["properties"]["input"] = {
-        "description": "The input of the capability: literals, and {'$ref': 'outputs.TASK.field', 'default': …} for values that are "
-        "known only when the task begins."
+        "description": "The input of the capability: literals, and {'$ref': 'outputs.TASK.field', 'default': …} for values that "
+        "are known only when the task begins."
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

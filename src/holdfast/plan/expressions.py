@@ -1,9 +1,10 @@
 """Check and evaluate expressions in CEL: guards, rules of policies and verification, idempotency keys.
 
 The only module that imports `cel_expr_python` (the extra `plans`), and only when an expression is first used. It keeps two
-invariants. An expression that `check` accepts ends within 100 ms and 50 MB whatever it reads: its text, the values that it reads and
-the work that it can cause are bounded (the library's own bounds are not enough). And no message quotes data: the library's messages
-do, so each of them is replaced by a message of our own, which names only paths and characters of the expression.
+invariants. An expression that `check` accepts ends within 100 ms and 50 MB whatever it reads: its text, the values that it
+reads and the work that it can cause are bounded (the library's own bounds are not enough). And no message quotes data: the
+library's messages do, so each of them is replaced by a message of our own, which names only paths and characters of the
+expression.
 """
 
 from __future__ import annotations
@@ -70,8 +71,8 @@ class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check(text: str, *, roots: Collection[str] = ROOTS, wants: Collection[str] = BOOLEAN) -> Expression:
-    """Return an expression with its type and the paths that it reads. `problem` says what is wrong with it: the text, a bound, a
-    root that may not be read here, or a type that is not wanted.
+    """Return an expression with its type and the paths that it reads. `problem` says what is wrong with it: the text, a
+    bound, a root that may not be read here, or a type that is not wanted.
     """
     found = _compiled(text)
     problem = found.problem or _misfit(found, roots, wants)

@@ -1,7 +1,7 @@
 """References in the input of a task: `{"$ref": "outputs.charge.id", "default": null}`.
 
-A template is the input as the plan has it. `parse_template` finds its references once; `fill` makes the input of a visit, and reads
-nothing of the run but the places that the template names. A value of the run never appears in a message.
+A template is the input as the plan has it. `parse_template` finds its references once; `fill` makes the input of a visit, and
+reads nothing of the run but the places that the template names. A value of the run never appears in a message.
 """
 
 from __future__ import annotations
@@ -98,7 +98,9 @@ def _is_open(part: Any) -> bool:
 
 
 def fill(template: Any, facts: Facts) -> Any:
-    """Return the input of a visit as plain data. Raises `StateError` if the place of a reference without default does not exist."""
+    """Return the input of a visit as plain data. Raises `StateError` if the place of a reference without default does not
+    exist.
+    """
     if isinstance(template, _Object):
         return {key: fill(part, facts) for key, part in template.parts.items()}
     if isinstance(template, _Array):
@@ -111,8 +113,8 @@ def fill(template: Any, facts: Facts) -> Any:
     if template.default is not NOTHING:
         return template.default
     raise StateError(
-        f"{template.where} refers to {template.place}, which does not exist in this run. If it was edited or its task was skipped, "
-        "edit the state of the run, or give the reference a default",
+        f"{template.where} refers to {template.place}, which does not exist in this run. If the run was edited or the task was "
+        "skipped, edit the state of the run, or give the reference a default",
         field=template.where,
     )
 

@@ -1,4 +1,6 @@
-"""What was registered for plans: capabilities, and the policies and verifiers in Python. Checking and compiling look it up here."""
+"""What was registered for plans: capabilities, and the policies and verifiers in Python. Checking and compiling look it up
+here.
+"""
 
 from __future__ import annotations
 

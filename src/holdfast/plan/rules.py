@@ -1,7 +1,7 @@
 """The rules of a plan as the runtime calls them: guards on edges, policies, verification, and how a task gets its input.
 
-Implements the protocols of `core/rules`. A rule in CEL is evaluated over the places that it names, and over nothing else of the run.
-A rule that cannot be evaluated fails closed: `GuardError` for an edge, `PolicyError` for a policy or a verification.
+Implements the protocols of `core/rules`. A rule in CEL is evaluated over the places that it names, and over nothing else of
+the run. A rule that cannot be evaluated fails closed: `GuardError` for an edge, `PolicyError` for a policy or a verification.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,7 +17,7 @@ import msgspec
 from holdfast.core.codec import Codec
 from holdfast.core.events import Checked, Failure
 from holdfast.core.rules import Asked, Check, Choice, Facts, Policy, Verdict, allow, ask, deny
-from holdfast.errors import CodecError, GuardError, PolicyError, StateError
+from holdfast.errors import GuardError, PolicyError, StateError
 from holdfast.plan import expressions
 from holdfast.plan.document import PlanEdge, PolicyRule, Task, VerificationRule
 from holdfast.plan.expressions import Evaluated
@@ -79,8 +79,8 @@ class EdgesOut(msgspec.Struct, frozen=True):
             problem = "it does not give true or false"
         if problem:
             raise GuardError(
-                f"the guard of the edge from {edge.source!r} to {edge.target!r} cannot be evaluated: {problem}. Edit the data that "
-                "it reads and resume the run: only this guard is evaluated again"
+                f"the guard of the edge from {edge.source!r} to {edge.target!r} cannot be evaluated: {problem}. Edit the data "
+                "that it reads and resume the run: only this guard is evaluated again"
             )
         choice.verdicts[edge.target] = found.value
         choice.reads.update(found.reads)
@@ -134,7 +134,9 @@ class TaskWiring(msgspec.Struct, frozen=True, kw_only=True):
         return self.output.encode(returned, path="output", node=self.task.id)
 
     def accept(self, given: Any) -> Any:
-        """Return the output that a person gives in place of the capability's, from plain data, as the capability would return it."""
+        """Return the output that a person gives in place of the capability's, from plain data, as the capability would
+        return it.
+        """
         return self.output.decode(given, path="output", node=self.task.id)
 
     def key(self, facts: Facts) -> str | None:

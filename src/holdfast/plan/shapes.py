@@ -1,7 +1,7 @@
 """Look into the declared types of capabilities: which fields they have, and whether a literal of a plan fits them.
 
-Types are those that `core/codec` can store: dataclasses, msgspec structs, TypedDicts, pydantic models, and JSON's own types. Where a
-type says nothing about its parts (`Any`, `dict`), nothing is a problem here.
+Types are those that `core/codec` can store: dataclasses, msgspec structs, TypedDicts, pydantic models, and JSON's own types.
+Where a type says nothing about its parts (`Any`, `dict`), nothing is a problem here.
 """
 
 from __future__ import annotations
@@ -95,7 +95,9 @@ def missing_key(declared: Any, keys: tuple[str, ...]) -> tuple[str, Mapping[str,
 
 
 def fit(template: Any, declared: Any, path: str, is_reference: Callable[[Any], bool]) -> Iterator[Problem]:
-    """Yield why an input of a plan does not fit the type of a capability. References are left out: their values are not known."""
+    """Yield why an input of a plan does not fit the type of a capability. References are left out: their values are not
+    known.
+    """
     if is_reference(template):
         if "default" in template:
             yield from fit(template["default"], declared, f"{path}.default", is_reference)

@@ -1,8 +1,8 @@
 """What a CEL expression consists of: its tree, the paths that it reads, and how much work it can cause at most.
 
-The tree is read from the bytes of `cel.expr.CheckedExpr` (protocol buffers), which the library writes, so that nothing here parses
-the text of an expression a second time. The invariant: the work of an expression that `cost` accepts is bounded whatever values it
-reads, because it reads at most `READ_BYTES_MAX` bytes and lists of at most `ITEMS_MAX` items.
+The tree is read from the bytes of `cel.expr.CheckedExpr` (protocol buffers), which the library writes, so that nothing here
+parses the text of an expression a second time. The invariant: the work of an expression that `cost` accepts is bounded
+whatever values it reads, because it reads at most `READ_BYTES_MAX` bytes and lists of at most `ITEMS_MAX` items.
 """
 
 from __future__ import annotations
@@ -334,7 +334,9 @@ def _call_cost(function: str, arguments: list[Tree], costs: list[Cost]) -> Cost:
 
 
 def _pattern_units(pattern: Tree) -> float:
-    """Return what it costs to compile a regular expression. One that is not a literal may be any, and costs more than is allowed."""
+    """Return what it costs to compile a regular expression. One that is not a literal may be any, and costs more than is
+    allowed.
+    """
     if pattern[0] != "const" or not isinstance(pattern[1], str):
         return float("inf")
     text: str = pattern[1]
