@@ -108,9 +108,17 @@ class Book:
         """Continue with the flow that was in force at an event."""
         self.follow(next(fingerprint for seq, fingerprint in reversed(self._flows) if seq <= to))
 
+    def wants(self, kind: str, node: str | None) -> bool:
+        """Return whether an event may be a decision, or is needed to understand one. Its header tells, so the bodies of most
+        events are never read.
+        """
+        if kind == "NodeCompleted":
+            return node in self.branches
+        return kind in _TELLS and (kind != "LayerCompleted" or bool(self.branches))
+
     def read(self, row: Row) -> Entry | None:
         """Return the entry about an event; None if the event decides nothing. Raises `StoreCorrupt`, `SchemaTooNew`."""
-        if row.kind not in _TELLS or (row.kind == "NodeCompleted" and row.node not in self.branches):
+        if not self.wants(row.kind, row.node):
             return None
         event, self._seq = self._open(row), row.seq
         told = _TELLS[row.kind](self, event)
