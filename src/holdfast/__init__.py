@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from holdfast.core.step import Step
     from holdfast.documents.assets import Asset, NotDurable
     from holdfast.reading.chunks import Chunk
+    from holdfast.reading.ledger import Ledger
     from holdfast.reading.previews import Preview
     from holdfast.reading.views import RequestView, Run, RunSummary
     from holdfast.runtime.blocking import (
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
         events,
         fork,
         get,
+        ledger,
         pause,
         preview,
         prune,
@@ -107,6 +109,7 @@ __all__ = [
     "Graph",
     "GraphError",
     "HoldfastError",
+    "Ledger",
     "Listener",
     "NodeCall",
     "NotDurable",
@@ -145,6 +148,7 @@ __all__ = [
     "events",
     "fork",
     "get",
+    "ledger",
     "merge",
     "pause",
     "preview",
@@ -176,6 +180,7 @@ _LATER = {
     "events": "runtime.blocking",
     "fork": "runtime.blocking",
     "get": "runtime.blocking",
+    "ledger": "runtime.blocking",
     "pause": "runtime.blocking",
     "preview": "runtime.blocking",
     "prune": "runtime.blocking",
@@ -199,6 +204,7 @@ _LATER = {
     "Listener": "runtime.listeners",
     "NodeCall": "runtime.listeners",
     "Chunk": "reading.chunks",
+    "Ledger": "reading.ledger",
     "Preview": "reading.previews",
     "RequestView": "reading.views",
     "Run": "reading.views",

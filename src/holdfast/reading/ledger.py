@@ -42,6 +42,10 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     damage: list[Damage] = []
     """The events that were removed, altered or added."""
 
+    def decisions(self) -> list[dict[str, Any]]:
+        """What the run decided, without what an interruption adds or changes: see `decisions`."""
+        return decisions(self)
+
 
 def read_ledger(store: Store, run_id: str, *, check: bool = False) -> Ledger:
     """Return the ledger of a run; with `check`, also whether its log is exactly what was written. Raises `StoreCorrupt` for a

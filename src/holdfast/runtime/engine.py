@@ -2,7 +2,7 @@
 
 A verb that *records* (`start cancel pause answer signal fork`) returns when its record is durable. A verb that *executes* (`run
 resume retry skip`) returns when the run has ended, or waits for an answer, a signal or an operator; it waits for timers and
-retries. Reading verbs (`get runs state events checkpoints questions follow wait`) need no flow.
+retries. Reading verbs (`get runs state events checkpoints ledger questions follow wait`) need no flow.
 
 The verbs are short, and each uses one of these:
 
@@ -40,6 +40,7 @@ from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
 from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.ledger import Ledger
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader, in_asking_order
 from holdfast.reading.remedies import CommandLine
@@ -745,6 +746,12 @@ class Engine:
     async def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """List the checkpoints from which a run can be resumed or forked, oldest first."""
         return await self._open().reading.call(self.reader.checkpoints, run_id)
+
+    async def ledger(self, run_id: str, *, verify: bool = False) -> Ledger:
+        """Get every decision in the log of a run, oldest first; with `verify`, also whether the log is exactly what was written,
+        and which events were removed or altered.
+        """
+        return await self._open().reading.call(self.reader.ledger, run_id, verify=verify)
 
     @overload
     def follow(
