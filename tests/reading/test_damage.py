@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.events import Encoded
-from holdfast.reading.damage import Damage, rows_damage
+from holdfast.reading.damage import LogDamage, rows_damage
 from holdfast.storage.contract import Row
 from holdfast.storage.rows import chain, seal
 
@@ -32,7 +32,7 @@ END = LOG[-1]
 
 def find(
     found: list[Row], *, end: Row = END, after: int = 0, digest: bytes = b"", end_digest: bytes | None = None
-) -> list[Damage]:
+) -> list[LogDamage]:
     return rows_damage(
         "r1", found, after=after, digest=digest, end=end.seq, end_digest=end_digest or end.digest
     )

@@ -16,7 +16,7 @@ from holdfast.core.kinds import TABLE
 from holdfast.errors import StoreCorrupt
 from holdfast.reading import ledger_entries
 from holdfast.reading.ledger import Ledger, decisions, read_ledger
-from holdfast.reading.ledger_entries import Entry, actor_of
+from holdfast.reading.ledger_entries import LedgerEntry, actor_of
 from holdfast.storage.contract import Store
 from holdfast.storage.leases import this_process
 from holdfast.storage.rows import seal_row
@@ -146,7 +146,7 @@ def test_after_a_rewind_the_flow_of_that_place_tells_which_nodes_branch(store: S
     assert [one.type for one in found][-3:] == ["edit", "rewind", "branch"]
 
 
-def entries(log: list[events.Stored], flows: dict[str, Any]) -> list[Entry]:
+def entries(log: list[events.Stored], flows: dict[str, Any]) -> list[LedgerEntry]:
     """Return the entries about events that were stored nowhere."""
     rows = [
         seal_row(b"", "r1", one.seq, one.at, repr(one.at), events.encode(one.event), bytes(16)) for one in log

@@ -16,9 +16,9 @@ from holdfast.cli.suggestions import line, say_commands
 from holdfast.core.validate import RUN_ID
 from holdfast.documents.ledger_file import Exported, LedgerFile, compare, export
 from holdfast.errors import SettingError
-from holdfast.reading.damage import Damage
+from holdfast.reading.damage import LogDamage
 from holdfast.reading.ledger import Ledger
-from holdfast.reading.ledger_entries import Entry
+from holdfast.reading.ledger_entries import LedgerEntry
 from holdfast.reading.reader import Reader
 
 _STYLES = {
@@ -70,9 +70,9 @@ def ledger(
 ) -> int:
     """Print the decisions of a run, check them, or export them.
 
-    Decisions are branches, guards, policies, verifications, answers, skips, failures, edits, resumes, rewinds and refusals. Each is
-    printed with its number in the log, its time, who made it, and why. Exit code 9 means that the log, or the file, is not what was
-    written.
+    Decisions are branches, guards, policies, verifications, answers, skips, failures, edits, resumes, rewinds and refusals. Each
+    is printed with its number in the log, its time, who made it, and why. Exit code 9 means that the log, or the file, is not
+    what was written.
     """
     _check_options(run_id, export_to, file)
     if file is not None:
@@ -101,8 +101,8 @@ def _check_options(run_id: str | None, export_to: str | None, file: str | None) 
 
 
 def _export(run_id: str, file: str, store: str | None, *, verify: bool, as_json: bool) -> int:
-    """Export the ledger of a run, print where it is, and return the exit code. The file is checked only if asked for, because a log
-    whose chain is broken is never exported.
+    """Export the ledger of a run, print where it is, and return the exit code. A log whose chain is broken is never exported;
+    `verify` also checks the blobs, the run row and the definition.
     """
     done = stores.read(store, lambda reader: export(reader.store, run_id, file))
     found = stores.read(store, lambda reader: reader.ledger(run_id, verify=True)) if verify else None
@@ -121,7 +121,7 @@ def _check_file(file: str, run_id: str | None, store: str | None, *, as_json: bo
     """Check an exported ledger, print it, and return the exit code."""
     exported = LedgerFile(file)
 
-    def use(reader: Reader) -> Damage | None:
+    def use(reader: Reader) -> LogDamage | None:
         if run_id != exported.head.run_id:
             raise SettingError(
                 f"{file} is the ledger of run {exported.head.run_id!r}, not of {run_id!r}. "
@@ -172,7 +172,7 @@ def _say_entries(found: Ledger) -> None:
         screen.say("The log has no decision.")
 
 
-def _about(entry: Entry) -> str:
+def _about(entry: LedgerEntry) -> str:
     return f"{entry.text}: {entry.reason}" if entry.reason else entry.text
 
 

@@ -27,9 +27,9 @@ from holdfast.core.definition import Definition
 from holdfast.core.difference import fingerprint as fingerprint_of
 from holdfast.errors import BlobMissing, HoldfastError, SettingError, StoreCorrupt, StoreUnusable
 from holdfast.reading import history
-from holdfast.reading.damage import Damage, find_damage, rows_damage
+from holdfast.reading.damage import LogDamage, find_damage, rows_damage
 from holdfast.reading.ledger import Ledger, add_verdict
-from holdfast.reading.ledger_entries import Book, Entry
+from holdfast.reading.ledger_entries import LedgerBook, LedgerEntry
 from holdfast.reading.verification import Verdict, find_base
 from holdfast.storage import oversize
 from holdfast.storage.blobs import Blobs
@@ -46,7 +46,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, tag_field="part", omit_de
     """One line of an exported ledger."""
 
 
-class Head(_Part, frozen=True, kw_only=True, tag="ledger"):
+class LedgerHead(_Part, frozen=True, kw_only=True, tag="ledger"):
     """The first line: which log it is, and between which digests."""
 
     version: int
@@ -64,7 +64,7 @@ class Head(_Part, frozen=True, kw_only=True, tag="ledger"):
     beginning: str = ""
 
 
-class DefinitionPart(_Part, frozen=True, kw_only=True, tag="definition"):
+class LedgerDefinition(_Part, frozen=True, kw_only=True, tag="definition"):
     """The definition of a flow that the log names, as stored."""
 
     fingerprint: str
@@ -72,14 +72,14 @@ class DefinitionPart(_Part, frozen=True, kw_only=True, tag="definition"):
     packed: bytes = b""
 
 
-class BlobPart(_Part, frozen=True, kw_only=True, tag="blob"):
+class LedgerBlob(_Part, frozen=True, kw_only=True, tag="blob"):
     """A value of a decision that is too large for the log."""
 
     digest: str
     body: bytes
 
 
-class EventPart(_Part, frozen=True, kw_only=True, tag="event"):
+class LedgerLine(_Part, frozen=True, kw_only=True, tag="event"):
     """An event: its header and digest, and either its salt and body or the salted hash of its body."""
 
     seq: int
@@ -121,7 +121,7 @@ class EventPart(_Part, frozen=True, kw_only=True, tag="event"):
         return found if len(found) == 32 and self.node != "" else None
 
 
-class EndPart(_Part, frozen=True, kw_only=True, tag="end"):
+class LedgerEnd(_Part, frozen=True, kw_only=True, tag="end"):
     """The last line, without which the file is not complete."""
 
     events: int
@@ -129,7 +129,7 @@ class EndPart(_Part, frozen=True, kw_only=True, tag="end"):
     """SHA-256 of all lines before this one, in hex."""
 
 
-Part: TypeAlias = Head | DefinitionPart | BlobPart | EventPart | EndPart
+Part: TypeAlias = LedgerHead | LedgerDefinition | LedgerBlob | LedgerLine | LedgerEnd
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Part).decode
 
@@ -181,7 +181,7 @@ def export(store: Store, run_id: str, file: str | os.PathLike[str]) -> Exported:
 
 def _read(store: Store, run_id: str) -> tuple[RunRow, list[Row], Iterator[Part]]:
     """Read a log that is as it was written. It is read twice if it seems damaged, because it may be compacted meanwhile."""
-    damage: list[Damage] = []
+    damage: list[LogDamage] = []
     for _ in range(2):
         row, base = store.run(run_id), None
         base = find_base(store, row)
@@ -192,7 +192,7 @@ def _read(store: Store, run_id: str) -> tuple[RunRow, list[Row], Iterator[Part]]
             began_with = (
                 run_state.load(open_body(base.body, store.blobs)).fingerprint if base is not None else ""
             )
-            head = Head(
+            head = LedgerHead(
                 version=VERSION,
                 run_id=run_id,
                 flow=row.flow,
@@ -210,7 +210,7 @@ def _read(store: Store, run_id: str) -> tuple[RunRow, list[Row], Iterator[Part]]
     )
 
 
-def _parts(store: Store, head: Head, rows: list[Row]) -> Iterator[Part]:
+def _parts(store: Store, head: LedgerHead, rows: list[Row]) -> Iterator[Part]:
     named: dict[str, Definition] = {}
     lines: list[Part] = []
 
@@ -220,18 +220,18 @@ def _parts(store: Store, head: Head, rows: list[Row]) -> Iterator[Part]:
             return None
         if fingerprint not in named:
             named[fingerprint] = history.defined(stored, head.run_id)
-            lines.append(DefinitionPart(fingerprint=fingerprint, **_text_or_bytes(stored)))
+            lines.append(LedgerDefinition(fingerprint=fingerprint, **_text_or_bytes(stored)))
         return named[fingerprint]
 
     def open_event(row: Row) -> Any:
         lines.extend(
-            BlobPart(digest=digest, body=store.blobs.get(digest))
+            LedgerBlob(digest=digest, body=store.blobs.get(digest))
             for digest in oversize.references(unpack(row.body)).values()
         )
         return next(history.opened(store, head.run_id, (row,))).event
 
     yield head
-    book = Book(lookup, open_event, head.fingerprint)
+    book = LedgerBook(lookup, open_event, head.fingerprint)
     for row in rows:
         wanted = book.wants(row.kind, row.node)
         entry = book.read(row) if wanted else None
@@ -240,19 +240,19 @@ def _parts(store: Store, head: Head, rows: list[Row]) -> Iterator[Part]:
         yield _event_part(row, entry, wanted=wanted)
 
 
-def _event_part(row: Row, entry: Entry | None, *, wanted: bool) -> EventPart:
+def _event_part(row: Row, entry: LedgerEntry | None, *, wanted: bool) -> LedgerLine:
     header = {
         name: getattr(row, name)
         for name in ("seq", "at", "kind", "node", "iteration", "execution", "attempt")
     }
     if not wanted:
-        return EventPart(**header, chained=row.digest.hex(), hashed=content_of(row).hex())
+        return LedgerLine(**header, chained=row.digest.hex(), hashed=content_of(row).hex())
     stored = _text_or_bytes(row.body)
     shown = _shown(entry) if entry is not None else None
-    return EventPart(**header, chained=row.digest.hex(), salt=row.salt.hex(), entry=shown, **stored)
+    return LedgerLine(**header, chained=row.digest.hex(), salt=row.salt.hex(), entry=shown, **stored)
 
 
-def _shown(entry: Entry) -> dict[str, Any]:
+def _shown(entry: LedgerEntry) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins({name: getattr(entry, name) for name in _SAME}, str_keys=True)
     return found
 
@@ -269,11 +269,11 @@ def _lines(parts: Iterable[Part]) -> tuple[list[bytes], int]:
     digest, events, entries = sha256(), 0, 0
     lines: list[bytes] = []
     for part in parts:
-        events += isinstance(part, EventPart)
-        entries += isinstance(part, EventPart) and part.entry is not None
+        events += isinstance(part, LedgerLine)
+        entries += isinstance(part, LedgerLine) and part.entry is not None
         lines.append(_encode(part))
         digest.update(lines[-1] + b"\n")
-    lines.append(_encode(EndPart(events=events, sha256=digest.hexdigest())))
+    lines.append(_encode(LedgerEnd(events=events, sha256=digest.hexdigest())))
     return lines, entries
 
 
@@ -300,13 +300,13 @@ class LedgerFile:
     def __init__(self, file: str | os.PathLike[str]) -> None:
         self.file = str(file)
         self.problems: list[str] = []
-        self.events: list[EventPart] = []
+        self.events: list[LedgerLine] = []
         self._definitions: dict[str, bytes] = {}
         self._blobs = _FileBlobs(self.file)
         self._is_whole = False
         self.head = self._read_lines()
         self.damage = self._find_damage()
-        self._misread: list[Damage] = []
+        self._misread: list[LogDamage] = []
         self.entries = self._read_entries()
         self.damage = (
             self.damage or self._misread
@@ -332,7 +332,7 @@ class LedgerFile:
         )
         return add_verdict(made, verdict)
 
-    def _read_lines(self) -> Head:
+    def _read_lines(self) -> LedgerHead:
         head, end, digest = None, None, sha256()
         for number, line in enumerate(_lines_of(self.file), 1):
             try:
@@ -345,18 +345,20 @@ class LedgerFile:
             if end is not None:
                 self.problems.append(f"line {number} was added after the last line")
             match part:
-                case Head() if number == 1:
+                case LedgerHead() if number == 1:
                     head = part
-                case DefinitionPart():
+                case LedgerDefinition():
                     self._definitions[part.fingerprint] = part.packed or part.body.encode()
-                case BlobPart():
+                case LedgerBlob():
                     self._blobs[part.digest] = part.body
-                case EventPart():
+                case LedgerLine():
                     self.events.append(part)
-                case EndPart():
+                case LedgerEnd():
                     end = part
                     self._is_whole = (part.sha256, part.events) == (digest.hexdigest(), len(self.events))
-                case _ if part is not None:
+                case None:
+                    pass
+                case _:
                     self.problems.append(f"line {number} is not in its place")
             digest.update(line + b"\n")
         if head is None or head.version != VERSION:
@@ -368,23 +370,23 @@ class LedgerFile:
             self.problems.append("the file is truncated: its last line is missing")
         return head
 
-    def _find_damage(self) -> list[Damage]:
+    def _find_damage(self) -> list[LogDamage]:
         head = self.head
         return find_damage(
             head.run_id,
             self.events,
-            EventPart.content,
+            LedgerLine.content,
             after=head.after,
             digest=_bytes(head.after_digest),
             end=head.seq,
             end_digest=_bytes(head.digest),
         )
 
-    def _read_entries(self) -> list[Entry]:
+    def _read_entries(self) -> list[LedgerEntry]:
         """Return the entries, computed from the bodies. An event whose entry says something else, or whose body was left out, was
         altered.
         """
-        book, found = Book(self._lookup, self._open, self.head.fingerprint), list[Entry]()
+        book, found = LedgerBook(self._lookup, self._open, self.head.fingerprint), list[LedgerEntry]()
         for event in self.events:
             row = event.row()
             place = f"event {event.seq} ({event.kind})"
@@ -402,9 +404,9 @@ class LedgerFile:
             found += [entry] if entry is not None else []
         return found
 
-    def _note(self, event: EventPart, text: str) -> None:
+    def _note(self, event: LedgerLine, text: str) -> None:
         self._misread.append(
-            Damage(what="altered", seq=event.seq, upto=event.seq, kind=event.kind, text=text)
+            LogDamage(what="altered", seq=event.seq, upto=event.seq, kind=event.kind, text=text)
         )
 
     def _lookup(self, fingerprint: str) -> Definition | None:
@@ -431,7 +433,7 @@ def _lines_of(file: str) -> Iterator[bytes]:
         raise StoreUnusable(f"{file} cannot be read: {fault.strerror or fault}. Check the path.") from fault
 
 
-def compare(store: Store, exported: LedgerFile) -> Damage | None:
+def compare(store: Store, exported: LedgerFile) -> LogDamage | None:
     """Return the first event at which the log of the store is not the one that was exported; None if it begins with the same
     events. Events that were compacted since are covered by the digest of the base.
     """
@@ -444,8 +446,8 @@ def compare(store: Store, exported: LedgerFile) -> Damage | None:
     for event in exported.events:
         if event.seq in digests and digests[event.seq] != event.digest:
             text = f"event {event.seq} ({event.kind}) of the store is not the one that was exported"
-            return Damage(what="altered", seq=event.seq, upto=event.seq, kind=event.kind, text=text)
+            return LogDamage(what="altered", seq=event.seq, upto=event.seq, kind=event.kind, text=text)
     if row.seq < head.seq:
         text = f"the log of the store ends at event {row.seq}, but event {head.seq} was exported"
-        return Damage(what="missing", seq=row.seq + 1, upto=head.seq, text=text)
+        return LogDamage(what="missing", seq=row.seq + 1, upto=head.seq, text=text)
     return None

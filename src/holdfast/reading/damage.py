@@ -7,7 +7,7 @@ beside it, so that after a damaged row the next ones can still be checked. What 
 - A row that does not fit its digest was altered, if the next row fits that digest. If the next row fits the digest that the row
   should have, only the digest was altered.
 - If the digest of an altered row was computed again, the row fits, and the next one does not: the chain cannot tell that from an
-  alteration of the next row. Both are named (`Damage.or_seq`).
+  alteration of the next row. Both are named (`LogDamage.or_seq`).
 - If all digests up to the end and that in the run row were computed again, the log is another log. Only a copy that was made
   before tells: an exported ledger, an archive or a backup.
 """
@@ -26,7 +26,7 @@ DIGEST_BYTES = 32
 What: TypeAlias = Literal["missing", "altered", "added"]
 
 
-class Damage(msgspec.Struct, frozen=True, kw_only=True):
+class LogDamage(msgspec.Struct, frozen=True, kw_only=True):
     """Events of a log that are not what was written: one event that was altered or added, or events in succession that are
     missing.
     """
@@ -67,11 +67,11 @@ def find_damage(
     digest: bytes,
     end: int,
     end_digest: bytes,
-) -> list[Damage]:
+) -> list[LogDamage]:
     """Return all damage to a log that begins after the event `after`, whose digest is `digest`, and ends with the event `end`.
     `content` returns the salted hash of a row's body, or None for a row that cannot have been written like this.
     """
-    found: list[Damage] = []
+    found: list[LogDamage] = []
     previous: bytes | None = digest  # None if the digest of the row before is lost
     before: S | None = None
 
@@ -118,7 +118,7 @@ def find_damage(
 
 def rows_damage(
     run_id: str, rows: Sequence[Row], *, after: int, digest: bytes, end: int, end_digest: bytes
-) -> list[Damage]:
+) -> list[LogDamage]:
     """Return all damage to the rows of a log."""
     return find_damage(
         run_id, rows, _content_as_written, after=after, digest=digest, end=end, end_digest=end_digest
@@ -137,13 +137,13 @@ def _content_as_written(row: Row) -> bytes | None:
 # --- what it says ------------------------------------------------------------------------------------
 
 
-def _altered(row: Sealed, before: Sealed | None) -> Damage:
+def _altered(row: Sealed, before: Sealed | None) -> LogDamage:
     other = (
         f" (or event {before.seq} ({before.kind}) was, if its digest was computed again)"
         if before is not None
         else ""
     )
-    return Damage(
+    return LogDamage(
         what="altered",
         seq=row.seq,
         upto=row.seq,
@@ -153,29 +153,29 @@ def _altered(row: Sealed, before: Sealed | None) -> Damage:
     )
 
 
-def _digest_altered(row: Sealed) -> Damage:
+def _digest_altered(row: Sealed) -> LogDamage:
     text = f"the digest of event {row.seq} ({row.kind}) was altered; the event itself is as it was written"
-    return Damage(what="altered", seq=row.seq, upto=row.seq, kind=row.kind, text=text)
+    return LogDamage(what="altered", seq=row.seq, upto=row.seq, kind=row.kind, text=text)
 
 
-def _end_altered(last: Sealed | None, end: int) -> Damage:
+def _end_altered(last: Sealed | None, end: int) -> LogDamage:
     kind = last.kind if last is not None else None
     text = (
         f"the digest in the run row is not that of event {end} ({kind}), the last one: the event was altered and its digest "
         "computed again, or the run row was altered"
     )
-    return Damage(what="altered", seq=end, upto=end, kind=kind, text=text)
+    return LogDamage(what="altered", seq=end, upto=end, kind=kind, text=text)
 
 
-def _added(row: Sealed, end: int) -> Damage:
+def _added(row: Sealed, end: int) -> LogDamage:
     where = (
         f"the log ends at event {end}" if row.seq > end else "the log has an event with this number already"
     )
     text = f"event {row.seq} ({row.kind}) was added: {where}"
-    return Damage(what="added", seq=row.seq, upto=row.seq, kind=row.kind, text=text)
+    return LogDamage(what="added", seq=row.seq, upto=row.seq, kind=row.kind, text=text)
 
 
-def _missing(first: int, last: int, before: Sealed | None, following: Sealed | None) -> Damage:
+def _missing(first: int, last: int, before: Sealed | None, following: Sealed | None) -> LogDamage:
     subject = f"event {first} is missing" if first == last else f"events {first} to {last} are missing"
     places = [f"after event {before.seq} ({before.kind})"] if before is not None else []
     places += [
@@ -183,4 +183,4 @@ def _missing(first: int, last: int, before: Sealed | None, following: Sealed | N
         if following is not None
         else "at the end of the log"
     ]
-    return Damage(what="missing", seq=first, upto=last, text=f"{subject}, {' and '.join(places)}")
+    return LogDamage(what="missing", seq=first, upto=last, text=f"{subject}, {' and '.join(places)}")

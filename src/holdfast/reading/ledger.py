@@ -16,8 +16,8 @@ from holdfast.core import run_state
 from holdfast.core.definition import Definition
 from holdfast.errors import SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
-from holdfast.reading.damage import Damage
-from holdfast.reading.ledger_entries import Entry, kinds_for, read_entries
+from holdfast.reading.damage import LogDamage
+from holdfast.reading.ledger_entries import LedgerEntry, kinds_for, read_entries
 from holdfast.reading.verification import Verdict, find_base, verify
 from holdfast.storage.contract import Row, Store
 from holdfast.storage.rows import open_body
@@ -32,14 +32,14 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
     """The seq of the last event of the log."""
     digest: str
     """The digest of that event, in hex. It covers the whole log."""
-    entries: list[Entry]
+    entries: list[LedgerEntry]
     beginning: str = ""
     """Where the earlier events are, if the log was compacted or belongs to a fork; else empty."""
     verified: bool | None = None
     """Whether the log is exactly what was written; None if that was not checked."""
     problems: list[str] = []
     """What is wrong with the log, if it was checked."""
-    damage: list[Damage] = []
+    damage: list[LogDamage] = []
     """The events that were removed, altered or added."""
 
     def decisions(self) -> list[dict[str, Any]]:
@@ -87,7 +87,7 @@ def read_ledger(store: Store, run_id: str, *, check: bool = False) -> Ledger:
 
 
 def add_verdict(ledger: Ledger, verdict: Verdict) -> Ledger:
-    """Return the ledger with the result of a check of its log. Damage to an event with an entry gets the type of the entry."""
+    """Return the ledger with the result of a check of its log. LogDamage to an event with an entry gets the type of the entry."""
     types = {entry.seq: entry.type for entry in ledger.entries}
     damage = [msgspec.structs.replace(one, type=types.get(one.seq)) for one in verdict.damage]
     return msgspec.structs.replace(
@@ -117,7 +117,7 @@ def decisions(ledger: Ledger) -> list[dict[str, Any]]:
     return sorted(found, key=lambda one: (one["about"].get("node") or "", one["about"].get("iteration", 0)))
 
 
-def _common(entry: Entry) -> Iterator[dict[str, Any]]:
+def _common(entry: LedgerEntry) -> Iterator[dict[str, Any]]:
     about = entry.about
     if entry.type == "resume" or about.get("asked") == "interrupt":
         return

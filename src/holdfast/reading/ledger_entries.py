@@ -52,7 +52,7 @@ _VALUE_WIDTH = 80
 _REASON_WIDTH = 300
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A decision in the log of a run."""
 
     seq: int
@@ -83,7 +83,7 @@ class _Told(msgspec.Struct, frozen=True):
     by: str | None = None
 
 
-class Book:
+class LedgerBook:
     """Reads the rows of a log in order, and returns the entry of each row that has one."""
 
     def __init__(self, lookup: Lookup, open_event: Opens, fingerprint: str = "") -> None:
@@ -116,7 +116,7 @@ class Book:
             return node in self.branches
         return kind in _TELLS and (kind != "LayerCompleted" or bool(self.branches))
 
-    def read(self, row: Row) -> Entry | None:
+    def read(self, row: Row) -> LedgerEntry | None:
         """Return the entry about an event; None if the event decides nothing. Raises `StoreCorrupt`, `SchemaTooNew`."""
         if not self.wants(row.kind, row.node):
             return None
@@ -126,7 +126,7 @@ class Book:
             return None
         by = told.by if told.by is not None else getattr(event, "by", None)
         reason = told.reason if told.reason is not None else getattr(event, "reason", None)
-        return Entry(
+        return LedgerEntry(
             seq=row.seq,
             at=row.at,
             type=told.type,
@@ -154,12 +154,12 @@ def read_entries(
     *,
     fingerprint: str = "",
     damaged: Collection[int | None] = (),
-) -> list[Entry]:
+) -> list[LedgerEntry]:
     """Return the entries about these rows, oldest first. For a log that begins with a base, `fingerprint` is that of the flow
     there. Rows in `damaged` have no entry if they cannot be read.
     """
-    book = Book(lookup, open_event, fingerprint)
-    found: list[Entry] = []
+    book = LedgerBook(lookup, open_event, fingerprint)
+    found: list[LedgerEntry] = []
     for row in rows:
         try:
             entry = book.read(row)
@@ -199,7 +199,7 @@ def _names(names: Collection[str]) -> str:
     return " and ".join(names) if names else "nothing"
 
 
-def _created(book: Book, event: events.RunCreated) -> _Told:
+def _created(book: LedgerBook, event: events.RunCreated) -> _Told:
     book.follow(event.fingerprint)
     about: dict[str, Any] = {"flow": event.flow, "fingerprint": event.fingerprint}
     about |= {name: event.options[name] for name in ("budget", "scope") if event.options.get(name)}
@@ -212,21 +212,21 @@ def _created(book: Book, event: events.RunCreated) -> _Told:
     return _Told("plan", about, f"the run follows the flow {event.flow!r} ({event.fingerprint[:12]})")
 
 
-def _forked(book: Book, event: events.RunForked) -> _Told:
+def _forked(book: LedgerBook, event: events.RunForked) -> _Told:
     about: dict[str, Any] = {"parent": event.parent, "to": event.to}
     if event.repeat:
         about["repeat"] = event.repeat
     return _Told("plan", about, f"the run continues from event {event.to} of run {event.parent}")
 
 
-def _chosen(book: Book, event: events.NodeCompleted | events.NodeRouted) -> _Told | None:
+def _chosen(book: LedgerBook, event: events.NodeCompleted | events.NodeRouted) -> _Told | None:
     if event.routes is None or event.node not in book.branches:
         return None
     about = _visit(event) | {"routes": event.routes, "among": book.branches[event.node]}
     return _Told("branch", about, f"{event.node} leads to {_names(event.routes)}")
 
 
-def _layer(book: Book, event: events.LayerCompleted) -> _Told | None:
+def _layer(book: LedgerBook, event: events.LayerCompleted) -> _Told | None:
     routes = {node: to for node, to in event.routes.items() if node in book.branches}
     if not routes:
         return None
@@ -234,11 +234,11 @@ def _layer(book: Book, event: events.LayerCompleted) -> _Told | None:
     return _Told("branch", {"layer": event.layer, "routes": routes}, chosen)
 
 
-def _asked(book: Book, event: events.QuestionAsked) -> None:
+def _asked(book: LedgerBook, event: events.QuestionAsked) -> None:
     book.asked[event.key] = event
 
 
-def _answered(book: Book, event: events.QuestionAnswered) -> _Told:
+def _answered(book: LedgerBook, event: events.QuestionAnswered) -> _Told:
     about = _visit(event) | {"question": event.key}
     asked = book.asked.pop(event.key, None)
     if asked is not None:
@@ -252,15 +252,15 @@ def _answered(book: Book, event: events.QuestionAnswered) -> _Told:
     return _Told("decision", about, f"{event.node}: the answer is {_short(event.answer)}{refused}")
 
 
-def _paused(book: Book, event: events.RunPaused) -> _Told:
+def _paused(book: LedgerBook, event: events.RunPaused) -> _Told:
     return _Told("decision", {"verb": "pause"}, "the run is paused")
 
 
-def _cancelled(book: Book, event: events.RunCancelled) -> _Told:
+def _cancelled(book: LedgerBook, event: events.RunCancelled) -> _Told:
     return _Told("decision", {"verb": "cancel"}, "the run is cancelled")
 
 
-def _skipped(book: Book, event: events.NodeSkipped) -> _Told:
+def _skipped(book: LedgerBook, event: events.NodeSkipped) -> _Told:
     about = _visit(event)
     if event.routes is not None:
         about["routes"] = event.routes
@@ -278,26 +278,26 @@ def _fault(failure: Failure) -> str:
     return text.one_line(describe_failure(failure.type, failure.message), _REASON_WIDTH)
 
 
-def _failed(book: Book, event: events.NodeFailed) -> _Told | None:
+def _failed(book: LedgerBook, event: events.NodeFailed) -> _Told | None:
     if event.retry_at is not None:
         return None
     about = _visit(event) | {"attempt": event.attempt, "failure": _failure(event.failure)}
     return _Told("failure", about, f"{event.node} failed for good", _fault(event.failure))
 
 
-def _misrouted(book: Book, event: events.RoutingFailed) -> _Told:
+def _misrouted(book: LedgerBook, event: events.RoutingFailed) -> _Told:
     about = _visit(event) | {"failure": _failure(event.failure)}
     return _Told("failure", about, f"what follows {event.node} could not be decided", _fault(event.failure))
 
 
-def _run_failed(book: Book, event: events.RunFailed) -> _Told:
+def _run_failed(book: LedgerBook, event: events.RunFailed) -> _Told:
     about: dict[str, Any] = {"node": event.node} if event.node else {}
     return _Told(
         "failure", about | {"failure": _failure(event.failure)}, "the run failed", _fault(event.failure)
     )
 
 
-def _edited(book: Book, event: events.StateEdited) -> _Told:
+def _edited(book: LedgerBook, event: events.StateEdited) -> _Told:
     changes = _plain(event.changes)
     fields = {field: None for part in changes.values() for field in part}
     return _Told(
@@ -305,12 +305,12 @@ def _edited(book: Book, event: events.StateEdited) -> _Told:
     )
 
 
-def _upgraded(book: Book, event: events.StateUpgraded) -> _Told:
+def _upgraded(book: LedgerBook, event: events.StateUpgraded) -> _Told:
     about = {"state_version": event.state_version}
     return _Told("edit", about, f"the state is upgraded to version {event.state_version}")
 
 
-def _changed(book: Book, event: events.FlowChanged) -> _Told:
+def _changed(book: LedgerBook, event: events.FlowChanged) -> _Told:
     book.follow(event.fingerprint)
     about: dict[str, Any] = {"fingerprint": event.fingerprint}
     if event.rename:
@@ -318,28 +318,28 @@ def _changed(book: Book, event: events.FlowChanged) -> _Told:
     return _Told("edit", about, f"the run continues with a changed flow ({event.fingerprint[:12]})")
 
 
-def _claimed(book: Book, event: events.RunClaimed) -> _Told:
+def _claimed(book: LedgerBook, event: events.RunClaimed) -> _Told:
     about: dict[str, Any] = {"holder": event.holder}
     if event.outlived:
         about["outlived"] = True
     return _Told("resume", about, "another process continues the run")
 
 
-def _resumed(book: Book, event: events.RunResumed) -> _Told:
+def _resumed(book: LedgerBook, event: events.RunResumed) -> _Told:
     given = {name: getattr(event, name) for name in ("nodes", "fresh", "force", "outlived", "holder")}
     about = {name: value for name, value in given.items() if value}
     nodes = f" with {', '.join(event.nodes)}" if event.nodes else ""
     return _Told("resume", about, f"the run is resumed{nodes}")
 
 
-def _retried(book: Book, event: events.NodeScheduled) -> _Told | None:
+def _retried(book: LedgerBook, event: events.NodeScheduled) -> _Told | None:
     if event.why != "retry":  # then no caller asked for it
         return None
     about = _visit(event) | ({"fresh": True} if event.fresh else {})
     return _Told("resume", about, f"{event.node} is tried again")
 
 
-def _rewound(book: Book, event: events.RunRewound) -> _Told:
+def _rewound(book: LedgerBook, event: events.RunRewound) -> _Told:
     book.go_back(event.to)
     about: dict[str, Any] = {"to": event.to}
     if event.confirmed:
@@ -347,17 +347,17 @@ def _rewound(book: Book, event: events.RunRewound) -> _Told:
     return _Told("rewind", about, f"the run goes back to event {event.to}")
 
 
-def _refused(book: Book, event: events.RequestRefused) -> _Told:
+def _refused(book: LedgerBook, event: events.RequestRefused) -> _Told:
     given = {"verb": event.verb, "request": event.request, "error": event.error, "concerns": event.about}
     about = {name: value for name, value in given.items() if value}
     return _Told("refusal", about, f"{event.verb} is refused")
 
 
-def _resume_refused(book: Book, event: events.ResumeRefused) -> _Told:
+def _resume_refused(book: LedgerBook, event: events.ResumeRefused) -> _Told:
     return _Told("refusal", {"verb": "resume"}, "resume is refused")
 
 
-_TELLS: dict[str, Callable[[Book, Any], _Told | None]] = {
+_TELLS: dict[str, Callable[[LedgerBook, Any], _Told | None]] = {
     "RunCreated": _created,
     "RunForked": _forked,
     "RunClaimed": _claimed,

@@ -13,7 +13,7 @@ from holdfast.core.difference import fingerprint
 from holdfast.core.run_state import RunState
 from holdfast.errors import HoldfastError, StoreCorrupt
 from holdfast.reading import history
-from holdfast.reading.damage import Damage, rows_damage
+from holdfast.reading.damage import LogDamage, rows_damage
 from holdfast.reading.history import view_of
 from holdfast.storage.contract import Row, RunRow, Snapshot, Store
 from holdfast.storage.rows import open_body, open_row
@@ -25,7 +25,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     events: int
     problems: list[str]
-    damage: list[Damage] = []
+    damage: list[LogDamage] = []
     """The events that were removed, altered or added, as the hash chain tells; `problems` has their texts."""
     rest: str = ""
     """Where the events of a compacted log are, as a sentence; empty if the log is complete."""
@@ -63,7 +63,7 @@ def _look(store: Store, row: RunRow, definitions: dict[str, list[str]]) -> Verdi
     return Verdict(run_id=row.run_id, events=len(rows), problems=problems, damage=damage, rest=rest)
 
 
-def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> tuple[list[str], list[Damage]]:
+def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> tuple[list[str], list[LogDamage]]:
     """Find missing, altered or added events, and a base that was altered."""
     base = find_base(store, row)
     after, digest = (base.seq, base.digest) if base is not None else (0, b"")

@@ -723,15 +723,8 @@ class Engine:
     ) -> list[RunSummary]:
         """List the runs that meet every condition, newest first. `parent`: the forks of this run; `origin`: its child runs."""
         return await self._open().reading.call(
-            self.reader.runs,
-            status=status,
-            flow=flow,
-            labels=labels,
-            parent=parent,
-            origin=origin,
-            before=before,
-            limit=limit,
-        )
+            self.reader.runs, status=status, flow=flow, labels=labels, parent=parent, origin=origin, before=before, limit=limit
+        )  # fmt: skip
 
     async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
         """Get the state of a run at a checkpoint (default: at the end), typed if this engine has the flow."""
@@ -748,9 +741,7 @@ class Engine:
         return await self._open().reading.call(self.reader.checkpoints, run_id)
 
     async def ledger(self, run_id: str, *, verify: bool = False) -> Ledger:
-        """Get every decision in the log of a run, oldest first; with `verify`, also whether the log is exactly what was written,
-        and which events were removed or altered.
-        """
+        """Get every decision in the log of a run; with `verify`, also which events were removed or altered since."""
         return await self._open().reading.call(self.reader.ledger, run_id, verify=verify)
 
     @overload

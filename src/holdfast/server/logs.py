@@ -11,10 +11,10 @@ from holdfast.core.events import KINDS
 from holdfast.errors import did_you_mean, end_sentence
 from holdfast.reading import history
 from holdfast.reading.comparison import Comparison, compare_runs
-from holdfast.reading.damage import Damage
+from holdfast.reading.damage import LogDamage
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.ledger import Ledger
-from holdfast.reading.ledger_entries import TYPES, Entry, EntryType
+from holdfast.reading.ledger_entries import TYPES, EntryType, LedgerEntry
 from holdfast.reading.state_changes import Change, changes, describe
 from holdfast.reading.views import EventView, event_view
 from holdfast.server.backend import Backend
@@ -61,14 +61,14 @@ class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
     """The seq of the last event of the log."""
     digest: str
     """The digest of that event, in hex. It covers the whole log."""
-    entries: list[Entry]
+    entries: list[LedgerEntry]
     next: int | None
     beginning: str
     """Where the earlier events are, if the log was compacted or belongs to a fork; else empty."""
     verified: bool | None
     """Whether the whole log is exactly what was written; None if `verify` was not asked for."""
     problems: list[str]
-    damage: list[Damage]
+    damage: list[LogDamage]
     """The events that were removed, altered or added."""
 
 
@@ -210,9 +210,7 @@ def list_checkpoints(call: HttpCall[CheckpointsQuery, None]) -> CheckpointPage:
 
 
 def get_ledger(call: HttpCall[LedgerQuery, None]) -> Answer:
-    """List the decisions of a run, oldest first: who made each, why, and with which values; with `verify`, also whether the log
-    is exactly what was written.
-    """
+    """List the decisions of a run: who made each, and why; with `verify`, also whether the log is what was written."""
     backend, query = call.backend, call.query
     row = backend.store.run(call.values["id"])
 
