@@ -11,7 +11,7 @@ import inspect
 import itertools
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -27,6 +27,8 @@ from holdfast.core.definition import (
     NodeOptions,
     QuestionOptions,
 )
+from holdfast.core.events import Values
+from holdfast.core.rules import Check, Guards, Policy, Wiring
 from holdfast.core.state import StateType
 from holdfast.core.topology import Topology
 from holdfast.errors import GraphError, did_you_mean
@@ -54,6 +56,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_delay: float = 60.0
     jitter: float = 0.1
     on: tuple[type[BaseException], ...] = ()
+    named: tuple[str, ...] = ()
+    """As `on`, by name: failure classes, and names of exception types. Plans use this."""
 
     def __post_init__(self) -> None:
         if self.attempts is not None and (type(self.attempts) is not int or self.attempts < 1):
@@ -95,12 +99,27 @@ class Node(msgspec.Struct, frozen=True):
     """A function of the state that returns the question to ask before a visit begins."""
     calls: FlowCall | None = None
     """Set if the node calls another flow."""
+    wiring: Wiring | None = None
+    """How the node of a plan gets its input and gives its output; None for a graph in code: a node gets the state."""
+    pre: tuple[Policy, ...] = ()
+    """The policies that decide whether a visit may begin."""
+    checks: tuple[Check, ...] = ()
+    """The verification of what the function returns."""
+    post: tuple[Policy, ...] = ()
+    """The policies that decide whether the result may be used."""
     is_plain: bool = False
     """True if `fn` is a coroutine function that takes only the state. Derived, but a field, because every step reads it."""
+    is_ruled: bool = False
+    """True if the node belongs to a plan, or if rules judge its result. Derived, for the same reason."""
+    is_careful: bool = False
+    """True if start and end of the node are saved at once, whatever the durability: it is not idempotent, or rules judge it."""
 
     def __post_init__(self) -> None:
+        careful = not self.options.idempotent or bool(self.options.judged)
+        msgspec.structs.force_setattr(self, "is_careful", careful)
         plain = self.is_async and not (self.takes_context or self.streams)
         msgspec.structs.force_setattr(self, "is_plain", plain)
+        msgspec.structs.force_setattr(self, "is_ruled", bool(self.wiring or self.checks or self.post))
 
 
 class Branch(msgspec.Struct, frozen=True):
@@ -526,9 +545,13 @@ class Flow(Generic[S]):
         "definition_json",
         "description",
         "fingerprint",
+        "guards",
+        "input",
         "item_codecs",
         "nodes",
+        "options",
         "plain_routes",
+        "source",
         "state",
         "topology",
         "upgrades",
@@ -545,6 +568,10 @@ class Flow(Generic[S]):
         upgrades: dict[int, Callable[[dict[str, Any]], dict[str, Any]]],
         validate_resume: Callable[[S], Any] | None,
         description: str = "",
+        guards: dict[str, Guards] | None = None,
+        input: Values | None = None,
+        options: dict[str, Any] | None = None,
+        source: FlowSource | None = None,
     ) -> None:
         self.definition = definition
         self.description = description
@@ -552,14 +579,23 @@ class Flow(Generic[S]):
         self.topology = Topology.of(definition)
         self.fingerprint = difference.fingerprint(definition)
         self.definition_json = msgspec.json.encode(definition)
-        """The definition as a store keeps it, once per fingerprint; it is passed to the store with every new run."""
+        """The definition as JSON; a store keeps it once per fingerprint, and gets it with every new run."""
+        self.guards = guards
+        """The edges out of each node, if the flow is a plan; None for a graph in code."""
+        self.input = input
+        """What a run of this plan begins with: a plan brings its own input. None for a graph in code, and for a plan that was
+        read from a store."""
+        self.options = options or {}
+        """The options that a plan brings for its run."""
+        self.source = source
+        """What makes the flow of a plan from a stored definition, for the engine that executes its run."""
         self.nodes = nodes
         self.branches = branches
         self.state = state
         self.upgrades = upgrades
         self.validate_resume = validate_resume
         self.item_codecs = {
-            name: Codec.of(_item_type(node.fn)) for name, node in nodes.items() if node.each is not None
+            name: Codec.of(argument_type(node.fn)) for name, node in nodes.items() if node.each is not None
         }
         self.called: tuple[Flow[Any], ...] = tuple(
             {
@@ -589,6 +625,41 @@ class Flow(Generic[S]):
         from holdfast.core import svg  # few programs draw
 
         return svg.draw(self.definition)
+
+
+class FlowSource(Protocol):
+    """Makes the flows of runs from their stored definitions: the capabilities that plans may use. An engine accepts it like a
+    flow, and `name` is the flow of all these runs.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def called(self) -> tuple[Flow[Any], ...]: ...
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """A node for each capability, to check whether an engine can call it."""
+        ...
+
+    @property
+    def state(self) -> StateType[Any]:
+        """The type of the state of these runs."""
+        ...
+
+    def made(self, fingerprint: str) -> Flow[Any] | None:
+        """Return the flow that was made from the definition with this fingerprint; None if it was not made yet."""
+        ...
+
+    def flow(self, definition: Definition, fingerprint: str) -> Flow[Any]:
+        """Make the flow of a stored definition, and remember it. The fingerprint of the flow may be another one: capabilities may
+        have other options than when the definition was stored. Raises `CapabilityMissing`.
+        """
+        ...
 
 
 def without_functions(definition: Definition) -> Flow[Any]:
@@ -743,14 +814,22 @@ def _takes(fn: NodeFn, *ways: tuple[None, ...]) -> bool:
     return False
 
 
-def _item_type(fn: NodeFn) -> Any:
-    """Return the annotated type of the items of a fan-out's function; `Any` if there is no annotation."""
+def argument_type(fn: NodeFn) -> Any:
+    """Return the annotated type of a function's first argument, such as the item of a fan-out; `Any` without an annotation."""
     try:
         hints = typing.get_type_hints(fn, include_extras=True)
         first = next(iter(inspect.signature(fn).parameters))
     except (NameError, TypeError, ValueError, StopIteration):
         return Any
     return hints.get(first, Any)
+
+
+def result_type(fn: NodeFn) -> Any:
+    """Return the annotated type of what a function returns; `Any` if there is no annotation."""
+    try:
+        return typing.get_type_hints(fn, include_extras=True).get("return", Any)
+    except (NameError, TypeError):
+        return Any
 
 
 def _takes_context(fn: NodeFn) -> bool:

@@ -105,6 +105,14 @@ NODE_LEVEL = -1
 """The key that is used in place of an item's index for data of the node itself."""
 
 
+class Returned(msgspec.Struct, omit_defaults=True, gc=False):
+    """What the function of a node has returned, if it is not accepted yet."""
+
+    value: Any
+    accepted: bool = False
+    """True if an answer has accepted it."""
+
+
 class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     """The state of a node: its latest visit, and totals over all its visits."""
 
@@ -154,6 +162,13 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     """How many chunks of this visit are recorded."""
     usd: float = 0.0
     tokens: int = 0
+    returned: Returned | None = None
+    """What the latest attempt has returned, if a verification or a policy has not accepted it: the visit continues with that, and
+    its function is not called again."""
+    routes: list[NodeName] | None = None
+    """Where the run went from here, in the run of a plan; None if that is not decided."""
+    unhandled: bool = False
+    """True if no edge took the failure of the node."""
 
     @property
     def is_in_doubt(self) -> bool:
@@ -252,6 +267,8 @@ class Held(msgspec.Struct, omit_defaults=True, gc=False):
 
     changes: Changes
     items: list[Changes] = []
+    routes: list[NodeName] | None = None
+    """Where the run goes from here, if that is decided already: by the edge that took the failure of the node."""
 
 
 class BegunVisit(msgspec.Struct, omit_defaults=True, gc=False):
@@ -309,6 +326,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     """When the run was last started or resumed, or is to begin: its timeout counts from here."""
     labels: dict[str, str] = {}
     options: dict[str, Any] = {}
+    plan: bool = False
+    """True if the run is one of a plan: visits get what the plan refers to, and no copy of the state."""
     parent: str | None = None
     lineage: str = ""
     """The run from whose id idempotency keys are derived, if it is another run: see `RunForked.lineage`."""

@@ -202,6 +202,8 @@ def _names(names: Collection[str]) -> str:
 def _created(book: LedgerBook, event: events.RunCreated) -> _Told:
     book.follow(event.fingerprint)
     about: dict[str, Any] = {"flow": event.flow, "fingerprint": event.fingerprint}
+    if event.plan:
+        about["plan"] = True
     about |= {name: event.options[name] for name in ("budget", "scope") if event.options.get(name)}
     if event.schedule != "eager":
         about["schedule"] = event.schedule
@@ -209,7 +211,8 @@ def _created(book: LedgerBook, event: events.RunCreated) -> _Told:
         about["caller"] = event.caller.run
     if START in book.branches:
         about |= {"starts": event.starts, "among": book.branches[START]}
-    return _Told("plan", about, f"the run follows the flow {event.flow!r} ({event.fingerprint[:12]})")
+    what = "a plan for" if event.plan else "the flow"
+    return _Told("plan", about, f"the run follows {what} {event.flow!r} ({event.fingerprint[:12]})")
 
 
 def _forked(book: LedgerBook, event: events.RunForked) -> _Told:
@@ -232,6 +235,49 @@ def _layer(book: LedgerBook, event: events.LayerCompleted) -> _Told | None:
         return None
     chosen = "; ".join(f"{node} leads to {_names(to)}" for node, to in routes.items())
     return _Told("branch", {"layer": event.layer, "routes": routes}, chosen)
+
+
+def _guarded(book: LedgerBook, event: events.GuardEvaluated) -> _Told:
+    about = _visit(event) | {"verdicts": event.verdicts, "reads": event.reads}
+    if event.failure is not None:
+        about["failure"] = _failure(event.failure)
+        text_of = f"a guard after {event.node} could not be evaluated"
+        return _Told("guard", about, text_of, _fault(event.failure))
+    taken = [target for target, is_taken in event.verdicts.items() if is_taken]
+    others = [target for target, is_taken in event.verdicts.items() if not is_taken]
+    parts = ([f"to {_names(taken)}"] if taken else []) + ([f"not to {_names(others)}"] if others else [])
+    return _Told("guard", about, f"{event.node} leads {', '.join(parts)}")
+
+
+def _judged(book: LedgerBook, event: events.PolicyDecided) -> _Told:
+    deciding = [one for one in event.decisions if one.verdict == event.verdict]
+    about = _visit(event) | {
+        "stage": event.stage,
+        "verdict": event.verdict,
+        "decisions": _plain(event.decisions),
+    }
+    reasons = "; ".join(one.reason for one in deciding if one.reason) or None
+    if event.failure is not None:
+        about["failure"] = _failure(event.failure)
+        reasons = _fault(event.failure)
+    subject = event.node if event.stage == "pre" else f"the result of {event.node}"
+    verb = {"allow": "is allowed", "ask": "needs an answer", "deny": "is denied"}[event.verdict]
+    by = ", ".join(one.policy for one in deciding) or None
+    return _Told("policy", about, f"{subject} {verb}", reasons, actor="policy", by=by)
+
+
+def _verified(book: LedgerBook, event: events.OutputVerified) -> _Told:
+    about = _visit(event) | {"ok": event.ok, "checks": _plain(event.checks)}
+    failed = [f"{one.id}: {one.reason}" if one.reason else one.id for one in event.checks if not one.ok]
+    verb = "is verified" if event.ok else "is not verified"
+    return _Told("verification", about, f"the result of {event.node} {verb}", "; ".join(failed) or None)
+
+
+def _skipped_nodes(book: LedgerBook, event: events.NodesSkipped) -> _Told:
+    about = {"nodes": event.nodes, "why": event.why}
+    sources = ", ".join(dict.fromkeys(event.why.values()))
+    reason = f"too few edges to them are taken (from {sources})" if sources else None
+    return _Told("skip", about, f"skipped: {', '.join(event.nodes)}", reason)
 
 
 def _asked(book: LedgerBook, event: events.QuestionAsked) -> None:
@@ -266,8 +312,9 @@ def _skipped(book: LedgerBook, event: events.NodeSkipped) -> _Told:
         about["routes"] = event.routes
     if event.warning is None:
         return _Told("skip", about, f"{event.node} is skipped")
-    about |= {"failure": _failure(event.warning)} | ({"why": event.reason} if event.reason else {})
-    return _Told("skip", about, f"the failure of {event.node} is accepted", _fault(event.warning))
+    about["failure"] = _failure(event.warning)
+    verb = f"leads to {_names(event.routes or ())}" if event.caught else "is accepted"
+    return _Told("skip", about, f"the failure of {event.node} {verb}", _fault(event.warning))
 
 
 def _failure(failure: Failure) -> dict[str, Any]:
@@ -371,6 +418,10 @@ _TELLS: dict[str, Callable[[LedgerBook, Any], _Told | None]] = {
     "StateEdited": _edited,
     "StateUpgraded": _upgraded,
     "FlowChanged": _changed,
+    "GuardEvaluated": _guarded,
+    "NodesSkipped": _skipped_nodes,
+    "PolicyDecided": _judged,
+    "OutputVerified": _verified,
     "NodeScheduled": _retried,
     "NodeCompleted": _chosen,
     "NodeFailed": _failed,

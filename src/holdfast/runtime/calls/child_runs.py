@@ -179,7 +179,7 @@ class Children:
     def find(self, name: str) -> Flow[Any]:
         """Return the flow that the engine knows by this name. Raises `ContextError`."""
         flow = self._services.families.flows.get(name)
-        if flow is None:
+        if not isinstance(flow, Flow):
             raise ContextError(
                 f"node {self._header['node']!r} starts a child run of flow {name!r}, which its engine does not know. Give the "
                 f"flow to the engine: Engine(…, flows=[…]), or name its file when you start the worker. Then resume run "
