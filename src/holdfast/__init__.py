@@ -14,6 +14,7 @@ else:
 
 from holdfast.core import VERSION
 from holdfast.core.graph import END, START, Flow, Graph, Retry
+from holdfast.core.rules import Policy
 from holdfast.core.state import add, append, merge
 from holdfast.errors import (
     AnswerRefused,
@@ -114,6 +115,7 @@ __all__ = [
     "NodeCall",
     "NotDurable",
     "Options",
+    "Policy",
     "Preview",
     "PreviewStale",
     "ProcessEnded",
