@@ -1,4 +1,4 @@
-"""Measure plans: what a task costs beside a node in code, what guards and policies add, how plans are stored, resumed and checked.
+"""Measure plans: what a task costs beside a node in code, what guards and policies add, and how plans are kept.
 
 `python -m bench.plans TASKS FOLDER` is a process that executes a plan of so many tasks and prints its memory as JSON.
 """
