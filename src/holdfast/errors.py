@@ -5,7 +5,7 @@
     │   ├── GraphError          the graph has problems; all of them are listed
     │   ├── StateError          a value does not fit the declared state
     │   │   ├── CodecError      a value cannot be stored exactly as JSON
-    │   │   └── LogBudget       a run wrote more between two checkpoints than its budget allows
+    │   │   └── LogLimit        a run wrote more between two checkpoints than `log_limit` allows
     │   ├── RouterError         a router raised, or named a node that is not among its targets
     │   ├── SettingError        an option, environment variable or URL is wrong
     │   ├── FlowNotFound        this engine was not given the flow that a run belongs to
@@ -94,8 +94,8 @@ class CodecError(StateError):
         super().__init__(f"{path}: {message}", node=node)
 
 
-class LogBudget(StateError):
-    """A run wrote more into its log between two checkpoints than its budget allows."""
+class LogLimit(StateError):
+    """A run wrote more into its log between two checkpoints than the setting `log_limit` allows."""
 
 
 class RouterError(HoldfastError):

@@ -56,7 +56,7 @@ class _Others(TypedDict, total=False):
     park_after: float | None
     blobs: str | os.PathLike[str] | None
     blob_over: int | None
-    log_budget: int | None
+    log_limit: int | None
     run_base: str | os.PathLike[str] | None
     keep_checkpoints: int | None
     clock: Clock | None
