@@ -40,7 +40,8 @@
     │   └── IllegalEvent        an event that the current state of the run does not allow
     ├── raised inside nodes
     │   ├── WaitTimeout         a signal, an answer or the end of a child run did not come in time
-    │   └── ChildFailed         a child run failed or was cancelled; `id` and `failure` say which and why
+    │   ├── ChildFailed         a child run failed or was cancelled; `id` and `failure` say which and why
+    │   └── BudgetExceeded      the run has spent its budget, so nothing more begins in it
     └── raised by nodes, to choose the class of a failure
         ├── Recoverable         the node is retried as its `Retry` says
         └── Fatal               the node is not retried; only a forced resume runs it again
@@ -412,6 +413,12 @@ class ChildFailed(HoldfastError):
         self.failure = failure
         self.remedy = remedy
         super().__init__(message)
+
+
+class BudgetExceeded(HoldfastError):
+    """The run has spent its budget: a cost that a node reported reached a limit, or the node would begin a step or a child run
+    after that. The engine does not retry a node that fails with it; a resume with a higher budget does.
+    """
 
 
 class Recoverable(HoldfastError):

@@ -31,6 +31,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from msgspec.structs import replace
 
+from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, Graph
 from holdfast.core.run_state import ENDED
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
@@ -296,16 +297,24 @@ class Engine:
         timeout: float | None = None,
         queue: str | None = None,
         priority: int = 0,
+        budget: Budget | None = None,
+        schedule: creation.Schedule | None = None,
+        scope: Collection[str] | None = None,
         by: str | None = None,
     ) -> Run[S]:
         """Start a run and execute it. If a run with this id, flow and input exists already, it is resumed; if it has ended,
         nothing is executed. If another call or engine executes it, this call waits for it, and takes the run over if the
         process that executes it disappears.
+
+        `budget` limits what the run may cost: once it is spent, nothing more begins, and the run fails with `BudgetExceeded`.
+        `schedule` is that of this run, if it is not that of the flow. With `scope`, only these nodes run; then the run is paused.
+        All three are recorded with the run and in force after every resume.
         """
         self.add(flow)
         asked = creation.read_start(
-            self._open(), run_id, queue=queue, priority=priority, timeout=timeout, labels=labels, by=by
-        )
+            self._open(), run_id, queue=queue, priority=priority, timeout=timeout, budget=budget, schedule=schedule, scope=scope,
+            labels=labels, by=by,
+        )  # fmt: skip
         while True:
             journal = self._new_run(flow, input, asked, held=True)
             if journal is not None:
@@ -333,6 +342,9 @@ class Engine:
         queue: str | None = None,
         priority: int = 0,
         begin_at: datetime | None = None,
+        budget: Budget | None = None,
+        schedule: creation.Schedule | None = None,
+        scope: Collection[str] | None = None,
         by: str | None = None,
         on_exists: creation.OnExists = "refuse",
         trace_parent: str | None = None,
@@ -341,12 +353,13 @@ class Engine:
         `queue`, those with the highest `priority` come first. Workers leave the run alone until `begin_at`, a time with a time
         zone. With `on_exists="use"`, an existing run of this id and flow is used, whatever its input; by default, another input
         raises `RunExists`. `trace_parent` is the header `traceparent` of the request for which the run is started (W3C).
+        `budget`, `schedule` and `scope`: see `run`.
         """
         self.add(flow)
         services = self._open()
         asked = creation.read_start(
             services, run_id, queue=queue, priority=priority, timeout=timeout, begin_at=begin_at, labels=labels, by=by,
-            on_exists=on_exists, trace_parent=trace_parent,
+            budget=budget, schedule=schedule, scope=scope, on_exists=on_exists, trace_parent=trace_parent,
         )  # fmt: skip
         journal = self._new_run(flow, input, asked, held=False)
         if journal is None:
@@ -417,6 +430,8 @@ class Engine:
         confirm: Collection[str] = (),
         on_change: Literal["refuse", "compatible"] = "refuse",
         rename: Mapping[str, str] | None = None,
+        budget: Budget | None = None,
+        scope: Collection[str] | None = None,
         execute: bool = True,
         id: str | None = None,
         by: str | None = None,
@@ -425,7 +440,8 @@ class Engine:
     ) -> Run[Any]:
         """Resume a run: from the end of its log, or from an earlier event. Nodes that completed before that event
         never run again. `confirm` names the nodes that may run again although they are not idempotent. `expects` is the digest
-        of a `preview`: if the resume would now do something else, it raises `PreviewStale`.
+        of a `preview`: if the resume would now do something else, it raises `PreviewStale`. `budget` replaces the budget of the
+        run, and must be above what the run has spent; `scope` names nodes that may run too, or `["*"]` for all.
 
         With `execute=False`, this process executes nothing: the request is left in the inbox of the run, the run is returned as
         it is, and a worker resumes it. With an `id`, a request can then be left twice without harm: the second time, the returned
@@ -433,7 +449,8 @@ class Engine:
         """
         run_id, take_up = read_take_up(
             run, checkpoint=checkpoint, after=after, restart_at=restart_at, replay=replay, validate=validate, edit=edit,
-            force=force, confirm=confirm, on_change=on_change, rename=rename, by=by, reason=reason, expects=expects,
+            force=force, confirm=confirm, on_change=on_change, rename=rename, budget=budget, scope=scope, by=by,
+            reason=reason, expects=expects,
         )  # fmt: skip
         self._open()
         if not execute:
@@ -705,9 +722,9 @@ class Engine:
         """
         return await self._open().reading.call(self._requests.preview, run, verb, options, commands)
 
-    async def get(self, run_id: str) -> Run[Any]:
-        """Get a run as it is now. Its state is typed if this engine has the flow."""
-        return await self._open().reading.call(self.reader.get, run_id)
+    async def get(self, run: str) -> Run[Any]:
+        """Get a run as it is now or, by `"r1@17"`, as it was at that event. Its state is typed if this engine has the flow."""
+        return await self._open().reading.call(self.reader.get, run)
 
     async def runs(
         self,
