@@ -252,7 +252,9 @@ def test_over_budget_and_out_of_scope_the_run_is_paused():
 # --- snapshots -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("limits", [{"budget": {"usd": 5}}, {"scope": ["a"]}], ids=lambda one: [*one][0])
+@pytest.mark.parametrize(
+    "limits", [{"budget": {"usd": 5}}, {"scope": ["a"]}], ids=lambda one: next(iter(one))
+)
 def test_a_snapshot_with_a_limit_has_a_form_that_older_readers_refuse(limits):
     state = told("START a b END", **limits).started("a").state
     written = run_state.dump(state)

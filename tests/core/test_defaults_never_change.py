@@ -311,7 +311,7 @@ def test_an_event_without_limits_is_written_as_before_there_were_any(kind):
 
 
 @pytest.mark.parametrize(
-    "limit", [{"budget": budget.Budget(usd=5)}, {"scope": ["a"]}], ids=lambda one: [*one][0]
+    "limit", [{"budget": budget.Budget(usd=5)}, {"scope": ["a"]}], ids=lambda one: next(iter(one))
 )
 @pytest.mark.parametrize("kind", VERSIONS)
 def test_an_event_with_a_limit_has_a_version_that_older_readers_refuse(kind, limit):

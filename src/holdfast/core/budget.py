@@ -23,7 +23,7 @@ _DIGITS = 9
 _UNITS = {"usd": "usd", "tokens": "tokens", "active_s": "seconds of activity"}
 
 
-class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """What a run may cost in total: US dollars and tokens, as its nodes report them with `ctx.cost`, with those of its child
     runs; and the seconds that its own nodes are active. None is no limit.
     """
@@ -72,6 +72,11 @@ class BudgetLeft(msgspec.Struct, frozen=True, kw_only=True):
     usd: float | None = None
     tokens: int | None = None
     active_s: float | None = None
+
+    def __str__(self) -> str:
+        """Return what is left as `Budget` does: `usd=5,tokens=1000`."""
+        amounts = ((name, getattr(self, name)) for name in LIMITS)
+        return ",".join(f"{name}={number(amount)}" for name, amount in amounts if amount is not None)
 
 
 def reached(budget: Budget, spent: Spent) -> list[str]:

@@ -60,7 +60,7 @@ from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests, refuse_id_here
-from holdfast.runtime.resume import read_take_up
+from holdfast.runtime.resume import OutOfScope, read_take_up
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import Commits, ReadingThread, Services, refuse_while_loading, waker
 from holdfast.runtime.signals import Signals, Stopping
@@ -408,7 +408,10 @@ class Engine:
         with nesting.waiting_for(self.store.generation, run_id):
             while await self._driver.join(run_id, faults):
                 with suppress(RunHeld):  # another engine claimed the run first
-                    return await self.resume(run_id)
+                    try:
+                        return await self.resume(run_id)
+                    except OutOfScope:  # everything that the caller wants is done
+                        return self.reader.get(run_id, flow)
             await self._open().families.follow(run_id)
             return result_of(
                 self.reader.get(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before

@@ -277,13 +277,17 @@ def _refuse_spent(head: RunState, take_up: TakeUp) -> None:
         raise ResumeRefused(head.run_id, explain(head.run_id, head.budget, spent))
 
 
+class OutOfScope(ResumeRefused):
+    """Nothing that is in the scope of the run is left to do."""
+
+
 def _refuse_within_scope(journal: Journal, flow: Flow[Any]) -> None:
     """Refuse to resume a run in which nothing that is in its scope is left to do: it would be paused again at once."""
     state = journal.state
     if not any(isinstance(one, PauseRun) for one in decide(flow, state, journal.at)):
         return
     left = [name for name in state.arrivals if name not in (state.scope or ())]
-    raise ResumeRefused(
+    raise OutOfScope(
         state.run_id,
         f"everything in its scope is done, and {' and '.join(left)} {'is' if len(left) == 1 else 'are'} not in scope. To let "
         f"{'it' if len(left) == 1 else 'them'} run too: `holdfast resume {state.run_id} "
