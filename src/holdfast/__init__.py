@@ -15,6 +15,7 @@ else:
 from holdfast.core import VERSION
 from holdfast.core.budget import Budget
 from holdfast.core.graph import END, START, Flow, Graph, Retry
+from holdfast.core.rules import Policy
 from holdfast.core.state import add, append, merge
 from holdfast.errors import (
     AnswerRefused,
@@ -115,6 +116,7 @@ __all__ = [
     "NodeCall",
     "NotDurable",
     "Options",
+    "Policy",
     "Preview",
     "PreviewStale",
     "ProcessEnded",

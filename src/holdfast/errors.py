@@ -3,12 +3,15 @@
     HoldfastError
     ├── the caller's: the request cannot be carried out
     │   ├── GraphError          the graph has problems; all of them are listed
+    │   ├── PlanError           the plan has problems; all of them are listed, with their paths
     │   ├── StateError          a value does not fit the declared state
     │   │   ├── CodecError      a value cannot be stored exactly as JSON
     │   │   └── LogLimit        a run wrote more between two checkpoints than `log_limit` allows
     │   ├── RouterError         a router raised, or named a node that is not among its targets
+    │   │   └── GuardError      a guard of a plan could not be evaluated
     │   ├── SettingError        an option, environment variable or URL is wrong
     │   ├── FlowNotFound        this engine was not given the flow that a run belongs to
+    │   │   └── CapabilityMissing  the plan of a run needs a capability that this engine was not given
     │   ├── RunNotFound         the store has no run (or checkpoint) with that id
     │   ├── RunExists           the run id belongs to a run with another input or flow
     │   ├── RequestExists       a request with that id asked for something else
@@ -20,6 +23,8 @@
     │   └── ContextError        a node used its context in a way that would not survive a crash
     ├── the workflow's: it was executed and did not complete
     │   ├── RunFailed           the run failed; `run` is the run
+    │   ├── PolicyError         a policy or a verifier could not decide, so that the visit does not continue
+    │   ├── VerificationFailed  the result of a node did not pass its verification
     │   └── RunCancelled        the run was cancelled; `run` is the run
     ├── the world's: the store or another process
     │   ├── RunHeld             another live process executes the run
@@ -45,6 +50,7 @@
     └── raised by nodes, to choose the class of a failure
         ├── Recoverable         the node is retried as its `Retry` says
         └── Fatal               the node is not retried; only a forced resume runs it again
+            └── PolicyDenied    a policy denied a visit, or its result; raised by the engine
 
 The exception with which the engine stops the function of a node (`Stopped`) is a `BaseException`, so that
 `except Exception` in a node cannot swallow it.
@@ -55,7 +61,7 @@ from __future__ import annotations
 import difflib
 import signal
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class HoldfastError(Exception):
@@ -73,6 +79,28 @@ class GraphError(HoldfastError):
         self.problems = tuple(problems)
         count = "a problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
         super().__init__(f"graph {graph!r} has {count}:" + "".join(f"\n  - {p}" for p in self.problems))
+
+
+class Problem(NamedTuple):
+    """One problem of a plan."""
+
+    path: str
+    """Where it is in the document, as in `tasks[2].input.order`; empty for the document as a whole."""
+    message: str
+    """What is wrong there, and what to do."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+class PlanError(HoldfastError):
+    """A plan cannot be executed, and nothing of it was recorded. Lists all its problems, each with its path in the document."""
+
+    def __init__(self, plan: str, problems: Sequence[Problem]) -> None:
+        self.plan = plan
+        self.problems = tuple(problems)
+        count = "a problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        super().__init__(f"{plan} has {count}:" + "".join(f"\n  - {problem}" for problem in self.problems))
 
 
 class StateError(HoldfastError):
@@ -105,6 +133,10 @@ class RouterError(HoldfastError):
     """
 
 
+class GuardError(RouterError):
+    """A guard of a plan could not be evaluated. The message never has values of the run."""
+
+
 class SettingError(HoldfastError):
     """An option, environment variable or store URL is not valid."""
 
@@ -125,6 +157,26 @@ class FlowNotFound(HoldfastError):
         super().__init__(
             end_sentence(f"{whose} was not given to this engine ({have}){did_you_mean(flow, self.known)}")
             + " Pass flows=[…], name the file that defines it, or list it in [tool.holdfast] flows."
+        )
+
+
+class CapabilityMissing(FlowNotFound):
+    """The plan of a run needs capabilities that this engine was not given."""
+
+    def __init__(
+        self, flow: str, missing: Sequence[str], known: Iterable[str], *, run_id: str | None = None
+    ) -> None:
+        self.flow = flow
+        self.run_id = run_id
+        self.missing = tuple(missing)
+        self.known = tuple(known)
+        whose = f"run {run_id!r}" if run_id else "the plan"
+        names = ", ".join(map(repr, self.missing))
+        near = did_you_mean(self.missing[0], self.known) if len(self.missing) == 1 else ""
+        told = f"{whose} needs {names}, which {flow!r} does not have in this process{near}"
+        HoldfastError.__init__(
+            self,
+            f"{end_sentence(told)} Register it with @{flow}.capability(…), or deploy the version that has it.",
         )
 
 
@@ -265,6 +317,14 @@ class RunCancelled(HoldfastError):
     def __init__(self, run: Any, message: str) -> None:
         self.run = run
         super().__init__(message)
+
+
+class PolicyError(HoldfastError):
+    """A policy or a verifier raised, or did not return a verdict. The visit does not continue, as if it were denied."""
+
+
+class VerificationFailed(HoldfastError):
+    """The result of a node did not pass its verification."""
 
 
 # --- the world's -------------------------------------------------------------------------------------
@@ -427,6 +487,10 @@ class Recoverable(HoldfastError):
 
 class Fatal(HoldfastError):
     """Raise this in a node if a retry is pointless: the run fails, and only a resume with `force` runs the node again."""
+
+
+class PolicyDenied(Fatal):
+    """A policy denied that a visit begins, or that its result is used."""
 
 
 def describe_failure(kind: str, message: str) -> str:

@@ -71,6 +71,7 @@ def test_random_histories_hold_events_of_every_kind_that_comes_without_a_person_
     by_hand = {
         "RunForked", "RunClaimed", "RunRewound", "RunInterrupted", "RunCancelled", "RequestRefused", "ResumeRefused",
         "StateEdited", "StateUpgraded", "FlowChanged", "NodeInterrupted", "NodeRouted", "RoutingFailed",
+        "GuardEvaluated", "NodesSkipped", "PolicyDecided", "OutputVerified", "NodeReturned",
     }  # fmt: skip
     if set(events.KINDS) - seen != by_hand:  # sixty may be too few
         seen |= set(for_random_histories(lambda history: None, each_step=False, examples=400))

@@ -48,6 +48,7 @@ from holdfast.errors import (
 )
 from holdfast.reading import history, inbox, words
 from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.flows import find_flow
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run, held_by
 from holdfast.runtime import blocking
@@ -590,7 +591,7 @@ def _wants_base(engine: Engine, row: RunRow) -> bool:
 
 def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
     """Return the run with its state as plain data, and with the process that holds it now."""
-    flow = engine.flows.get(run.flow)
+    flow = find_flow(engine.store, engine.flows, engine.store.run(run.id))
     state = run.state
     if flow is not None and not isinstance(state, dict):
         state = flow.state.dump(state)

@@ -22,10 +22,12 @@ import msgspec
 from holdfast.cli import screen
 from holdfast.core.definition import Definition
 from holdfast.core.drawing import MARKS
+from holdfast.core.graph import Flow
 from holdfast.core.run_state import VISIT_DONE
 from holdfast.errors import RunNotFound, StoreError
 from holdfast.reading import words
 from holdfast.reading.chunks import Chunk
+from holdfast.reading.flows import find_flow
 from holdfast.reading.story import Line, NodeSeen, Story
 from holdfast.reading.views import EventView, Run
 from holdfast.runtime.clock import SystemClock
@@ -228,8 +230,8 @@ async def shown(
     after, before, flow = 0, None, next(iter(engine.flows.values()), None)
     with suppress(RunNotFound):
         row, before = engine.store.run(run_id), await engine.get(run_id)
-        after, flow = row.seq, engine.flows.get(row.flow)
-    display.open(flow.definition if flow is not None else None, before)
+        after, flow = row.seq, find_flow(engine.store, engine.flows, row)
+    display.open(flow.definition if isinstance(flow, Flow) else None, before)
     going = asyncio.ensure_future(verb())
     watch = _Watch(engine, run_id, after, display, joins=joins)
     watcher = asyncio.ensure_future(watch.follow(going))

@@ -88,6 +88,19 @@ class AskAboutNode(Command, frozen=True):
     node: NodeName
 
 
+class SkipNodes(Command, frozen=True):
+    """Skip all nodes of a plan that can never run any more."""
+
+    nodes: tuple[NodeName, ...]
+    why: dict[NodeName, NodeName]
+
+
+class FinishNode(Command, frozen=True):
+    """Judge again what a node has returned, or accept it because an answer did, without calling the node."""
+
+    node: NodeName
+
+
 class RouteNode(Command, frozen=True):
     """Evaluate the router of a node that has completed."""
 
@@ -156,6 +169,6 @@ class DueAt(Command, frozen=True):
 
 AnyCommand: TypeAlias = (
     StartNode | AskFirst | AskRepeat | SkipRepeat | FireTimer | ExpireQuestion | QuarantineNode | ScheduleNode | SkipNode
-    | AskAboutNode | RouteNode | StartItem | CompleteItems | FailItems | CompleteLayer
+    | SkipNodes | FinishNode | AskAboutNode | RouteNode | StartItem | CompleteItems | FailItems | CompleteLayer
     | CompleteRun | FailRun | PauseRun | WakeAt | DueAt
 )  # fmt: skip

@@ -3,14 +3,15 @@ the run and the time.
 
 The engine calls it after every append until it returns no more commands. It decides in this order:
 
-1. Waits whose time has come end.
+1. Waits whose time has come end, and nodes of a plan that can never run any more are skipped.
 2. Open visits that need a decision: an interrupted visit is run again, asked about or skipped, as the options of its node say
    (a visit that was interrupted inside a step with `idempotent=False` is always asked about), or quarantined if it repeatedly
    crashes its process; a visit whose retry is due, or for which something it waited for has come, continues; a fan-out starts,
-   completes or fails its items; a completed node whose router had failed is routed.
+   completes or fails its items; a completed node whose router had failed is routed; what a node has returned is judged again;
+   a failure that an edge of a plan takes is handled.
 3. Nodes that are due begin a new visit, as long as fewer than `max_parallel` nodes run and the iteration limit is not reached. A
-   node with a gate asks first, and only an approval lets it begin. A fork first asks whether to repeat a visit that its parent
-   has begun, and skips the visit if the answer says so.
+   node with a gate asks first (a person, or its policies), and only an approval lets it begin. A fork first asks whether to
+   repeat a visit that its parent has begun, and skips the visit if the answer says so.
 4. If nothing runs and nothing can start, the layer is complete, the run has failed, it is completed, or it is paused because
    everything that is left is out of its scope.
 
@@ -39,12 +40,14 @@ from holdfast.core.commands import (
     ExpireQuestion,
     FailItems,
     FailRun,
+    FinishNode,
     FireTimer,
     PauseRun,
     QuarantineNode,
     RouteNode,
     ScheduleNode,
     SkipNode,
+    SkipNodes,
     SkipRepeat,
     StartItem,
     StartNode,
@@ -59,6 +62,11 @@ from holdfast.errors import IllegalEvent
 
 _Begins: TypeAlias = StartNode | AskFirst | AskRepeat | SkipRepeat | ScheduleNode
 """The commands for a node that is due."""
+
+
+REFUSALS = ("QuestionRefused", "PolicyDenied", "BudgetExceeded")
+"""The types of failures by which a person, an agent or a policy refused a visit, or the budget of the run did. None of them is a
+failure of the node itself."""
 
 
 class Shape(Protocol):
@@ -83,10 +91,14 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
     lapses: list[float] = []
     if state.waits or state.questions:
         commands.extend(_over(state, now, wakes, lapses))
+    if ready.doomed:
+        commands.append(SkipNodes(tuple(ready.doomed), dict(ready.doomed)))
     room = flow.definition.max_parallel - state.running
     for name in tuple(ready.open):
         for command in _open_visit(flow.definition, state, name, now, wakes):
-            if isinstance(command, StartNode):
+            if isinstance(command, StartNode) or (
+                isinstance(command, AskFirst) and _asks_policies(flow, name)
+            ):
                 room -= 1
                 if room < 0:
                     continue  # the visit stays due until another node ends and makes room
@@ -98,6 +110,10 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
         wanted = commands + starts
         return wanted + _later(state, wanted, wakes, lapses) if wakes or lapses else wanted
     return [limit] if limit is not None else _end(state, ready, wakes, lapses)
+
+
+def _asks_policies(flow: Shape, name: str) -> bool:
+    return "pre" in flow.definition.nodes[name].judged
 
 
 def _over(state: RunState, now: float, wakes: list[float], lapses: list[float]) -> Iterator[AnyCommand]:
@@ -150,15 +166,30 @@ def _open_visit(
         yield from _items(options, node, name, now, wakes)
     elif node.status == "pending" and node.input is not None and not held_back:
         yield _again(options, state, node, name)
-    elif node.status == "failed" and options.safe_to_fail and not _is_refused(node):
+    elif node.status == "failed" and (
+        is_caught(options, node) or (options.safe_to_fail and not _is_refused(node))
+    ):
         yield SkipNode(name)
 
 
 def _is_refused(node: NodeState) -> bool:
-    """Return whether an answer refused the visit, or the budget of the run was spent: that is not a failure of the node, so
-    `safe_to_fail` does not apply.
-    """
-    return node.failure is not None and node.failure.type in ("QuestionRefused", "BudgetExceeded")
+    """Return whether an answer or a policy refused the visit. `safe_to_fail` does not apply to a refusal."""
+    return node.failure is not None and node.failure.type in REFUSALS
+
+
+def is_caught(options: NodeOptions, node: NodeState) -> bool:
+    """Return whether an edge may take the failure of a node. A refusal is taken only by an edge that names it."""
+    failure = node.failure
+    if not options.on_error or failure is None or node.unhandled:
+        return False
+    return catches(options.on_error, failure)
+
+
+def catches(named: list[str], failure: Failure) -> bool:
+    """Return whether one of these failure classes or types is that of a failure. `*` is every failure but a refusal."""
+    if failure.type in named or (failure.type not in REFUSALS and failure.kind in named):
+        return True
+    return "*" in named and failure.type not in REFUSALS
 
 
 def _cut(
@@ -183,6 +214,8 @@ def _again(options: NodeOptions, state: RunState, node: NodeState, name: str) ->
     """
     if NODE_LEVEL in node.parked:
         return StartNode(name, node.iteration, node.execution, node.attempt, 0, woken=True)
+    if node.returned is not None and node.attempt:
+        return FinishNode(name)
     execution = state.next_execution(name, node.iteration)
     if not node.attempt and state.begun:
         instead = _instead_of_repeating(state, name, node.iteration, execution, 0)
@@ -268,6 +301,9 @@ def _begin(
                 continue
         if name in ready.gated and not (name in state.nodes and state.nodes[name].approved):
             starts.append(AskFirst(name, iteration, execution))
+            room -= (
+                "pre" in definition.nodes[name].judged
+            )  # a policy decides when the visit can begin at once, not hours before
             continue
         room -= 1
         starts.append(StartNode(name, iteration, execution, 1, took))
@@ -381,6 +417,11 @@ def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[flo
         raise IllegalEvent(
             f"run {state.run_id!r} is stuck: {list(state.arrivals)} were reached and cannot start. "
             "This is a defect in Holdfast; please report it with the graph."
+        )
+    if ready.undecided():
+        raise IllegalEvent(
+            f"run {state.run_id!r} is stuck: {ready.undecided()} were neither executed nor skipped. "
+            "This is a defect in Holdfast; please report it with the plan."
         )
     return [CompleteRun()]
 

@@ -43,7 +43,8 @@ class QuestionOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The options of a node: how the engine treats it."""
 
-    join: Literal["all", "any"] = "all"
+    join: Literal["all", "any", "every"] = "all"
+    """When a node with several incoming edges starts. `every`: only if each of these edges is taken (in plans)."""
     each: bool = False
     limit: int = 16
     idempotent: bool = True
@@ -67,11 +68,16 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How many bytes of memory the node's own process may use."""
     calls: str | None = None
     """The name of the flow of which the node starts one child run per visit, or per item; None for any other node."""
+    on_error: list[str] = []
+    """The failures for good that edges out of the node take: failure classes, names of exception types, or `*` for all of them
+    (but for a denial)."""
+    judged: list[Literal["pre", "verify", "post"]] = []
+    """Where rules judge a visit: policies before it begins, verification and policies before its result is used."""
 
     @property
     def gated(self) -> bool:
-        """True if a question must be answered before a visit of the node begins."""
-        return self.approve is not None or self.question is not None
+        """True if a question must be answered, or a policy asked, before a visit of the node begins."""
+        return self.approve is not None or self.question is not None or "pre" in self.judged
 
 
 class Edge(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -98,6 +104,9 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     state_version: int = 1
     state: dict[str, str] = {}
     """Declared field of the state -> how updates are merged: `set`, `append`, `merge`, `add` or a custom reducer's name."""
+    plan: dict[str, Any] = {}
+    """The plan that the flow was made from, without the data that belongs to one run (goal, context, policy data, budget); empty
+    for a graph in code."""
 
     def arrows(self) -> list[Edge]:
         """Return all edges, including those of branches, without duplicates and in the order of declaration."""

@@ -113,9 +113,12 @@ class RunCreated(Event, frozen=True, kw_only=True):
     trace_parent: str | None = None
     caller: Caller | None = None
     """The run that started this one; None if it is not a child run."""
+    plan: bool = False
+    """True if the flow is a plan: its definition has the plan, and a visit gets what the plan refers to, not the state as it was
+    when the visit began."""
 
     def lowest_version(self) -> int:
-        return 2 if "budget" in self.options or "scope" in self.options else 1
+        return 2 if self.plan or "budget" in self.options or "scope" in self.options else 1
 
 
 class Begun(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -387,7 +390,9 @@ class NodeSkipped(NodeEvent, frozen=True, kw_only=True):
     took: int = 0
     """How many of the run's arrivals at the node the skip uses up, if the visit had not begun."""
     warning: Failure | None = None
-    """Why a node that is `safe_to_fail` has no result."""
+    """Why a node that is `safe_to_fail`, or whose failure an edge takes, has no result."""
+    caught: bool = False
+    """True if an edge takes the failure of the node, so that the run continues along that edge."""
     by: str | None = None
     reason: str | None = None
 
@@ -402,6 +407,78 @@ class RoutingFailed(NodeEvent, frozen=True, kw_only=True):
     """A node completed, but its router raised an exception. A resume evaluates only the router again."""
 
     failure: Failure
+
+
+class GuardEvaluated(NodeEvent, frozen=True, kw_only=True):
+    """The guards on the edges out of a node were evaluated, once. The event that has its route follows in the same append."""
+
+    verdicts: dict[NodeName, bool] = {}
+    """Target of an edge that has a guard -> whether the guard is true."""
+    reads: dict[str, Any] = {}
+    """The values that the guards have read, by path."""
+    failure: Failure | None = None
+    """Why a guard on an edge that could take a failure cannot be evaluated: the node stays failed, for this reason. None if all
+    guards were evaluated."""
+
+
+class NodesSkipped(Event, frozen=True, kw_only=True):
+    """Nodes of a plan were skipped, because too few edges to them were taken: none of them can run any more. Follows the event
+    that decided this, in the same append.
+    """
+
+    nodes: list[NodeName]
+    why: dict[NodeName, NodeName] = {}
+    """Node -> the source of an edge to it that was not taken."""
+
+
+Verdict: TypeAlias = Literal["allow", "ask", "deny"]
+
+
+class Decision(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What one policy decided about a visit."""
+
+    policy: str
+    verdict: Verdict
+    reason: str = ""
+    reads: dict[str, Any] = {}
+    """The values that its rule has read, by path."""
+
+
+class PolicyDecided(NodeEvent, frozen=True, kw_only=True):
+    """Policies decided whether a visit may begin (`pre`), or whether its result may be used (`post`). All policies that apply
+    were asked, and the strictest verdict counts.
+    """
+
+    stage: Literal["pre", "post"] = "pre"
+    verdict: Verdict = "allow"
+    decisions: list[Decision] = []
+    failure: Failure | None = None
+    """Why the policies could not decide, which is a denial; None if they could."""
+
+
+class Checked(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """What one rule of a verification found."""
+
+    id: str
+    ok: bool
+    reason: str = ""
+    reads: dict[str, Any] = {}
+    """The values that the rule has read, by path."""
+
+
+class OutputVerified(NodeEvent, frozen=True, kw_only=True):
+    """The result of a node was verified, before it is used anywhere."""
+
+    ok: bool = True
+    checks: list[Checked] = []
+
+
+class NodeReturned(NodeEvent, frozen=True, kw_only=True):
+    """A node has returned, so its effect has happened, but its result did not pass its verification, or a policy denies it or
+    asks about it. The node is not called again for that: what it returned is judged again.
+    """
+
+    value: Any = None
 
 
 class NodeWaiting(NodeEvent, frozen=True, kw_only=True):
@@ -529,9 +606,10 @@ class QuestionAsked(NodeEvent, frozen=True, kw_only=True):
     key: str
     text: str
     options: list[str] = []
-    about: Literal["interrupt", "gate", "ask", "repeat"] = "interrupt"
+    about: Literal["interrupt", "gate", "ask", "repeat", "result"] = "interrupt"
     """What the answer decides: `interrupt`, what to do with an interrupted visit; `gate`, whether a visit may begin; `ask`, what
-    the node asked for with `ctx.ask`; `repeat`, whether a fork repeats a visit that its parent has begun."""
+    the node asked for with `ctx.ask`; `repeat`, whether a fork repeats a visit that its parent has begun; `result`, whether what
+    a node has returned is used."""
     answer_schema: dict[str, Any] = {}
     approving: list[str] = []
     """The answers that let the visit begin; any other answer refuses it. If empty, every answer lets it begin."""
@@ -676,7 +754,8 @@ AnyEvent: TypeAlias = (
     | NodeCompleted | NodeFailed | NodeInterrupted | NodeSkipped | NodeRouted | RoutingFailed | ItemsListed | ItemStarted
     | ItemCompleted | ItemFailed | LayerCompleted | QuestionAsked | QuestionAnswered | NodeWaiting | NodeCheckpointed
     | NodeStreamed | StepCompleted | StepStarted | StepFailed | CostIncurred | TimerSet | TimerFired | SignalAwaited
-    | SignalReceived | SignalSetAside | WaitWithdrawn | ChildStarted | ChildAwaited | ChildEnded
+    | SignalReceived | SignalSetAside | WaitWithdrawn | GuardEvaluated | NodesSkipped | PolicyDecided | OutputVerified
+    | NodeReturned | ChildStarted | ChildAwaited | ChildEnded
 )  # fmt: skip
 """All kinds of events. The properties of each kind are a row of the table in `core/kinds`."""
 

@@ -11,7 +11,7 @@ import inspect
 import itertools
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, overload
+from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 
@@ -27,6 +27,17 @@ from holdfast.core.definition import (
     ExecutorTraits,
     NodeOptions,
     QuestionOptions,
+)
+from holdfast.core.events import Values
+from holdfast.core.policies import policy_problems
+from holdfast.core.rules import Check, Guards, Policy, Wiring
+from holdfast.core.signatures import (
+    argument_type,
+    is_a,
+    is_typed_in,
+    takes_context,
+    takes_one,
+    takes_one_or_two,
 )
 from holdfast.core.state import StateType
 from holdfast.core.topology import Topology
@@ -55,6 +66,8 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     max_delay: float = 60.0
     jitter: float = 0.1
     on: tuple[type[BaseException], ...] = ()
+    named: tuple[str, ...] = ()
+    """As `on`, by name: failure classes, and names of exception types. Plans use this."""
 
     def __post_init__(self) -> None:
         if self.attempts is not None and (type(self.attempts) is not int or self.attempts < 1):
@@ -97,12 +110,27 @@ class Node(msgspec.Struct, frozen=True):
     """A function of the state that returns the question to ask before a visit begins."""
     calls: FlowCall | None = None
     """Set if the node calls another flow."""
+    wiring: Wiring | None = None
+    """How the node of a plan gets its input and gives its output; None for a graph in code: a node gets the state."""
+    pre: tuple[Policy, ...] = ()
+    """The policies that decide whether a visit may begin."""
+    checks: tuple[Check, ...] = ()
+    """The verification of what the function returns."""
+    post: tuple[Policy, ...] = ()
+    """The policies that decide whether the result may be used."""
     is_plain: bool = False
     """True if `fn` is a coroutine function that takes only the state. Derived, but a field, because every step reads it."""
+    is_ruled: bool = False
+    """True if the node belongs to a plan, or if rules judge its result. Derived, for the same reason."""
+    is_careful: bool = False
+    """True if start and end of the node are saved at once, whatever the durability: it is not idempotent, or rules judge it."""
 
     def __post_init__(self) -> None:
+        careful = not self.options.idempotent or bool(self.options.judged)
+        msgspec.structs.force_setattr(self, "is_careful", careful)
         plain = self.is_async and not (self.takes_context or self.streams)
         msgspec.structs.force_setattr(self, "is_plain", plain)
+        msgspec.structs.force_setattr(self, "is_ruled", bool(self.wiring or self.checks or self.post))
 
 
 class Branch(msgspec.Struct, frozen=True):
@@ -258,15 +286,15 @@ class Graph(Generic[S]):
             options=options,
             retry=retry or (Retry() if options.idempotent else Retry(attempts=1)),
             each=each,
-            takes_context=_takes_context(fn),
-            is_async=_is(inspect.iscoroutinefunction, fn),
-            streams=_is(inspect.isasyncgenfunction, fn),
+            takes_context=takes_context(fn),
+            is_async=is_a(inspect.iscoroutinefunction, fn),
+            streams=is_a(inspect.isasyncgenfunction, fn),
             asks=asks,
         )
         built_in = BUILT_IN_EXECUTORS.get(str(options.executor))
         if built_in is not None:
             self._problems.extend(_call_problems(node, self.state.type, built_in))
-        if name in self._nodes and _is_typed_in(fn) and _is_typed_in(self._nodes[name].fn):
+        if name in self._nodes and is_typed_in(fn) and is_typed_in(self._nodes[name].fn):
             self._is_repeated = True
         else:
             self._problems.extend(validate.node_problems(name, options, taken=name in self._nodes))
@@ -485,14 +513,18 @@ class Graph(Generic[S]):
         schedule: Literal["eager", "layered"] = "eager",
         max_iterations: int = 1000,
         max_parallel: int = 64,
+        policies: Iterable[Policy] = (),
     ) -> Flow[S]:
         """Check the graph and turn it into a flow. Raises `GraphError` with all problems at once.
 
-        `max_iterations` limits how often a run may reach one node, `max_parallel` how many of its nodes run at once.
+        `max_iterations` limits how often a run may reach one node, `max_parallel` how many of its nodes run at once. `policies`
+        decide whether visits may begin, or their results be used (`hf.Policy`).
         """
+        rules = list(policies)
+        nodes = _with_policies(self._nodes, rules)
         definition = Definition(
             name=self.name,
-            nodes={name: node.options for name, node in self._nodes.items()},
+            nodes={name: node.options for name, node in nodes.items()},
             edges=list(self._edges),
             branches={branch.source: list(branch.targets) for branch in self._branches},
             schedule=schedule,
@@ -504,6 +536,7 @@ class Graph(Generic[S]):
         problems = [
             *self._problems,
             *([_CELL_AGAIN] if self._is_repeated else self._repeats),
+            *policy_problems(rules, {name: node.each is not None for name, node in self._nodes.items()}),
             *validate.problems(definition),
             *validate.upgrade_problems(self.version, self.upgrades),
         ]
@@ -514,7 +547,7 @@ class Graph(Generic[S]):
             raise GraphError(self.name, problems)
         return Flow(
             definition=definition,
-            nodes=dict(self._nodes),
+            nodes=nodes,
             branches={branch.source: branch for branch in self._branches},
             state=self.state,
             upgrades=dict(self.upgrades),
@@ -533,9 +566,13 @@ class Flow(Generic[S]):
         "definition_json",
         "description",
         "fingerprint",
+        "guards",
+        "input",
         "item_codecs",
         "nodes",
+        "options",
         "plain_routes",
+        "source",
         "state",
         "topology",
         "upgrades",
@@ -552,6 +589,10 @@ class Flow(Generic[S]):
         upgrades: dict[int, Callable[[dict[str, Any]], dict[str, Any]]],
         validate_resume: Callable[[S], Any] | None,
         description: str = "",
+        guards: dict[str, Guards] | None = None,
+        input: Values | None = None,
+        options: dict[str, Any] | None = None,
+        source: FlowSource | None = None,
     ) -> None:
         self.definition = definition
         self.description = description
@@ -559,14 +600,23 @@ class Flow(Generic[S]):
         self.topology = Topology.of(definition)
         self.fingerprint = difference.fingerprint(definition)
         self.definition_json = msgspec.json.encode(definition)
-        """The definition as a store keeps it, once per fingerprint; it is passed to the store with every new run."""
+        """The definition as JSON; a store keeps it once per fingerprint, and gets it with every new run."""
+        self.guards = guards
+        """The edges out of each node, if the flow is a plan; None for a graph in code."""
+        self.input = input
+        """What a run of this plan begins with: a plan brings its own input. None for a graph in code, and for a plan that was
+        read from a store."""
+        self.options = options or {}
+        """The options that a plan brings for its run."""
+        self.source = source
+        """What makes the flow of a plan from a stored definition, for the engine that executes its run."""
         self.nodes = nodes
         self.branches = branches
         self.state = state
         self.upgrades = upgrades
         self.validate_resume = validate_resume
         self.item_codecs = {
-            name: Codec.of(_item_type(node.fn)) for name, node in nodes.items() if node.each is not None
+            name: Codec.of(argument_type(node.fn)) for name, node in nodes.items() if node.each is not None
         }
         self.called: tuple[Flow[Any], ...] = tuple(
             {
@@ -598,6 +648,41 @@ class Flow(Generic[S]):
         return svg.draw(self.definition)
 
 
+class FlowSource(Protocol):
+    """Makes the flows of runs from their stored definitions: the capabilities that plans may use. An engine accepts it like a
+    flow, and `name` is the flow of all these runs.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def description(self) -> str: ...
+
+    @property
+    def called(self) -> tuple[Flow[Any], ...]: ...
+
+    @property
+    def nodes(self) -> Mapping[str, Node]:
+        """A node for each capability, to check whether an engine can call it."""
+        ...
+
+    @property
+    def state(self) -> StateType[Any]:
+        """The type of the state of these runs."""
+        ...
+
+    def made(self, fingerprint: str) -> Flow[Any] | None:
+        """Return the flow that was made from the definition with this fingerprint; None if it was not made yet."""
+        ...
+
+    def flow(self, definition: Definition, fingerprint: str) -> Flow[Any]:
+        """Make the flow of a stored definition, and remember it. The fingerprint of the flow may be another one: capabilities may
+        have other options than when the definition was stored. Raises `CapabilityMissing`.
+        """
+        ...
+
+
 def without_functions(definition: Definition) -> Flow[Any]:
     """Return a flow that stands for one whose functions are not known here: it can be decided about, but none of its nodes can be
     called, and its state is plain data.
@@ -624,13 +709,24 @@ def without_functions(definition: Definition) -> Flow[Any]:
     )
 
 
+def _with_policies(nodes: Mapping[str, Node], policies: Sequence[Policy]) -> dict[str, Node]:
+    """Return the nodes, each with the policies that apply to it."""
+    found = dict(nodes)
+    for name, node in nodes.items() if policies else ():
+        mine = [policy for policy in policies if isinstance(policy, Policy) and policy.applies_to(name)]
+        if node.options.question is not None or not mine:
+            continue
+        pre = tuple(policy for policy in mine if policy.stage == "pre")
+        post = tuple(policy for policy in mine if policy.stage == "post")
+        judged = [policy.stage for policy in (*pre[:1], *post[:1])]
+        options = msgspec.structs.replace(node.options, judged=judged)
+        found[name] = msgspec.structs.replace(node, options=options, pre=pre, post=post)
+    return found
+
+
 def _nothing(state: Any) -> str:
     """The function of a question node whose text is fixed, and of the nodes of `without_functions`."""
     return ""
-
-
-def _is(kind: Callable[[Any], bool], fn: NodeFn) -> bool:
-    return kind(inspect.unwrap(fn)) or kind(type(fn).__call__)
 
 
 def _name(node: str | NodeFn) -> str:
@@ -650,7 +746,7 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
     """Yield the mistakes in a call of `Graph.node` that would otherwise show only when the node runs."""
     if not callable(fn):
         yield f"node {name!r} is {fn!r}, which cannot be called; give a function"
-    elif not _takes_one_or_two(fn):
+    elif not takes_one_or_two(fn):
         what = "fn(item) or fn(item, ctx)" if each is not None else "fn(state) or fn(state, ctx)"
         yield f"node {name!r} is called as {what}, but its function does not accept these arguments"
     if not isinstance(idempotent, bool):
@@ -676,9 +772,9 @@ def _flow_call_problems(node: Node, called: str | None, flow: Any, retry: Any) -
     ):
         if fn is None and option != "input":
             continue
-        if not callable(fn) or not _takes_one(fn):
+        if not callable(fn) or not takes_one(fn):
             yield f"node {name!r} has {option}={fn!r:.80}; give a function of the {given}: {option}=lambda {given}: …"
-        elif _is(inspect.iscoroutinefunction, fn):
+        elif is_a(inspect.iscoroutinefunction, fn):
             yield f"node {name!r} has an async def as {option}; give a plain function, and do async work in a node of the flow"
     if retry is not None:
         yield (
@@ -716,59 +812,8 @@ def _call_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> Iter
                 f"node {name!r} has executor={executor!r}, and another process cannot find {what} ({named}) by its name; "
                 "define it at the top of a module, not as a lambda, a method of an object or inside a function"
             )
-        elif _is_typed_in(found):
+        elif is_typed_in(found):
             yield (
                 f"node {name!r} has executor={executor!r}, and {what} ({named}) was defined interactively, where "
                 "no other process can find it; put it into a file"
             )
-
-
-def _is_typed_in(found: Any) -> bool:
-    """Return whether a function was defined at a prompt or in a notebook. Returns False for a class, where this is unknown."""
-    around = getattr(inspect.unwrap(found), "__globals__", {}) if callable(found) else {}
-    return around.get("__name__") == "__main__" and not (around.get("__file__") or around.get("__spec__"))
-
-
-def _takes_one(fn: NodeFn) -> bool:
-    return _takes(fn, (None,))
-
-
-def _takes_one_or_two(fn: NodeFn) -> bool:
-    return _takes(fn, (None,), (None, None))
-
-
-def _takes(fn: NodeFn, *ways: tuple[None, ...]) -> bool:
-    """Return whether a function can be called with as many arguments as in one of these ways."""
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):
-        return True  # a builtin whose signature is unknown
-    for arguments in ways:
-        try:
-            signature.bind(*arguments)
-        except TypeError:
-            continue
-        return True
-    return False
-
-
-def _item_type(fn: NodeFn) -> Any:
-    """Return the annotated type of the items of a fan-out's function; `Any` if there is no annotation."""
-    try:
-        hints = typing.get_type_hints(fn, include_extras=True)
-        first = next(iter(inspect.signature(fn).parameters))
-    except (NameError, TypeError, ValueError, StopIteration):
-        return Any
-    return hints.get(first, Any)
-
-
-def _takes_context(fn: NodeFn) -> bool:
-    """Return whether the function takes a second positional argument, the context."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(positional) >= 2 and (
-        positional[1].default is inspect.Parameter.empty or positional[1].name == "ctx"
-    )

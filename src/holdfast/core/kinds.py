@@ -39,9 +39,9 @@ Counts: TypeAlias = Literal["none", "visit", "attempt", "open attempt", "asked"]
 - `open attempt`: iteration, execution and attempt of the running attempt, which is the node's or an item's;
 - `asked`: as `open attempt` for a question that a node asks with `ctx.ask`; none for a question about a node.
 """
-Look: TypeAlias = Literal["nothing", "node", "routes", "layer", "everything"]
-"""Which nodes `Readiness` must look at again after an event: its node; its node and the nodes that it leads to; the nodes of a
-layer; all nodes."""
+Look: TypeAlias = Literal["nothing", "node", "nodes", "routes", "layer", "everything"]
+"""Which nodes `Readiness` must look at again after an event: its node; the nodes that it lists; its node and the nodes that it
+leads to; the nodes of a layer; all nodes."""
 Writes: TypeAlias = Literal["nothing", "fields", "everything"]
 """What `Writers` must update after an event: nothing, the fields that the event sets, or everything."""
 
@@ -128,6 +128,13 @@ TABLE: tuple[Kind, ...] = (
     Kind(events.NodeRouted, "nodes.node_routed", ACTIVE, VISIT_DONE, "routes", checkpoint=True),
     Kind(events.RoutingFailed, "nodes.routing_failed", ACTIVE, VISIT_DONE, "node"),
     Kind(events.LayerCompleted, "nodes.layer_completed", ACTIVE, None, "layer", writes="everything", checkpoint=True),
+    # --- plans and policies
+    Kind(events.GuardEvaluated, "judged.guard_evaluated", ACTIVE, VISIT_DONE | VISIT_STUCK | _RUNNING, "node"),
+    Kind(events.NodesSkipped, "judged.nodes_skipped", ACTIVE, None, "nodes"),
+    Kind(events.PolicyDecided, "judged.policy_decided", ACTIVE, _IDLE | {"pending", "interrupted", "running"}, "node"),
+    Kind(events.OutputVerified, "judged.output_verified", LIVE, _RUNNING, "node", counts="attempt"),
+    Kind(events.NodeReturned, "judged.node_returned", LIVE, _RUNNING, "node", counts="attempt", result=True,
+         ends_stream=True),
     # --- items
     Kind(events.ItemsListed, "items.items_listed", LIVE, _RUNNING, "node"),
     Kind(events.ItemStarted, "items.item_started", ACTIVE, frozenset({"running", "waiting"}), "node", counts="visit",

@@ -106,6 +106,14 @@ NODE_LEVEL = -1
 """The key that is used in place of an item's index for data of the node itself."""
 
 
+class Returned(msgspec.Struct, omit_defaults=True, gc=False):
+    """What the function of a node has returned, if it is not accepted yet."""
+
+    value: Any
+    accepted: bool = False
+    """True if an answer has accepted it."""
+
+
 class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     """The state of a node: its latest visit, and totals over all its visits."""
 
@@ -155,6 +163,13 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     """How many chunks of this visit are recorded."""
     usd: float = 0.0
     tokens: int = 0
+    returned: Returned | None = None
+    """What the latest attempt has returned, if a verification or a policy has not accepted it: the visit continues with that, and
+    its function is not called again."""
+    routes: list[NodeName] | None = None
+    """Where the run went from here, in the run of a plan; None if that is not decided."""
+    unhandled: bool = False
+    """True if no edge took the failure of the node."""
 
     @property
     def is_in_doubt(self) -> bool:
@@ -253,6 +268,8 @@ class Held(msgspec.Struct, omit_defaults=True, gc=False):
 
     changes: Changes
     items: list[Changes] = []
+    routes: list[NodeName] | None = None
+    """Where the run goes from here, if that is decided already: by the edge that took the failure of the node."""
 
 
 class BegunVisit(msgspec.Struct, omit_defaults=True, gc=False):
@@ -310,6 +327,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     """When the run was last started or resumed, or is to begin: its timeout counts from here."""
     labels: dict[str, str] = {}
     options: dict[str, Any] = {}
+    plan: bool = False
+    """True if the run is one of a plan: visits get what the plan refers to, and no copy of the state."""
     budget: Budget | None = None
     """What the run may cost; None if that is not limited."""
     scope: dict[NodeName, None] | None = None
@@ -548,8 +567,8 @@ class _Written(msgspec.Struct):
 
 
 class _Limited(msgspec.Struct):
-    """The stored form of a snapshot that older versions must not read: they would ignore a budget or a scope. They refuse it,
-    because it has no field `state`.
+    """The stored form of a snapshot that older versions must not read: they would ignore a budget, a scope or a plan. They
+    refuse it, because it has no field `state`.
     """
 
     v: int
@@ -579,7 +598,7 @@ def dump(state: RunState) -> bytes:
         if node.input is not None:
             inputs[name] = _less(node.input, state.values)
             bare.nodes[name] = msgspec.structs.replace(node, input=None)
-    if state.budget is not None or state.scope is not None:
+    if state.plan or state.budget is not None or state.scope is not None:
         return _encode(_Limited(_SNAPSHOT_VERSION, bare, inputs))
     return _encode(_Written(bare, inputs))
 

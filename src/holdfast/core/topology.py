@@ -10,6 +10,9 @@
 
 Sets of nodes are bit masks (`int`), so that one `&` answers "can any of these nodes still reach it?", whatever the size of the
 graph.
+
+A plan has no loops, and each of its nodes is visited at most once. So its shape is only which edges lead to each node and from
+it: a node is due, or can never run, when the last edge to it is decided (`sources`, `targets`).
 """
 
 from __future__ import annotations
@@ -48,11 +51,20 @@ class Topology(msgspec.Struct, frozen=True):
     gated: frozenset[str] = frozenset()
     """Nodes with a question that must be answered before they begin."""
     alone: frozenset[str] = frozenset()
-    """Nodes that never run in parallel with another: every other node comes before or after them."""
+    """Nodes that never run in parallel with another: every other node comes before or after them. In a plan, all nodes: they set
+    no field that another one sets."""
+    sources: dict[str, tuple[str, ...]] | None = None
+    """In a plan: for each node, the nodes that have an edge to it. None for a graph in code."""
+    targets: dict[str, tuple[str, ...]] = {}
+    """In a plan: for each node, the nodes that it has an edge to."""
+    every: frozenset[str] = frozenset()
+    """In a plan: the nodes that run only if every edge to them is taken; of the edges to any other node, one is enough."""
 
     @classmethod
     def of(cls, definition: Definition) -> Topology:
         """Compute the shape of a valid definition."""
+        if definition.plan:
+            return cls._of_plan(definition)
         names = tuple(definition.nodes)
         index = {name: number for number, name in enumerate(names)}
         arrows = [(arrow.source, arrow.target) for arrow in definition.arrows() if arrow.target != END]
@@ -75,6 +87,30 @@ class Topology(msgspec.Struct, frozen=True):
             if ancestors[number] | descendants[number] | 1 << number == everyone
         )
         return cls(names, index, back, loops, ancestors, descendants, joins, gated, alone)
+
+    @classmethod
+    def _of_plan(cls, definition: Definition) -> Topology:
+        sources: dict[str, list[str]] = {name: [] for name in definition.nodes}
+        targets: dict[str, list[str]] = {name: [] for name in definition.nodes}
+        for edge in definition.edges:
+            if edge.source != START and edge.target != END:
+                sources[edge.target].append(edge.source)
+                targets[edge.source].append(edge.target)
+        options = definition.nodes.items()
+        return cls(
+            names=tuple(definition.nodes),
+            index={name: number for number, name in enumerate(definition.nodes)},
+            back_edges=frozenset(),
+            loops=(),
+            ancestors=(),
+            descendants=(),
+            joins={name: 0 for name, before in sources.items() if len(before) > 1},
+            gated=frozenset(name for name, option in options if option.gated),
+            alone=frozenset(definition.nodes),
+            sources={name: tuple(before) for name, before in sources.items()},
+            targets={name: tuple(after) for name, after in targets.items()},
+            every=frozenset(name for name, option in options if option.join == "every"),
+        )
 
     def parallel(self, node: str, mask: int) -> Iterator[str]:
         """Return the nodes of a mask that come neither before nor after this node."""

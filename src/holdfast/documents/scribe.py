@@ -35,6 +35,7 @@ from holdfast.documents.receipts import Book, Listed, instant
 from holdfast.documents.run_folder import HANDOFFS, RECEIPTS, RUN_FILE
 from holdfast.errors import RunNotFound, StoreBusy, StoreError
 from holdfast.reading import history
+from holdfast.storage import definitions
 from holdfast.storage.contract import Position, Query, RunRow, Store
 from holdfast.storage.files.disk import make_folder
 from holdfast.storage.rows import open_body, open_row
@@ -485,7 +486,7 @@ def _size(file: Path) -> int:
 def _definitions(store: Store) -> Callable[[str], Definition | None]:
     def lookup(fingerprint: str) -> Definition | None:
         stored = store.definition(fingerprint)
-        return None if stored is None else msgspec.json.decode(stored, type=Definition)
+        return None if stored is None else definitions.decode(stored)
 
     return lookup
 

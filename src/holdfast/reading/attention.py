@@ -11,7 +11,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading.changes import compare, may_have_changed
 from holdfast.reading.diagnosis import WAITS, Case, Diagnosis, case_of, diagnose, is_problem
+from holdfast.reading.flows import Flows, find_flow
 from holdfast.storage.contract import Query, RunRow, Store
 from holdfast.storage.queues import Board, LiveHolder, OnOffer
 
@@ -39,7 +40,7 @@ def parts(
     query: Query,
     offered: Iterable[OnOffer],
     holders: Iterable[LiveHolder],
-    flows: Mapping[str, Flow[Any]] | None = None,
+    flows: Flows | None = None,
 ) -> list[Query]:
     """Return the queries that together select every run that meets the conditions and may need attention. `flows` are the known
     flows: a run of another shape needs attention even if a worker is busy.
@@ -63,7 +64,7 @@ def parts(
                 query, offered=True, status=tuple(wanted), flow=name, without_fingerprint=flow.fingerprint
             )
             for name, flow in (flows or {}).items()
-            if name in busy
+            if name in busy and isinstance(flow, Flow)
         ]
     if left and wanted:
         names = sorted({one.flow for one in left})
@@ -74,7 +75,7 @@ def parts(
     return found
 
 
-def count(store: Store, board: Board, flows: Mapping[str, Flow[Any]]) -> int:
+def count(store: Store, board: Board, flows: Flows) -> int:
     """Return how many runs need attention. A run whose row does not tell whether it asks is counted only if it has a problem.
     `flows` are the known flows, as for `parts`.
     """
@@ -87,10 +88,14 @@ def count(store: Store, board: Board, flows: Mapping[str, Flow[Any]]) -> int:
         flow = flows.get(one.flow)
         query = Query(offered=True, flow=one.flow, queue=one.queue, limit=_COUNTED_MAX)
         if _has_busy_taker(one, board.holders):
-            if flow is None:
+            if not isinstance(flow, Flow):  # capabilities execute every plan
                 continue
             query = msgspec.structs.replace(query, without_fingerprint=flow.fingerprint)
-        found += sum(_has_problem(store, row, board, flow) for row in store.runs(query) if not row.asks)
+        found += sum(
+            _has_problem(store, row, board, find_flow(store, flows, row))
+            for row in store.runs(query)
+            if not row.asks
+        )
     return found
 
 

@@ -16,6 +16,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, RunState
 from holdfast.reading import history
 from holdfast.reading.diagnosis import Case
+from holdfast.storage import definitions
 from holdfast.storage.contract import RunRow, Store
 
 _COMPATIBLE = ("--on-change", "compatible")
@@ -39,7 +40,7 @@ def compare(store: Store, case: Case, flow: Flow[Any] | None) -> Case:
     if stored is None:
         missing = ("the definition that the run was created with is not in the store",)
         return msgspec.structs.replace(case, changes=missing, takes=None)
-    old = msgspec.json.decode(stored, type=Definition)
+    old = definitions.decode(stored)
     found = difference(old, flow.definition)
     if found.only_options:
         return case

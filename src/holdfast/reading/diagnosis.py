@@ -677,12 +677,10 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         return [resume("begin it now")]
     of_children = [remedy for child in seen.children.values() for remedy in _of_child(child)]
     if _is_out_of_scope(seen.known):
-        names = seen.known.beyond
-        scope = [word for name in names for word in ("--scope", name)]
-        return [
-            resume(f"let {' and '.join(names)} run too", *scope),
-            resume("let all nodes run", "--scope", "*"),
-        ]
+        beyond = seen.known.beyond
+        scope = [word for name in beyond for word in ("--scope", name)]
+        wider = resume(f"let {' and '.join(beyond)} run too", *scope)
+        return [wider, resume("let all nodes run", "--scope", "*")]
     spent = seen.known.failure is not None and seen.known.failure.type == "BudgetExceeded"
     if status == "failed" and spent and seen.known.higher_budget is not None:
         return [resume("continue with a higher budget", "--budget", seen.known.higher_budget)]

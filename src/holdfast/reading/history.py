@@ -30,6 +30,7 @@ from holdfast.errors import (
     describe_failure,
     end_sentence,
 )
+from holdfast.storage import definitions
 from holdfast.storage.contract import Row, RunRow, Store, View
 from holdfast.storage.rows import broken_at, open_body, open_row
 from holdfast.storage.upkeep import Trimmed
@@ -233,11 +234,11 @@ def impossible(run_id: str, fault: IllegalEvent) -> StoreCorrupt:
 def defined(stored: bytes, run_id: str) -> Definition:
     """Decode the stored definition of a run's flow."""
     try:
-        return msgspec.json.decode(stored, type=Definition)
-    except msgspec.MsgspecError as fault:
+        return definitions.decode(stored)
+    except StoreCorrupt as fault:
         raise StoreCorrupt(
-            f"run {run_id!r}: the definition of its flow cannot be read ({fault}). `holdfast verify {run_id}` says more; restore "
-            "the store from a backup."
+            f"run {run_id!r}: the definition of its flow cannot be read ({fault.__cause__}). `holdfast verify {run_id}` says "
+            "more; restore the store from a backup."
         ) from fault
 
 

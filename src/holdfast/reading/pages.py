@@ -27,6 +27,7 @@ from holdfast.reading import attention as attend
 from holdfast.reading import history
 from holdfast.reading.changes import compare, may_have_changed
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, case_of_row, diagnose
+from holdfast.reading.flows import Flows, find_flow
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import AskedQuestion
 from holdfast.storage.contract import Position, Query, Request, RunRow, Store
@@ -72,7 +73,7 @@ class _Glance:
         holders: Iterable[LiveHolder],
         commands: CommandLine | None,
         definitions: Definitions,
-        flows: Mapping[str, Flow[Any]],
+        flows: Flows,
     ) -> None:
         self._store = store
         self._now = store.now()
@@ -95,7 +96,7 @@ class _Glance:
                     commands=self._commands.for_one_of(self._flows, row.flow),
                     definitions=self._definitions,
                     holders=self._holders,
-                    flow=self._flows.get(row.flow),
+                    flow=find_flow(self._store, self._flows, row),
                     requests=asked.get(row.run_id, ()),
                 )
 
@@ -108,7 +109,7 @@ def list_page(
     cursor: str | None = None,
     commands: CommandLine | None = None,
     definitions: Definitions | None = None,
-    flows: Mapping[str, Flow[Any]] | None = None,
+    flows: Flows | None = None,
 ) -> Page:
     """Return the runs that meet the conditions, from the cursor on; with `attention`, only those that need it. The page may have
     fewer runs than `query.limit` although there is a next one, if many runs had to be looked at to find them. `definitions`

@@ -24,6 +24,7 @@ from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
 from holdfast.reading import history, inbox
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
+from holdfast.reading.flows import Flows, find_flow
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.pages import Definitions, ListedRun, Page, list_page, look_at
@@ -62,9 +63,9 @@ _DEFINITIONS_MAX = 100
 class Reader:
     """Reads the runs of a store. A state is typed if the flow is known, otherwise it is plain data."""
 
-    def __init__(self, store: Store, flows: Mapping[str, Flow[Any]] | None = None) -> None:
+    def __init__(self, store: Store, flows: Flows | None = None) -> None:
         self.store = store
-        self.flows: Mapping[str, Flow[Any]] = flows if flows is not None else {}
+        self.flows: Flows = flows if flows is not None else {}
         self._definitions: Definitions = {}
 
     # --- one run --------------------------------------------------------------------------------------
@@ -86,7 +87,7 @@ class Reader:
 
     def _fitting(self, row: RunRow, state: RunState, flow: Flow[Any] | None) -> Flow[Any] | None:
         """Return the flow that types the state of a run; None if it is not known, or has another version of the state."""
-        flow = flow or self.flows.get(row.flow)
+        flow = flow or find_flow(self.store, self.flows, row)
         return flow if flow is not None and state.state_version == flow.definition.state_version else None
 
     def state(self, run: str, checkpoint: str | int | None = None) -> Any:
@@ -94,7 +95,7 @@ class Reader:
         run_id, seq = history.split(run, checkpoint)
         row = self.store.run(run_id)
         found = history.load(self.store, run_id, seq, row=row)
-        flow = self.flows.get(row.flow)
+        flow = find_flow(self.store, self.flows, row)
         if flow is None or found.state_version != flow.definition.state_version:
             return found.values
         return flow.state.load(found.values)
@@ -143,7 +144,9 @@ class Reader:
         """
         run_id, seq = history.split(run, checkpoint)
         row = self.store.run(run_id)
-        return plan_fork(self.store, row, fork_place(self.store, row, seq), self.flows.get(row.flow))
+        return plan_fork(
+            self.store, row, fork_place(self.store, row, seq), find_flow(self.store, self.flows, row)
+        )
 
     def definition(self, row: RunRow) -> Definition:
         """Return the stored definition of a run's flow."""
@@ -157,7 +160,7 @@ class Reader:
     def diagnose(self, run_id: str, commands: CommandLine | None = None) -> Diagnosis:
         """Find out why a run is in its current status, and what can be done about it."""
         row = self.store.run(run_id)
-        case = compare(self.store, case_of(self.store, row), self.flows.get(row.flow))
+        case = compare(self.store, case_of(self.store, row), find_flow(self.store, self.flows, row))
         return diagnose(case, self.store.now(), commands)
 
     def family(self, run_id: str, commands: CommandLine | None = None, limit: int = FAMILY_MAX) -> FamilyTree:

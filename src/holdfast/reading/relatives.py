@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 
 from holdfast.core import events
-from holdfast.core.graph import Flow
 from holdfast.core.run_state import OPEN, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
+from holdfast.reading.flows import Flows, find_flow
 from holdfast.reading.pages import look_at
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import ChildView
@@ -101,7 +101,7 @@ def family_of(
     *,
     limit: int = FAMILY_MAX,
     commands: CommandLine | None = None,
-    flows: Mapping[str, Flow[Any]] | None = None,
+    flows: Flows | None = None,
 ) -> FamilyTree:
     """Return the family of a run, at most `limit` of its members: generation by generation. Raises `RunNotFound`."""
     top = store.run(run_id)
@@ -162,7 +162,7 @@ def open_family(store: Store, run_id: str, most: int = sys.maxsize) -> Iterator[
 class _Looking:
     """What is read once for all members of a family."""
 
-    def __init__(self, store: Store, commands: CommandLine, flows: Mapping[str, Flow[Any]]) -> None:
+    def __init__(self, store: Store, commands: CommandLine, flows: Flows) -> None:
         self._store = store
         self._now = store.now()
         self._holders = store.queues.holders()
@@ -178,7 +178,7 @@ class _Looking:
             commands=self._commands.for_one_of(self._flows, row.flow),
             definitions=self._definitions,
             holders=self._holders,
-            flow=self._flows.get(row.flow),
+            flow=find_flow(self._store, self._flows, row),
         )
         return FamilyMember(
             id=row.run_id,

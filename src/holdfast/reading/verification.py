@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 
 from holdfast.core import situation
-from holdfast.core.definition import Definition
 from holdfast.core.difference import fingerprint
 from holdfast.core.run_state import RunState
 from holdfast.errors import HoldfastError, StoreCorrupt
 from holdfast.reading import history
 from holdfast.reading.history import view_of
+from holdfast.storage import definitions
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import broken_at, open_body, open_row
 
@@ -130,8 +130,8 @@ def _definition_problems(store: Store, named: str) -> list[str]:
     if stored is None:
         return [f"the definition of its flow ({named[:12]}) is not in the store"]
     try:
-        found = fingerprint(msgspec.json.decode(stored, type=Definition))
-    except (msgspec.MsgspecError, ValueError):
+        found = fingerprint(definitions.decode(stored))
+    except (StoreCorrupt, ValueError):
         found = ""
     return [] if found == named else [f"the definition of its flow ({named[:12]}) is not what was written"]
 

@@ -67,6 +67,39 @@ def waited_for(slot: str) -> str:
             assert_never(unknown)
 
 
+def _guards(body: Body) -> str:
+    verdicts = ", ".join(
+        f"{target} {'is' if taken else 'is not'} next" for target, taken in body["verdicts"].items()
+    )
+    reads = ", ".join(f"{path} = {value(read)}" for path, read in body.get("reads", {}).items())
+    return f"guards: {verdicts}" + (f" ({reads})" if reads else "")
+
+
+def _skips(body: Body) -> str:
+    why = body.get("why", {})
+    return "skips " + ", ".join(
+        f"{name} (no way from {why[name]})" if name in why else name for name in body["nodes"]
+    )
+
+
+def _policies(body: Body) -> str:
+    when = "before it begins" if body.get("stage", "pre") == "pre" else "on its result"
+    said = "; ".join(
+        f"{one['policy']} {one['verdict']}" + (f": {one['reason']}" if one.get("reason") else "")
+        for one in body.get("decisions", ())
+    )
+    return f"policies {when}: {body.get('verdict', 'allow')}" + (f" ({said})" if said else "")
+
+
+def _verified(body: Body) -> str:
+    failed = [one for one in body.get("checks", ()) if not one["ok"]]
+    if body.get("ok", True):
+        return f"verified by {', '.join(one['id'] for one in body.get('checks', ()))}"
+    return "not verified: " + "; ".join(
+        one["id"] + (f": {one['reason']}" if one.get("reason") else "") for one in failed
+    )
+
+
 def _started(body: Body) -> str:
     done = "continues with" if body.get("adopted") else "starts"
     return f"{done} the child run {body['run']} of flow {body['flow']!r}{_item(body)}"
@@ -176,6 +209,11 @@ _WORDS: dict[str, Callable[[Body], str] | None] = {
             "NodeRouted", "RoutingFailed", "ItemsListed", "ItemStarted", "ItemCompleted", "ItemFailed", "LayerCompleted",
         )
     ),
+    "GuardEvaluated": _guards,
+    "NodesSkipped": _skips,
+    "PolicyDecided": _policies,
+    "OutputVerified": _verified,
+    "NodeReturned": lambda body: f"returned {value(body.get('value'))}, which is not used yet",
     "StepCompleted": _step,
     "StepStarted": lambda body: f"calls the step {text.one_line(body['step'])}{_item(body)}, which must not be called twice",
     "StepFailed": _step_failed,

@@ -23,7 +23,7 @@ from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from holdfast.core.budget import Budget
-from holdfast.core.graph import Flow
+from holdfast.core.graph import Flow, FlowSource
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.previews import Preview
@@ -47,7 +47,7 @@ P = ParamSpec("P")
 class _Others(TypedDict, total=False):
     """Every option of `Engine` but its store."""
 
-    flows: Iterable[Flow[Any]] | Flow[Any]
+    flows: Iterable[Flow[Any] | FlowSource] | Flow[Any] | FlowSource
     resources: Mapping[str, Any] | None
     executors: Mapping[str, Executor] | None
     listeners: Iterable[Listener]

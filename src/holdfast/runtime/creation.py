@@ -39,6 +39,7 @@ from holdfast.runtime.journal import Journal
 from holdfast.runtime.outcomes import route
 from holdfast.runtime.resume import edited
 from holdfast.runtime.services import Services
+from holdfast.storage import definitions
 from holdfast.storage.contract import Append, NewRun, RunRow, Snapshot, Store
 from holdfast.storage.oversize import take_out
 from holdfast.storage.queues import DEFAULT_QUEUE
@@ -108,7 +109,7 @@ def start_journal(
     """Create the journal of a new run with this input, with `RunCreated` recorded; None if it is known already that the same run
     exists. If `held` is true, the first append of the run also claims its lease.
     """
-    values, run_id = flow.state.dump({} if given is None else given), asked.run_id
+    values, run_id = _input_of(flow, given), asked.run_id
     if asked.timeout is not None:
         options["timeout_s"] = _check_seconds(asked.timeout, "timeout")
     options |= _make_limit_options(flow, asked)
@@ -137,7 +138,7 @@ def child_append(
     options = services.run_options(flow, asked.place) | _make_limit_options(flow, asked)
     if wanted.run_timeout is not None:
         options["timeout_s"] = _check_seconds(wanted.run_timeout, "run_timeout")
-    values = flow.state.dump({} if given is None else given)
+    values = _input_of(flow, given)
     zero = _checkpoint_zero(flow, values, asked, options)
     return _create_journal(services, flow, place.run_id, zero, held=False).first_append()
 
@@ -157,7 +158,7 @@ def _create_journal(
         queue=created_as.options.get("queue", DEFAULT_QUEUE),
         priority=created_as.options.get("priority", 0),
     )
-    journal.definition = flow.definition_json
+    journal.definition = definitions.encode(flow.definition, flow.definition_json)
     journal.due_at = created_as.options.get("begin_at")
     journal.record(created_as)
     return journal
@@ -187,7 +188,26 @@ def _checkpoint_zero(
         by=asked.by,
         trace_parent=asked.trace_parent,
         caller=asked.caller,
+        plan=bool(flow.definition.plan),
     )
+
+
+def _input_of(flow: Flow[Any], given: Any) -> Values:
+    """Return the input of a new run as plain data: what the caller gives, or what the plan brings. Raises `SettingError` and
+    `StateError`.
+    """
+    if not flow.definition.plan:
+        return flow.state.dump({} if given is None else given)
+    if given is not None:
+        raise SettingError(
+            f"a plan over {flow.name!r} brings its own input, so none can be given with it; put the data into the plan's context"
+        )
+    if flow.input is None:
+        raise SettingError(
+            f"this flow was made from the plan of another run, and has no goal and context; start a run of {flow.name!r} with "
+            f"what {flow.name}.plan(…) returns"
+        )
+    return flow.state.dump(flow.input)
 
 
 def refuse_another(
@@ -477,8 +497,10 @@ def _check_schedule(schedule: Any) -> Schedule | None:
 
 
 def _make_limit_options(flow: Flow[Any], asked: Start) -> dict[str, Any]:
-    """Return the options of a run that say what it may cost, and which nodes may run. Raises `SettingError`."""
-    options: dict[str, Any] = {}
+    """Return the options of a run that say what it may cost, and which nodes may run: those that its plan brings, unless the
+    caller gives others. Raises `SettingError`.
+    """
+    options = dict(flow.options)
     if asked.budget is not None:
         options["budget"] = plain(asked.budget)
     if asked.scope is not None:
@@ -500,5 +522,10 @@ def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def input_digest(flow: Flow[Any], values: Mapping[str, Any]) -> bytes:
-    """Return a digest of flow and input: two starts with the same run id are the same run if their digests are equal."""
-    return sha256(msgspec.json.encode([flow.name, values], order="sorted")).digest()
+    """Return a digest of flow and input: two starts with the same run id are the same run if their digests are equal. The plan of
+    a run is part of its input.
+    """
+    given: list[Any] = [flow.name, values]
+    if flow.definition.plan:
+        given.append(flow.definition.plan)
+    return sha256(msgspec.json.encode(given, order="sorted")).digest()

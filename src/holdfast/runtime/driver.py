@@ -7,17 +7,15 @@ arrives. Until then it costs only its caller's coroutine and a timer, so ten tho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, GOING
 from holdfast.errors import (
     FenceLost,
-    FlowNotFound,
     HoldfastError,
     ResumeRefused,
     RunHeld,
@@ -25,6 +23,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.reading import history, inbox
+from holdfast.reading.flows import Flows, find_flow, require_flow
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.relatives import children_of
 from holdfast.reading.views import Run, result_of, run_view
@@ -53,7 +52,7 @@ _UNHEARD_S = 5.0
 class Driver:
     """Claims runs and drives them."""
 
-    def __init__(self, services: Services, flows: Mapping[str, Flow[Any]]) -> None:
+    def __init__(self, services: Services, flows: Flows) -> None:
         self.services = services
         self.flows = flows
         self._holdings = services.holdings
@@ -72,9 +71,7 @@ class Driver:
         if run_id in holdings:
             raise RunHeld(run_id, "this engine")
         row = services.store.run(run_id)
-        flow = self.flows.get(row.flow)
-        if flow is None:
-            raise FlowNotFound(row.flow, self.flows, run_id=run_id)
+        flow = require_flow(services.store, self.flows, row, run_id)
         if holdings.stopping is not None:
             raise ResumeRefused(
                 run_id, f"this engine is stopping ({holdings.stopping}). Resume the run with another engine."
@@ -123,7 +120,8 @@ class Driver:
             return False
         if take_up.expects is not None:
             head = history.load(store, run_id, row=row)
-            operator.refuse_stale(self.services, self.flows.get(row.flow), row, head, take_up, executed=False)
+            flow = find_flow(store, self.flows, row)
+            operator.refuse_stale(self.services, flow, row, head, take_up, executed=False)
         return True
 
     async def record_refusal(
@@ -137,7 +135,7 @@ class Driver:
             row = store.run(run_id)
             journal = Journal(
                 self.services,
-                self.flows.get(row.flow) or UNKNOWN,
+                find_flow(store, self.flows, row) or UNKNOWN,
                 history.load(store, run_id, row=row),
                 row=row,
                 fence=fence,
@@ -325,7 +323,8 @@ class Driver:
                 f"run {run_id!r} was taken over by another process while it waited; it is not continued here"
             )
         state = history.load(services.store, run_id, row=row)
-        return recall_streams(Journal(services, self.flows[row.flow], state, row=row, fence=fence))
+        flow = require_flow(services.store, self.flows, state, run_id)
+        return recall_streams(Journal(services, flow, state, row=row, fence=fence))
 
     # --- requests to the runs that are driven here ----------------------------------------------------
 

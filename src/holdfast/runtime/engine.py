@@ -32,7 +32,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 from msgspec.structs import replace
 
 from holdfast.core.budget import Budget
-from holdfast.core.graph import Flow, Graph
+from holdfast.core.graph import Flow, FlowSource, Graph
 from holdfast.core.run_state import ENDED
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.documents.artifacts import Artifacts, left
@@ -40,6 +40,7 @@ from holdfast.documents.scribe import Scribe
 from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
 from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
+from holdfast.reading.flows import find_flow
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader, in_asking_order
@@ -91,7 +92,7 @@ class Engine:
         self,
         store: str | os.PathLike[str] | Store | None = None,
         *,
-        flows: Iterable[Flow[Any]] | Flow[Any] = (),
+        flows: Iterable[Flow[Any] | FlowSource] | Flow[Any] | FlowSource = (),
         resources: Mapping[str, Any] | None = None,
         executors: Mapping[str, Executor] | None = None,
         listeners: Iterable[Listener] = (),
@@ -136,7 +137,7 @@ class Engine:
         )
         self._inline = inline
         self._executors = check_given(executors) if executors else {}
-        self.flows: dict[str, Flow[Any]] = {}
+        self.flows: dict[str, Flow[Any] | FlowSource] = {}
         self.flow_files: dict[str, str] = {}
         """Name of a flow -> the file that the command line loaded the flow from. Runs that this engine creates record the path,
         so that suggested commands can name the file. Holdfast never imports a file because its path is recorded."""
@@ -160,9 +161,13 @@ class Engine:
 
     # --- life -----------------------------------------------------------------------------------------
 
-    def add(self, flow: Flow[Any]) -> None:
-        """Make a flow known, so that this engine can execute its runs, and the flows that its nodes call (`Graph.call`)."""
-        if not isinstance(flow, Flow):
+    def add(self, flow: Flow[Any] | FlowSource) -> None:
+        """Make a flow known, so that this engine can execute its runs, and the flows that its nodes call (`Graph.call`); or the
+        capabilities of plans (`plan.Capabilities`), so that it can execute every plan that needs no others.
+        """
+        if isinstance(flow, Flow) and flow.source is not None:
+            flow = flow.source
+        if not isinstance(flow, Flow) and not hasattr(flow, "made"):
             raise SettingError(f"{_named(flow)} is not a flow; give what graph.compile() returns")
         known = self.flows.get(flow.name)
         if known is not None and known is not flow:
@@ -664,7 +669,7 @@ class Engine:
         row = services.store.run(parent)
         fork_id = creation.check_id(run_id) if run_id is not None else creation.new_id(self._luck, row.flow)
         journal = creation.fork_journal(
-            services, self.flows.get(row.flow), row, replace(asked, run_id=fork_id)
+            services, find_flow(services.store, self.flows, row), row, replace(asked, run_id=fork_id)
         )
         try:
             await journal.save_and_wait()

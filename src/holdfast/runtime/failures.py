@@ -410,7 +410,9 @@ def retry_delay(
     """
     if kept_steps(error):
         return None  # every attempt would get it again
-    wanted = _is_one_of(error, retry.on) if retry.on else kind == "recoverable"
+    wanted = _is_one_of(error, retry.on) if retry.on else not retry.named and kind == "recoverable"
+    if retry.named and not wanted:
+        wanted = kind in retry.named or not _class_names(error).isdisjoint(retry.named)
     is_last = retry.attempts is not None and failures >= retry.attempts
     if (
         not wanted
@@ -443,6 +445,12 @@ def _is_one_of(error: BaseException, kinds: tuple[type[BaseException], ...]) -> 
     if isinstance(error, RemoteError):
         return any(name_of(kind) in error.names for kind in kinds)
     return isinstance(error, kinds)
+
+
+def _class_names(error: BaseException) -> frozenset[str]:
+    """Return the names of the classes of an exception, without their modules."""
+    names = error.names if isinstance(error, RemoteError) else _names(error)
+    return frozenset(name.rpartition(".")[2] for name in names)
 
 
 def _backoff(retry: Retry, failures: int) -> float:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -38,6 +38,7 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.reading import inbox
+from holdfast.reading.flows import Flows
 from holdfast.reading.relatives import open_family
 from holdfast.reading.views import Run
 from holdfast.runtime import creation
@@ -63,7 +64,7 @@ class Families:
         self,
         services: Services,
         requests: Requests,
-        flows: Mapping[str, Flow[Any]],
+        flows: Flows,
         add: Callable[[Flow[Any]], None],
         concurrency: int,
     ) -> None:

@@ -425,7 +425,15 @@ def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: st
         took = journal.state.arrivals[name] if name in journal.flow.topology.joins else 1
     try:
         skipped = outcomes.skipped(
-            journal.flow, journal.state, name, header, took=took, update=update, by=by, reason=reason
+            journal.flow,
+            journal.state,
+            name,
+            header,
+            took=took,
+            update=update,
+            now=journal.at,
+            by=by,
+            reason=reason,
         )
     except HoldfastError:
         raise
@@ -436,7 +444,8 @@ def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: st
             asked="skipped",
         ) from raised
     journal.cancel_children(name, None, f"its caller has skipped {name!r}")
-    journal.record(skipped)
+    for event in skipped:
+        journal.record(event)
 
 
 def edit(journal: Journal, request: inbox.Edit, *, executed: bool) -> None:

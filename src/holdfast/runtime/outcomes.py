@@ -12,6 +12,7 @@ from holdfast.core import events
 from holdfast.core.definition import END
 from holdfast.core.events import Changes, Failure, Values
 from holdfast.core.graph import Flow, Node
+from holdfast.core.rules import Choice, Facts
 from holdfast.core.run_state import NODE_LEVEL, NodeState, RunState, visit_of
 from holdfast.core.slots import begun_steps, labels
 from holdfast.core.state import always, apply, item_conflict
@@ -38,11 +39,18 @@ class LayerError(HoldfastError):
 
 
 class Route(msgspec.Struct, frozen=True, gc=False):
-    """The nodes that follow a node. Events store `to`; `why` is not stored yet."""
+    """The nodes that follow a node."""
 
     to: list[str]
-    why: dict[str, str] = {}
-    """Target -> the reason for that choice. Empty so far, because plain edges and routers give no reasons."""
+    why: Choice | None = None
+    """What guards decided, which is recorded before the route; None if the route has no guards: plain edges and routers give no
+    reasons."""
+
+    def evidence(self, header: dict[str, Any]) -> list[events.Event]:
+        """Return the event that records what the guards decided, and with which values."""
+        if self.why is None or not self.why.verdicts:
+            return []
+        return [events.GuardEvaluated(**header, verdicts=self.why.verdicts, reads=self.why.reads)]
 
 
 # --- returned ----------------------------------------------------------------------------------------
@@ -122,6 +130,7 @@ def _finish_node(
     node = state.nodes[name]
     _refuse_conflict(flow, state, writers, name, changes, items)
     routes, unroutable = None, None
+    produced: list[events.Event] = []
     if state.schedule == "eager":
         if changes.reduce or items:
             changes = apply_reducers(flow, state.values, name, changes, items)
@@ -132,19 +141,60 @@ def _finish_node(
             routes = route(flow, name, state.values, parts).to
         except RouterError as fault:
             unroutable = faults.describe(name, fault.__cause__ or fault)
-    completion = events.NodeCompleted(
+    produced.append(_completed(name, node, changes, routes, items=bool(items), artifacts=artifacts))
+    if unroutable is not None:
+        produced.append(events.RoutingFailed(**visit_of(name, node), failure=unroutable))
+    return produced
+
+
+def complete_ruled(
+    flow: Flow[Any],
+    state: RunState,
+    faults: NodeFaults,
+    name: str,
+    output: Any,
+    now: float,
+    artifacts: dict[str, Any],
+) -> list[events.Event]:
+    """Return the events for a node of a plan whose output is accepted: what its guards decide, and its completion."""
+    node = state.nodes[name]
+    changes = put_output(name, output)
+    header = visit_of(name, node)
+    if state.schedule == "layered":
+        return [_completed(name, node, changes, None, artifacts=artifacts)]
+    try:
+        chosen = choose(flow, state, name, now, fresh={name: output})
+    except RouterError as fault:
+        failure = faults.describe(name, fault)
+        completion = _completed(name, node, changes, None, artifacts=artifacts)
+        return [completion, events.RoutingFailed(**header, failure=failure)]
+    return [*chosen.evidence(header), _completed(name, node, changes, chosen.to, artifacts=artifacts)]
+
+
+def put_output(name: str, output: Any) -> Changes:
+    """Return the changes by which the output of a node becomes part of the state of a plan's run."""
+    return Changes(merge={"outputs": {name: output}})
+
+
+def _completed(
+    name: str,
+    node: NodeState,
+    changes: Changes,
+    routes: list[str] | None,
+    *,
+    items: bool = False,
+    artifacts: dict[str, Any] | None = None,
+) -> events.NodeCompleted:
+    return events.NodeCompleted(
         node=name,
         iteration=node.iteration,
         execution=node.execution,
         attempt=node.attempt,
         changes=changes,
         routes=routes,
-        items=bool(items),
+        items=items,
         artifacts=artifacts or {},
     )
-    if unroutable is None:
-        return [completion]
-    return [completion, events.RoutingFailed(**visit_of(name, node), failure=unroutable)]
 
 
 def _refuse_conflict(
@@ -296,6 +346,24 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
     return Route(routes)
 
 
+def choose(
+    flow: Flow[Any],
+    state: RunState,
+    name: str,
+    now: float,
+    *,
+    fresh: dict[str, Any],
+    failure: Failure | None = None,
+) -> Route:
+    """Return where the run of a plan goes from a node that has ended: along the ordinary edges or, with a failure, along those
+    that take it. Raises `GuardError`.
+    """
+    assert flow.guards is not None
+    facts = Facts(values=state.values, now=now, fresh=fresh, error=failure)
+    chosen = flow.guards[name].choose(facts, failure)
+    return Route(chosen.to or [END], chosen)
+
+
 def _applied(values: Values, changes: Iterable[Changes]) -> Values:
     """Return the values with the changes applied; the given values stay as they are."""
     after = dict(values)
@@ -314,34 +382,56 @@ def _list_targets(name: str, chosen: Any, targets: Sequence[str]) -> list[Any]:
 
 
 def skipped(
-    flow: Flow[Any], state: RunState, name: str, header: dict[str, Any], *, update: Any = None, **said: Any
-) -> events.NodeSkipped:
-    """Return the event for a visit that is skipped, with `update` in place of its result: fields, or the changes that an earlier
-    execution made. `said` are more fields of the event, such as `by` and `reason`. Raises `ResumeRefused` if the node's router
-    cannot choose a route, and `StateError` if the update does not fit the state.
+    flow: Flow[Any],
+    state: RunState,
+    name: str,
+    header: dict[str, Any],
+    *,
+    update: Any = None,
+    now: float = 0.0,
+    **said: Any,
+) -> list[events.Event]:
+    """Return the events for a visit that is skipped, with `update` in place of its result: fields, or the changes that an earlier
+    execution made; in a plan, its output. `said` are more fields of the event, such as `by` and `reason`. Raises `ResumeRefused`
+    if a route cannot be chosen, and `StateError` if the update does not fit the state.
     """
-    if type(update) is Changes:
-        changes = update
-        _refuse_old_result(flow, state.values, name, changes)
-    else:
-        changes = flow.state.by_hand(update, node=name)
+    changes = _by_hand(flow, state, name, update)
     if state.schedule == "layered":
-        return events.NodeSkipped(**header, changes=changes, **said)
+        return [events.NodeSkipped(**header, changes=changes, **said)]
     changes = apply_reducers(flow, state.values, name, changes)
     try:
-        chosen = route(flow, name, state.values, [changes])
+        if flow.guards is not None:
+            failure = said.get("warning") if said.get("caught") else None
+            chosen = choose(flow, state, name, now, fresh=changes.merge.get("outputs", {}), failure=failure)
+        else:
+            chosen = route(flow, name, state.values, [changes])
     except RouterError as fault:
         raise ResumeRefused(
             state.run_id,
             f"skipping {name!r} needs a route, but {fault}. Give an update with which its router can choose one.",
         ) from fault
-    return events.NodeSkipped(**header, changes=changes, routes=chosen.to, **said)
+    return [*chosen.evidence(header), events.NodeSkipped(**header, changes=changes, routes=chosen.to, **said)]
 
 
-def merge_layer(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple[Changes, dict[str, Route]]:
+def _by_hand(flow: Flow[Any], state: RunState, name: str, update: Any) -> Changes:
+    """Return the changes that are given in place of a node's result. Raises `StateError`."""
+    if type(update) is Changes:
+        _refuse_old_result(flow, state.values, name, update)
+        return update
+    wiring = flow.nodes[name].wiring if name in flow.nodes else None
+    if wiring is not None and update is not None:
+        return put_output(name, wiring.encode(wiring.accept(update)))
+    return flow.state.by_hand(update, node=name)
+
+
+def merge_layer(
+    flow: Flow[Any], state: RunState, nodes: Sequence[str], now: float
+) -> tuple[Changes, dict[str, Route]]:
     """Merge the changes of a completed layer. Returns the results of custom reducers, which no node has recorded, and the nodes
     that follow each node. Raises `LayerError`.
     """
+    if flow.guards is not None:
+        return Changes(), _route_layer(flow, state, nodes, now)
     after = dict(state.values)
     results: dict[str, Any] = {}
     for name in nodes:
@@ -364,6 +454,22 @@ def merge_layer(flow: Flow[Any], state: RunState, nodes: Sequence[str]) -> tuple
         except RouterError as fault:
             raise LayerError(name, str(fault)) from (fault.__cause__ or fault)
     return Changes(set=results), routes
+
+
+def _route_layer(flow: Flow[Any], state: RunState, nodes: Sequence[str], now: float) -> dict[str, Route]:
+    """Return where the run of a plan goes from each node of a layer."""
+    fresh = {name: state.held[name].changes.merge.get("outputs", {}).get(name) for name in nodes}
+    routes: dict[str, Route] = {}
+    for name in nodes:
+        decided = state.held[name].routes
+        if decided is not None:
+            routes[name] = Route(decided)
+            continue
+        try:
+            routes[name] = choose(flow, state, name, now, fresh=fresh)
+        except RouterError as fault:
+            raise LayerError(name, str(fault)) from fault
+    return routes
 
 
 # --- raised ------------------------------------------------------------------------------------------

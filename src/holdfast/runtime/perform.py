@@ -7,15 +7,16 @@ from typing import Any, TypeAlias, assert_never
 import msgspec
 
 from holdfast.core import commands, events
+from holdfast.core.decide import is_caught
 from holdfast.core.events import Changes, Failure
 from holdfast.core.run_state import VISIT_STUCK, visit_of
-from holdfast.errors import ResumeRefused, RouterError, StateError
-from holdfast.runtime import outcomes, questions
+from holdfast.errors import ResumeRefused, RouterError, StateError, end_sentence
+from holdfast.runtime import judging, outcomes, questions
 from holdfast.runtime.journal import Journal
 
 _OnVisit: TypeAlias = (
     commands.CompleteItems | commands.FailItems | commands.RouteNode | commands.SkipNode | commands.AskAboutNode
-    | commands.QuarantineNode
+    | commands.QuarantineNode | commands.FinishNode
 )  # fmt: skip
 """The commands that concern an open visit."""
 
@@ -54,6 +55,9 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
         case commands.SkipRepeat():
             _skip_repeat(journal, command)
             return True
+        case commands.SkipNodes(nodes, why):
+            record(events.NodesSkipped(nodes=list(nodes), why=why))
+            return True
         case commands.ExpireQuestion(key):
             questions.expire(journal, key)
             return True
@@ -67,6 +71,7 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
             | commands.SkipNode()
             | commands.AskAboutNode()
             | commands.QuarantineNode()
+            | commands.FinishNode()
         ):
             _perform_on_visit(journal, command)
             return True
@@ -127,7 +132,9 @@ def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
                 events.NodeFailed(**header, failure=msgspec.structs.replace(command.failure, message=told))
             )
         case commands.RouteNode():
-            record(_route(journal, name, header))
+            _route(journal, name, header)
+        case commands.FinishNode():
+            judging.finish(journal, name)
         case commands.SkipNode():
             _skip_cut(journal, name, header)
         case commands.AskAboutNode():
@@ -155,21 +162,32 @@ def _list_items(journal: Journal, name: str) -> None:
         journal.record(events.ItemsListed(**header, items=items))
 
 
-def _route(journal: Journal, name: str, header: dict[str, Any]) -> events.Event:
+def _route(journal: Journal, name: str, header: dict[str, Any]) -> None:
+    flow, state = journal.flow, journal.state
     try:
-        return events.NodeRouted(**header, routes=outcomes.route(journal.flow, name, journal.state.values).to)
+        if flow.guards is not None:
+            chosen = outcomes.choose(flow, state, name, journal.at, fresh={})
+        else:
+            chosen = outcomes.route(flow, name, state.values)
     except RouterError as fault:
-        return events.RoutingFailed(**header, failure=journal.faults.describe(name, fault.__cause__ or fault))
+        cause = fault.__cause__ or fault
+        journal.record(events.RoutingFailed(**header, failure=journal.faults.describe(name, cause)))
+        return
+    for event in (*chosen.evidence(header), events.NodeRouted(**header, routes=chosen.to)):
+        journal.record(event)
 
 
 def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
     try:
-        changes, routes = outcomes.merge_layer(journal.flow, journal.state, command.nodes)
+        changes, routes = outcomes.merge_layer(journal.flow, journal.state, command.nodes, journal.at)
     except outcomes.LayerError as fault:
         header = visit_of(fault.node, journal.state.nodes[fault.node])
         failure = journal.faults.describe(fault.node, fault.__cause__ or fault)
         journal.record(events.RoutingFailed(**header, failure=failure))
     else:
+        for name, route in routes.items():
+            for event in route.evidence(visit_of(name, journal.state.nodes[name])):
+                journal.record(event)
         journal.record(
             events.LayerCompleted(
                 layer=command.layer,
@@ -181,12 +199,39 @@ def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
 
 
 def _skip_cut(journal: Journal, name: str, header: dict[str, Any]) -> None:
-    """Skip an interrupted visit (`on_interrupt="skip"`) or a failed one (`safe_to_fail`), with no update in place of its result.
-    If the node's router cannot choose a route then, this is recorded as a failure of the router.
+    """Skip an interrupted visit (`on_interrupt="skip"`) or a failed one (`safe_to_fail`, or an edge takes its failure), with no
+    update in place of its result. If the node's router cannot choose a route then, this is recorded as a failure of the router.
     """
-    warning = journal.state.nodes[name].failure
+    visit = journal.state.nodes[name]
+    warning = visit.failure
+    if is_caught(journal.flow.nodes[name].options, visit):
+        _take_failure(journal, name, header)
+        return
     reason = "on_interrupt" if warning is None else "safe_to_fail"
     _skip(journal, name, header, reason=reason, warning=warning)
+
+
+def _take_failure(journal: Journal, name: str, header: dict[str, Any]) -> None:
+    """Let the edges of a plan that name the failure of a node take it, if their guards allow it. Otherwise only what the guards
+    decided is recorded, and the failure stays unhandled.
+    """
+    failure = journal.state.nodes[name].failure
+    assert failure is not None
+    try:
+        chosen = outcomes.choose(journal.flow, journal.state, name, journal.at, fresh={}, failure=failure)
+    except RouterError as fault:
+        found = journal.faults.describe(name, fault)
+        told = f"{end_sentence(found.message)} It was to decide about this failure: {failure.type}: {failure.message}"
+        found = msgspec.structs.replace(found, message=told)
+        journal.record(events.GuardEvaluated(**header, failure=found))
+        return
+    for event in chosen.evidence(header):
+        journal.record(event)
+    if chosen.why is not None and chosen.why.to:
+        journal.cancel_children(name, None, f"its caller has skipped {name!r}")
+        journal.record(
+            events.NodeSkipped(**header, routes=chosen.to, warning=failure, caught=True, reason="on_error")
+        )
 
 
 def _skip_repeat(journal: Journal, command: commands.SkipRepeat) -> None:
@@ -209,14 +254,17 @@ def _skip(
     if journal.state.children:
         journal.cancel_children(name, None, f"its caller has skipped {name!r}")
     try:
-        skipped = outcomes.skipped(journal.flow, journal.state, name, header, update=update, **said)
+        skipped = outcomes.skipped(
+            journal.flow, journal.state, name, header, update=update, now=journal.at, **said
+        )
     except (StateError, ResumeRefused) as fault:
         changes = Changes() if update is None or isinstance(fault, StateError) else update
         journal.record(events.NodeSkipped(**header, changes=changes, **said))
         cause = fault if isinstance(fault, StateError) else fault.__cause__ or fault
         journal.record(events.RoutingFailed(**header, failure=journal.faults.describe(name, cause)))
     else:
-        journal.record(skipped)
+        for event in skipped:
+            journal.record(event)
 
 
 def _quarantined(journal: Journal, name: str) -> Failure:

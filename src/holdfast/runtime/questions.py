@@ -22,13 +22,12 @@ from holdfast.core.slots import CHECKPOINT, begun_steps, labels
 from holdfast.documents.checkout import checkout
 from holdfast.errors import AnswerRefused, FlowNotFound, ResumeRefused, StateError, did_you_mean
 from holdfast.reading import history
-from holdfast.runtime import outcomes
+from holdfast.runtime import judging, outcomes
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.judging import GATE as _GATE
 from holdfast.storage.rows import open_row
 
 _ANY: Codec[Any] = Codec.of(Any)
-APPROVE = "approve"
-_GATE = [APPROVE, "reject"]
 _INTERRUPT = ["retry", "skip", "abort"]
 _REPEAT = ["run", "skip", "abort"]
 _ITEMS_SHOWN = 10
@@ -40,11 +39,18 @@ _ITEMS_SHOWN = 10
 def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> None:
     """Ask the question that comes before a visit: a node's `approve`, or the question of a question node."""
     node = journal.flow.nodes[name]
+    decided = judging.ask_policies(journal, name, iteration, execution) if node.pre else None
+    if node.pre and decided is None:
+        return
     visit = journal.state.nodes.get(name)
     times = visit.asked if visit is not None else 0
     header: dict[str, Any] = {"node": name, "iteration": iteration, "execution": execution}
-    asked = node.options.question or QuestionOptions(text=node.options.approve or "", options=_GATE)
-    says = node.fn if node.options.question is not None and not asked.text else node.asks
+    if decided is not None:
+        asked = QuestionOptions(text=judging.questions_in(decided.decisions), options=_GATE)
+        says = None
+    else:
+        asked = node.options.question or QuestionOptions(text=node.options.approve or "", options=_GATE)
+        says = node.fn if node.options.question is not None and not asked.text else node.asks
     try:
         text = asked.text if says is None else str(says(journal.flow.state.load(journal.state.values)))
     except Exception as raised:  # noqa: BLE001 - user code
@@ -263,14 +269,22 @@ def answer(
         header = visit_of(question.node, journal.state.nodes[question.node])
         try:
             skipped = outcomes.skipped(
-                journal.flow, journal.state, question.node, header, update=update, by=by, reason=reason
+                journal.flow,
+                journal.state,
+                question.node,
+                header,
+                update=update,
+                now=journal.at,
+                by=by,
+                reason=reason,
             )
         except (ResumeRefused, StateError) as fault:
             raise AnswerRefused(run_id, question.key, str(fault)) from fault
         journal.record(answered)
         if journal.state.children:
             journal.cancel_children(question.node, None, f"its caller has skipped {question.node!r}")
-        journal.record(skipped)
+        for event in skipped:
+            journal.record(event)
         return False
     journal.record(answered)
     return question.about in ("interrupt", "repeat") and value == "abort"

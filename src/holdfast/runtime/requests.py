@@ -29,7 +29,6 @@ from holdfast.core.run_state import FINAL, HALTED, RunState
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.errors import (
     AnswerRefused,
-    FlowNotFound,
     HoldfastError,
     RequestExists,
     ResumeRefused,
@@ -42,6 +41,7 @@ from holdfast.errors import (
     rebuild_refusal,
 )
 from holdfast.reading import history, inbox, previews
+from holdfast.reading.flows import Flows, find_flow, require_flow
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader
@@ -81,7 +81,7 @@ _LOOKS = 100
 class Requests:
     """Carries out requests to runs."""
 
-    def __init__(self, services: Services, flows: Mapping[str, Flow[Any]], driver: Driver) -> None:
+    def __init__(self, services: Services, flows: Flows, driver: Driver) -> None:
         self._services = services
         self._flows = flows
         self._driver = driver
@@ -162,7 +162,7 @@ class Requests:
 
     def _plain_fields(self, row: RunRow, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of an edit as plain data. Raises `StateError` if the flow is known here and one does not fit it."""
-        flow = self._flows.get(row.flow)
+        flow = find_flow(self._services.store, self._flows, row)
         if flow is None or row.state_version != flow.definition.state_version:
             return {field: questions.plain(value, f"state.{field}") for field, value in given.items()}
         with naming_misfit(row.run_id, flow):
@@ -175,10 +175,7 @@ class Requests:
                 f"id={id!r} cannot be given with a function that edits the state: the second time, the changes may be others. "
                 "Give the fields and their values, or leave id out."
             )
-        flow = self._flows.get(row.flow)
-        if flow is None:
-            raise FlowNotFound(row.flow, self._flows, run_id=row.run_id)
-        return flow
+        return require_flow(self._services.store, self._flows, row, row.run_id)
 
     async def skip(
         self, run_id: str, request: inbox.Skip, *, id: str | None = None, execute: bool = True
@@ -187,7 +184,8 @@ class Requests:
         return await self.ask(run_id, self._with_plain_update(run_id, request), id=id, execute=execute)
 
     def _with_plain_update(self, run_id: str, request: inbox.Skip) -> inbox.Skip:
-        flow = self._flows.get(self._services.store.run(run_id).flow)
+        store = self._services.store
+        flow = find_flow(store, self._flows, store.run(run_id))
         update = request.update
         if flow is not None and update is not None:
             given = msgspec.structs.asdict(flow.state.by_hand(update, node=request.node))
@@ -322,7 +320,7 @@ class Requests:
         services, store = self._services, self._services.store
         run_id, asked = self._read_wanted(run, verb, options)
         row = store.run(run_id)
-        flow = self._flows.get(row.flow)
+        flow = find_flow(self._services.store, self._flows, row)
         head = history.load(store, run_id, row=row)
         if isinstance(asked, Fork):
             found = preview_fork(services, flow, row, head, asked)
@@ -514,7 +512,7 @@ class Requests:
                 else history.load(services.store, run_id, row=row)
             )
             refuse_final(run_id, state.status, VERBS[request.verb].asked)
-            flow = self._flows.get(row.flow)
+            flow = find_flow(self._services.store, self._flows, row)
             operator.refuse_stale(services, flow, row, state, request, executed=False)
             journal = Journal(services, flow or UNKNOWN, state, row=row, fence=lease.fence)
             journal.tick()
@@ -617,7 +615,7 @@ class Requests:
         store = self._services.store
         row = store.run(run_id)
         state = history.load(store, run_id, row=row)
-        flow = self._flows.get(row.flow)
+        flow = find_flow(self._services.store, self._flows, row)
         fits = flow is not None and state.state_version == flow.definition.state_version
         children = children_of(store, state) if state.called else ()
         return run_view(state, row, flow if fits else None, children)
@@ -628,7 +626,9 @@ class Requests:
         refuse_final(run_id, row.status, asked)
         services = self._services
         state = history.load(services.store, row.run_id, row=row)
-        return Journal(services, self._flows.get(row.flow) or UNKNOWN, state, row=row, fence=0)
+        return Journal(
+            services, find_flow(services.store, self._flows, row) or UNKNOWN, state, row=row, fence=0
+        )
 
 
 def is_handled(store: Store, run_id: str, stored_id: str, verb: str) -> bool:

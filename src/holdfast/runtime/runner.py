@@ -2,8 +2,8 @@
 
 The order of these steps is the promise. The end of a node and the starts that follow from it are recorded together and saved
 in one append; only when that is durable are the nodes called (`durability="sync"`, the default). `"async"` calls them while the
-append is under way and waits for it before the next one; `"exit"` saves when the run stops. A node that is not idempotent is
-always called after its start is durable.
+append is under way and waits for it before the next one; `"exit"` saves when the run stops. A node that is not idempotent,
+or that a policy or a verification judges, is always called after its start is durable.
 
 The runner stops when the run has ended, or cannot continue without an answer, a signal or an operator. It then releases the
 lease. A `Halt` (shutdown, cancel, timeout) stops the nodes first, and records which were interrupted.
@@ -32,12 +32,12 @@ from typing import Any, TypeVar
 from holdfast.core import commands, events
 from holdfast.core.decide import decide
 from holdfast.core.graph import Flow, Node
-from holdfast.core.run_state import FINAL, HALTED, STOPPED, visit_of
+from holdfast.core.run_state import FINAL, HALTED, STOPPED, NodeState, visit_of
 from holdfast.errors import FenceLost, LogLimit, RunHeld
 from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.inbox import AnyRequest
-from holdfast.runtime import failures, nesting, operator, outcomes
+from holdfast.runtime import failures, judging, nesting, operator, outcomes
 from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
@@ -345,7 +345,7 @@ class Runner:
     def _careful(self, calls: list[Body]) -> bool:
         nodes = self.flow.nodes
         for body in calls:
-            if not nodes[body.key[0]].options.idempotent:
+            if nodes[body.key[0]].is_careful:
                 return True
         return self._owes
 
@@ -472,7 +472,7 @@ class Runner:
                 self._take_stream(body)
             if isinstance(body.error, Stopped) and not body.timed_out:
                 continue  # the halt records it
-            if not self.flow.nodes[body.key[0]].options.idempotent:
+            if self.flow.nodes[body.key[0]].is_careful:
                 self._owes = True
             try:
                 for event in self._events_of(body):
@@ -516,6 +516,8 @@ class Runner:
         if error is None and not body.timed_out:
             made = body.work.artifacts_made if body.work is not None else {}
             try:
+                if item is None and self.flow.nodes[name].is_ruled:
+                    return judging.complete(self.journal, name, body.given, body.value, made)
                 if item is None:
                     return outcomes.complete_node(
                         self.flow,
@@ -670,12 +672,19 @@ class Runner:
             flow=self.flow,
             node=node,
             item=item,
-            plain=(visit.input or {}) if item is None or visit.items is None else visit.items.values[item],
+            plain=self._plain_input(node, visit, item),
             given=body.given,
             context=arguments[1] if len(arguments) > 1 else None,
             work=work,
             returned=body.collect,
         )
+
+    def _plain_input(self, node: Node, visit: NodeState, item: int | None) -> Any:
+        if item is not None and visit.items is not None:
+            return visit.items.values[item]
+        if node.wiring is not None:
+            return node.wiring.resolve(judging.facts_of(node, self.state, self.journal.at))
+        return visit.input or {}
 
     def context_of(self, body: Body) -> Context | BlockingContext:
         loop = self.done.get_loop()
@@ -721,6 +730,10 @@ class Runner:
     def _given(self, start: events.NodeEvent, item: int | None) -> Any:
         """Return the typed input of a node or item: a copy that only this call has."""
         visit = self.state.nodes[start.node]
+        if self.flow.guards is not None:  # in a plan, a node gets what the plan refers to
+            node = self.flow.nodes[start.node]
+            assert node.wiring is not None
+            return node.wiring.decode(self._plain_input(node, visit, None))
         if item is None:
             return self.flow.state.load(visit.input or {})
         assert visit.items is not None

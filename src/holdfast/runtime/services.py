@@ -19,6 +19,7 @@ from holdfast.core.definition import BUILT_IN_EXECUTORS
 from holdfast.core.graph import Flow
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError, SettingError
+from holdfast.reading.flows import Flows
 from holdfast.reading.views import Run
 from holdfast.runtime.calls.executors import Executor, Threads, loading
 from holdfast.runtime.calls.shared_task import Stage
@@ -78,7 +79,7 @@ class FamilyExecutor(Protocol):
     """Creates child runs, and executes them where this engine may: see `runtime/families`."""
 
     @property
-    def flows(self) -> Mapping[str, Flow[Any]]:
+    def flows(self) -> Flows:
         """The flows that the engine knows, by name."""
 
     def know(self, flow: Flow[Any]) -> None:

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core import VERSION
 from holdfast.core.definition import Definition
+from holdfast.core.graph import Flow
 from holdfast.core.layout import Box, EdgeLine, lay_out
 from holdfast.reading import history
 from holdfast.reading.picture import PictureStates, picture_states
@@ -155,7 +156,7 @@ def _definition(backend: Backend, fingerprint: str) -> Definition:
     if stored is not None:
         return history.defined(stored, fingerprint)
     for flow in backend.engine.flows.values():
-        if flow.fingerprint == fingerprint:
+        if isinstance(flow, Flow) and flow.fingerprint == fingerprint:
             return flow.definition
     raise refuse(
         "not-found",

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import VERSION
+from holdfast.core.graph import Flow
 from holdfast.errors import StateError
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.remedies import PLACEHOLDER
@@ -112,6 +113,18 @@ def list_flows(call: HttpCall[NoQuery, None]) -> FlowList:
     """List the flows that this server knows, with the JSON Schema of their input."""
     found = []
     for name, flow in sorted(call.backend.engine.flows.items()):
+        if not isinstance(flow, Flow):  # its runs have plans, which bring their input
+            found.append(
+                FlowView(
+                    name=name,
+                    description=flow.description,
+                    fingerprint="",
+                    state_version=1,
+                    nodes=list(flow.nodes),
+                    input_schema=None,
+                )
+            )
+            continue
         try:
             schema = flow.input_schema()
         except StateError:

@@ -27,6 +27,7 @@ from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import refuse
 from holdfast.server.runs import Name
+from holdfast.storage import definitions
 from holdfast.storage.contract import RunRow, Store
 from holdfast.upkeep.archive import archive
 
@@ -80,7 +81,7 @@ def _is_full_name(path: str) -> bool:
 def _definitions(store: Store) -> receipts.Lookup:
     def lookup(fingerprint: str) -> Definition | None:
         stored = store.definition(fingerprint)
-        return None if stored is None else msgspec.json.decode(stored, type=Definition)
+        return None if stored is None else definitions.decode(stored)
 
     return lookup
 

@@ -16,6 +16,7 @@ from holdfast.errors import SettingError
 from holdfast.reading import pages
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import case_of, diagnose, waiting_requests
+from holdfast.reading.flows import find_flow
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree
 from holdfast.reading.remedies import Remedy
@@ -282,7 +283,7 @@ def show_run(backend: Backend, row: RunRow, holders: list[LiveHolder] | None = N
     """Return a run with the reason for its status and its remedies: those that a list of runs and `holdfast show` give, too."""
     store = backend.store
     case = case_of(store, row, holders=_holders(backend, row) if holders is None else holders)
-    flow = backend.engine.flows.get(row.flow)
+    flow = find_flow(store, backend.engine.flows, row)
     case = compare(store, case, flow)
     assert case.state is not None
     commands = backend.commands.for_one_of(backend.engine.flows, row.flow)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from holdfast.core.graph import Flow
 from holdfast.errors import FlowNotFound, PreviewStale, RunExists, RunNotFound
 from holdfast.reading import history
 from holdfast.runtime.engine import Engine
@@ -26,7 +27,7 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
     """Start a run: it is recorded, and a worker executes it."""
     backend, body = call.backend, call.body
     flow = backend.engine.flows.get(body.flow)
-    if flow is None:
+    if not isinstance(flow, Flow):
         raise FlowNotFound(body.flow, backend.engine.flows)
     options: dict[str, Any] = {
         "labels": body.labels,

@@ -158,11 +158,11 @@ class Sketch:
             told = self._options(name)
             if told.question is not None:
                 asked = told.question
-                graph.ask(name, asked.text, options=asked.options, into=asked.into, join=told.join)
+                graph.ask(name, asked.text, options=asked.options, into=asked.into, join=_join(told))
                 continue
             graph.node(
                 name=name,
-                join=told.join,
+                join=_join(told),
                 limit=told.limit,
                 each=_each(self.items[name]) if told.each else None,
                 approve=told.approve,
@@ -243,6 +243,10 @@ def _item_body(sketch: Sketch, name: str) -> Callable[..., Any]:
         return sketch.update(name, ctx.iteration, item)
 
     return visit_item
+
+
+def _join(told: NodeOptions) -> Literal["all", "any"]:
+    return "any" if told.join == "any" else "all"
 
 
 def _each(count: int) -> Callable[[Journey], Iterable[int]]:

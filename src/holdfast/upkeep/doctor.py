@@ -19,6 +19,7 @@ from holdfast.core.run_state import OPEN
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, is_problem
+from holdfast.reading.flows import Flows, find_flow
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Query, RunRow, Store, in_order
@@ -149,7 +150,7 @@ def _of_store(reason: str) -> Diagnosis:
 
 def examine(
     store: Store,
-    flows: Mapping[str, Flow[Any]] | None,
+    flows: Flows | None,
     now: float,
     commands: CommandLine | None = None,
     *,
@@ -196,7 +197,7 @@ def _rows(store: Store) -> tuple[list[RunRow], int]:
 class _Examination:
     """One examination of the runs of a store."""
 
-    def __init__(self, store: Store, flows: Mapping[str, Flow[Any]] | None, commands: CommandLine) -> None:
+    def __init__(self, store: Store, flows: Flows | None, commands: CommandLine) -> None:
         self._store = store
         self._flows = flows
         self._commands = commands
@@ -205,7 +206,7 @@ class _Examination:
         self._definitions: dict[str, Mapping[str, NodeOptions]] = {}
 
     def judge(self, row: RunRow, now: float) -> Diagnosis | None:
-        flow = self._flows.get(row.flow) if self._flows is not None else None
+        flow = find_flow(self._store, self._flows, row)
         lacks_flow = self._flows is not None and flow is None
         commands = self._commands.without_file() if lacks_flow else self._commands
         return judge(self._case(row, flow), now, commands)

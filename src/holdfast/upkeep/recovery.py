@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import msgspec
 
-from holdfast.core.definition import Definition, NodeOptions
+from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import HoldfastError, RunNotFound
 from holdfast.reading.diagnosis import (
@@ -28,6 +28,7 @@ from holdfast.reading.diagnosis import (
 )
 from holdfast.reading.node_diagnosis import diagnose_nodes
 from holdfast.reading.remedies import CommandLine
+from holdfast.storage import definitions
 from holdfast.storage.contract import Position, Query, RunRow, Store, in_order
 from holdfast.storage.leases import Holder
 from holdfast.storage.queues import LiveHolder
@@ -203,9 +204,7 @@ class _Sweep:
         """Read the definition of a flow, so that a run whose flow cannot be read is reported even if its log can be."""
         if fingerprint not in self._definitions:
             stored = self._store.definition(fingerprint)
-            self._definitions[fingerprint] = (
-                msgspec.json.decode(stored, type=Definition).nodes if stored is not None else {}
-            )
+            self._definitions[fingerprint] = definitions.decode(stored).nodes if stored is not None else {}
 
 
 def _with_nodes(found: Diagnosis, nodes: list[Diagnosis]) -> Diagnosis:

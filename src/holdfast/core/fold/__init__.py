@@ -9,7 +9,8 @@ Rules of this package
 - It owns the state that it is given and changes it in place. A caller that needs an event's JSON must encode the event first.
 
 There is one module per subject: `run` (the run, its state and its flow), `nodes`, `items`, `kept_steps`, `waits` (checkpoints,
-waits and questions), `children` (the runs that a visit starts); `status` has the functions that they share. A handler is called
+waits and questions), `judged` (guards, policies, verification), `children` (the runs that a visit starts); `status` has the
+functions that they share. A handler is called
 after the event was found to be allowed.
 """
 
@@ -20,7 +21,7 @@ from typing import Any, TypeAlias, assert_never
 
 from holdfast.core import events
 from holdfast.core.events import Event, NodeEvent, Stored
-from holdfast.core.fold import children, items, kept_steps, nodes, run, waits
+from holdfast.core.fold import children, items, judged, kept_steps, nodes, run, waits
 from holdfast.core.kinds import TABLE, Kind
 from holdfast.core.run_state import NodeState, RunState
 from holdfast.errors import IllegalEvent
@@ -159,6 +160,7 @@ _MODULES = {
     "run": run,
     "nodes": nodes,
     "items": items,
+    "judged": judged,
     "kept_steps": kept_steps,
     "waits": waits,
     "children": children,

@@ -7,7 +7,7 @@ from holdfast.core.events import Changes, Stored
 from holdfast.core.fold.children import doubt_children, forget_children
 from holdfast.core.fold.items import cut_items
 from holdfast.core.fold.kept_steps import forget_tries, make_tries_due
-from holdfast.core.fold.status import arrive, close_waits, forget_begun, set_status, settle, spend
+from holdfast.core.fold.status import close_waits, forget_begun, lead, set_status, settle, spend
 from holdfast.core.run_state import NODE_LEVEL, Held, NodeState, NodeStatus, RunState, Warned
 from holdfast.core.state import apply
 from holdfast.errors import IllegalEvent
@@ -33,7 +33,8 @@ def node_started(state: RunState, event: events.NodeStarted, stored: Stored) -> 
     name = event.node
     node = state.nodes.get(name)
     if node is None:
-        node = state.nodes[name] = NodeState(input=dict(state.values), iteration=event.iteration)
+        given = {} if state.plan else dict(state.values)
+        node = state.nodes[name] = NodeState(input=given, iteration=event.iteration)
         if state.fresh:
             node.fresh = state.fresh.get(name, {}).get(event.iteration, 0)
     else:
@@ -52,10 +53,10 @@ def _start_again(state: RunState, node: NodeState, event: events.NodeStarted) ->
     """
     if event.attempt == 1 or event.iteration != node.iteration or event.execution != node.execution:
         if event.iteration != node.iteration or node.input is None:
-            node.input = dict(state.values)
+            node.input = {} if state.plan else dict(state.values)
         if node.failures or node.items is not None:
             node.failures, node.items = 0, None
-        if node.kept or node.asked or node.streamed or node.parked or node.withdrawn:
+        if node.kept or node.asked or node.streamed or node.parked or node.withdrawn or node.approved:
             node.kept, node.streamed, node.approved, node.parked = {}, 0, False, {}
             node.filled, node.withdrawn = {}, {}
         if event.iteration != node.iteration:
@@ -66,18 +67,19 @@ def _start_again(state: RunState, node: NodeState, event: events.NodeStarted) ->
     elif node.parked:  # the items of the node keep waiting
         node.parked.pop(NODE_LEVEL, None)
     node.cut = ""
-    node.retry_at = node.failure = node.question = None
+    node.retry_at = node.failure = node.question = node.returned = None
+    node.unhandled = False
 
 
 def _wake_up(state: RunState, event: events.NodeStarted, stored: Stored) -> None:
     """Continue the same attempt of a node after a wait."""
     node = state.visit(event.node) if event.node in state.open else NodeState()
     same = (event.iteration, event.execution, event.attempt) == (node.iteration, node.execution, node.attempt)
-    if not same or NODE_LEVEL not in node.parked:
+    if not same or (NODE_LEVEL not in node.parked and node.returned is None):
         raise IllegalEvent(
             f"run {state.run_id!r}: node {event.node!r} does not wait, so event {stored.seq} cannot wake it"
         )
-    del node.parked[NODE_LEVEL]
+    node.parked.pop(NODE_LEVEL, None)
     node.started_at = stored.at
     set_status(state, node, "running")
     state.status = "running"
@@ -121,6 +123,8 @@ def node_failed(state: RunState, event: events.NodeFailed, stored: Stored) -> No
     node.retry_at = event.retry_at
     if event.retry_at is None:
         state.failed[event.node] = None
+    else:  # the next attempt calls the node again
+        node.returned = None
     set_status(state, node, "failed" if event.retry_at is None else "waiting")
     settle(state)
 
@@ -145,7 +149,7 @@ def node_routed(state: RunState, event: events.NodeRouted, stored: Stored) -> No
     node.failure = None
     state.open.pop(event.node, None)
     state.failed.pop(event.node, None)
-    arrive(state, event.routes)
+    lead(state, event.node, event.routes)
     settle(state)
 
 
@@ -169,8 +173,8 @@ def layer_completed(state: RunState, event: events.LayerCompleted, stored: Store
         for changes in (*held.items, held.changes):
             _apply(state, name, changes, stored.seq)
     apply(state.values, event.changes, state.shared)
-    for routes in event.routes.values():
-        arrive(state, routes)
+    for name, routes in event.routes.items():
+        lead(state, name, routes)
     state.layer = event.layer
     settle(state)
 
@@ -215,8 +219,10 @@ def _close(state: RunState, name: str, status: NodeStatus, at: float) -> None:
         or node.retry_at is not None
         or node.failure is not None
         or node.question is not None
+        or node.returned is not None
     ):
-        node.items = node.retry_at = node.failure = node.question = None
+        node.items = node.retry_at = node.failure = node.question = node.returned = None
+        node.unhandled = False
     state.open.pop(name, None)
     if state.failed:
         state.failed.pop(name, None)
@@ -228,7 +234,7 @@ def _finish(
 ) -> None:
     """Apply the changes of a completion and follow its routes. In a layered flow both wait until the layer is complete."""
     if state.schedule == "layered":
-        state.held[event.node] = Held(event.changes, items)
+        state.held[event.node] = Held(event.changes, items, event.routes)
     else:
         for changes in items:
             _apply(state, event.node, changes, seq)
@@ -237,7 +243,7 @@ def _finish(
             state.nodes[event.node].routed = False
             state.open[event.node] = None
         else:
-            arrive(state, event.routes)
+            lead(state, event.node, event.routes)
     settle(state)
 
 
@@ -261,6 +267,7 @@ def try_again(state: RunState, name: str, *, fresh: bool) -> None:
     if node.question is not None:
         state.questions.pop(node.question, None)
     node.question = node.retry_at = None
+    node.unhandled = False
     waited, node.parked = node.parked, {}
     make_tries_due(state, name)
     close_waits(state, name)

@@ -35,6 +35,7 @@ def run_created(state: RunState, event: events.RunCreated, stored: Stored) -> No
     if "scope" in event.options:
         state.scope = dict.fromkeys(event.options["scope"])
     state.values = dict(event.input)
+    state.plan = event.plan
     if event.caller is not None:
         caller = event.caller
         state.origin, state.lineage, state.depth = caller.run, caller.lineage, caller.depth
@@ -175,7 +176,7 @@ def state_edited(state: RunState, event: events.StateEdited, stored: Stored) -> 
     apply(state.values, event.changes, state.shared)
     for name in state.open:
         given = state.nodes[name].input
-        if given is not None:
+        if given is not None and not state.plan:
             apply(given, event.changes, always)
     for visits in state.begun.values():
         for visit in visits.values():
@@ -261,8 +262,8 @@ def _reopen(state: RunState) -> None:
         done = state.executions.setdefault(name, {})
         done[node.iteration] = max(done.get(node.iteration, 0), node.execution)
         node.attempt = 0
-        node.items = node.retry_at = node.failure = node.question = None
-        node.failures = 0
+        node.items = node.retry_at = node.failure = node.question = node.returned = None
+        node.failures, node.unhandled = 0, False
         node.kept, node.parked, node.filled, node.withdrawn = {}, {}, {}, {}
         node.approved, node.asked = False, 0
         set_status(state, node, "pending")

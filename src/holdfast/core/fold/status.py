@@ -15,6 +15,13 @@ def arrive(state: RunState, routes: list[str]) -> None:
             state.arrivals[name] = state.arrivals.get(name, 0) + 1
 
 
+def lead(state: RunState, name: str, routes: list[str]) -> None:
+    """Record that the run goes from this node to these nodes. Each edge of a plan is decided once, so there it is kept."""
+    arrive(state, routes)
+    if state.plan:
+        state.nodes[name].routes = routes
+
+
 def set_status(state: RunState, node: NodeState, status: NodeStatus) -> None:
     """Set the status of a node, and update the run's counts of running and waiting nodes."""
     before = node.status

@@ -177,7 +177,7 @@ def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> No
         resolve(state, event.node, event.item, event.slot, [])
     else:
         told = f"nobody answered {question.text!r} in time. Resume the run to ask again, or skip the node."
-        _refuse(state, event.node, Failure("partial", "QuestionTimeout", told))
+        refuse(state, event.node, Failure("partial", "QuestionTimeout", told))
         settle(state)
 
 
@@ -269,6 +269,8 @@ def question_asked(state: RunState, event: events.QuestionAsked, stored: Stored)
         node = state.visit(event.node)
         node.question = event.key
         node.asked += event.about in BEFORE_A_VISIT
+        if node.status == "running":  # the node has returned, and the question is whether its result is used
+            spend(state, node, stored.at)
         set_status(state, node, "waiting")
     else:
         open_again(state, event.node, event.item, event.slot)
@@ -295,7 +297,7 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
     elif event.refused:
         by = f" by {event.by}" if event.by else ""
         told = f"{question.text!r} was answered {event.answer!r}{by}. With force=True (--force) it is asked again."
-        _refuse(state, name, Failure("fatal", "QuestionRefused", told))
+        refuse(state, name, Failure("fatal", "QuestionRefused", told))
     else:
         # The question was also about items that failed and may have had their effect: they are tried again.
         if node.items is not None:
@@ -303,6 +305,8 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
             node.items.failed.clear()
         forget_begun(node)
         node.approved = question.about == "gate"
+        if question.about == "result" and node.returned is not None:
+            node.returned.accepted = True
         node.answer = event.answer
         set_status(state, node, "pending")
     awaken(state)
@@ -320,8 +324,8 @@ def _choose(state: RunState, event: events.QuestionAnswered) -> None:
     set_status(state, state.nodes[event.node], "pending")
 
 
-def _refuse(state: RunState, name: str, failure: Failure) -> None:
-    """Fail a node without running it, because its visit may not begin."""
+def refuse(state: RunState, name: str, failure: Failure) -> None:
+    """Fail a node without running it, because its visit may not begin, or its result may not be used."""
     node = state.nodes[name]
     node.failure = failure
     node.question = None

@@ -46,6 +46,7 @@ from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.calls.task_family import Family
 from holdfast.runtime.clock import Clock, Timer, sleep
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.judging import facts_of
 
 T = TypeVar("T")
 _ANY: Codec[Any] = Codec.of(Any)
@@ -183,6 +184,20 @@ class Attempt:
     def key_root(self) -> str:
         """The run id from which the idempotency keys of this visit (or item) are derived."""
         return self._journal.state.key_root(self._header["node"], self._header["iteration"], self._item)
+
+    @property
+    def chosen_key(self) -> str | None:
+        """The idempotency key that a plan has chosen for this visit; None if the key is derived from the run. Forks have the same
+        key as their parent, except for a visit that a caller decided to repeat.
+        """
+        journal, name = self._journal, self._header["node"]
+        node = journal.flow.nodes[name]
+        chosen = (
+            node.wiring.key(facts_of(node, journal.state, journal.at)) if node.wiring is not None else None
+        )
+        if chosen is None or not journal.state.lineage or self.key_root != journal.state.run_id:
+            return chosen
+        return f"{chosen}@{journal.state.run_id}"
 
     def kept(self) -> dict[str, Any]:
         """Return the values that this execution has kept, by slot."""

@@ -151,7 +151,7 @@ class Children:
                 f"node {node!r} would start a child run more than {DEPTH_MAX} deep, counted in callers. Flow {flow.name!r} "
                 f"probably calls itself without end. To go on without this node: `holdfast skip {state.run_id} {node}`"
             )
-        first = self._services.families.prepare(flow, given, place, self._with_budget(options))
+        first = self._services.families.prepare(flow, given, place, self._with_budget(flow, options))
         adopted = self._find(first)
         if adopted is None:
             self._work.refuse_over_budget()
@@ -169,10 +169,12 @@ class Children:
             await self._work.durable(seq)
         return place.run_id
 
-    def _with_budget(self, options: ChildOptions) -> ChildOptions:
-        """Return the options of a child, which gets what is left of this run's budget unless it is given one."""
-        state = self._journal.state
-        if state.budget is None or options.budget is not None or state.is_over_budget:
+    def _with_budget(self, flow: Flow[Any], options: ChildOptions) -> ChildOptions:
+        """Return the options of a child, which gets what is left of this run's budget unless it is given one, or its plan has
+        one.
+        """
+        state, has_own = self._journal.state, options.budget is not None or "budget" in flow.options
+        if state.budget is None or has_own or state.is_over_budget:
             return options
         left = left_of(state.budget, state.spent())
         return msgspec.structs.replace(options, budget=Budget(**msgspec.structs.asdict(left)))
@@ -193,7 +195,7 @@ class Children:
     def find(self, name: str) -> Flow[Any]:
         """Return the flow that the engine knows by this name. Raises `ContextError`."""
         flow = self._services.families.flows.get(name)
-        if flow is None:
+        if not isinstance(flow, Flow):
             raise ContextError(
                 f"node {self._header['node']!r} starts a child run of flow {name!r}, which its engine does not know. Give the "
                 f"flow to the engine: Engine(…, flows=[…]), or name its file when you start the worker. Then resume run "

@@ -118,9 +118,12 @@ class _AnyContext:
     def idempotency_key(self, name: str = "") -> str:
         """Return a key for a service that ignores duplicate requests. The key is the same in every attempt and execution of
         this visit (and item), and in the forks of the run; only `retry(fresh=True)`, `fork(fresh=True)` and a fork that repeats
-        the visit on request make a new one.
+        the visit on request make a new one. If the plan chooses a key for the task, it is that key.
         """
         fresh = self._work.visit.fresh
+        chosen = self._work.chosen_key
+        if chosen is not None:
+            return chosen + (f":{name}" if name else "") + (f"~{fresh}" if fresh else "")
         parts = (self._work.key_root, self.node, self.iteration, self.item, name, fresh)
         return "hf-" + sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:40]
 

@@ -22,7 +22,7 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from holdfast.core import definition, validate
-from holdfast.core.graph import Flow, Node, executor_problems
+from holdfast.core.graph import Flow, FlowSource, Node, executor_problems
 from holdfast.errors import GraphError, SettingError, did_you_mean
 from holdfast.storage import failpoints
 
@@ -223,7 +223,7 @@ def check_given(given: Mapping[str, Executor]) -> dict[str, Executor]:
     return dict(given)
 
 
-def refuse_uncallable(flow: Flow[Any], given: Mapping[str, Executor]) -> None:
+def refuse_uncallable(flow: Flow[Any] | FlowSource, given: Mapping[str, Executor]) -> None:
     """Refuse a flow with a node that no executor of the engine can call. Raises `SettingError` if the engine does not have
     the node's executor, `GraphError` if that executor cannot call the node's function.
     """

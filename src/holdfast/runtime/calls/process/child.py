@@ -29,9 +29,11 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.codec import Codec
 from holdfast.core.definition import END, START
 from holdfast.core.events import Changes
 from holdfast.core.graph import Flow, Graph
+from holdfast.core.signatures import argument_type, result_type
 from holdfast.errors import BudgetExceeded, ContextError, RouterError, SettingError, StateError
 from holdfast.runtime import failures, outcomes
 from holdfast.runtime.calls.body import Parked, executing
@@ -123,7 +125,9 @@ class _NodeCall:
         order = self._order
         flow = _build_flow(order)
         node = flow.nodes[order.node]
-        if order.item is None:
+        if order.is_wired:
+            given = Codec.of(argument_type(node.fn)).decode(order.plain, path="input", node=order.node)
+        elif order.item is None:
             given = flow.state.load(order.plain)
         else:
             codec = flow.item_codecs[order.node]
@@ -131,6 +135,9 @@ class _NodeCall:
         with _limit_memory(order.memory_limit):
             call = self._call_async if node.is_async else self._call_plain
             returned = call(node.fn, given, takes_context=node.takes_context)
+        if order.is_wired:
+            output = Codec.of(result_type(node.fn)).encode(returned, path="output", node=order.node)
+            return outcomes.put_output(order.node, output)
         if order.item is None:
             return outcomes.find_changes(flow, order.node, order.plain, given, returned)
         return flow.state.changes(returned, {}, node=order.node)

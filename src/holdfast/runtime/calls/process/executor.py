@@ -170,6 +170,7 @@ class _Handle:
             state=place_of(call.flow.state.type, call.node.name),
             plain=call.plain,
             item=call.item,
+            is_wired=call.node.wiring is not None,
             told=None if call.work is None else told(call),
             memory_limit=self._limit,
         )

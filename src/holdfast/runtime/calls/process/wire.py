@@ -41,6 +41,8 @@ class Told(msgspec.Struct, frozen=True):
     attempt: int
     fresh: int
     key_root: str
+    chosen_key: str | None
+    """The idempotency key that a plan has chosen for the visit."""
     idempotent: bool
     kept: dict[str, Any]
     withdrawn: list[str]
@@ -59,6 +61,8 @@ class Order(msgspec.Struct, frozen=True, tag="order"):
     state: Place
     plain: Any
     item: int | None
+    is_wired: bool
+    """True if the node belongs to a plan: its function gets the input that `plain` is, and not the state."""
     told: Told | None
     """The facts for the context of the node; None if its function takes no context."""
     memory_limit: int | None

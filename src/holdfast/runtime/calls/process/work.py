@@ -62,6 +62,7 @@ def told(call: Call) -> Told:
         attempt=context.attempt,
         fresh=work.visit.fresh,
         key_root=work.key_root,
+        chosen_key=work.chosen_key,
         idempotent=call.node.options.idempotent,
         kept=work.kept(),
         withdrawn=work.visit.withdrawn.get(NODE_LEVEL if call.item is None else call.item, []),
@@ -183,6 +184,7 @@ class DistantAttempt(Attempt):
         self.children = DistantChildren(self, told.run_id, header, order.item, ask)
         self._luck = random.Random()  # noqa: S311 - the jitter of retries
         self._key_root = told.key_root
+        self._chosen_key = told.chosen_key
         self._level = NODE_LEVEL if order.item is None else order.item
         self._visit = NodeState(
             kept={self._level: told.kept}, fresh=told.fresh, withdrawn={self._level: told.withdrawn}
@@ -216,6 +218,10 @@ class DistantAttempt(Attempt):
     @property
     def key_root(self) -> str:
         return self._key_root
+
+    @property
+    def chosen_key(self) -> str | None:
+        return self._chosen_key
 
     async def record(self, kind: type[NodeEvent], **fields: Any) -> None:
         self.note(kind, **fields)

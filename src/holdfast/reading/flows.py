@@ -1,0 +1,59 @@
+"""Finds the flow of a run among those that a process knows.
+
+An engine knows flows by name. All runs of plans over the same capabilities have the name of these capabilities as their flow, and
+the plan of each is in the stored definition: such a flow is made from that definition (`FlowSource`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, TypeAlias
+
+from holdfast.core.graph import Flow, FlowSource
+from holdfast.errors import CapabilityMissing, FlowNotFound, StoreCorrupt
+from holdfast.storage import definitions
+from holdfast.storage.contract import Store
+
+Flows: TypeAlias = Mapping[str, Flow[Any] | FlowSource]
+
+
+class OfFlow(Protocol):
+    """A row or a state of a run: its flow, and the fingerprint of its definition."""
+
+    @property
+    def flow(self) -> str: ...
+
+    @property
+    def fingerprint(self) -> str: ...
+
+
+def find_flow(store: Store, flows: Flows | None, run: OfFlow) -> Flow[Any] | None:
+    """Return the flow of a run; None if this process does not know it, or lacks a capability that its plan needs."""
+    try:
+        return require_flow(store, flows or {}, run)
+    except FlowNotFound:
+        return None
+
+
+def require_flow(store: Store, flows: Flows, run: OfFlow, run_id: str | None = None) -> Flow[Any]:
+    """Return the flow of a run. Raises `FlowNotFound`, or `CapabilityMissing` if its plan needs a capability that this process
+    does not have.
+    """
+    known = flows.get(run.flow)
+    if known is None:
+        raise FlowNotFound(run.flow, flows, run_id=run_id)
+    if isinstance(known, Flow):
+        return known
+    made = known.made(run.fingerprint)
+    if made is not None:
+        return made
+    stored = store.definition(run.fingerprint)
+    if stored is None:
+        raise StoreCorrupt(
+            f"the definition of the flow of {f'run {run_id!r}' if run_id else 'a run'} ({run.fingerprint[:12]}) is not in the "
+            "store. Restore the store from a backup."
+        )
+    try:
+        return known.flow(definitions.decode(stored), run.fingerprint)
+    except CapabilityMissing as missing:
+        raise CapabilityMissing(known.name, missing.missing, missing.known, run_id=run_id) from None
