@@ -28,7 +28,16 @@ from holdfast.core.definition import (
     QuestionOptions,
 )
 from holdfast.core.events import Values
+from holdfast.core.policies import policy_problems
 from holdfast.core.rules import Check, Guards, Policy, Wiring
+from holdfast.core.signatures import (
+    argument_type,
+    is_a,
+    is_typed_in,
+    takes_context,
+    takes_one,
+    takes_one_or_two,
+)
 from holdfast.core.state import StateType
 from holdfast.core.topology import Topology
 from holdfast.errors import GraphError, did_you_mean
@@ -275,15 +284,15 @@ class Graph(Generic[S]):
             options=options,
             retry=retry or (Retry() if options.idempotent else Retry(attempts=1)),
             each=each,
-            takes_context=_takes_context(fn),
-            is_async=_is(inspect.iscoroutinefunction, fn),
-            streams=_is(inspect.isasyncgenfunction, fn),
+            takes_context=takes_context(fn),
+            is_async=is_a(inspect.iscoroutinefunction, fn),
+            streams=is_a(inspect.isasyncgenfunction, fn),
             asks=asks,
         )
         built_in = BUILT_IN_EXECUTORS.get(str(options.executor))
         if built_in is not None:
             self._problems.extend(_call_problems(node, self.state.type, built_in))
-        if name in self._nodes and _is_typed_in(fn) and _is_typed_in(self._nodes[name].fn):
+        if name in self._nodes and is_typed_in(fn) and is_typed_in(self._nodes[name].fn):
             self._is_repeated = True
         else:
             self._problems.extend(validate.node_problems(name, options, taken=name in self._nodes))
@@ -497,14 +506,18 @@ class Graph(Generic[S]):
         schedule: Literal["eager", "layered"] = "eager",
         max_iterations: int = 1000,
         max_parallel: int = 64,
+        policies: Iterable[Policy] = (),
     ) -> Flow[S]:
         """Check the graph and turn it into a flow. Raises `GraphError` with all problems at once.
 
-        `max_iterations` limits how often a run may reach one node, `max_parallel` how many of its nodes run at once.
+        `max_iterations` limits how often a run may reach one node, `max_parallel` how many of its nodes run at once. `policies`
+        decide whether visits may begin, or their results be used (`hf.Policy`).
         """
+        rules = list(policies)
+        nodes = _with_policies(self._nodes, rules)
         definition = Definition(
             name=self.name,
-            nodes={name: node.options for name, node in self._nodes.items()},
+            nodes={name: node.options for name, node in nodes.items()},
             edges=list(self._edges),
             branches={branch.source: list(branch.targets) for branch in self._branches},
             schedule=schedule,
@@ -516,6 +529,7 @@ class Graph(Generic[S]):
         problems = [
             *self._problems,
             *([_CELL_AGAIN] if self._is_repeated else self._repeats),
+            *policy_problems(rules, {name: node.each is not None for name, node in self._nodes.items()}),
             *validate.problems(definition),
             *validate.upgrade_problems(self.version, self.upgrades),
         ]
@@ -526,7 +540,7 @@ class Graph(Generic[S]):
             raise GraphError(self.name, problems)
         return Flow(
             definition=definition,
-            nodes=dict(self._nodes),
+            nodes=nodes,
             branches={branch.source: branch for branch in self._branches},
             state=self.state,
             upgrades=dict(self.upgrades),
@@ -688,13 +702,24 @@ def without_functions(definition: Definition) -> Flow[Any]:
     )
 
 
+def _with_policies(nodes: Mapping[str, Node], policies: Sequence[Policy]) -> dict[str, Node]:
+    """Return the nodes, each with the policies that apply to it."""
+    found = dict(nodes)
+    for name, node in nodes.items() if policies else ():
+        mine = [policy for policy in policies if isinstance(policy, Policy) and policy.applies_to(name)]
+        if node.options.question is not None or not mine:
+            continue
+        pre = tuple(policy for policy in mine if policy.stage == "pre")
+        post = tuple(policy for policy in mine if policy.stage == "post")
+        judged = [policy.stage for policy in (*pre[:1], *post[:1])]
+        options = msgspec.structs.replace(node.options, judged=judged)
+        found[name] = msgspec.structs.replace(node, options=options, pre=pre, post=post)
+    return found
+
+
 def _nothing(state: Any) -> str:
     """The function of a question node whose text is fixed, and of the nodes of `without_functions`."""
     return ""
-
-
-def _is(kind: Callable[[Any], bool], fn: NodeFn) -> bool:
-    return kind(inspect.unwrap(fn)) or kind(type(fn).__call__)
 
 
 def _name(node: str | NodeFn) -> str:
@@ -714,7 +739,7 @@ def _use_problems(name: str, fn: Any, retry: Any, idempotent: Any, each: Any) ->
     """Yield the mistakes in a call of `Graph.node` that would otherwise show only when the node runs."""
     if not callable(fn):
         yield f"node {name!r} is {fn!r}, which cannot be called; give a function"
-    elif not _takes_one_or_two(fn):
+    elif not takes_one_or_two(fn):
         what = "fn(item) or fn(item, ctx)" if each is not None else "fn(state) or fn(state, ctx)"
         yield f"node {name!r} is called as {what}, but its function does not accept these arguments"
     if not isinstance(idempotent, bool):
@@ -740,9 +765,9 @@ def _flow_call_problems(node: Node, called: str | None, flow: Any, retry: Any) -
     ):
         if fn is None and option != "input":
             continue
-        if not callable(fn) or not _takes_one(fn):
+        if not callable(fn) or not takes_one(fn):
             yield f"node {name!r} has {option}={fn!r:.80}; give a function of the {given}: {option}=lambda {given}: …"
-        elif _is(inspect.iscoroutinefunction, fn):
+        elif is_a(inspect.iscoroutinefunction, fn):
             yield f"node {name!r} has an async def as {option}; give a plain function, and do async work in a node of the flow"
     if retry is not None:
         yield (
@@ -778,67 +803,8 @@ def _call_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> Iter
                 f"node {name!r} has executor={executor!r}, and another process cannot find {what} ({named}) by its name; "
                 "define it at the top of a module, not as a lambda, a method of an object or inside a function"
             )
-        elif _is_typed_in(found):
+        elif is_typed_in(found):
             yield (
                 f"node {name!r} has executor={executor!r}, and {what} ({named}) was defined interactively, where "
                 "no other process can find it; put it into a file"
             )
-
-
-def _is_typed_in(found: Any) -> bool:
-    """Return whether a function was defined at a prompt or in a notebook. Returns False for a class, where this is unknown."""
-    around = getattr(inspect.unwrap(found), "__globals__", {}) if callable(found) else {}
-    return around.get("__name__") == "__main__" and not (around.get("__file__") or around.get("__spec__"))
-
-
-def _takes_one(fn: NodeFn) -> bool:
-    return _takes(fn, (None,))
-
-
-def _takes_one_or_two(fn: NodeFn) -> bool:
-    return _takes(fn, (None,), (None, None))
-
-
-def _takes(fn: NodeFn, *ways: tuple[None, ...]) -> bool:
-    """Return whether a function can be called with as many arguments as in one of these ways."""
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):
-        return True  # a builtin whose signature is unknown
-    for arguments in ways:
-        try:
-            signature.bind(*arguments)
-        except TypeError:
-            continue
-        return True
-    return False
-
-
-def argument_type(fn: NodeFn) -> Any:
-    """Return the annotated type of a function's first argument, such as the item of a fan-out; `Any` without an annotation."""
-    try:
-        hints = typing.get_type_hints(fn, include_extras=True)
-        first = next(iter(inspect.signature(fn).parameters))
-    except (NameError, TypeError, ValueError, StopIteration):
-        return Any
-    return hints.get(first, Any)
-
-
-def result_type(fn: NodeFn) -> Any:
-    """Return the annotated type of what a function returns; `Any` if there is no annotation."""
-    try:
-        return typing.get_type_hints(fn, include_extras=True).get("return", Any)
-    except (NameError, TypeError):
-        return Any
-
-
-def _takes_context(fn: NodeFn) -> bool:
-    """Return whether the function takes a second positional argument, the context."""
-    try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):
-        return False
-    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    return len(positional) >= 2 and (
-        positional[1].default is inspect.Parameter.empty or positional[1].name == "ctx"
-    )

@@ -8,6 +8,7 @@ data, and has no effect.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatchcase
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -38,13 +39,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     run_id: str
     node: NodeName
+    """The name of the node; in a plan, it is the id that the plan gives."""
     iteration: int = 1
     input: Any = None
-    """The resolved input of a task; for a graph in code, the state that the node gets, as a dict of fields."""
+    """What the function gets; for a graph in code, the state, as a dict of fields."""
     output: Any = None
     """What the node returned; None before it was called. For a graph in code, its update of the state."""
     capability: str = ""
-    """The capability of a task, as in `charge@2`; empty for a graph in code."""
+    """What the plan calls, as in `charge@2`; empty for a graph in code."""
     title: str = ""
     goal: Any = None
     context: Any = None
@@ -54,11 +56,6 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the run has cost so far, with its child runs."""
     tokens: int = 0
     active_s: float = 0.0
-
-    @property
-    def task(self) -> str:
-        """The id of the task, which is the name of its node."""
-        return self.node
 
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
@@ -97,6 +94,10 @@ class Policy(msgspec.Struct, frozen=True, gc=False):
     """The nodes that it applies to: a name, or a pattern with `*` and `?`."""
     rule: Callable[[Facts], Verdict] | None = None
     """The policy of a plan, an expression: called in place of `judge`."""
+
+    def applies_to(self, node: NodeName) -> bool:
+        """Return whether the policy is asked about this node."""
+        return fnmatchcase(node, self.node)
 
 
 class Check(msgspec.Struct, frozen=True, gc=False):

@@ -32,7 +32,8 @@ import msgspec
 from holdfast.core.codec import Codec
 from holdfast.core.definition import END, START
 from holdfast.core.events import Changes
-from holdfast.core.graph import Flow, Graph, argument_type, result_type
+from holdfast.core.graph import Flow, Graph
+from holdfast.core.signatures import argument_type, result_type
 from holdfast.errors import ContextError, RouterError, SettingError, StateError
 from holdfast.runtime import failures, outcomes
 from holdfast.runtime.calls.body import Parked, executing

@@ -1,0 +1,44 @@
+"""Finds the mistakes in policies that are given to a graph or to capabilities, before anything runs."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from holdfast.core.rules import Policy
+from holdfast.core.signatures import is_a, takes_one
+from holdfast.errors import did_you_mean
+
+
+def policy_problems(policies: Sequence[Any], fans_out: Mapping[str, bool]) -> Iterator[str]:
+    """Yield the mistakes in the policies of a graph. `fans_out`: node -> whether it fans out."""
+    seen: set[str] = set()
+    for policy in policies:
+        if not isinstance(policy, Policy):
+            yield f"policies has {policy!r:.80}, which is not a policy; give hf.Policy(…)"
+            continue
+        if policy.id in seen:
+            yield f"two policies are named {policy.id!r}; rename one"
+        seen.add(policy.id)
+        yield from policy_mistakes(policy)
+        found = [name for name in fans_out if policy.applies_to(name)]
+        if not found:
+            near = did_you_mean(policy.node, fans_out) or f"; it has {', '.join(fans_out)}"
+            yield f"policy {policy.id!r} applies to {policy.node!r}, but the graph has no such node{near}"
+        for name in found if policy.stage == "post" else ():
+            if fans_out[name]:
+                yield (
+                    f"policy {policy.id!r} is asked about the result of {name!r}, which fans out and has no result of its own; "
+                    "let the policy apply to the node after it"
+                )
+
+
+def policy_mistakes(policy: Policy) -> Iterator[str]:
+    """Yield what is wrong with the function or the stage of a policy."""
+    if policy.stage not in ("pre", "post"):
+        yield f"policy {policy.id!r} has stage={policy.stage!r}; use 'pre' or 'post'"
+    if not callable(policy.judge) or not takes_one(policy.judge):
+        yield f"policy {policy.id!r} has {policy.judge!r:.80}; give a function of one argument, which gets an Asked"
+    elif is_a(inspect.iscoroutinefunction, policy.judge):
+        yield f"policy {policy.id!r} is an async def; give a plain, quick function: it is called between two steps of the run"
