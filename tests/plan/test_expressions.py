@@ -38,6 +38,7 @@ def paths(text: str) -> list[str]:
         ("context.items[0].cents > 1", ["context.items"]),
         ("context[policy.key] == 1", ["context", "policy.key"]),
         ("context.a == 1 && context.a.b == 2", ["context.a"]),
+        ("has(context.a) && context.a == 2", ["has(context.a)", "context.a"]),
         ("now > timestamp('2026-01-01T00:00:00Z')", ["now"]),
         ("context.`a-b` == 1", ["context['a-b']"]),
         ("'context.x' == \"it's outputs.y\"", []),

@@ -228,10 +228,12 @@ def has_messages(tree: Tree) -> bool:
 
 
 def read_paths(tree: Tree, roots: frozenset[str]) -> tuple[Path, ...]:
-    """Return the places that an expression reads, without those that another of them covers."""
+    """Return the places that an expression reads, without those that are part of another."""
     found = list(dict.fromkeys(_paths(tree, roots, frozenset())))
     return tuple(
-        path for path in found if not any(other.covers(path) for other in found if other is not path)
+        path
+        for path in found
+        if path.tested or not any(other.covers(path) for other in found if other is not path)
     )
 
 
