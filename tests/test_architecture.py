@@ -50,7 +50,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 """Package -> where it may be imported, as the beginning of a path. One that is not listed here is optional."""
 
 OPTIONAL = frozenset({
-    "agent_framework", "aiohttp", "celpy", "cryptography", "dask", "fsspec", "httptools", "langgraph", "opentelemetry", "psycopg",
+    "agent_framework", "aiohttp", "cel_expr_python", "cryptography", "dask", "fsspec", "httptools", "langgraph", "opentelemetry", "psycopg",
     "psycopg_pool", "ray", "starlette", "uvicorn", "uvloop",
 })  # fmt: skip
 
