@@ -51,6 +51,7 @@ Opens: TypeAlias = Callable[[Row], Any]
 
 _VALUE_WIDTH = 80
 _REASON_WIDTH = 300
+_NAMES_MAX = 10
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +202,11 @@ def _short(value: Any) -> str:
 
 
 def _names(names: Collection[str]) -> str:
-    return " and ".join(names) if names else "nothing"
+    """Return names as a list in words, shortened if it is long."""
+    first = list(names)[:_NAMES_MAX]
+    if len(names) > _NAMES_MAX:
+        return f"{', '.join(first)} and {len(names) - _NAMES_MAX} more"
+    return " and ".join(part for part in (", ".join(first[:-1]), *first[-1:]) if part) or "nothing"
 
 
 def _created(book: LedgerBook, event: events.RunCreated) -> _Told:
