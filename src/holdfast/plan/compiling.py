@@ -18,9 +18,10 @@ from holdfast.core.graph import Flow, FlowSource, Node, Retry
 from holdfast.core.rules import Check, Guards, Policy
 from holdfast.core.state import StateType, append, merge
 from holdfast.plan.document import FORMAT, Document, PlanEdge, PolicyRule, RetryRule, Task
+from holdfast.plan.judges import make_check, make_policy
 from holdfast.plan.references import parse_template
 from holdfast.plan.registry import Capability, Registry
-from holdfast.plan.rules import EdgesOut, TaskWiring, make_check, make_policy
+from holdfast.plan.wiring import EdgesOut, TaskWiring
 
 _Judged: TypeAlias = 'list[Literal["pre", "verify", "post"]]'
 
