@@ -36,10 +36,13 @@ def perform(journal: Journal, command: commands.AnyCommand, starts: list[events.
             starts.append(begun)
         case commands.ScheduleNode(node, iteration, execution, why):
             record(events.NodeScheduled(node=node, iteration=iteration, execution=execution, why=why))
+            return journal.state.scope is not None  # if nothing else is left to do, the run is paused now
         case commands.CompleteRun():
             record(events.RunCompleted())
         case commands.FailRun(failure, failed):
             record(events.RunFailed(failure=msgspec.structs.replace(failure, traceback=""), node=failed))
+        case commands.PauseRun(reason):
+            record(events.RunPaused(reason=reason))
         case commands.CompleteLayer():
             _complete_layer(journal, command)
             return True
