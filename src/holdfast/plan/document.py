@@ -37,7 +37,7 @@ class _Part(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbi
     """A part of a document. A field that has its default value is not stored."""
 
 
-class Budget(_Part, frozen=True):
+class BudgetRule(_Part, frozen=True):
     """What the run may cost. Over budget, nothing new begins."""
 
     usd: float | None = None
@@ -122,7 +122,7 @@ class Document(_Part, frozen=True):
     goal: Any = None
     context: dict[str, Any] = {}
     policy: dict[str, Any] = {}
-    budget: Budget | None = None
+    budget: BudgetRule | None = None
 
 
 # --- reading ----------------------------------------------------------------------------------------------
