@@ -147,6 +147,11 @@ def test_dates_of_yaml_are_not_plain_data() -> None:
     assert problems[0].startswith("context.day: a date cannot be kept as JSON here")
 
 
+def test_the_schema_in_the_docs_is_that_of_the_code() -> None:
+    file = Path(__file__).parents[2] / "docs" / "plan.schema.json"
+    assert json.loads(file.read_text("utf-8")) == document.json_schema(), "run python docs/schema.py"
+
+
 def test_the_schema_describes_every_field() -> None:
     schema = document.json_schema()
     assert schema["properties"].keys() == {
