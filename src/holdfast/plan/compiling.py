@@ -19,7 +19,6 @@ from holdfast.core.rules import Check, Guards, Policy
 from holdfast.core.state import StateType, append, merge
 from holdfast.plan.document import FORMAT, Document, PlanEdge, PolicyRule, RetryRule, Task
 from holdfast.plan.judges import make_check, make_policy
-from holdfast.plan.references import parse_template
 from holdfast.plan.registry import Capability, Registry
 from holdfast.plan.wiring import EdgesOut, TaskWiring
 
@@ -174,7 +173,6 @@ class _Options:
             is_async=base.is_async,
             wiring=TaskWiring(
                 task=task,
-                template=parse_template(task.input),
                 input=capability.input,
                 output=capability.output,
                 catches=tuple(self.caught.get(task.id, ())),

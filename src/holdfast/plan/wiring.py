@@ -16,7 +16,7 @@ from holdfast.core.rules import Choice, Facts
 from holdfast.errors import GuardError, StateError
 from holdfast.plan import expressions
 from holdfast.plan.document import PlanEdge, Task
-from holdfast.plan.references import evaluate_over, fill
+from holdfast.plan.references import evaluate_over, fill, parse_template
 
 KEY_MAX = 200
 _NAMED_ONLY = frozenset({"PolicyDenied", "QuestionRefused"})
@@ -72,14 +72,15 @@ def takes(caught: tuple[str, ...], failure: Failure) -> bool:
 # --- tasks ------------------------------------------------------------------------------------------------
 
 
-class TaskWiring(msgspec.Struct, frozen=True, kw_only=True):
+class TaskWiring(msgspec.Struct, kw_only=True):
     """How a task gets its input and gives its output. Implements `core.rules.Wiring`."""
 
     task: Task
-    template: Any
     input: Codec[Any]
     output: Codec[Any]
     catches: tuple[str, ...] = ()
+    _template: Any = msgspec.UNSET
+    """The input with its references found: at the first visit, because a stored plan of a thousand tasks is opened at once."""
 
     @property
     def capability(self) -> str:
@@ -91,8 +92,10 @@ class TaskWiring(msgspec.Struct, frozen=True, kw_only=True):
 
     def resolve(self, facts: Facts) -> Any:
         """Return the input of a visit as plain data."""
+        if self._template is msgspec.UNSET:
+            self._template = parse_template(self.task.input)
         try:
-            return fill(self.template, facts)
+            return fill(self._template, facts)
         except StateError as fault:
             raise StateError(str(fault), node=self.task.id, field=fault.field) from None
 
