@@ -19,7 +19,7 @@ from holdfast.errors import Problem, did_you_mean
 from holdfast.plan import expressions, references, shapes
 from holdfast.plan.certainty import Certainty
 from holdfast.plan.compiling import merge_retry
-from holdfast.plan.document import Document, PlanEdge, PolicyRule, Task
+from holdfast.plan.document import BudgetRule, Document, PlanEdge, PolicyRule, Task
 from holdfast.plan.expressions import Expression
 from holdfast.plan.registry import Capability, Registry
 from holdfast.plan.syntax import Path, Tree
@@ -87,6 +87,8 @@ class _Plan:
 
     def _budget(self) -> Iterator[Problem]:
         budget = self.document.budget
+        if budget is not None and budget == BudgetRule():
+            yield Problem("budget", "it limits nothing; give usd, tokens or active_s, or leave it out")
         for name in ("usd", "tokens", "active_s") if budget else ():
             value = getattr(budget, name)
             if value is not None and not 0 < value < math.inf:
