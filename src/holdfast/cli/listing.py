@@ -205,18 +205,20 @@ def row_as_json(one: RunInList) -> dict[str, Any]:
 
 @command(LOOK)
 def show(
-    run_id: options.RunId,
+    run_id: options.RunAt,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
     """Show one run: its graph, its timings and why it stopped.
 
-    Also prints the exact commands that resume or answer it.
+    Also prints the exact commands that resume or answer it. RUN@SEQ shows the run as it was at that event.
     """
     commands = command_line(store=store)
 
     def use(reader: Reader) -> _Shown:
+        if "@" in run_id:
+            return _as_it_was(reader, run_id)
         row, now = reader.store.run(run_id), reader.store.now()
         case = case_of(reader.store, row, holders=reader.store.queues.holders())
         assert case.state is not None
@@ -236,6 +238,15 @@ def show(
         screen.say_json(msgspec.to_builtins(shown.run, str_keys=True, enc_hook=str) | more)
         return
     _say_run(shown, store, debug=debug)
+
+
+def _as_it_was(reader: Reader, place: str) -> _Shown:
+    """Return a run as it was at an event, with no remedies: it has moved since."""
+    run = reader.get(place)
+    row = reader.store.run(run.id)
+    reason = f"this is the run as it was at event {run.seq} of {row.seq}"
+    found = Diagnosis(kind="executing", reason=reason, run_id=run.id, flow=run.flow, status=run.status)
+    return _Shown(run, found, reader.definition(row), [], [], run.updated_at, None)
 
 
 class _Shown(NamedTuple):
@@ -364,6 +375,9 @@ def _facts(run: Run[Any], now: float) -> list[str]:
     ]
     facts += [spent] if (spent := words.cost(run.cost)) else []
     facts += [f"children {spent}"] if (spent := words.cost(run.children_cost)) else []
+    facts += [f"budget {run.budget} (left: {run.budget_left})"] if run.budget is not None else []
+    facts += [f"scope {', '.join(run.scope)}"] if run.scope is not None else []
+    facts += ["layered"] if run.schedule == "layered" else []
     facts += [f"called by {run.caller}"] if run.caller else []
     facts += [f"forked from {run.parent}"] if run.parent else []
     return facts + [f"{name}={value}" for name, value in run.labels.items()]
