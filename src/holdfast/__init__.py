@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from holdfast.core.step import Step
     from holdfast.documents.assets import Asset, NotDurable
     from holdfast.reading.chunks import Chunk
+    from holdfast.reading.ledger import Ledger
     from holdfast.reading.previews import Preview
     from holdfast.reading.views import RequestView, Run, RunSummary
     from holdfast.runtime.blocking import (
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
         events,
         fork,
         get,
+        ledger,
         pause,
         preview,
         prune,
@@ -108,6 +110,7 @@ __all__ = [
     "Graph",
     "GraphError",
     "HoldfastError",
+    "Ledger",
     "Listener",
     "NodeCall",
     "NotDurable",
@@ -147,6 +150,7 @@ __all__ = [
     "events",
     "fork",
     "get",
+    "ledger",
     "merge",
     "pause",
     "preview",
@@ -178,6 +182,7 @@ _LATER = {
     "events": "runtime.blocking",
     "fork": "runtime.blocking",
     "get": "runtime.blocking",
+    "ledger": "runtime.blocking",
     "pause": "runtime.blocking",
     "preview": "runtime.blocking",
     "prune": "runtime.blocking",
@@ -201,6 +206,7 @@ _LATER = {
     "Listener": "runtime.listeners",
     "NodeCall": "runtime.listeners",
     "Chunk": "reading.chunks",
+    "Ledger": "reading.ledger",
     "Preview": "reading.previews",
     "RequestView": "reading.views",
     "Run": "reading.views",

@@ -46,6 +46,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(LOOK, "events", "log", "Print the events of a run, oldest first."),
     Entry(LOOK, "state", "log", "Print the state of a run, or what changed in it."),
     Entry(LOOK, "checkpoints", "log", "List the checkpoints that a run can be resumed or forked from."),
+    Entry(LOOK, "ledger", "ledger", "Print the decisions of a run, check them, or export them."),
     Entry(LOOK, "requests", "requests", "List the requests to a run that wait or were refused."),
     Entry(LOOK, "questions", "questions", "List open questions, and those that a resume will ask."),
     Entry(CHECK, "version", "listing", "Print the versions of Holdfast and Python."),

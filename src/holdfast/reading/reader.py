@@ -27,6 +27,7 @@ from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
 from holdfast.reading.flows import Flows, find_flow
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.ledger import Ledger, read_ledger
 from holdfast.reading.pages import Definitions, ListedRun, Page, list_page, look_at
 from holdfast.reading.relatives import FAMILY_MAX, FamilyTree, children_of, family_of, open_family
 from holdfast.reading.remedies import CommandLine
@@ -154,6 +155,10 @@ class Reader:
     def verify(self, run_id: str) -> Verdict:
         """Check whether a run is exactly what was written."""
         return verify(self.store, run_id)
+
+    def ledger(self, run_id: str, *, verify: bool = False) -> Ledger:
+        """Return every decision in the log of a run; with `verify`, also whether the log is exactly what was written."""
+        return read_ledger(self.store, run_id, check=verify)
 
     # --- many runs ------------------------------------------------------------------------------------
 

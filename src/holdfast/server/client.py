@@ -32,6 +32,7 @@ from holdfast.errors import (
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.following import Cursor, InOrder
 from holdfast.reading.history import Checkpoint, split
+from holdfast.reading.ledger import Ledger
 from holdfast.reading.previews import VERBS, Preview
 from holdfast.reading.reader import in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
@@ -56,6 +57,7 @@ restarted.
 """
 _EVENTS_MAX = 200
 _CHECKPOINTS_MAX = 1000
+_ENTRIES_MAX = 1000
 _AT_ONCE = 8
 """How many runs are read at the same time for their questions."""
 _RUNS_MAX = 200
@@ -78,6 +80,10 @@ class _Events(msgspec.Struct):
 class _Checkpoints(msgspec.Struct):
     checkpoints: list[Checkpoint]
     next: int | None
+
+
+class _LedgerPage(Ledger, frozen=True, kw_only=True):
+    next: int | None = None
 
 
 class _Asking(msgspec.Struct):
@@ -533,6 +539,21 @@ class Client:
             after = page.next if page.checkpoints else None
         return found
 
+    async def ledger(self, run_id: str, *, verify: bool = False) -> Ledger:
+        """Get every decision in the log of a run, oldest first; with `verify`, also whether the log is exactly what was written,
+        and which events were removed or altered.
+        """
+        words: dict[str, Any] = {"limit": _ENTRIES_MAX, "verify": "true" if verify else "false"}
+        page = first = await self._open().get(_path(run_id, "ledger"), _LedgerPage, words)
+        entries = first.entries
+        while page.next is not None:
+            page = await self._open().get(
+                _path(run_id, "ledger"), _LedgerPage, {"limit": _ENTRIES_MAX, "after": page.next}
+            )
+            entries = entries + page.entries
+        given = {name: getattr(first, name) for name in Ledger.__struct_fields__}
+        return Ledger(**given | {"entries": entries, "seq": page.seq, "digest": page.digest})
+
     async def questions(self, run_id: str | None = None) -> list[AskedQuestion]:
         """List the open questions of one run and of its child runs, or of all runs, oldest first."""
         asking = await self._asking(run_id)
@@ -743,6 +764,7 @@ class BlockingClient(Blocking[Client]):
     state = blocking(Client.state)
     events = blocking(Client.events)
     checkpoints = blocking(Client.checkpoints)
+    ledger = blocking(Client.ledger)
     questions = blocking(Client.questions)
 
     def __init__(self, url: str, token: str | None = None, *, flows: Iterable[Flow[Any]] = ()) -> None:

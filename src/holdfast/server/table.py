@@ -164,6 +164,15 @@ ROUTES: tuple[ApiRoute, ...] = (
     ),
     ApiRoute(
         method="GET",
+        path=f"{API}/runs/{{id}}/ledger",
+        role="read",
+        handler=logs.get_ledger,
+        query=logs.LedgerQuery,
+        output=logs.LedgerPage,
+        statuses=(200, 304),
+    ),
+    ApiRoute(
+        method="GET",
         path=f"{API}/runs/{{id}}/state",
         role="read",
         handler=logs.get_state,
