@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from dataclasses import dataclass
@@ -80,7 +81,9 @@ def test_a_capability_is_registered_once() -> None:
     source = plan.Capabilities("s")
     source.capability("total@1")(total)
     source.capability("total@2")(total)
-    with pytest.raises(GraphError, match="'total@1' is registered twice; give the second one another version"):
+    with pytest.raises(
+        GraphError, match="'total@1' is registered twice; give the second one another version"
+    ):
         source.capability("total@1")(total)
 
 
@@ -126,7 +129,9 @@ def test_a_plan_becomes_a_flow_that_brings_its_input_and_budget() -> None:
 def test_the_definition_holds_the_plan_and_nothing_of_one_run() -> None:
     definition = SHOP.plan(shop.ORDER).definition
     assert set(definition.plan) == {"holdfast", "tasks", "edges", "policies"}
-    other = shop.order(context={"facts": {"order": "1", "cents": 2, "country": "FR", "hour": 1}}, goal="other", title="t")
+    other = shop.order(
+        context={"facts": {"order": "1", "cents": 2, "country": "FR", "hour": 1}}, goal="other", title="t"
+    )
     assert SHOP.plan(other).fingerprint == SHOP.plan(shop.ORDER).fingerprint
     pairs = [(edge.source, edge.target) for edge in definition.edges]
     assert pairs[0] == ("START", "reserve")
@@ -172,7 +177,7 @@ def test_every_capability_that_is_missing_is_named() -> None:
 def test_a_stored_plan_of_a_thousand_tasks_becomes_a_flow_in_time() -> None:
     source = shop.anything()
     names = [f"t{number}" for number in range(1_000)]
-    edges = [(one, other, {"guard": f"outputs.{one}.v > 1"}) for one, other in zip(names, names[1:], strict=False)]
+    edges = [(one, other, {"guard": f"outputs.{one}.v > 1"}) for one, other in itertools.pairwise(names)]
     flow = source.plan(shop.tasks(*names, edges=edges))
     spent = []
     for number in range(5):
@@ -246,7 +251,9 @@ def test_a_rule_applies_to_the_capabilities_that_its_pattern_matches() -> None:
     assert nodes["charge"].options.judged == ["pre", "verify", "post"]
 
 
-@pytest.mark.parametrize(("told", "ok", "reason"), [(True, True, ""), (False, False, ""), ("too late", False, "too late")])
+@pytest.mark.parametrize(
+    ("told", "ok", "reason"), [(True, True, ""), (False, False, ""), ("too late", False, "too late")]
+)
 def test_a_verifier_accepts_or_says_why_not(told: Any, ok: bool, reason: str) -> None:
     check = rules.make_verifier("v", lambda asked: told)
     found = check.check(Asked(run_id="r", node="a"), None)
@@ -275,7 +282,9 @@ def test_a_rule_that_raises_or_returns_nothing_denies_and_its_data_is_not_quoted
         assert raised.value.run.nodes["a"].status == "failed"
 
 
-def test_a_rule_that_takes_a_second_is_reported(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rule_that_takes_a_second_is_reported(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = ManualClock()
     monkeypatch.setattr(rules, "_clock", clock)
 
