@@ -18,10 +18,12 @@ from typing import Any, Literal, TypeVar, cast, get_origin
 
 import msgspec
 
-from holdfast.core import commands, events, run_state
+from holdfast.core import commands, event_encoding, events, run_state
+from holdfast.core.budget import Budget
 from holdfast.core.commands import AnyCommand
 from holdfast.core.decide import decide
-from holdfast.core.events import Changes, Encoded, Event, Failure, NodeEvent, Stored
+from holdfast.core.event_encoding import Encoded
+from holdfast.core.events import Changes, Event, Failure, NodeEvent, Stored
 from holdfast.core.fold import fold
 from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.readiness import Readiness
@@ -62,8 +64,12 @@ class History:
 
     # --- the run --------------------------------------------------------------------------------------
 
-    def created(self, given: Any = None, **options: Any) -> History:
-        """Record that the run was created with this input. `options` are recorded in `RunCreated.options`, e.g. `timeout_s`."""
+    def created(
+        self, given: Any = None, *, schedule: Literal["eager", "layered"] | None = None, **options: Any
+    ) -> History:
+        """Record that the run was created with this input, and with a schedule that may differ from that of its flow. `options`
+        are recorded in `RunCreated.options`, e.g. `timeout_s`.
+        """
         flow = self.flow
         values = flow.state.dump({} if given is None else given)
         return self.record(
@@ -73,7 +79,7 @@ class History:
                 state_version=flow.definition.state_version,
                 input=values,
                 starts=outcomes.route(flow, START, values).to,
-                schedule=flow.definition.schedule,
+                schedule=schedule or flow.definition.schedule,
                 options={"durability": "sync", **options},
             )
         )
@@ -81,9 +87,11 @@ class History:
     def paused(self) -> History:
         return self.record(events.RunPaused())
 
-    def taken_up(self, *, force: bool = False) -> History:
+    def taken_up(
+        self, *, force: bool = False, budget: Budget | None = None, scope: list[str] | None = None
+    ) -> History:
         """Record that another process resumed the run, which interrupts the nodes that were running."""
-        return self.record(events.RunResumed(force=force))
+        return self.record(events.RunResumed(force=force, budget=budget, scope=scope))
 
     def told(self, signal: str, payload: Any = None) -> History:
         """Record that the run received a signal."""
@@ -347,7 +355,9 @@ class History:
 
     def events(self) -> list[Stored]:
         """Return the events of the log, decoded."""
-        return [Stored(seq, at, events.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)]
+        return [
+            Stored(seq, at, event_encoding.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)
+        ]
 
     def write(self, store: Store, *, holder: Holder | None = None, one_by_one: bool = False) -> History:
         """Write the log into a store. No engine holds the run there, unless `holder` is given: then that holder has the lease,
@@ -362,7 +372,7 @@ class History:
             row=None,
             fence=int(holder is not None),
         )
-        created = events.decode(self.log[0][1])
+        created = event_encoding.decode(self.log[0][1])
         assert isinstance(created, events.RunCreated), "call `created` first: a history begins with it"
         digest = input_digest(self.flow, created.input)
         journal.create = NewRun(
@@ -371,7 +381,7 @@ class History:
         journal.definition = self.flow.definition_json
         for at, encoded in self.log:
             journal.tick(at)
-            journal.record(events.decode(encoded))
+            journal.record(event_encoding.decode(encoded))
             if one_by_one:
                 journal.save(_raise)
         if journal.unsaved:
@@ -388,7 +398,7 @@ class History:
 
     def record(self, event: Event) -> History:
         """Add one event to the log and fold it, then advance the time of the history by one second."""
-        encoded = events.encode(event)
+        encoded = event_encoding.encode(event)
         fold(self.state, Stored(self.state.seq + 1, self.at, event))
         self.ready.observe(self.state, event)
         self.writers.observe(self.state, event)
