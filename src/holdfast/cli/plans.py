@@ -132,6 +132,9 @@ def run(
     durability: WhenDurable = None,
     queue: options.Queue = None,
     priority: options.Priority = 0,
+    budget: options.Budget = None,
+    schedule: options.Schedule = None,
+    scope: options.Scope = None,
     no_execute: Annotated[
         bool, typer.Option("--no-execute", help="Execute nothing here: record the run for a worker.")
     ] = False,
@@ -154,7 +157,8 @@ def run(
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
     asked: dict[str, Any] = {
         "run_id": chosen, "labels": options.read_pairs(label or [], "--label"), "timeout": timeout, "queue": queue,
-        "priority": priority, "by": options.resolve_actor(by),
+        "priority": priority, "budget": options.read_budget(budget), "schedule": schedule, "scope": scope,
+        "by": options.resolve_actor(by),
     }  # fmt: skip
     if no_execute:
         _refuse_execution_options({"--durability": durability, "--grace": grace})
