@@ -50,8 +50,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 """Package -> where it may be imported, as the beginning of a path. One that is not listed here is optional."""
 
 OPTIONAL = frozenset({
-    "agent_framework", "aiohttp", "cel_expr_python", "cryptography", "dask", "fsspec", "httptools", "langgraph", "opentelemetry", "psycopg",
-    "psycopg_pool", "ray", "starlette", "uvicorn", "uvloop",
+    "agent_framework", "aiohttp", "cel_expr_python", "cryptography", "dask", "fsspec", "httptools", "langgraph",
+    "opentelemetry", "psycopg", "psycopg_pool", "ray", "starlette", "uvicorn", "uvloop",
 })  # fmt: skip
 
 UNSAFE_MODULES = frozenset(

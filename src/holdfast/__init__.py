@@ -13,11 +13,13 @@ else:
     del fcntl
 
 from holdfast.core import VERSION
+from holdfast.core.budget import Budget
 from holdfast.core.graph import END, START, Flow, Graph, Retry
 from holdfast.core.rules import Policy
 from holdfast.core.state import add, append, merge
 from holdfast.errors import (
     AnswerRefused,
+    BudgetExceeded,
     ChildFailed,
     CodecError,
     ContextError,
@@ -95,6 +97,8 @@ __all__ = [
     "Asset",
     "BlockingClient",
     "BlockingContext",
+    "Budget",
+    "BudgetExceeded",
     "ChildFailed",
     "ChildRun",
     "Chunk",

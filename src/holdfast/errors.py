@@ -6,7 +6,7 @@
     │   ├── PlanError           the plan has problems; all of them are listed, with their paths
     │   ├── StateError          a value does not fit the declared state
     │   │   ├── CodecError      a value cannot be stored exactly as JSON
-    │   │   └── LogBudget       a run wrote more between two checkpoints than its budget allows
+    │   │   └── LogLimit        a run wrote more between two checkpoints than `log_limit` allows
     │   ├── RouterError         a router raised, or named a node that is not among its targets
     │   │   └── GuardError      a guard of a plan could not be evaluated
     │   ├── SettingError        an option, environment variable or URL is wrong
@@ -45,7 +45,8 @@
     │   └── IllegalEvent        an event that the current state of the run does not allow
     ├── raised inside nodes
     │   ├── WaitTimeout         a signal, an answer or the end of a child run did not come in time
-    │   └── ChildFailed         a child run failed or was cancelled; `id` and `failure` say which and why
+    │   ├── ChildFailed         a child run failed or was cancelled; `id` and `failure` say which and why
+    │   └── BudgetExceeded      the run has spent its budget, so nothing more begins in it
     └── raised by nodes, to choose the class of a failure
         ├── Recoverable         the node is retried as its `Retry` says
         └── Fatal               the node is not retried; only a forced resume runs it again
@@ -122,8 +123,8 @@ class CodecError(StateError):
         super().__init__(f"{path}: {message}", node=node)
 
 
-class LogBudget(StateError):
-    """A run wrote more into its log between two checkpoints than its budget allows."""
+class LogLimit(StateError):
+    """A run wrote more into its log between two checkpoints than the setting `log_limit` allows."""
 
 
 class RouterError(HoldfastError):
@@ -472,6 +473,12 @@ class ChildFailed(HoldfastError):
         self.failure = failure
         self.remedy = remedy
         super().__init__(message)
+
+
+class BudgetExceeded(HoldfastError):
+    """The run has spent its budget: a cost that a node reported reached a limit, or the node would begin a step or a child run
+    after that. The engine does not retry a node that fails with it; a resume with a higher budget does.
+    """
 
 
 class Recoverable(HoldfastError):

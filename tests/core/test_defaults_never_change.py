@@ -7,7 +7,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.core import commands, definition, difference, events, graph, run_state, topology
+from holdfast.core import budget, commands, definition, difference, events, graph, run_state, topology
 from holdfast.core.events import KINDS, Changes, Encoded, decode, encode
 
 HEADER = {"execution": 1, "attempt": 1}
@@ -44,7 +44,16 @@ EVENTS = {
         **SAID,
     },
     "RunClaimed": {"outlived": False},
-    "RunResumed": {"holder": "", "nodes": None, "fresh": False, "force": False, "outlived": False, **SAID},
+    "RunResumed": {
+        "holder": "",
+        "nodes": None,
+        "fresh": False,
+        "force": False,
+        "outlived": False,
+        **SAID,
+        "budget": None,
+        "scope": None,
+    },
     "RunRewound": {
         "executions": {},
         "crashes": {},
@@ -59,6 +68,8 @@ EVENTS = {
         "children_tokens": 0,
         "reported": None,
         **SAID,
+        "budget": None,
+        "scope": None,
     },
     "RunPaused": SAID,
     "RunInterrupted": {"reason": None},
@@ -121,9 +132,12 @@ EVENTS = {
     "ChildAwaited": {**HEADER, "until": None, "item": None, "anew": False, "abandons": False},
     "ChildEnded": {"values": None, "failure": None, "usd": 0.0, "tokens": 0},
 }
+VERSIONS = {"RunCreated": 2, "RunResumed": 2, "RunRewound": 2}
+"""The kinds of which there is more than one version. Version 2 of these has a budget or a scope, and is written only then."""
 PARTS = {
     events.Changes: {"set": {}, "append": {}, "merge": {}, "add": {}, "reduce": {}, "unset": []},
     events.Failure: {"traceback": "", "child": ""},
+    budget.Budget: {"usd": None, "tokens": None, "active_s": None},
     events.Caller: {"depth": 1},
     events.Reported: {"seq": 0, "usd": 0.0, "tokens": 0, "usd_before": 0.0, "tokens_before": 0},
     events.Span: {"step": "", "step_try": 1},
@@ -215,6 +229,8 @@ PARTS = {
         "labels": {},
         "options": {},
         "plan": False,
+        "budget": None,
+        "scope": None,
         "parent": None,
         "lineage": "",
         "origin": None,
@@ -310,12 +326,36 @@ def written_exactly(one: object, other: object) -> bool:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_an_event_does_not_say_stays_what_it_was(kind):
     assert written_exactly(defaults(KINDS[kind]), EVENTS[kind])
-    assert KINDS[kind].VERSION == 1, "a new version has an upcaster, and both are told of here"
+    assert VERSIONS.get(kind, 1) == KINDS[kind].VERSION, "a new version is told of here"
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)
 def test_what_a_snapshot_or_a_definition_does_not_say_stays_what_it_was(part):
     assert written_exactly(defaults(part), PARTS[part])
+
+
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_an_event_without_limits_is_written_as_before_there_were_any(kind):
+    assert b'"v"' not in encode(without_limits(kind)).body
+
+
+@pytest.mark.parametrize(
+    "limit", [{"budget": budget.Budget(usd=5)}, {"scope": ["a"]}], ids=lambda one: next(iter(one))
+)
+@pytest.mark.parametrize("kind", VERSIONS)
+def test_an_event_with_a_limit_has_a_version_that_older_readers_refuse(kind, limit):
+    plain = msgspec.to_builtins(limit)
+    event = msgspec.structs.replace(
+        without_limits(kind), **({"options": plain} if kind == "RunCreated" else limit)
+    )
+    encoded = encode(event)
+    assert msgspec.json.decode(encoded.body)["v"] == 2
+    assert decode(encoded) == event
+
+
+def without_limits(kind):
+    needed = {"RunCreated": {"flow": "f", "fingerprint": "x", "state_version": 1, "input": {}, "starts": []}}
+    return KINDS[kind](**needed.get(kind, {}), **({"to": 3} if kind == "RunRewound" else {}))
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: part.__name__)

@@ -109,8 +109,8 @@ CHANGES: dict[str, tuple[str, str, str]] = {
     ),
     "second reading": (
         "testing/replay.py",
-        '"CostIncurred": "_ignore",',
-        '"CostIncurred": "_ignore", "NodeApplauded": "_ignore",',
+        '"ResumeRefused": "_ignore",',
+        '"ResumeRefused": "_ignore", "NodeApplauded": "_ignore",',
     ),
 }
 """Place -> the file, and what is replaced there by what."""

@@ -80,6 +80,7 @@ ORDER: dict[str, Any] = {
     "goal": {"text": "the customer has the goods"},
     "context": {"facts": {"order": "4711", "cents": 4200, "country": "DE"}},
     "policy": {"countries": ["DE", "FR"]},
+    "budget": {"usd": 5.0, "tokens": 10_000},
     "tasks": [
         {
             "id": "charge",

@@ -109,6 +109,9 @@ def run(
     durability: WhenDurable = None,
     queue: options.Queue = None,
     priority: options.Priority = 0,
+    budget: options.Budget = None,
+    schedule: options.Schedule = None,
+    scope: options.Scope = None,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     by: options.By = None,
@@ -125,6 +128,7 @@ def run(
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
     value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
     require_fit(flow, value)
+    limit = options.read_budget(budget)
     if timeout is not None and not timeout > 0:
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
     errand = Errand(
@@ -150,6 +154,9 @@ def run(
             timeout=timeout,
             queue=queue,
             priority=priority,
+            budget=limit,
+            schedule=schedule,  # type: ignore[arg-type]  # the engine checks it
+            scope=scope,
             by=options.resolve_actor(by),
         ),
     )
@@ -228,6 +235,8 @@ def resume(
     confirm: Confirm = None,
     on_change: OnChange = "refuse",
     rename: Rename = None,
+    budget: options.Budget = None,
+    scope: options.WiderScope = None,
     expects: options.Expects = None,
     no_execute: options.NoExecute = False,
     grace: options.Grace = None,
@@ -245,20 +254,22 @@ def resume(
     """
     fields, renamed = options.read_fields(edit, "--edit"), options.read_pairs(rename or [], "--rename")
     actor, confirmed = options.resolve_actor(by), list(confirm or [])
+    limit = options.read_budget(budget)
     elsewhere = {"--validate": validate, "--grace": grace, "--run-base": run_base}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
     if bulk.chooses(target, matching, {"--checkpoint": checkpoint, "--expects": expects, **elsewhere}):
         _require_one_place({"--after": after, "--restart-at": restart_at, "--replay": replay})
         request = inbox.Resume(
             after=after, restart_at=restart_at, replay=replay, edit=fields, force=force, confirm=confirmed,
-            on_change=on_change, rename=renamed, by=actor, reason=reason,
+            on_change=on_change, rename=renamed, budget=limit, scope=scope, by=actor, reason=reason,
         )  # fmt: skip
         return bulk.ask_all(request, matching)
     assert target is not None
     check = flow_files.load_function(validate, "--validate") if validate is not None else None
     given: dict[str, Any] = {
         "checkpoint": checkpoint, "after": after, "restart_at": restart_at, "replay": replay, "validate": check,
-        "edit": fields, "force": force, "confirm": confirmed, "on_change": on_change, "rename": renamed, "reason": reason,
+        "edit": fields, "force": force, "confirm": confirmed, "on_change": on_change, "rename": renamed, "budget": limit,
+        "scope": scope, "reason": reason,
     }  # fmt: skip
     if dry_run:
         return look_ahead("resume", target, given, file=file, store=store, as_json=as_json, run_base=run_base)

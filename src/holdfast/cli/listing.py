@@ -31,6 +31,7 @@ from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_fa
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose, diagnosis_as_json
 from holdfast.reading.inbox import ChildEnd
+from holdfast.reading.ledger_entries import LedgerEntry
 from holdfast.reading.pages import ListedRun
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree
@@ -41,6 +42,9 @@ from holdfast.storage.contract import Query, RunRow
 _REMEDIES_MAX = 3
 _REFUSALS_MAX = 3
 _FAMILY_MAX = 50
+_DECIDED_MAX = 30
+_RULED = frozenset({"guard", "policy", "verification", "skip"})
+"""Types of decisions that `show` prints: what rules decided."""
 _REQUESTED = {ChildEnd.verb: "a child run has ended"}
 """Verb of a request that no person made -> what a list says about it."""
 
@@ -201,18 +205,20 @@ def row_as_json(one: RunInList) -> dict[str, Any]:
 
 @command(LOOK)
 def show(
-    run_id: options.RunId,
+    run_id: options.RunAt,
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> None:
     """Show one run: its graph, its timings and why it stopped.
 
-    Also prints the exact commands that resume or answer it.
+    Also prints the exact commands that resume or answer it. RUN@SEQ shows the run as it was at that event.
     """
     commands = command_line(store=store)
 
     def use(reader: Reader) -> _Shown:
+        if "@" in run_id:
+            return _as_it_was(reader, run_id)
         row, now = reader.store.run(run_id), reader.store.now()
         case = case_of(reader.store, row, holders=reader.store.queues.holders())
         assert case.state is not None
@@ -220,16 +226,27 @@ def show(
         found = diagnose(case, now, commands)
         requests = reader.requests(run_id)
         family = reader.family(run_id, commands, _FAMILY_MAX) if run.children or run.caller else None
-        return _Shown(run, found, reader.definition(row), open_visits(reader, run), requests, now, family)
+        definition = reader.definition(row)
+        decided = _decided(reader, run_id, definition)
+        return _Shown(run, found, definition, open_visits(reader, run), requests, now, family, decided)
 
     shown = stores.read(store, use)
     if as_json:
         more = diagnosis_as_json(shown.found)
         more |= {"awaited": shown.found.awaited, "partial": shown.partial, "requests": shown.requests}
-        more |= {"family": shown.family}
+        more |= {"family": shown.family, "decided": shown.decided}
         screen.say_json(msgspec.to_builtins(shown.run, str_keys=True, enc_hook=str) | more)
         return
     _say_run(shown, store, debug=debug)
+
+
+def _as_it_was(reader: Reader, place: str) -> _Shown:
+    """Return a run as it was at an event, with no remedies: it has moved since."""
+    run = reader.get(place)
+    row = reader.store.run(run.id)
+    reason = f"this is the run as it was at event {run.seq} of {row.seq}"
+    found = Diagnosis(kind="executing", reason=reason, run_id=run.id, flow=run.flow, status=run.status)
+    return _Shown(run, found, reader.definition(row), [], [], run.updated_at, None, [])
 
 
 class _Shown(NamedTuple):
@@ -242,6 +259,15 @@ class _Shown(NamedTuple):
     requests: list[RequestView]
     now: float
     family: FamilyTree | None
+    decided: list[LedgerEntry]
+    """What guards, policies and verifications decided, and what was skipped; empty if the flow has no such rules."""
+
+
+def _decided(reader: Reader, run_id: str, definition: Definition) -> list[LedgerEntry]:
+    """Return why nodes ran, or why not, as far as rules decided that."""
+    if not (definition.plan or any(node.judged for node in definition.nodes.values())):
+        return []
+    return [entry for entry in reader.ledger(run_id).entries if entry.type in _RULED]
 
 
 def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
@@ -256,6 +282,7 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     if run.status == "failed":
         say_where(run.error, debug=debug)
     say_remedies(found.remedies)
+    _say_decided(shown, store)
     if shown.family is not None:
         _say_family(shown.family, store)
     _say_requests(shown, store)
@@ -267,12 +294,35 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
         screen.say(("Set aside:  ", "yellow"), told)
     for warned in run.warnings:
         fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
-        screen.say(
-            ("Warning:  ", "yellow"), f"node {warned.node} failed, which is ignored (safe_to_fail): {fault}"
+        node = shown.definition.nodes.get(warned.node)
+        how = (
+            "an edge takes that failure"
+            if node is not None and node.on_error
+            else "which is ignored (safe_to_fail)"
         )
+        screen.say(("Warning:  ", "yellow"), f"node {warned.node} failed, {how}: {fault}")
     for one in shown.partial:
         say_visit(one, _head(one, run, crashed=found.crashed))
     _say_more(run, store)
+
+
+def _say_decided(shown: _Shown, store: str | None) -> None:
+    """Print what rules decided: why a node ran, or why not."""
+    if not shown.decided:
+        return
+    screen.say("")
+    screen.say("Decided:")
+    for entry in shown.decided[-_DECIDED_MAX:]:
+        reads = ", ".join(
+            f"{path} = {words.value(read)}" for path, read in entry.about.get("reads", {}).items()
+        )
+        why = "; ".join(part for part in (entry.reason or "", reads) if part)
+        screen.say(
+            (f"  {entry.type.ljust(12)}  ", "dim"), entry.text, (f"  {screen.one_line(why, 300)}", "dim")
+        )
+    if (more := len(shown.decided) - _DECIDED_MAX) > 0:
+        every = line("ledger", shown.run.id, store=store)
+        screen.say((f"  … and {more} before them: {every}", "dim"))
 
 
 def _say_family(family: FamilyTree, store: str | None) -> None:
@@ -325,6 +375,9 @@ def _facts(run: Run[Any], now: float) -> list[str]:
     ]
     facts += [spent] if (spent := words.cost(run.cost)) else []
     facts += [f"children {spent}"] if (spent := words.cost(run.children_cost)) else []
+    facts += [f"budget {run.budget} (left: {run.budget_left})"] if run.budget is not None else []
+    facts += [f"scope {', '.join(run.scope)}"] if run.scope is not None else []
+    facts += ["layered"] if run.schedule == "layered" else []
     facts += [f"called by {run.caller}"] if run.caller else []
     facts += [f"forked from {run.parent}"] if run.parent else []
     return facts + [f"{name}={value}" for name, value in run.labels.items()]

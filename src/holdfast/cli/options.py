@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from holdfast.cli import program
+from holdfast.core import budget as limits
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.storage.contract import STATUSES, Query, RunStatus
 
@@ -99,6 +100,30 @@ Label = Annotated[
 ]
 
 
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        "--budget",
+        metavar="LIMITS",
+        help="What the run may cost in total: usd=5, tokens=100000 or active_s=600, or several, separated by commas.",
+    ),
+]
+Schedule = Annotated[
+    str | None,
+    typer.Option("--schedule", metavar="NAME", help="eager or layered. Default: the schedule of the flow."),
+]
+Scope = Annotated[
+    list[str] | None,
+    typer.Option("--scope", metavar="NODE", help="Run only this node, and then pause the run; repeatable."),
+]
+WiderScope = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--scope",
+        metavar="NODE",
+        help="A node that may run too, if the run has a scope; repeatable; '*' for all.",
+    ),
+]
 OnlyStatus = Annotated[
     list[str] | None,
     typer.Option(
@@ -274,6 +299,22 @@ def read_pairs(given: Sequence[str], option: str) -> dict[str, str]:
             raise SettingError(f"{option} {pair!r}: write it as {option} name=value")
         pairs[key] = value
     return pairs
+
+
+def read_budget(given: str | None) -> limits.Budget | None:
+    """Return the value of `--budget`, such as `usd=5,tokens=1000`. Raises `SettingError`."""
+    if given is None:
+        return None
+    found: dict[str, Any] = {}
+    for pair in given.split(","):
+        name, _equals, value = (part.strip() for part in pair.partition("="))
+        try:
+            found[name] = float(value) if name != "tokens" else int(value)
+        except ValueError:
+            raise SettingError(
+                f"--budget {given!r}: write limits as NAME=NUMBER, such as --budget usd=5,tokens=100000"
+            ) from None
+    return limits.check_budget(found)
 
 
 def read_status(name: str) -> RunStatus:

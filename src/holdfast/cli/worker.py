@@ -249,6 +249,9 @@ def start(
     ] = None,
     queue: options.Queue = None,
     priority: options.Priority = 0,
+    budget: options.Budget = None,
+    schedule: options.Schedule = None,
+    scope: options.Scope = None,
     at: BeginAt = None,
     delay: BeginIn = None,
     run_base: options.RunBase = None,
@@ -268,7 +271,7 @@ def start(
     require_fit(flow, value)
     if timeout is not None and not timeout > 0:
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
-    begins = _Begins(at, delay)
+    limit, begins = options.read_budget(budget), _Begins(at, delay)
 
     async def use(engine: Engine) -> RunRow:
         engine.flow_files[flow.name] = flow_files.absolute(file)
@@ -281,6 +284,9 @@ def start(
                 timeout=timeout,
                 queue=queue,
                 priority=priority,
+                budget=limit,
+                schedule=schedule,  # type: ignore[arg-type]  # the engine checks it
+                scope=scope,
                 begin_at=begins.moment(engine.store.now()),
                 by=options.resolve_actor(by),
             )

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.budget import Budget
 from holdfast.core.events import Caller, NodeName
 from holdfast.core.run_state import RunState
 
@@ -26,6 +27,8 @@ class ChildOptions(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] | None = None
     run_timeout: float | None = None
     cancel_with_caller: bool = False
+    budget: Budget | Mapping[str, Any] | None = None
+    """What the child may cost; None: what is left of its caller's budget."""
 
 
 class ChildPlace(msgspec.Struct, frozen=True):

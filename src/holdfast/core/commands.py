@@ -147,6 +147,12 @@ class FailRun(Command, frozen=True):
     node: NodeName | None
 
 
+class PauseRun(Command, frozen=True):
+    """Pause the run, because nothing that is in its scope is left to do."""
+
+    reason: str
+
+
 class WakeAt(Command, frozen=True):
     """Call `decide` again at this time, or earlier if a node ends, or an answer, a signal or a request arrives."""
 
@@ -164,5 +170,5 @@ class DueAt(Command, frozen=True):
 AnyCommand: TypeAlias = (
     StartNode | AskFirst | AskRepeat | SkipRepeat | FireTimer | ExpireQuestion | QuarantineNode | ScheduleNode | SkipNode
     | SkipNodes | FinishNode | AskAboutNode | RouteNode | StartItem | CompleteItems | FailItems | CompleteLayer
-    | CompleteRun | FailRun | WakeAt | DueAt
+    | CompleteRun | FailRun | PauseRun | WakeAt | DueAt
 )  # fmt: skip

@@ -12,11 +12,14 @@ The engine calls it after every append until it returns no more commands. It dec
 3. Nodes that are due begin a new visit, as long as fewer than `max_parallel` nodes run and the iteration limit is not reached. A
    node with a gate asks first (a person, or its policies), and only an approval lets it begin. A fork first asks whether to
    repeat a visit that its parent has begun, and skips the visit if the answer says so.
-4. If nothing runs and nothing can start, the layer is complete, the run has failed, or it is completed.
+4. If nothing runs and nothing can start, the layer is complete, the run has failed, it is completed, or it is paused because
+   everything that is left is out of its scope.
 
 Once a node has failed for good, or while the run is paused, no node starts, and running nodes may end. (A running fan-out
-continues with its items.) A run never ends while a node that it has reached has not begun: that would be a defect in this
-module, and is raised as one.
+continues with its items.) Once the budget of the run is spent, no attempt and no item begins either, and the run fails when
+nothing runs any more; an attempt that only waited continues. Nodes that are not in the scope of the run never start.
+
+A run never ends while a node that it has reached has not begun: that would be a defect in this module, and is raised as one.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol, TypeAlias, assert_never
 
+from holdfast.core.budget import explain
 from holdfast.core.commands import (
     AnyCommand,
     AskAboutNode,
@@ -38,6 +42,7 @@ from holdfast.core.commands import (
     FailRun,
     FinishNode,
     FireTimer,
+    PauseRun,
     QuarantineNode,
     RouteNode,
     ScheduleNode,
@@ -59,8 +64,9 @@ _Begins: TypeAlias = StartNode | AskFirst | AskRepeat | SkipRepeat | ScheduleNod
 """The commands for a node that is due."""
 
 
-REFUSALS = ("QuestionRefused", "PolicyDenied")
-"""The types of failures by which a person, an agent or a policy refused a visit."""
+REFUSALS = ("QuestionRefused", "PolicyDenied", "BudgetExceeded")
+"""The types of failures by which a person, an agent or a policy refused a visit, or the budget of the run did. None of them is a
+failure of the node itself."""
 
 
 class Shape(Protocol):
@@ -97,6 +103,10 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
                 if room < 0:
                     continue  # the visit stays due until another node ends and makes room
             commands.append(command)
+    if state.failed:
+        commands.extend(_refused(flow.definition, state))
+    if state.budget is not None and state.is_over_budget:
+        return _over_budget(state, ready, commands, wakes, lapses)
     starts, limit = _begin(flow.definition, state, ready, room)
     if state.running or commands or starts:
         wanted = commands + starts
@@ -167,6 +177,13 @@ def _open_visit(
 def _is_refused(node: NodeState) -> bool:
     """Return whether an answer or a policy refused the visit. `safe_to_fail` does not apply to a refusal."""
     return node.failure is not None and node.failure.type in REFUSALS
+
+
+def _refused(definition: Definition, state: RunState) -> Iterator[AnyCommand]:
+    """Skip visits that were refused before they began, if an edge takes the refusal."""
+    for name in state.failed:
+        if name not in state.open and is_caught(definition.nodes[name], state.nodes[name]):
+            yield SkipNode(name)
 
 
 def is_caught(options: NodeOptions, node: NodeState) -> bool:
@@ -276,10 +293,12 @@ def _begin(
     starts: list[_Begins] = []
     if state.failed or not ready.due:
         return starts, None
-    repeats = state.begun
+    repeats, scope = state.begun, state.scope
     for name in ready.due:
         if room <= 0 or state.paused:
             break
+        if scope is not None and name not in scope:
+            continue
         iteration, execution = _next_visit(state, name)
         if iteration > definition.max_iterations:
             return [], FailRun(_limit(name, definition.max_iterations), name)
@@ -301,7 +320,9 @@ def _begin(
         begun = {start.node for start in starts}
         why = "paused" if state.paused else "no free slot"
         starts += [
-            ScheduleNode(name, *_next_visit(state, name), why)
+            ScheduleNode(
+                name, *_next_visit(state, name), why if _is_in_scope(state, name) else "not in scope"
+            )
             for name in ready.unscheduled
             if name not in begun
         ]
@@ -313,6 +334,64 @@ def _next_visit(state: RunState, name: str) -> tuple[int, int]:
     node = state.nodes.get(name)
     iteration = node.iteration + 1 if node is not None else 1
     return iteration, state.next_execution(name, iteration) if state.executions else 1
+
+
+def _in_scope(state: RunState, name: str) -> bool:
+    return state.scope is None or name in state.scope
+
+
+def _over_budget(
+    state: RunState, ready: Readiness, commands: list[AnyCommand], wakes: list[float], lapses: list[float]
+) -> list[AnyCommand]:
+    """Return what a run still does whose budget is spent: what has begun continues and ends, and nothing begins. `commands` are
+    those for its waits and its open visits. When nothing runs any more, the run fails if something would begin.
+    """
+    budget = state.budget
+    assert budget is not None
+    failure = Failure("partial", "BudgetExceeded", explain(state.run_id, budget, state.spent()))
+    wanted = [command for command in commands if not _begins(state, command)]
+    wanted += [fail for name in ready.open if (fail := _fail_unfinished(state, name, failure)) is not None]
+    if state.running or wanted:
+        return wanted + _later(state, wanted, wakes, lapses) if wakes or lapses else wanted
+    would_begin = (
+        len(wanted) < len(commands)
+        or any(_is_in_scope(state, name) for name in ready.due)
+        or any(state.nodes[name].retry_at is not None for name in ready.open)
+    )
+    if would_begin and not state.failed and not state.paused:
+        return [FailRun(failure, None)]
+    return _end(state, ready, wakes, lapses)
+
+
+def _begins(state: RunState, command: AnyCommand) -> bool:
+    """Return whether a command begins an attempt, or prepares that. An attempt that waited and continues has begun before."""
+    match command:
+        case StartNode():
+            return not command.woken
+        case StartItem():
+            return command.item not in state.nodes[command.node].parked
+        case AskFirst() | AskRepeat() | SkipRepeat():
+            return True
+        case _:
+            return False
+
+
+def _fail_unfinished(state: RunState, name: str, failure: Failure) -> FailItems | None:
+    """Return the command that fails a fan-out of which items are left that may not begin, and no item runs or waits; otherwise
+    None. It counts as running, so the run could not end without this.
+    """
+    node, items = state.nodes[name], state.nodes[name].items
+    if items is None or node.status != "running" or items.running or node.parked:
+        return None
+    if items.failed:
+        item = min(items.failed)
+        return FailItems(name, item, items.failed[item])
+    left = [*items.again, *range(items.begun, len(items.values))]
+    return FailItems(name, min(left), failure) if left else None
+
+
+def _is_in_scope(state: RunState, name: str) -> bool:
+    return state.scope is None or name in state.scope
 
 
 def _limit(name: str, most: int) -> Failure:
@@ -333,6 +412,10 @@ def _end(state: RunState, ready: Readiness, wakes: list[float], lapses: list[flo
         return [FailRun(failure, name)]
     if state.paused and (state.open or state.arrivals or state.held):
         return []
+    if state.scope is not None and ready.due and not state.open and not state.questions:
+        return [
+            PauseRun("scope")
+        ]  # the nodes that are due are not in scope; a layer is complete only with them
     if state.held and not state.open and not state.questions:
         return [CompleteLayer(state.layer + 1, tuple(sorted(state.held, key=ready.index.__getitem__)))]
     if wakes or lapses:

@@ -5,7 +5,9 @@ Rules of this module
   results of user code, so that folding it again a year later gives the same state.
 - An event that is about to be stored is an `Event`; an event in a log is a `Stored` (seq, at, event).
 - A kind is stored by its class name, so a class is never renamed. When its fields change, `VERSION` grows and an upcaster in
-  `UPCASTERS` upgrades older bodies. A log with a kind that this version does not know is refused, and the run is left untouched.
+  `UPCASTERS` upgrades older bodies, if they must be changed. An event is stored with the lowest version that can read it
+  (`lowest_version`): a field that older versions must not ignore raises it only in the events that use the field. A log with a
+  kind or a version that this Holdfast does not know is refused, and the run is left untouched.
 - The header of an event is its kind and, if it belongs to a node, `node`, `iteration`, `execution` and `attempt`: they are
   columns of the store. The body is the JSON of all other fields that differ from their defaults.
 """
@@ -17,7 +19,8 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from holdfast.errors import SchemaTooNew, StoreCorrupt
+from holdfast.core.budget import Budget
+from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt
 
 T = TypeVar("T")
 NodeName: TypeAlias = str
@@ -62,6 +65,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     VERSION: ClassVar[int] = 1
 
+    def lowest_version(self) -> int:
+        """Return the lowest version of this kind that can read the event without missing something."""
+        return self.VERSION
+
 
 class NodeEvent(Event, frozen=True, kw_only=True):
     """A fact about one visit of a node. Iteration, execution and attempt count from 1."""
@@ -90,6 +97,8 @@ class Caller(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 class RunCreated(Event, frozen=True, kw_only=True):
     """The run was created. Recorded before anything runs, with everything that the first nodes need."""
 
+    VERSION: ClassVar[int] = 2
+
     flow: str
     fingerprint: str
     state_version: int
@@ -98,6 +107,7 @@ class RunCreated(Event, frozen=True, kw_only=True):
     """The nodes that START leads to: by its plain edges, and by the choice of its router."""
     schedule: Literal["eager", "layered"] = "eager"
     options: dict[str, Any] = {}
+    """How the run is executed. `budget` (the limits of a `Budget`) and `scope` (names of nodes) need version 2."""
     labels: dict[str, str] = {}
     by: str | None = None
     trace_parent: str | None = None
@@ -106,6 +116,9 @@ class RunCreated(Event, frozen=True, kw_only=True):
     plan: bool = False
     """True if the flow is a plan: its definition has the plan, and a visit gets what the plan refers to, not the state as it was
     when the visit began."""
+
+    def lowest_version(self) -> int:
+        return 2 if self.plan or "budget" in self.options or "scope" in self.options else 1
 
 
 class Begun(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -165,6 +178,8 @@ class RunClaimed(Event, frozen=True, kw_only=True):
 class RunResumed(Event, frozen=True, kw_only=True):
     """A caller resumed the run. Nodes that were running count as interrupted; nodes that failed are due again."""
 
+    VERSION: ClassVar[int] = 2
+
     holder: str = ""
     nodes: list[NodeName] | None = None
     """Nodes that are tried again; None means all failed nodes."""
@@ -174,6 +189,13 @@ class RunResumed(Event, frozen=True, kw_only=True):
     """True if the previous holder is alive and had to give up the run, so that the interrupted nodes did not crash a process."""
     by: str | None = None
     reason: str | None = None
+    budget: Budget | None = None
+    """The budget that the run has from here on; None: the one that it had."""
+    scope: list[NodeName] | None = None
+    """The nodes that may run from here on, `["*"]` for all of them; None: those that could run before."""
+
+    def lowest_version(self) -> int:
+        return 1 if self.budget is None and self.scope is None else 2
 
 
 class Reported(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -191,6 +213,8 @@ class RunRewound(Event, frozen=True, kw_only=True):
     """The run goes back to event `to` and continues from there. This event is folded onto the state at `to`, and contains what a
     rewind never undoes: counts, costs and signals.
     """
+
+    VERSION: ClassVar[int] = 2
 
     to: Seq
     executions: dict[NodeName, dict[int, int]] = {}
@@ -215,6 +239,13 @@ class RunRewound(Event, frozen=True, kw_only=True):
     """What the caller of this run knows of its ends."""
     by: str | None = None
     reason: str | None = None
+    budget: Budget | None = None
+    """The budget that the run has from here on; None: the one that it had at event `to`."""
+    scope: list[NodeName] | None = None
+    """The nodes that may run from here on, `["*"]` for all of them; None: those that could run at event `to`."""
+
+    def lowest_version(self) -> int:
+        return 1 if self.budget is None and self.scope is None else 2
 
 
 class RunPaused(Event, frozen=True, kw_only=True):
@@ -731,7 +762,8 @@ AnyEvent: TypeAlias = (
 KINDS: dict[str, type[Event]] = {cls.__name__: cls for cls in AnyEvent.__args__}
 
 UPCASTERS: dict[tuple[str, int], Any] = {}
-"""(kind, version) -> a function that upgrades a body (a dict) of that version to the next version."""
+"""(kind, version) -> a function that upgrades a body (a dict) of that version to the next version. Without one, the body stays as
+it is: the next version only has more fields, with defaults."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
@@ -826,8 +858,8 @@ def encode(event: Event) -> Encoded:
         body = {
             name: value for name, default in _BODY_FIELDS[cls] if (value := getattr(event, name)) != default
         }
-    if cls.VERSION > 1:
-        body["v"] = cls.VERSION
+    if cls.VERSION > 1 and (version := event.lowest_version()) > 1:
+        body["v"] = version
     encoded = _json_encode(body) if body else b""
     if isinstance(event, NodeEvent):
         return Encoded(cls.__name__, event.node, event.iteration, event.execution, event.attempt, encoded)
@@ -844,7 +876,8 @@ def _current(cls: type[Event], body: bytes) -> bytes:
             "Use the version of Holdfast that wrote the log, or a newer one."
         )
     while version < cls.VERSION:
-        fields = UPCASTERS[cls.__name__, version](fields)
+        upgrade = UPCASTERS.get((cls.__name__, version))
+        fields = upgrade(fields) if upgrade is not None else fields
         version += 1
     return _json_encode(fields)
 
@@ -866,7 +899,7 @@ def decode(encoded: Encoded) -> Event:
         )
     try:
         body = encoded.body or b"{}"
-        if cls.VERSION != 1 or b'"v":' in body:
+        if b'"v":' in body or (cls.VERSION != 1 and (cls.__name__, 1) in UPCASTERS):
             body = _current(cls, body)
         if issubclass(cls, NodeEvent):
             header = _json_encode(
@@ -874,5 +907,12 @@ def decode(encoded: Encoded) -> Event:
             )
             body = header[:-1] + (b"}" if body == b"{}" else b"," + body[1:])
         return _DECODERS[cls](body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, AttributeError, TypeError, KeyError) as fault:
+    except (
+        msgspec.MsgspecError,
+        UnicodeDecodeError,
+        AttributeError,
+        TypeError,
+        KeyError,
+        SettingError,
+    ) as fault:
         raise StoreCorrupt(f"an event of kind {encoded.kind!r} cannot be read: {fault}") from fault

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, overload
 import msgspec
 
 from holdfast.core import answers, difference, validate
+from holdfast.core.budget import Budget
 from holdfast.core.codec import Codec
 from holdfast.core.definition import (
     BUILT_IN_EXECUTORS,
@@ -90,6 +91,7 @@ class FlowCall(msgspec.Struct, frozen=True, kw_only=True):
     priority: int = 0
     labels: Mapping[str, str] | None = None
     run_timeout: float | None = None
+    budget: Budget | None = None
 
 
 class Node(msgspec.Struct, frozen=True):
@@ -316,6 +318,7 @@ class Graph(Generic[S]):
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
         run_timeout: float | None = None,
+        budget: Budget | None = None,
         retry: None = None,
     ) -> Graph[S]: ...
 
@@ -338,6 +341,7 @@ class Graph(Generic[S]):
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
         run_timeout: float | None = None,
+        budget: Budget | None = None,
         retry: None = None,
     ) -> Graph[S]: ...
 
@@ -359,6 +363,7 @@ class Graph(Generic[S]):
         priority: int = 0,
         labels: Mapping[str, str] | None = None,
         run_timeout: float | None = None,
+        budget: Budget | None = None,
         retry: Any = None,
     ) -> Graph[S]:
         """Add a node that calls a flow: each visit starts a child run with the input that `input(state)` returns, and waits for
@@ -367,8 +372,9 @@ class Graph(Generic[S]):
         most `limit` at once, and `input` gets the item. Pass the graph itself to let the flow call itself.
 
         If the child fails or is cancelled, the node fails, and is not retried: retries belong to the nodes of the child. If the
-        child has not ended after `timeout` seconds, the node fails and the child is cancelled. `queue`, `priority`, `labels` and
-        `run_timeout` are those of the child run; the other options are those of `node`.
+        child has not ended after `timeout` seconds, the node fails and the child is cancelled. `queue`, `priority`, `labels`,
+        `run_timeout` and `budget` (default: what is left of the caller's) are those of the child run; the other options are those
+        of `node`.
         """
         called = self.name if flow is self else flow.name if isinstance(flow, Flow) else None
         node = Node(
@@ -396,6 +402,7 @@ class Graph(Generic[S]):
                 priority=priority,
                 labels=labels,
                 run_timeout=run_timeout,
+                budget=budget,
             ),
         )
         self._problems.extend(_flow_call_problems(node, called, flow, retry))
@@ -774,7 +781,9 @@ def _flow_call_problems(node: Node, called: str | None, flow: Any, retry: Any) -
             f"node {name!r} calls a flow, so retry={retry!r} has no meaning: each attempt would get the same end of the same "
             "child run; give retry= to the nodes of that flow"
         )
-    yield from validate.child_problems(name, call.queue, call.priority, call.labels, call.run_timeout)
+    yield from validate.child_problems(
+        name, call.queue, call.priority, call.labels, call.run_timeout, call.budget
+    )
 
 
 def executor_problems(node: Node, state: type[Any], traits: ExecutorTraits) -> list[str]:

@@ -16,9 +16,10 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from holdfast.core.budget import Budget, Spent, reached
 from holdfast.core.events import Begun, Changes, Choice, Failure, NodeName, Reported, Seq, Values
 from holdfast.core.slots import begun_steps
-from holdfast.errors import StoreCorrupt
+from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt
 
 Status: TypeAlias = Literal[
     "new", "pending", "running", "waiting", "paused", "interrupted", "completed", "failed", "cancelled"
@@ -328,6 +329,10 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     options: dict[str, Any] = {}
     plan: bool = False
     """True if the run is one of a plan: visits get what the plan refers to, and no copy of the state."""
+    budget: Budget | None = None
+    """What the run may cost; None if that is not limited."""
+    scope: dict[NodeName, None] | None = None
+    """The nodes that may run; None if all of them may."""
     parent: str | None = None
     lineage: str = ""
     """The run from whose id idempotency keys are derived, if it is another run: see `RunForked.lineage`."""
@@ -394,6 +399,21 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
             is_small = 0 < self.running == len(self.open) <= FEW
             return is_small and not any(self.nodes[name].is_in_doubt for name in self.open)
         return self.status == "completed"
+
+    @property
+    def is_over_budget(self) -> bool:
+        """True if a limit of the run's budget is reached, so that nothing more may begin."""
+        return self.budget is not None and bool(reached(self.budget, self.spent()))
+
+    def spent(self) -> Spent:
+        """Return what the run has spent so far, its child runs included. An attempt that runs counts until the last event, as it
+        would if its process had died.
+        """
+        active_s = self.active_s
+        if self.running:
+            nodes = [self.nodes[name] for name in self.open]
+            active_s += sum(max(0.0, self.at - node.started_at) for node in nodes if node.status == "running")
+        return Spent(self.usd + self.children_usd, self.tokens + self.children_tokens, active_s)
 
     def visit(self, name: NodeName) -> NodeState:
         """Return the state of a node, which is created when the run first reaches the node."""
@@ -546,6 +566,23 @@ class _Written(msgspec.Struct):
     inputs: dict[NodeName, _Less]
 
 
+class _Limited(msgspec.Struct):
+    """The stored form of a snapshot that older versions must not read: they would ignore a budget, a scope or a plan. They
+    refuse it, because it has no field `state`.
+    """
+
+    v: int
+    run: RunState
+    inputs: dict[NodeName, _Less]
+
+
+class _Version(msgspec.Struct):
+    v: int = 1
+
+
+_SNAPSHOT_VERSION = 2
+_NEWER = b'{"v":'
+"""How a snapshot begins that says its version."""
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(_Written).decode
 
@@ -561,21 +598,38 @@ def dump(state: RunState) -> bytes:
         if node.input is not None:
             inputs[name] = _less(node.input, state.values)
             bare.nodes[name] = msgspec.structs.replace(node, input=None)
+    if state.plan or state.budget is not None or state.scope is not None:
+        return _encode(_Limited(_SNAPSHOT_VERSION, bare, inputs))
     return _encode(_Written(bare, inputs))
 
 
 def load(snapshot: bytes) -> RunState:
-    """Decode a snapshot into the state of a run. Raises `StoreCorrupt`."""
+    """Decode a snapshot into the state of a run. Raises `StoreCorrupt`, and `SchemaTooNew` for one of a newer version."""
     try:
-        written = _decode(snapshot)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as fault:
+        if snapshot.startswith(_NEWER):
+            limited = _read_newer(snapshot)
+            state, inputs = limited.run, limited.inputs
+        else:
+            written = _decode(snapshot)
+            state, inputs = written.state, written.inputs
+    except (msgspec.MsgspecError, UnicodeDecodeError, SettingError) as fault:
         raise StoreCorrupt(
             f"a snapshot cannot be read: {fault}. `holdfast verify` lists the damage"
         ) from fault
-    state = written.state
-    for name, given in written.inputs.items():
+    for name, given in inputs.items():
         state.nodes[name].input = _with(given, state.values)
     return state
+
+
+def _read_newer(snapshot: bytes) -> _Limited:
+    """Decode a snapshot that says its version. Raises `SchemaTooNew` if this Holdfast does not know that version."""
+    version = msgspec.json.decode(snapshot, type=_Version).v
+    if version > _SNAPSHOT_VERSION:
+        raise SchemaTooNew(
+            f"the log has a snapshot of version {version}; this Holdfast knows versions up to {_SNAPSHOT_VERSION}. Use the "
+            "version of Holdfast that wrote it, or a newer one."
+        )
+    return msgspec.json.decode(snapshot, type=_Limited)
 
 
 def _less(given: Values, values: Values) -> _Less:

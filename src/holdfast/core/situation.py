@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.core.budget import raised
 from holdfast.core.events import Event, Failure, NodeName
 from holdfast.core.kinds import FROM_OUTSIDE, MOVES
 from holdfast.core.run_state import FEW, GOING, LIVE, VISIT_STUCK, NodeState, Question, RunState, Status, Wait
@@ -95,6 +96,10 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     said: Said | None = None
     is_answered: bool = False
     """True if the run can continue with an answer or a signal that has come last."""
+    higher_budget: str | None = None
+    """A budget with which the run would continue, as it is typed, if its budget is spent."""
+    beyond: tuple[NodeName, ...] = ()
+    """Nodes that are due and not in the scope of the run, if it is paused."""
     flow_file: str | None = None
     wants_base: bool = False
     cut: bool = False
@@ -175,6 +180,10 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
         is_stuck=stuck is not None and stuck.status in VISIT_STUCK,
         said=said,
         is_answered=_is_answered(state, said),
+        higher_budget=str(raised(state.budget, state.spent()))
+        if state.budget is not None and state.is_over_budget
+        else None,
+        beyond=tuple(islice(_beyond_scope(state), few)) if state.paused and state.scope is not None else (),
         flow_file=state.options.get(FLOW_FILE),
         wants_base=bool(state.options.get(RUN_BASE_WANTED)),
         cut=for_row
@@ -228,6 +237,10 @@ def _retries(opened: Iterable[tuple[NodeName, NodeState]]) -> Iterable[tuple[Nod
             again = [at for at in node.items.again.values() if at]
             if again:
                 yield name, min(again)
+
+
+def _beyond_scope(state: RunState) -> Iterable[NodeName]:
+    return (name for name in state.arrivals if name not in (state.scope or ()))
 
 
 def _is_refused(node: NodeState) -> bool:

@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, get_args, get_type_hints
 
+from holdfast.core.budget import Budget
 from holdfast.core.definition import (
     BUILT_IN_EXECUTORS,
     END,
@@ -87,7 +88,9 @@ def node_problems(name: str, options: NodeOptions, *, taken: bool) -> list[str]:
     return [*_name_problems(name, taken=taken), *_option_problems(name, options)]
 
 
-def child_problems(name: str, queue: Any, priority: Any, labels: Any, run_timeout: Any) -> Iterator[str]:
+def child_problems(
+    name: str, queue: Any, priority: Any, labels: Any, run_timeout: Any, budget: Any
+) -> Iterator[str]:
     """Yield everything that is wrong with the options of the child runs that a node starts."""
     if queue is not None and not (isinstance(queue, str) and RUN_ID.fullmatch(queue)):
         yield f"node {name!r}: queue={queue!r} cannot name a queue; use up to 128 letters, digits, '.', '_' and '-'"
@@ -102,6 +105,8 @@ def child_problems(name: str, queue: Any, priority: Any, labels: Any, run_timeou
         yield f"node {name!r}: labels={labels!r} are not labels; give a dict of strings"
     if run_timeout is not None and not (_is_number(run_timeout) and 0 < run_timeout < math.inf):
         yield f"node {name!r}: run_timeout={run_timeout!r} is not a time limit; use seconds above 0"
+    if budget is not None and not isinstance(budget, Budget):
+        yield f"node {name!r}: budget={budget!r} is not a budget; use hf.Budget(usd=…, tokens=…, active_s=…)"
 
 
 def upgrade_problems(version: int, upgrades: Mapping[int, Any]) -> list[str]:

@@ -185,6 +185,9 @@ class Book:
         """Who rewound the run last, and why; None if it was not rewound."""
         self._refused: list[dict[str, Any]] = []
         """The requests to the run that were refused, oldest first."""
+        self._layers: list[tuple[int, int]] = []
+        """Seq of an event -> how many layers of a layered run are complete from there on. Empty for an eager run, and for a fork
+        until its log says so."""
         self._made: dict[str, bytes] = {}
         self._plain: dict[str, str] = {}
 
@@ -227,6 +230,8 @@ class Book:
 
     def _created(self, event: events.RunCreated, stored: Stored) -> None:
         self._use(event.fingerprint)
+        if event.schedule == "layered":
+            self._layers.append((stored.seq, 0))
 
     def _request_refused(self, event: events.RequestRefused, stored: Stored) -> None:
         said = {"verb": event.verb, "by": event.by, "reason": event.reason}
@@ -252,6 +257,8 @@ class Book:
     def _rewound(self, event: events.RunRewound, stored: Stored) -> None:
         self._cut_all(stored, waiting=True, reason=f"the run went back to event {event.to}")
         self._went_back = _by_and_reason(event)
+        before = [complete for seq, complete in self._layers if seq <= event.to]
+        self._layers += [(stored.seq, before[-1])] if before else []
         for visit in self._visits.values():
             visit.asked = visit.gate = None
 
@@ -414,6 +421,8 @@ class Book:
             "cost": {"usd": visit.usd, "tokens": visit.tokens},
             "streamed": visit.streamed,
         }
+        if self._layers:
+            facts["layer"] = self._layers[-1][1] + 1
         if visit.steps_raised:
             facts["steps_raised"] = visit.steps_raised
         if visit.steps_begun:
@@ -568,6 +577,7 @@ class Book:
 
     def _layer(self, event: events.LayerCompleted, stored: Stored) -> None:
         merged = summary([event.changes], small_bytes=SMALL_BYTES)
+        self._layers.append((stored.seq, event.layer))
         for name, routes in event.routes.items():
             visit = self._visits.get(name)
             if visit is not None and visit.attempt is not None:

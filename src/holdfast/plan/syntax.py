@@ -7,6 +7,7 @@ whatever values it reads, because it reads at most `READ_BYTES_MAX` bytes and li
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
@@ -28,6 +29,8 @@ _STATE_UNITS = 300
 """What one state of a regular expression costs: the library compiles a pattern again at each call."""
 _CLASS_STATES = 420
 _REPEATED_MAX = 1000
+"""How often the library lets a part of a pattern be repeated in all."""
+_REPEATED_STATES = 10
 
 
 class Path(msgspec.Struct, frozen=True):
@@ -225,10 +228,12 @@ def has_messages(tree: Tree) -> bool:
 
 
 def read_paths(tree: Tree, roots: frozenset[str]) -> tuple[Path, ...]:
-    """Return the places that an expression reads, without those that another of them covers."""
+    """Return the places that an expression reads, without those that are part of another."""
     found = list(dict.fromkeys(_paths(tree, roots, frozenset())))
     return tuple(
-        path for path in found if not any(other.covers(path) for other in found if other is not path)
+        path
+        for path in found
+        if path.tested or not any(other.covers(path) for other in found if other is not path)
     )
 
 
@@ -340,8 +345,8 @@ def _pattern_units(pattern: Tree) -> float:
     if pattern[0] != "const" or not isinstance(pattern[1], str):
         return float("inf")
     text: str = pattern[1]
-    repeated = 1
-    for low, high in re.findall(r"\{(\d+),?(\d*)\}", text):
-        repeated = min(_REPEATED_MAX, repeated * max(1, int(high or low)))
+    counts = [max(1, int(high or low)) for low, high in re.findall(r"\{(\d{1,9}),?(\d{0,9})\}", text)]
     states = len(text) + _CLASS_STATES * len(re.findall(r"\\[pP]", text))
-    return states * repeated * _STATE_UNITS
+    if re.search(r"\)\{\d", text):  # a counted group may contain other counts
+        return states * min(_REPEATED_MAX, math.prod(counts)) * _STATE_UNITS
+    return (states + _REPEATED_STATES * sum(counts)) * _STATE_UNITS

@@ -498,6 +498,10 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
         case "cancelled":
             return f"cancelled{by}{why}"
         case "paused":
+            if _is_out_of_scope(seen.known):
+                names = seen.known.beyond
+                are = "is" if len(names) == 1 else "are"
+                return f"paused: everything in its scope is done, and {' and '.join(names)} {are} not in scope{expects}"
             return f"paused{by} until it is resumed{why}{expects}"
         case "interrupted":
             cut = " and ".join(seen.asked_about)
@@ -505,6 +509,12 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
             return f"its process was asked to stop{why}{doubt}{_unclaimed(case, kind)}{expects}"
         case _:
             assert_never(case.row.status)
+
+
+def _is_out_of_scope(known: Situation) -> bool:
+    """Return whether the engine has paused the run, because nothing in its scope is left to do."""
+    said = known.said
+    return bool(known.beyond) and said is not None and (said.by, said.reason) == (None, "scope")
 
 
 def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
@@ -653,9 +663,10 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
 def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> list[Remedy]:
     run_id, status = case.row.run_id, case.row.status
 
-    def resume(words: str, *, force: bool = False) -> Remedy:
+    def resume(words: str, *more: str, force: bool = False) -> Remedy:
+        options = (*(case.takes or ()), *more)
         return remedies.resume(
-            commands, run_id, words, force=force, options=case.takes or (), wants_base=seen.known.wants_base
+            commands, run_id, words, force=force, options=options, wants_base=seen.known.wants_base
         )
 
     if status == "completed":
@@ -665,6 +676,14 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
     if status == "pending" and kind == "waiting":
         return [resume("begin it now")]
     of_children = [remedy for child in seen.children.values() for remedy in _of_child(child)]
+    if _is_out_of_scope(seen.known):
+        beyond = seen.known.beyond
+        scope = [word for name in beyond for word in ("--scope", name)]
+        wider = resume(f"let {' and '.join(beyond)} run too", *scope)
+        return [wider, resume("let all nodes run", "--scope", "*")]
+    spent = seen.known.failure is not None and seen.known.failure.type == "BudgetExceeded"
+    if status == "failed" and spent and seen.known.higher_budget is not None:
+        return [resume("continue with a higher budget", "--budget", seen.known.higher_budget)]
     if status == "failed":
         words, force = _after_failure(seen)
         return _after_child(case, seen, of_children, commands) or [

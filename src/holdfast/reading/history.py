@@ -277,8 +277,7 @@ def checkpoints(store: Store, run_id: str, row: RunRow | None = None) -> list[Ch
     row = row or store.run(run_id)
     retired = store.upkeep.trimmed(run_id).retired
     parts = stretches(row.rewinds, row.seq)
-    stored = store.definition(row.fingerprint)
-    layered = stored is not None and defined(stored, run_id).schedule == "layered"
+    layered = _schedule(store, row) == "layered"
     layer = 0
     listed = []
     for found in store.events(run_id, upto=row.seq, kinds=CHECKPOINTS):
@@ -301,6 +300,14 @@ def checkpoints(store: Store, run_id: str, row: RunRow | None = None) -> list[Ch
             )
         )
     return listed
+
+
+def _schedule(store: Store, row: RunRow) -> str:
+    """Return the schedule of a run, which need not be that of its flow."""
+    first = store.events(row.run_id, limit=1, kinds=("RunCreated",))
+    for stored in opened(store, row.run_id, first):
+        return str(stored.event.schedule)
+    return load(store, row.run_id, row=row).schedule  # the log of a fork, or a compacted one
 
 
 def find_said(store: Store, row: RunRow, state: RunState) -> Said | None:

@@ -10,10 +10,12 @@ inbox.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, assert_never
 
 import msgspec
 
+from holdfast.core.budget import Budget
 from holdfast.core.events import Changes, Failure
 from holdfast.errors import SettingError
 from holdfast.storage.contract import Request
@@ -134,6 +136,8 @@ class Resume(_Asked, frozen=True, kw_only=True):
     confirm: list[str] = []
     on_change: Literal["refuse", "compatible"] = "refuse"
     rename: dict[str, str] = {}
+    budget: Budget | None = None
+    scope: list[str] | None = None
     expects: str | None = None
     """As in `Cancel`."""
 
@@ -169,9 +173,13 @@ _TYPES: dict[str, type[AnyRequest]] = {
 _SHARED = frozenset(_Asked.__struct_fields__)
 _LEFT_OUT = {
     "answer": ("update", "confidence"),
-    **dict.fromkeys(("cancel", "retry", "skip", "resume"), ("expects",)),
+    **dict.fromkeys(("cancel", "retry", "skip"), ("expects",)),
+    "resume": ("expects", "budget", "scope"),
 }
 """Verb of a request -> fields that are stored only if they have a value."""
+_LIMITS = ("budget", "scope")
+"""The fields of a request to resume a run that older versions must not ignore: they are stored inside the field `on_change`, so
+that an older version cannot read the request, and refuses it."""
 
 
 def about(request: AnyRequest) -> str | None:
@@ -195,6 +203,8 @@ def about(request: AnyRequest) -> str | None:
             }
             said = [f"{name} {where}" for name, where in place.items() if where is not None]
             said += ["replay"] * request.replay
+            said += [f"budget {request.budget}"] if request.budget is not None else []
+            said += [f"scope {', '.join(request.scope)}"] if request.scope is not None else []
             fields = _edited_fields(request.edit or {}, request.changes)
             return "; ".join([*said, *([f"edit {', '.join(fields)}"] if fields else [])]) or None
         case ChildEnd():
@@ -232,14 +242,23 @@ def stored_form(request: AnyRequest) -> Request:
         if name not in _SHARED and ((value := getattr(request, name)) is not None or name not in left_out)
     }
     body = msgspec.to_builtins(body) if isinstance(request, ChildEnd) else body
+    limits = {name: msgspec.to_builtins(body.pop(name)) for name in _LIMITS if name in body}
+    if limits:
+        body["on_change"] = {"on_change": body["on_change"], **limits}
     return Request(id=request.id, verb=request.verb, body=body, by=request.by, reason=request.reason)
+
+
+def _unfold(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request from its stored form."""
+    inner = body.get("on_change")
+    return {**body, **inner} if isinstance(inner, Mapping) else dict(body)
 
 
 def check(request: AnyRequest) -> None:
     """Refuse a request whose options have the wrong type: no engine could read it. Raises `SettingError`."""
     try:
-        msgspec.convert(stored_form(request).body, type(request))
-    except msgspec.ValidationError as fault:
+        msgspec.convert(_unfold(stored_form(request).body), type(request))
+    except (msgspec.ValidationError, TypeError) as fault:
         raise SettingError(
             f"this {request.verb} cannot be requested: {fault}. Correct the option."
         ) from fault
@@ -257,8 +276,8 @@ def read(stored: Request) -> AnyRequest:
     kind = _TYPES.get(stored.verb)
     if kind is not None:
         try:
-            return msgspec.convert({**stored.body, **shared}, kind)
-        except msgspec.ValidationError:
+            return msgspec.convert({**_unfold(stored.body), **shared}, kind)
+        except (msgspec.ValidationError, SettingError):
             pass
     return Unknown(**shared, stored_verb=stored.verb)  # type: ignore[arg-type]
 

@@ -104,7 +104,7 @@ def _verdict(store: Store, run_id: str) -> Verdict:
 
 # --- what two runs have in common --------------------------------------------------------------------
 
-_OF_THE_PROCESS = frozenset({"execution", "attempt", "holder", "request", "outlived", "at"})
+_OF_THE_PROCESS = frozenset({"execution", "attempt", "question", "request"})
 """Facts that depend on when a process died, or when a request came."""
 
 
@@ -126,7 +126,7 @@ def _common(entry: LedgerEntry) -> Iterator[dict[str, Any]]:
     shared = {"type": entry.type, "actor": entry.actor, "by": entry.by, "reason": entry.reason}
     if entry.kind == "NodesSkipped":  # which of them one event names depends on the order of parallel nodes
         for node in about["nodes"]:
-            yield shared | {"about": {"node": node, "why": about["why"].get(node)}}
+            yield shared | {"reason": None, "about": {"node": node, "why": about["why"].get(node)}}
         return
     yield shared | {"about": _without_times(about)}
 

@@ -3,7 +3,8 @@
 Most events decide nothing and have no entry; `_TELLS` has the others.
 
 - The actor is `policy` for what policies decided, `agent` for what was asked `by="agent:…"` (the server records this for a token
-  of an agent), `human` for what any other caller asked, and otherwise `engine`.
+  of an agent), `human` for what any other caller asked, and otherwise `engine`. A caller need not say who it is: an answer, an
+  edit, a rewind and a retry are always asked for by one.
 - A branch is a route that a router chose. Only the definition of the flow knows whether a node has one, so it is looked up by
   the fingerprint that is in force at that place of the log.
 """
@@ -50,6 +51,7 @@ Opens: TypeAlias = Callable[[Row], Any]
 
 _VALUE_WIDTH = 80
 _REASON_WIDTH = 300
+_NAMES_MAX = 10
 
 
 class LedgerEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +133,7 @@ class LedgerBook:
             at=row.at,
             type=told.type,
             kind=row.kind,
-            actor=told.actor or actor_of(by),
+            actor=told.actor or actor_of(by, caller=row.kind in _BY_CALLERS),
             by=by,
             reason=reason,
             about=told.about,
@@ -140,10 +142,14 @@ class LedgerBook:
         )
 
 
-def actor_of(by: str | None) -> Actor:
-    """Return what kind of actor has made a request."""
-    if not by or by == TIMEOUT:
+def actor_of(by: str | None, *, caller: bool = False) -> Actor:
+    """Return what kind of actor has decided something. `caller`: only a caller can have done that, also if it did not say who it
+    is.
+    """
+    if by == TIMEOUT or not (by or caller):
         return "engine"
+    if not by:
+        return "human"
     return "agent" if by.startswith(AGENT) else "human"
 
 
@@ -196,7 +202,11 @@ def _short(value: Any) -> str:
 
 
 def _names(names: Collection[str]) -> str:
-    return " and ".join(names) if names else "nothing"
+    """Return names as a list in words, shortened if it is long."""
+    first = list(names)[:_NAMES_MAX]
+    if len(names) > _NAMES_MAX:
+        return f"{', '.join(first)} and {len(names) - _NAMES_MAX} more"
+    return " and ".join(part for part in (", ".join(first[:-1]), *first[-1:]) if part) or "nothing"
 
 
 def _created(book: LedgerBook, event: events.RunCreated) -> _Told:
@@ -275,9 +285,10 @@ def _verified(book: LedgerBook, event: events.OutputVerified) -> _Told:
 
 def _skipped_nodes(book: LedgerBook, event: events.NodesSkipped) -> _Told:
     about = {"nodes": event.nodes, "why": event.why}
-    sources = ", ".join(dict.fromkeys(event.why.values()))
-    reason = f"too few edges to them are taken (from {sources})" if sources else None
-    return _Told("skip", about, f"skipped: {', '.join(event.nodes)}", reason)
+    ways = ", ".join(f"from {source} to {node}" for node, source in event.why.items())
+    reason = text.one_line(f"no way {ways}", _REASON_WIDTH) if ways else None
+    verb = "is skipped" if len(event.nodes) == 1 else "are skipped"
+    return _Told("skip", about, f"{_names(event.nodes)} {verb}", reason)
 
 
 def _asked(book: LedgerBook, event: events.QuestionAsked) -> None:
@@ -373,8 +384,8 @@ def _claimed(book: LedgerBook, event: events.RunClaimed) -> _Told:
 
 
 def _resumed(book: LedgerBook, event: events.RunResumed) -> _Told:
-    given = {name: getattr(event, name) for name in ("nodes", "fresh", "force", "outlived", "holder")}
-    about = {name: value for name, value in given.items() if value}
+    names = ("nodes", "fresh", "force", "budget", "scope", "outlived", "holder")
+    about = {name: _plain(value) for name in names if (value := getattr(event, name, None))}
     nodes = f" with {', '.join(event.nodes)}" if event.nodes else ""
     return _Told("resume", about, f"the run is resumed{nodes}")
 
@@ -433,5 +444,7 @@ _TELLS: dict[str, Callable[[LedgerBook, Any], _Told | None]] = {
     "QuestionAnswered": _answered,
 }
 """Kind of event -> the function that returns its entry, if it has one. Events of any other kind decide nothing."""
+_BY_CALLERS = frozenset({"QuestionAnswered", "StateEdited", "RunRewound", "NodeScheduled"})
+"""Kinds whose entries only a caller causes, except the answer that is recorded when the time for one is over (`TIMEOUT`)."""
 KINDS = frozenset(_TELLS)
 """The kinds of events that a ledger is made from."""

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from holdfast.core.budget import Budget
 from holdfast.core.definition import Definition
 from holdfast.core.events import Values
 
@@ -17,18 +20,18 @@ _DATA = ("goal", "context", "policy")
 
 
 def plan_document(
-    definition: Definition, values: Values, options: Mapping[str, Any]
+    definition: Definition, values: Values, budget: Budget | Mapping[str, Any] | None
 ) -> dict[str, Any] | None:
-    """Return the plan of a run with this state and these options; None if the definition is that of a graph in code. Fields that
+    """Return the plan of a run with this state and this budget; None if the definition is that of a graph in code. Fields that
     are empty are left out.
     """
     if not definition.plan:
         return None
-    stored = dict(definition.plan)
-    about = values.get("about") or {}
+    stored, about = dict(definition.plan), values.get("about") or {}
+    limits = msgspec.to_builtins(budget) if budget is not None else {}
     given = {name: about.get(name) for name in _ABOUT}
     given |= {name: values.get(name) for name in _DATA}
-    given |= {"budget": options.get("budget")}
+    given |= {"budget": {name: limit for name, limit in limits.items() if limit is not None}}
     return {
         "holdfast": stored.pop("holdfast"),
         **{name: value for name, value in given.items() if value not in (None, "", [], {})},

@@ -29,7 +29,14 @@ from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.ledger import Ledger, read_ledger
 from holdfast.reading.pages import Definitions, ListedRun, Page, list_page, look_at
-from holdfast.reading.relatives import FAMILY_MAX, FamilyTree, children_of, family_of, open_family
+from holdfast.reading.relatives import (
+    FAMILY_MAX,
+    FamilyTree,
+    children_of,
+    children_then,
+    family_of,
+    open_family,
+)
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.verification import Verdict, verify
 from holdfast.reading.views import (
@@ -64,16 +71,25 @@ class Reader:
 
     # --- one run --------------------------------------------------------------------------------------
 
-    def get(self, run_id: str, flow: Flow[Any] | None = None) -> Run[Any]:
-        """Return one run as it is now. `flow` is used to type its state, instead of the known flow of that name."""
+    def get(self, run: str, flow: Flow[Any] | None = None) -> Run[Any]:
+        """Return one run as it is now or, by `"r1@17"`, as it was at that event. `flow` is used to type its state, instead of the
+        known flow of that name.
+        """
+        run_id, seq = history.split(run, None)
         row = self.store.run(run_id)
-        return self.view(row, history.load(self.store, run_id, row=row), flow)
+        state = history.load(self.store, run_id, seq, row=row)
+        if seq is None:
+            return self.view(row, state, flow)
+        return run_view(state, None, self._fitting(row, state, flow), children_then(self.store, state))
 
     def view(self, row: RunRow, state: RunState, flow: Flow[Any] | None = None) -> Run[Any]:
         """Return the view of a run whose row and state were read already."""
+        return run_view(state, row, self._fitting(row, state, flow), children_of(self.store, state))
+
+    def _fitting(self, row: RunRow, state: RunState, flow: Flow[Any] | None) -> Flow[Any] | None:
+        """Return the flow that types the state of a run; None if it is not known, or has another version of the state."""
         flow = flow or find_flow(self.store, self.flows, row)
-        fits = flow is not None and state.state_version == flow.definition.state_version
-        return run_view(state, row, flow if fits else None, children_of(self.store, state))
+        return flow if flow is not None and state.state_version == flow.definition.state_version else None
 
     def state(self, run: str, checkpoint: str | int | None = None) -> Any:
         """Return the state of a run at a checkpoint (default: at the end of its log)."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core import events
 from holdfast.core.run_state import OPEN, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
@@ -74,6 +75,24 @@ def children_of(store: Store, state: RunState, limit: int = CHILDREN_MAX) -> tup
         ChildView(id=row.run_id, flow=row.flow, status=row.status, **places.get(row.run_id, _UNKNOWN))
         for row in rows
     )
+
+
+def children_then(store: Store, state: RunState, limit: int = CHILDREN_MAX) -> tuple[ChildView, ...]:
+    """Return the children that a run had started up to an older event, oldest first: at most the newest `limit`. A child counts
+    as running until the log of its caller has its end.
+    """
+    if not state.called:
+        return ()
+    rows = store.events(state.run_id, upto=state.seq, kinds=("ChildStarted", "ChildEnded"))
+    found: dict[str, ChildView] = {}
+    for stored in history.opened(store, state.run_id, rows):
+        event = stored.event
+        if isinstance(event, events.ChildStarted):
+            place = _place(event.slot, event.node, event.iteration, event.item)
+            found.setdefault(event.run, ChildView(id=event.run, flow=event.flow, status="running", **place))
+        elif event.run in found:
+            found[event.run] = msgspec.structs.replace(found[event.run], status=event.status)
+    return tuple(found.values())[-limit:]
 
 
 def family_of(
@@ -219,8 +238,8 @@ def _places(
     missing = {row.run_id for row in rows} - found.keys()
     if missing:
         end = store.run(run_id).seq if state is None else state.seq
-        events = store.events(run_id, max(0, end - _EVENTS_SEARCHED), kinds=("ChildStarted",))
-        for stored in history.opened(store, run_id, events):
+        started = store.events(run_id, max(0, end - _EVENTS_SEARCHED), kinds=("ChildStarted",))
+        for stored in history.opened(store, run_id, started):
             event = stored.event
             if event.run in missing:
                 found[event.run] = _place(event.slot, event.node, event.iteration, event.item)

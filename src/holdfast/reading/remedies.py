@@ -168,6 +168,13 @@ def _as_arguments(options: tuple[str, ...]) -> dict[str, Any]:
         if option == "--rename":
             old, _, new = value.partition("=")
             found.setdefault("rename", {})[old] = new
+        elif option == "--scope":
+            found.setdefault("scope", []).append(value)
+        elif option == "--budget":
+            limits = dict(pair.split("=") for pair in value.split(","))
+            found["budget"] = {
+                name: int(limit) if name == "tokens" else float(limit) for name, limit in limits.items()
+            }
         else:
             found[option.removeprefix("--").replace("-", "_")] = value
     return found

@@ -7,6 +7,7 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from holdfast.core.budget import Budget, BudgetLeft, left_of
 from holdfast.core.definition import Definition
 from holdfast.core.events import Failure, NodeEvent, Stored
 from holdfast.core.graph import Flow
@@ -128,6 +129,13 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     """The child runs that its nodes have started, oldest first: at most 100, first of all those that have not ended and then the
     newest. `runs(origin=run.id)` lists all of them.
     """
+    budget: Budget | None = None
+    """What the run may cost in total; None if that is not limited."""
+    budget_left: BudgetLeft | None = None
+    """What is left of each limit of the budget; None if the run has no budget."""
+    schedule: Literal["eager", "layered"] = "eager"
+    scope: tuple[str, ...] | None = None
+    """The only nodes that may run; None if all of them may."""
     children_cost: Cost = _NOTHING
     """The cost of the child runs that have ended, with that of their own children. `cost` does not include it."""
     repeated: bool = False
@@ -290,6 +298,10 @@ def run_view(
         layer=state.layer,
         held_by=held_by(row) if row is not None else None,
         children=children,
+        budget=state.budget,
+        budget_left=left_of(state.budget, state.spent()) if state.budget is not None else None,
+        schedule=state.schedule,
+        scope=tuple(state.scope) if state.scope is not None else None,
         children_cost=Cost(state.children_usd, state.children_tokens),
     )
     if flow is not None:
@@ -397,7 +409,8 @@ def result_of(run: Run[S], *, fault: BaseException | None = None, earlier: bool 
 def _failed(run: Run[Any]) -> str:
     node = run.nodes.get(run.failed_node or "")
     skip = ", or skip the node" if node is not None and node.status in VISIT_STUCK else ""
-    if run.error is not None and run.error.child:  # its message says what to do
+    if run.error is not None and (run.error.child or run.error.type == "BudgetExceeded"):
+        # Its message says what to do.
         return f"run {run.id!r} failed{_fault(run)}{_left_alone(run)}{_place(run)}"
     return (
         f"run {run.id!r} failed{_fault(run)} Completed work is kept: fix the cause and resume the run, "

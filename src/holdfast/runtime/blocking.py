@@ -22,6 +22,7 @@ from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
+from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, FlowSource
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
@@ -30,7 +31,7 @@ from holdfast.reading.previews import Preview
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.creation import OnExists, Repeat
+from holdfast.runtime.creation import OnExists, Repeat, Schedule
 from holdfast.runtime.engine import Edit, Engine, open_store_for
 from holdfast.runtime.listeners import Listener
 from holdfast.runtime.settings import Durability
@@ -57,7 +58,7 @@ class _Others(TypedDict, total=False):
     park_after: float | None
     blobs: str | os.PathLike[str] | None
     blob_over: int | None
-    log_budget: int | None
+    log_limit: int | None
     run_base: str | os.PathLike[str] | None
     keep_checkpoints: int | None
     clock: Clock | None
@@ -275,6 +276,9 @@ def run(
     timeout: float | None = None,
     queue: str | None = None,
     priority: int = 0,
+    budget: Budget | None = None,
+    schedule: Schedule | None = None,
+    scope: Collection[str] | None = None,
     by: str | None = None,
     **options: Unpack[Options],
 ) -> Run[S]:
@@ -288,6 +292,9 @@ def run(
             timeout=timeout,
             queue=queue,
             priority=priority,
+            budget=budget,
+            schedule=schedule,
+            scope=scope,
             by=by,
         ),
         options,
@@ -304,6 +311,9 @@ def start(
     queue: str | None = None,
     priority: int = 0,
     begin_at: datetime | None = None,
+    budget: Budget | None = None,
+    schedule: Schedule | None = None,
+    scope: Collection[str] | None = None,
     by: str | None = None,
     on_exists: OnExists = "refuse",
     trace_parent: str | None = None,
@@ -320,6 +330,9 @@ def start(
             queue=queue,
             priority=priority,
             begin_at=begin_at,
+            budget=budget,
+            schedule=schedule,
+            scope=scope,
             by=by,
             on_exists=on_exists,
             trace_parent=trace_parent,
@@ -346,6 +359,8 @@ def resume(
     confirm: Collection[str] = (),
     on_change: Literal["refuse", "compatible"] = "refuse",
     rename: Mapping[str, str] | None = None,
+    budget: Budget | None = None,
+    scope: Collection[str] | None = None,
     execute: bool = True,
     id: str | None = None,
     by: str | None = None,
@@ -367,6 +382,8 @@ def resume(
             confirm=confirm,
             on_change=on_change,
             rename=rename,
+            budget=budget,
+            scope=scope,
             execute=execute,
             id=id,
             by=by,
@@ -531,9 +548,9 @@ def preview(run: str, verb: str, **options: Any) -> Preview:
     return with_engine(lambda e: e.preview(run, verb, **of_verb), of_engine)
 
 
-def get(run_id: str, **options: Unpack[Options]) -> Run[Any]:
-    """Get a run as it is now: see `Engine.get`."""
-    return with_engine(lambda e: e.get(run_id), options)
+def get(run: str, **options: Unpack[Options]) -> Run[Any]:
+    """Get a run as it is now, or as it was at an event (`"r1@17"`): see `Engine.get`."""
+    return with_engine(lambda e: e.get(run), options)
 
 
 def runs(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
@@ -12,12 +12,14 @@ from typing import Any, Literal, cast, get_args
 import msgspec
 
 from holdfast.core import events, run_state
+from holdfast.core.budget import Budget, check_budget, plain
 from holdfast.core.child_place import ChildOptions, ChildPlace
 from holdfast.core.consequences import Consequences, foresee, survey
 from holdfast.core.definition import Definition
 from holdfast.core.events import Caller, Changes, Choice, Values
 from holdfast.core.graph import START, Flow, without_functions
 from holdfast.core.run_state import RunState
+from holdfast.core.scope import check_scope
 from holdfast.core.validate import PRIORITY_MAX, RUN_ID, TRACE_PARENT
 from holdfast.errors import (
     FlowNotFound,
@@ -47,6 +49,7 @@ Repeat = Literal["ask", "run", "skip"]
 """What a fork does with visits of a node that its parent has begun and that is not idempotent."""
 OnExists = Literal["refuse", "use"]
 """What `start` does if a run of that id and flow exists with another input."""
+Schedule = Literal["eager", "layered"]
 BEGIN_MAX_S = 10 * 366 * 86_400.0
 """How far in the future a run may begin, at most: a time further away is probably a mistake."""
 UNKNOWN: Flow[Any] = without_functions(Definition(name="unknown", nodes={}))
@@ -61,6 +64,11 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     place: dict[str, Any]
     """The options that say in which queue the run waits, with which priority, and when it begins; defaults are left out."""
     timeout: float | None = None
+    budget: Budget | None = None
+    schedule: Schedule | None = None
+    """The schedule of the run; None for that of its flow."""
+    scope: Collection[str] | None = None
+    """The nodes that may run; None for all."""
     labels: Mapping[str, str] | None = None
     by: str | None = None
     on_exists: OnExists = "refuse"
@@ -77,13 +85,22 @@ def read_start(
     begin_at: datetime | None = None,
     on_exists: OnExists = "refuse",
     trace_parent: str | None = None,
+    budget: Any = None,
+    schedule: Any = None,
     **options: Any,
 ) -> Start:
     """Return what is asked for, from the options of `Engine.run` or `Engine.start`. Raises `SettingError`."""
     _check_on_exists(on_exists, run_id)
     place = _make_queue_options(queue, priority) | _make_begin_option(services, begin_at, run_id)
-    trace_parent = _check_trace_parent(trace_parent)
-    return Start(run_id=run_id, place=place, on_exists=on_exists, trace_parent=trace_parent, **options)
+    return Start(
+        run_id=run_id,
+        place=place,
+        on_exists=on_exists,
+        trace_parent=_check_trace_parent(trace_parent),
+        budget=check_budget(budget),
+        schedule=_check_schedule(schedule),
+        **options,
+    )
 
 
 def start_journal(
@@ -95,6 +112,7 @@ def start_journal(
     values, run_id = _input_of(flow, given), asked.run_id
     if asked.timeout is not None:
         options["timeout_s"] = _check_seconds(asked.timeout, "timeout")
+    options |= _make_limit_options(flow, asked)
     if run_id is not None and _is_known(services, flow, run_id, values, asked.on_exists):
         return None
     run_id = check_id(run_id) if run_id is not None else new_id(services.luck, flow.name)
@@ -115,8 +133,9 @@ def child_append(
         place=_make_queue_options(wanted.queue, wanted.priority),
         labels=wanted.labels,
         caller=place.caller,
+        budget=check_budget(wanted.budget),
     )
-    options = services.run_options(flow, asked.place)
+    options = services.run_options(flow, asked.place) | _make_limit_options(flow, asked)
     if wanted.run_timeout is not None:
         options["timeout_s"] = _check_seconds(wanted.run_timeout, "run_timeout")
     values = _input_of(flow, given)
@@ -163,7 +182,7 @@ def _checkpoint_zero(
         state_version=flow.definition.state_version,
         input=values,
         starts=starts,
-        schedule=flow.definition.schedule,
+        schedule=asked.schedule or flow.definition.schedule,
         options=options,
         labels=check_labels(asked.labels),
         by=asked.by,
@@ -467,6 +486,26 @@ def _make_begin_option(services: Services, begin_at: Any, run_id: str | None) ->
             f"begin_at={begin_at.isoformat()} has passed. Leave begin_at out to let the run begin at once, or give a later time."
         )
     return {"begin_at": at}
+
+
+def _check_schedule(schedule: Any) -> Schedule | None:
+    """Return the schedule that a caller has chosen. Raises `SettingError`."""
+    if schedule is not None and schedule not in get_args(Schedule):
+        near = did_you_mean(str(schedule), get_args(Schedule)) or ""
+        raise SettingError(f"schedule={schedule!r} does not exist: give 'eager' or 'layered'{near}")
+    return cast("Schedule | None", schedule)
+
+
+def _make_limit_options(flow: Flow[Any], asked: Start) -> dict[str, Any]:
+    """Return the options of a run that say what it may cost, and which nodes may run: those that its plan brings, unless the
+    caller gives others. Raises `SettingError`.
+    """
+    options = dict(flow.options)
+    if asked.budget is not None:
+        options["budget"] = plain(asked.budget)
+    if asked.scope is not None:
+        options["scope"] = check_scope(flow.definition, asked.scope)
+    return options
 
 
 def check_labels(labels: Mapping[str, str] | None) -> dict[str, str]:

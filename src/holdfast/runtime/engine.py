@@ -31,6 +31,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 from msgspec.structs import replace
 
+from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, FlowSource, Graph
 from holdfast.core.run_state import ENDED
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
@@ -61,7 +62,7 @@ from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests, refuse_id_here
-from holdfast.runtime.resume import read_take_up
+from holdfast.runtime.resume import OutOfScope, read_take_up
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import Commits, ReadingThread, Services, refuse_while_loading, waker
 from holdfast.runtime.signals import Signals, Stopping
@@ -102,7 +103,7 @@ class Engine:
         park_after: float | None = None,
         blobs: str | os.PathLike[str] | None = None,
         blob_over: int | None = None,
-        log_budget: int | None = None,
+        log_limit: int | None = None,
         run_base: str | os.PathLike[str] | None = None,
         keep_checkpoints: int | None = None,
         clock: Clock | None = None,
@@ -130,7 +131,7 @@ class Engine:
                 "park_after": park_after,
                 "blobs": blobs,
                 "blob_over": blob_over,
-                "log_budget": log_budget,
+                "log_limit": log_limit,
                 "run_base": run_base,
                 "keep_checkpoints": keep_checkpoints,
             }
@@ -199,7 +200,7 @@ class Engine:
             holder=holder,
             resources=self._resources,
             blob_over=self.settings.blob_over,
-            log_budget=self.settings.log_budget,
+            log_limit=self.settings.log_limit,
             inline=self._inline,
             reading=ReadingThread(inline=self._inline),
             given_executors=self._executors,
@@ -302,16 +303,24 @@ class Engine:
         timeout: float | None = None,
         queue: str | None = None,
         priority: int = 0,
+        budget: Budget | None = None,
+        schedule: creation.Schedule | None = None,
+        scope: Collection[str] | None = None,
         by: str | None = None,
     ) -> Run[S]:
         """Start a run and execute it. If a run with this id, flow and input exists already, it is resumed; if it has ended,
         nothing is executed. If another call or engine executes it, this call waits for it, and takes the run over if the
         process that executes it disappears.
+
+        `budget` limits what the run may cost: once it is spent, nothing more begins, and the run fails with `BudgetExceeded`.
+        `schedule` is that of this run, if it is not that of the flow. With `scope`, only these nodes run; then the run is paused.
+        All three are recorded with the run and in force after every resume.
         """
         self.add(flow)
         asked = creation.read_start(
-            self._open(), run_id, queue=queue, priority=priority, timeout=timeout, labels=labels, by=by
-        )
+            self._open(), run_id, queue=queue, priority=priority, timeout=timeout, budget=budget, schedule=schedule, scope=scope,
+            labels=labels, by=by,
+        )  # fmt: skip
         while True:
             journal = self._new_run(flow, input, asked, held=True)
             if journal is not None:
@@ -339,6 +348,9 @@ class Engine:
         queue: str | None = None,
         priority: int = 0,
         begin_at: datetime | None = None,
+        budget: Budget | None = None,
+        schedule: creation.Schedule | None = None,
+        scope: Collection[str] | None = None,
         by: str | None = None,
         on_exists: creation.OnExists = "refuse",
         trace_parent: str | None = None,
@@ -347,12 +359,13 @@ class Engine:
         `queue`, those with the highest `priority` come first. Workers leave the run alone until `begin_at`, a time with a time
         zone. With `on_exists="use"`, an existing run of this id and flow is used, whatever its input; by default, another input
         raises `RunExists`. `trace_parent` is the header `traceparent` of the request for which the run is started (W3C).
+        `budget`, `schedule` and `scope`: see `run`.
         """
         self.add(flow)
         services = self._open()
         asked = creation.read_start(
             services, run_id, queue=queue, priority=priority, timeout=timeout, begin_at=begin_at, labels=labels, by=by,
-            on_exists=on_exists, trace_parent=trace_parent,
+            budget=budget, schedule=schedule, scope=scope, on_exists=on_exists, trace_parent=trace_parent,
         )  # fmt: skip
         journal = self._new_run(flow, input, asked, held=False)
         if journal is None:
@@ -401,7 +414,10 @@ class Engine:
         with nesting.waiting_for(self.store.generation, run_id):
             while await self._driver.join(run_id, faults):
                 with suppress(RunHeld):  # another engine claimed the run first
-                    return await self.resume(run_id)
+                    try:
+                        return await self.resume(run_id)
+                    except OutOfScope:  # everything that the caller wants is done
+                        return self.reader.get(run_id, flow)
             await self._open().families.follow(run_id)
             return result_of(
                 self.reader.get(run_id, flow), fault=faults[0] if faults else None, earlier=ended_before
@@ -423,6 +439,8 @@ class Engine:
         confirm: Collection[str] = (),
         on_change: Literal["refuse", "compatible"] = "refuse",
         rename: Mapping[str, str] | None = None,
+        budget: Budget | None = None,
+        scope: Collection[str] | None = None,
         execute: bool = True,
         id: str | None = None,
         by: str | None = None,
@@ -431,7 +449,8 @@ class Engine:
     ) -> Run[Any]:
         """Resume a run: from the end of its log, or from an earlier event. Nodes that completed before that event
         never run again. `confirm` names the nodes that may run again although they are not idempotent. `expects` is the digest
-        of a `preview`: if the resume would now do something else, it raises `PreviewStale`.
+        of a `preview`: if the resume would now do something else, it raises `PreviewStale`. `budget` replaces the budget of the
+        run, and must be above what the run has spent; `scope` names nodes that may run too, or `["*"]` for all.
 
         With `execute=False`, this process executes nothing: the request is left in the inbox of the run, the run is returned as
         it is, and a worker resumes it. With an `id`, a request can then be left twice without harm: the second time, the returned
@@ -439,7 +458,8 @@ class Engine:
         """
         run_id, take_up = read_take_up(
             run, checkpoint=checkpoint, after=after, restart_at=restart_at, replay=replay, validate=validate, edit=edit,
-            force=force, confirm=confirm, on_change=on_change, rename=rename, by=by, reason=reason, expects=expects,
+            force=force, confirm=confirm, on_change=on_change, rename=rename, budget=budget, scope=scope, by=by,
+            reason=reason, expects=expects,
         )  # fmt: skip
         self._open()
         if not execute:
@@ -711,9 +731,9 @@ class Engine:
         """
         return await self._open().reading.call(self._requests.preview, run, verb, options, commands)
 
-    async def get(self, run_id: str) -> Run[Any]:
-        """Get a run as it is now. Its state is typed if this engine has the flow."""
-        return await self._open().reading.call(self.reader.get, run_id)
+    async def get(self, run: str) -> Run[Any]:
+        """Get a run as it is now or, by `"r1@17"`, as it was at that event. Its state is typed if this engine has the flow."""
+        return await self._open().reading.call(self.reader.get, run)
 
     async def runs(
         self,

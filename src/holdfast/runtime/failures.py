@@ -28,6 +28,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from holdfast.core.events import Failure, FailureClass
 from holdfast.core.graph import Retry
 from holdfast.errors import (
+    BudgetExceeded,
     ChildFailed,
     Fatal,
     FenceLost,
@@ -220,6 +221,8 @@ def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failu
         return Failure(
             kind, error.failure.type, error.failure.message, error.failure.traceback, error.failure.child
         )
+    if isinstance(error, BaseExceptionGroup) and (spent := find_spent_budget(error)) is not None:
+        return Failure(kind, BudgetExceeded.__name__, message(spent), _trace(error))
     failed = failed_children(error)
     text = message(error)
     if failed and isinstance(error, BaseExceptionGroup):
@@ -403,7 +406,7 @@ def retry_delay(
     retry.
 
     The delay is at least what the server asked for (`retry_after`), up to `max_delay`. The failure of a child run is never
-    retried: every attempt gets the same end of the child.
+    retried: every attempt gets the same end of the child. Neither is a budget that is spent.
     """
     if kept_steps(error):
         return None  # every attempt would get it again
@@ -411,11 +414,27 @@ def retry_delay(
     if retry.named and not wanted:
         wanted = kind in retry.named or not _class_names(error).isdisjoint(retry.named)
     is_last = retry.attempts is not None and failures >= retry.attempts
-    if not wanted or kind == "fatal" or is_last or _failed_for_child(error):
+    if (
+        not wanted
+        or kind == "fatal"
+        or is_last
+        or _failed_for_child(error)
+        or find_spent_budget(error) is not None
+    ):
         return None
     delay = _backoff(retry, failures)
     asked = min(retry_after(error, now=now) or 0.0, retry.max_delay)
     return max(asked, delay * (1 + retry.jitter * (2 * luck.random() - 1)))
+
+
+def find_spent_budget(error: BaseException) -> BaseException | None:
+    """Return the exception that says that the budget of the run is spent: this one, or one in a group; None if there is none."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(
+            (found for one in error.exceptions if (found := find_spent_budget(one)) is not None), None
+        )
+    is_remote = isinstance(error, RemoteError) and error.failure.type == BudgetExceeded.__name__
+    return error if is_remote or isinstance(error, BudgetExceeded) else None
 
 
 def _failed_for_child(error: BaseException) -> bool:

@@ -31,7 +31,7 @@ from holdfast.core.writers import Writers
 from holdfast.errors import (
     FenceLost,
     HoldfastError,
-    LogBudget,
+    LogLimit,
     RunExists,
     SeqConflict,
     SettingError,
@@ -142,7 +142,7 @@ class Journal:
             with suppress(StoreCorrupt):  # then the row leaves it to the log
                 self._recall(situation.load(row.situation, ()), is_known=row.asks is not None)
         self._tail_from = state.seq
-        self._light = min(_LIGHT_BYTES, services.blob_over, services.log_budget)
+        self._light = min(_LIGHT_BYTES, services.blob_over, services.log_limit)
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._senders: list[asyncio.Future[None]] = []
         self.starts: list[Append] = []
@@ -277,16 +277,16 @@ class Journal:
 
     def _weighed(self, event: Event, encoded: Encoded) -> Encoded:
         """Move values that are too large for a log into blobs. Logs a warning if the events since the last checkpoint are large
-        in total, and raises `LogBudget` if a result would bring them over `log_budget`.
+        in total, and raises `LogLimit` if a result would bring them over `log_limit`.
         """
         body, taken = take_out(encoded.body, self.services.blob_over)
         weight = self._since_checkpoint + len(body)
         where = f"run {self.state.run_id!r}, node {encoded.node!r}"
-        if weight > self.services.log_budget and isinstance(event, RESULTS):
-            raise LogBudget(
-                f"the log since the last checkpoint has {weight:,} bytes, which is over its budget of "
-                f"{self.services.log_budget:,}. Keep large values outside of the log (ctx.artifacts, hf.Asset), or raise "
-                "log_budget and resume",
+        if weight > self.services.log_limit and isinstance(event, RESULTS):
+            raise LogLimit(
+                f"the log since the last checkpoint has {weight:,} bytes, which is over its limit of "
+                f"{self.services.log_limit:,}. Keep large values outside of the log (ctx.artifacts, hf.Asset), or raise "
+                "log_limit and resume",
                 node=encoded.node,
             )
         if self._since_checkpoint <= WARN_BYTES < weight:

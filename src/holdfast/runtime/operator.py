@@ -284,6 +284,8 @@ PREVIEWED: dict[str, tuple[str, ...]] = {
         "confirm",
         "on_change",
         "rename",
+        "budget",
+        "scope",
     ),
     "retry": ("node", "fresh"),
     "skip": ("node", "update"),

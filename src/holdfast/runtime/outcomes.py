@@ -549,6 +549,10 @@ def is_uncertain(
         return not options.idempotent
     if options.idempotent or options.on_interrupt != "ask" or isinstance(error, Recoverable):
         return False
+    if (
+        failures.find_spent_budget(error) is not None
+    ):  # the node has reported a cost, so its effect has probably happened
+        return True
     if failures.classify(error) != "recoverable":
         return False
     return failures.retry_delay(node.retry, error, "recoverable", state.failures + 1, luck, now=now) is None

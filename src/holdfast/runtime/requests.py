@@ -17,7 +17,7 @@ holds the run may carry it out, once.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -187,7 +187,10 @@ class Requests:
         store = self._services.store
         flow = find_flow(store, self._flows, store.run(run_id))
         update = request.update
-        if flow is not None and update is not None:
+        node = flow.nodes.get(request.node) if flow is not None else None
+        if node is not None and node.wiring is not None and update is not None:
+            update = node.wiring.encode(node.wiring.accept(questions.plain(update, "update")))
+        elif flow is not None and update is not None:
             given = msgspec.structs.asdict(flow.state.by_hand(update, node=request.node))
             update = {
                 field: value
@@ -678,10 +681,21 @@ def _as_request(take_up: TakeUp) -> inbox.Resume:
         confirm=list(take_up.confirm),
         on_change=take_up.on_change,
         rename=dict(take_up.rename),
+        budget=take_up.budget,
+        scope=_listed(take_up.scope),
         by=take_up.by,
         reason=take_up.reason,
         expects=take_up.expects,
     )
+
+
+def _listed(scope: Any) -> list[str] | None:
+    """Return the names in a scope as a list. Raises `SettingError` if it is something else."""
+    if scope is None:
+        return None
+    if isinstance(scope, str) or not isinstance(scope, Collection):
+        raise SettingError(f"scope={scope!r} is not valid: give a list of the names of nodes")
+    return list(scope)
 
 
 def _take_up(request: inbox.Resume) -> TakeUp:
@@ -698,6 +712,8 @@ def _take_up(request: inbox.Resume) -> TakeUp:
         confirm=request.confirm,
         on_change=request.on_change,
         rename=request.rename,
+        budget=request.budget,
+        scope=request.scope,
         by=request.by,
         reason=request.reason,
         expects=request.expects,

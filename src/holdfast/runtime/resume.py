@@ -17,12 +17,16 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core import events
+from holdfast.core.budget import Budget, check_budget, explain, number, raised, reached
+from holdfast.core.commands import PauseRun
 from holdfast.core.consequences import begins_again
+from holdfast.core.decide import decide
 from holdfast.core.difference import compatible, difference
 from holdfast.core.events import Values
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS
 from holdfast.core.run_state import NODE_LEVEL, VISIT_DONE, NodeState, RunState
+from holdfast.core.scope import EVERY, check_scope
 from holdfast.core.state import always, apply, diff
 from holdfast.errors import (
     HoldfastError,
@@ -64,6 +68,10 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     fresh: bool = False
     confirm: Collection[str] = ()
     """The nodes that may run again although they are not idempotent."""
+    budget: Budget | None = None
+    """The new budget of the run; None to keep the one that it has."""
+    scope: Collection[str] | None = None
+    """Nodes that may run too, or `"*"` for all; None to keep the scope as it is."""
     claims: bool = False
     """True if a worker claims the run from a queue and no caller has asked for it: a failed run stays failed, a paused run
     paused.
@@ -84,6 +92,11 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
         """
         return self.checkpoint is None and not (self.after or self.restart_at or self.replay or self.edit)
 
+    @property
+    def limits_nothing(self) -> bool:
+        """True if the budget and the scope of the run stay as they are."""
+        return self.budget is None and self.scope is None
+
 
 def check_confirm(confirm: Any) -> list[str]:
     """Return the names of the nodes that may run again. Raises `SettingError` if they are not a list of names."""
@@ -100,12 +113,17 @@ def read_take_up(
     checkpoint: str | int | None = None,
     confirm: Collection[str] = (),
     rename: Mapping[str, str] | None = None,
+    budget: Any = None,
     **options: Any,
 ) -> tuple[str, TakeUp]:
     """Return the run to resume, and how, from the options of `Engine.resume`. Raises `SettingError`."""
     run_id, seq = history.split(run, checkpoint)
     return run_id, TakeUp(
-        checkpoint=seq, confirm=check_confirm(confirm), rename=dict(rename or {}), **options
+        checkpoint=seq,
+        confirm=check_confirm(confirm),
+        rename=dict(rename or {}),
+        budget=check_budget(budget),
+        **options,
     )
 
 
@@ -140,6 +158,7 @@ def prepare_unchecked(
     fatal = head.failure is not None and head.failure.kind == "fatal"
     if head.failure is not None and fatal and not take_up.named and not take_up.force:
         raise ResumeRefused(row.run_id, _fatal(head.failure))
+    limits = _limits(flow, head, take_up)
     state = head if to is None else _rewound_to(services, flow, row, head, to, take_up)
     state.at = head.at  # after a rewind, the time of new events is still later than that of all old ones
     journal = Journal(services, flow, state, row=row, fence=fence)
@@ -150,12 +169,12 @@ def prepare_unchecked(
         _refuse_needless(
             flow, row.run_id, take_up, head.failed, "if the run continues from the end of its log"
         )
-        journal.record(_taken_up(services.holder.describe(), head, take_up))
+        journal.record(_taken_up(services.holder.describe(), head, take_up, limits))
     else:
         seq = row.seq + 1
         journal.rewinds = (*row.rewinds, (seq, to))
         signals = _signals_since(services, row, head, state, to)
-        journal.record(_rewind(head, state, to, take_up, signals), seq=seq)
+        journal.record(_rewind(head, state, to, take_up, signals, limits), seq=seq)
     for event in changed:
         journal.record(event)
         journal.definition = flow.definition_json
@@ -167,10 +186,12 @@ def prepare_unchecked(
             )
         )
     _refuse_misfit(flow, journal.state)
+    if journal.state.scope is not None and not take_up.claims:
+        _refuse_within_scope(journal, flow)
     return journal
 
 
-def _taken_up(holder: str, head: RunState, take_up: TakeUp) -> events.Event:
+def _taken_up(holder: str, head: RunState, take_up: TakeUp, limits: _Limits) -> events.Event:
     """Return the event for a run that continues from the end of its log."""
     if take_up.claims:
         return events.RunClaimed(holder=holder, outlived=take_up.outlived)
@@ -182,6 +203,8 @@ def _taken_up(holder: str, head: RunState, take_up: TakeUp) -> events.Event:
         outlived=take_up.outlived,
         by=take_up.by,
         reason=take_up.reason,
+        budget=limits.budget,
+        scope=limits.scope,
     )
 
 
@@ -200,6 +223,76 @@ def _fatal(failure: events.Failure) -> str:
     if "--force" in failure.message:  # the message says what `force` does
         return told
     return f"{told} Trying again is pointless unless the cause is gone; then use force=True (--force)."
+
+
+# --- within which limits ---------------------------------------------------------------------------------
+
+
+class _Limits(msgspec.Struct, frozen=True):
+    """The budget and the scope that the run gets with this resume; None for what stays as it is."""
+
+    budget: Budget | None = None
+    scope: list[str] | None = None
+
+
+def _limits(flow: Flow[Any], head: RunState, take_up: TakeUp) -> _Limits:
+    """Return the new limits of the run. Raises `ResumeRefused` if its budget is spent already, and for a scope that cannot be
+    widened in this way.
+    """
+    _refuse_spent(head, take_up)
+    if take_up.scope is None:
+        return _Limits(take_up.budget)
+    listed = [take_up.rename.get(name, name) for name in head.scope or ()]
+    if head.scope is None:
+        raise ResumeRefused(
+            head.run_id, "the run has no scope, so all its nodes may run already. Leave scope out."
+        )
+    if list(take_up.scope) == [EVERY]:
+        return _Limits(take_up.budget, [EVERY])
+    try:
+        wider = {*listed, *check_scope(flow.definition, take_up.scope)}
+    except SettingError as misfit:
+        raise ResumeRefused(head.run_id, str(misfit)) from misfit
+    return _Limits(take_up.budget, [name for name in flow.nodes if name in wider])
+
+
+def _refuse_spent(head: RunState, take_up: TakeUp) -> None:
+    """Refuse a budget that the run has spent already, and to resume a run that failed because its budget is spent unless it gets
+    a higher one: it would fail again at once.
+    """
+    spent = head.spent()
+    if take_up.budget is not None and (names := reached(take_up.budget, spent)):
+        told = " and ".join(
+            f"{name}={number(getattr(take_up.budget, name))} is not above the {number(getattr(spent, name))} that"
+            for name in names
+        )
+        higher = raised(take_up.budget, spent)
+        raise ResumeRefused(
+            head.run_id,
+            f"the budget {told} the run has spent already. Give it more: `holdfast resume {head.run_id} --budget {higher}`",
+        )
+    failed_for_it = head.failure is not None and head.failure.type == "BudgetExceeded"
+    is_asked = take_up.budget is None and not take_up.claims and not take_up.named
+    if failed_for_it and is_asked and head.budget is not None and head.is_over_budget:
+        raise ResumeRefused(head.run_id, explain(head.run_id, head.budget, spent))
+
+
+class OutOfScope(ResumeRefused):
+    """Nothing that is in the scope of the run is left to do."""
+
+
+def _refuse_within_scope(journal: Journal, flow: Flow[Any]) -> None:
+    """Refuse to resume a run in which nothing that is in its scope is left to do: it would be paused again at once."""
+    state = journal.state
+    if not any(isinstance(one, PauseRun) for one in decide(flow, state, journal.at)):
+        return
+    left = [name for name in state.arrivals if name not in (state.scope or ())]
+    raise OutOfScope(
+        state.run_id,
+        f"everything in its scope is done, and {' and '.join(left)} {'is' if len(left) == 1 else 'are'} not in scope. To let "
+        f"{'it' if len(left) == 1 else 'them'} run too: `holdfast resume {state.run_id} "
+        f"{' '.join(f'--scope {name}' for name in left)}`; `--scope '*'` lets all nodes run.",
+    )
 
 
 # --- from where --------------------------------------------------------------------------------------
@@ -366,7 +459,12 @@ def _taken(services: Services, row: RunRow, state: RunState, name: str, to: int)
 
 
 def _rewind(
-    head: RunState, state: RunState, to: int, take_up: TakeUp, signals: dict[str, list[Any]]
+    head: RunState,
+    state: RunState,
+    to: int,
+    take_up: TakeUp,
+    signals: dict[str, list[Any]],
+    limits: _Limits = _Limits(),  # noqa: B008 - frozen
 ) -> events.RunRewound:
     """Return the event for a rewind, with everything that a rewind does not undo: executions, crashes, costs and signals."""
     executions: dict[str, dict[int, int]] = {name: dict(visits) for name, visits in head.executions.items()}
@@ -384,11 +482,17 @@ def _rewind(
             executions.setdefault(name, {})[visit] = head.next_execution(name, visit)
     cut = {name: head.nodes[name].crashes + (head.nodes[name].status == "running") for name in head.open}
     crashes = {name: times for name, times in cut.items() if times}
+    active_s = head.active_s if head.budget is None else head.spent().active_s
+    # A rewind does not undo a new budget or a wider scope.
+    budget = limits.budget or (head.budget if head.budget != state.budget else None)
+    scope = limits.scope
+    if scope is None and head.scope != state.scope:
+        scope = list(head.scope) if head.scope is not None else [EVERY]
     return events.RunRewound(
         to=to,
         executions=executions,
         crashes=crashes,
-        active_s=head.active_s,
+        active_s=active_s,
         usd=head.usd,
         tokens=head.tokens,
         fresh=head.renewals(),
@@ -400,6 +504,8 @@ def _rewind(
         reported=head.reported,
         by=take_up.by,
         reason=take_up.reason,
+        budget=budget,
+        scope=scope,
     )
 
 

@@ -33,7 +33,7 @@ from holdfast.core import commands, events
 from holdfast.core.decide import decide
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED, NodeState, visit_of
-from holdfast.errors import FenceLost, LogBudget, RunHeld
+from holdfast.errors import FenceLost, LogLimit, RunHeld
 from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.inbox import AnyRequest
@@ -477,7 +477,7 @@ class Runner:
             try:
                 for event in self._events_of(body):
                     self.journal.record(event)
-            except LogBudget as refused:
+            except LogLimit as refused:
                 self.journal.record(self._failed(body, refused))
 
     def _take_stream(self, body: Body) -> None:

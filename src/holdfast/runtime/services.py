@@ -27,7 +27,7 @@ from holdfast.runtime.clock import Clock
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.listeners import Listeners
 from holdfast.storage.contract import Along, Append, Holder, Store
-from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
+from holdfast.storage.oversize import BLOB_OVER, LOG_LIMIT
 from holdfast.storage.rows import SALT_BYTES
 from holdfast.storage.writer import Done, InlineWriter, Writer
 
@@ -237,7 +237,7 @@ class Services:
     """Seconds that a waiting coroutine stays in memory if nothing in the node can cancel its wait. Shorter than `park_after` in
     an engine whose caller blocks until the run returns.
     """
-    log_budget: int = LOG_BUDGET
+    log_limit: int = LOG_LIMIT
     """Bytes of log for one checkpoint above which a result is refused."""
     blob_over: int = BLOB_OVER
     """Bytes of JSON above which a value is stored as a blob instead of in the log."""

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from holdfast.errors import SettingError, did_you_mean
-from holdfast.storage.oversize import BLOB_OVER, LOG_BUDGET
+from holdfast.storage.oversize import BLOB_OVER, LOG_LIMIT
 
 Durability = Literal["sync", "async", "exit"]
 
@@ -39,7 +39,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """
     blob_over: int = BLOB_OVER
     """Bytes of JSON above which a value is stored as a blob instead of in the log."""
-    log_budget: int = LOG_BUDGET
+    log_limit: int = LOG_LIMIT
     """Bytes of log for one checkpoint above which the engine refuses a result; from 500 KB on it logs a warning."""
     concurrency: int = 10
     """How many runs a worker executes at the same time."""
@@ -121,7 +121,7 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
         return read_seconds(value, where, at_least=1 if name == "lease_ttl" else 0)
     if name == "durability" and value not in get_args(Durability):
         raise SettingError(f"{where} must be one of {', '.join(get_args(Durability))}, not {value!r}")
-    if name in ("blob_over", "log_budget"):
+    if name in ("blob_over", "log_limit"):
         return _bytes(value, where)
     if name == "keep_checkpoints" and value in (0, "0") and not isinstance(value, (bool, float)):
         return 0

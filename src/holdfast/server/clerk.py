@@ -98,7 +98,7 @@ class Clerk:
             lease_ttl=settings.lease_ttl,
             durability=settings.durability,
             blob_over=settings.blob_over,
-            log_budget=settings.log_budget,
+            log_limit=settings.log_limit,
             run_base=settings.run_base or None,
         )
         engine.flows, engine.flow_files = given.flows, given.flow_files

@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from holdfast.core.budget import Budget, check_budget
 from holdfast.core.graph import Flow, FlowSource
 from holdfast.core.run_state import GOING, UNDER_WAY
 from holdfast.errors import (
@@ -41,7 +42,7 @@ from holdfast.reading.plan_documents import plan_document
 from holdfast.reading.previews import VERBS, Preview
 from holdfast.reading.reader import in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
-from holdfast.runtime.creation import OnExists, Repeat
+from holdfast.runtime.creation import OnExists, Repeat, Schedule
 from holdfast.runtime.followers import Following
 from holdfast.server.answer_parts import (
     CheckpointsPart,
@@ -134,6 +135,9 @@ class Client:
         queue: str | None = None,
         priority: int = 0,
         begin_at: datetime | None = None,
+        budget: Budget | None = None,
+        schedule: Schedule | None = None,
+        scope: Collection[str] | None = None,
         by: str | None = None,
         on_exists: OnExists = "refuse",
     ) -> str:
@@ -154,6 +158,9 @@ class Client:
             "priority": priority,
             "begin_at": begin_at,
             "on_exists": on_exists,
+            "budget": check_budget(budget),
+            "schedule": schedule,
+            "scope": list(scope) if scope is not None else None,
         }
         made = await self._post("/runs", body, NewRunId, by=by)
         return made.id
@@ -169,6 +176,9 @@ class Client:
         timeout: float | None = None,
         queue: str | None = None,
         priority: int = 0,
+        budget: Budget | None = None,
+        schedule: Schedule | None = None,
+        scope: Collection[str] | None = None,
         by: str | None = None,
     ) -> Run[S]:
         """Start a run, and wait until it has stopped: see `start` and `wait`."""
@@ -183,6 +193,9 @@ class Client:
             timeout=timeout,
             queue=queue,
             priority=priority,
+            budget=budget,
+            schedule=schedule,
+            scope=scope,
             by=by,
         )
         return await self.wait(started)
@@ -231,6 +244,8 @@ class Client:
         confirm: Collection[str] = (),
         on_change: Literal["refuse", "compatible"] = "refuse",
         rename: Mapping[str, str] | None = None,
+        budget: Budget | None = None,
+        scope: Collection[str] | None = None,
         id: str | None = None,
         by: str | None = None,
         reason: str | None = None,
@@ -253,6 +268,8 @@ class Client:
             "confirm": list(confirm),
             "on_change": on_change,
             "rename": dict(rename or {}),
+            "budget": check_budget(budget),
+            "scope": list(scope) if scope is not None else None,
             "reason": reason,
         }
         return await self._ask(run_id, "resume", body, id=id, by=by, expects=expects, wait=wait)
@@ -462,9 +479,13 @@ class Client:
         """List the requests to a run that wait for an engine, and those that were refused, oldest first."""
         return (await self._open().get(_path(run_id, "requests"), RequestsPart)).requests
 
-    async def get(self, run_id: str) -> Run[Any]:
-        """Get a run as it is now. Its state is typed if the client was given the flow."""
-        return self._typed(await self._open().get(_path(run_id), Run[Any]))
+    async def get(self, run: str) -> Run[Any]:
+        """Get a run as it is now or, by `"r1@17"`, as it was at that event. Its state is typed if the client was given the
+        flow.
+        """
+        run_id, at = split(run, None)
+        words = {"at": at} if at is not None else {}
+        return self._typed(await self._open().get(_path(run_id), Run[Any], words))
 
     async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
         """Wait until a run has stopped, or waits for an answer, a signal or a long time. Raises `RunFailed` and `RunCancelled`,
@@ -715,7 +736,7 @@ def _plan_of(flow: Flow[Any] | FlowSource | str, plan: PlanSource | None) -> dic
     if plan is not None:
         return read(plan)
     if isinstance(flow, Flow) and flow.input is not None:
-        return plan_document(flow.definition, flow.input, flow.options or {})
+        return plan_document(flow.definition, flow.input, flow.options.get("budget"))
     return None
 
 

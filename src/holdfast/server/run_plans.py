@@ -97,7 +97,7 @@ def get_plan(call: HttpCall[PlanQuery, None]) -> Answer:
     def make() -> PlanOfRun:
         state = history.load(backend.store, row.run_id, None if at is UNSET else at, row=row)
         definition = backend.reader.definition(row, state.fingerprint)
-        plan = plan_document(definition, state.values, state.options)
+        plan = plan_document(definition, state.values, state.budget)
         if plan is None:
             raise refuse(
                 "not-found",

@@ -119,6 +119,8 @@ class RunQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Seconds to wait until the run has an event after `after`, or is over."""
     after: Seq | UnsetType = UNSET
     """The seq of an event; default: the last event that the run has now."""
+    at: Seq | UnsetType = UNSET
+    """Get the run as it was at this event."""
     brief: bool = False
     """Leave out the state, which may be large: it is null."""
 
@@ -196,7 +198,11 @@ def get_family(call: HttpCall[FamilyQuery, None]) -> FamilyTree:
 
 
 async def get_run(call: HttpCall[RunQuery, None]) -> Answer:
-    """Get a run as it is now; with `wait` and `after`, as soon as it has moved past that event."""
+    """Get a run as it is now; with `wait` and `after`, as soon as it has moved past that event; with `at`, as it was at an
+    event.
+    """
+    if call.query.at is not UNSET:
+        return await call.backend.read(_answer_run_at, call, call.query.at)
     if call.query.wait is UNSET:
         return await call.backend.read(_answer_run, call)
     row = await _wait(call)
@@ -226,6 +232,22 @@ def _answer_run(call: HttpCall[RunQuery, None], row: RunRow | None = None) -> An
         if not run.children:
             backend.kept.put(kept_as, version, body)
     return Answer(body=body, headers=headers)
+
+
+def _answer_run_at(call: HttpCall[RunQuery, None], at: int) -> Answer:
+    """Answer with a run as it was at an event. What could be done about it then is not said: it has moved since."""
+    backend = call.backend
+    row = backend.store.run(call.values["id"])
+    run = ShownRun(
+        **msgspec.structs.asdict(backend.reader.get(f"{row.run_id}@{at}")),
+        queue=row.queue,
+        priority=row.priority,
+        crashed=False,
+        answered=False,
+        reason=f"the run as it was at event {at} of {row.seq}",
+        remedies=(),
+    )
+    return Answer(body=_encode_run(call, run))
 
 
 def _encode_run(call: HttpCall[RunQuery, None], run: ShownRun) -> bytes:

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from holdfast.core.budget import Budget
 from holdfast.core.validate import NODE_ID, PRIORITY_MAX
-from holdfast.runtime.creation import OnExists, Repeat
+from holdfast.runtime.creation import OnExists, Repeat, Schedule
 from holdfast.server.runs import Name, RunId, Seq
 
 TEXT_MAX = 10_000
@@ -22,6 +23,10 @@ Node = Annotated[str, Meta(pattern=f"^{NODE_ID.pattern}$")]
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 Fields = dict[str, Any]
 """Field of the state -> its new value."""
+Scope = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=128)], ...], Meta(min_length=1, max_length=10_000)
+]
+"""Names of nodes."""
 Labels = Annotated[dict[str, Annotated[str, Meta(max_length=1024)]], Meta(max_length=100)]
 
 
@@ -56,6 +61,12 @@ class StartInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     begin_at: Annotated[float, Meta(ge=0, lt=1e11)] | datetime | None = None
     """The time at which workers may begin: seconds since the epoch, or a date and time with a time zone (RFC 3339)."""
     on_exists: OnExists = "refuse"
+    budget: Budget | None = None
+    """What the run may cost in total. Once it is spent, nothing more begins in the run."""
+    schedule: Schedule | None = None
+    """Default: the schedule of the flow."""
+    scope: Scope | None = None
+    """The only nodes that may run. Then the run is paused."""
 
 
 class ResumeInput(_VerbBody, frozen=True, kw_only=True):
@@ -71,6 +82,10 @@ class ResumeInput(_VerbBody, frozen=True, kw_only=True):
     """The nodes that may run again although they are not idempotent: those that the preview lists in `confirm`."""
     on_change: Literal["refuse", "compatible"] = "refuse"
     rename: dict[Node, Node] = {}
+    budget: Budget | None = None
+    """The new budget of the run, above what it has spent. Default: the one that it has."""
+    scope: Scope | None = None
+    """Nodes that may run too; `*` for all."""
 
 
 class RetryInput(_VerbBody, frozen=True, kw_only=True):

@@ -73,6 +73,8 @@ async def resume_run(call: HttpCall[VerbQuery, ResumeInput]) -> Answer:
         "confirm": body.confirm,
         "on_change": body.on_change,
         "rename": body.rename or None,
+        "budget": body.budget,
+        "scope": body.scope,
     }
     return await _ask(call, "resume", options, lambda e, said: e.resume(_run_id(call), execute=False, **said))
 

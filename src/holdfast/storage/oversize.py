@@ -27,7 +27,7 @@ from holdfast.storage.contract import Append, Verdict
 
 BLOB_OVER = 1_000_000
 """A value with more bytes of JSON than this becomes a blob."""
-LOG_BUDGET = 64_000_000
+LOG_LIMIT = 64_000_000
 """A result is refused if storing it needs more bytes of the log than this, for one checkpoint."""
 KEY = "$blobs"
 _MARK = b'{"$blobs":'

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeVar, cast, get_origin
 import msgspec
 
 from holdfast.core import commands, events, run_state
+from holdfast.core.budget import Budget
 from holdfast.core.commands import AnyCommand
 from holdfast.core.decide import decide
 from holdfast.core.events import Changes, Encoded, Event, Failure, NodeEvent, Stored
@@ -62,8 +63,12 @@ class History:
 
     # --- the run --------------------------------------------------------------------------------------
 
-    def created(self, given: Any = None, **options: Any) -> History:
-        """Record that the run was created with this input. `options` are recorded in `RunCreated.options`, e.g. `timeout_s`."""
+    def created(
+        self, given: Any = None, *, schedule: Literal["eager", "layered"] | None = None, **options: Any
+    ) -> History:
+        """Record that the run was created with this input, and with a schedule that may differ from that of its flow. `options`
+        are recorded in `RunCreated.options`, e.g. `timeout_s`.
+        """
         flow = self.flow
         values = flow.state.dump({} if given is None else given)
         return self.record(
@@ -73,7 +78,7 @@ class History:
                 state_version=flow.definition.state_version,
                 input=values,
                 starts=outcomes.route(flow, START, values).to,
-                schedule=flow.definition.schedule,
+                schedule=schedule or flow.definition.schedule,
                 options={"durability": "sync", **options},
             )
         )
@@ -81,9 +86,11 @@ class History:
     def paused(self) -> History:
         return self.record(events.RunPaused())
 
-    def taken_up(self, *, force: bool = False) -> History:
+    def taken_up(
+        self, *, force: bool = False, budget: Budget | None = None, scope: list[str] | None = None
+    ) -> History:
         """Record that another process resumed the run, which interrupts the nodes that were running."""
-        return self.record(events.RunResumed(force=force))
+        return self.record(events.RunResumed(force=force, budget=budget, scope=scope))
 
     def told(self, signal: str, payload: Any = None) -> History:
         """Record that the run received a signal."""

@@ -6,7 +6,7 @@ witness file lists what nodes, callers and readers saw, and is written independe
 
 The checker reads rows (`checked`), interprets them by its own rules (`replay`), and compares the result with the run rows, the
 snapshots and the lines of a witness (`witness`). It imports nothing of the fold, of `decide` or of the runtime, so that it does
-not share a mistake of the engine. It checks the invariants of `docs/testing.md`: I1 to I16, L1 to L4 and D1. Invariant: a check
+not share a mistake of the engine. It checks the invariants of `docs/testing.md`: I1 to I17, L1 to L4 and D1. Invariant: a check
 takes time linear in the number of events, and changes nothing.
 """
 
@@ -37,7 +37,7 @@ from holdfast.testing.checked import (
 from holdfast.testing.checked_families import FamilyLog, check_families, log_of
 from holdfast.testing.handled_requests import Refusals, check_requests
 from holdfast.testing.replay import FINAL, Replay
-from holdfast.testing.standings import RewindableState, standing_of
+from holdfast.testing.standings import RewindableState, standing_of, told_by
 from holdfast.testing.witness import Line, Testimony
 
 Place: TypeAlias = Store | str | os.PathLike[str]
@@ -254,7 +254,7 @@ class Checking:
                 "the base is not the one that was stored when the log was compacted or forked",
                 base.seq,
             )
-        last_folded = snapshot.get("state", {}).get("seq", 0)
+        last_folded = told_by(snapshot).get("seq", 0)
         if last_folded != base.seq:
             say(
                 "I13",
@@ -294,8 +294,8 @@ class Checking:
         if self._secrets:
             self._look_for_secrets(json.dumps(fields).encode(), "a snapshot", None, snapshot.seq)
         kept = standing_of(fields)
-        if fields.get("state", {}).get("seq", 0) != snapshot.seq:
-            last_folded = fields["state"].get("seq", 0)
+        last_folded = told_by(fields).get("seq", 0)
+        if last_folded != snapshot.seq:
             say(
                 "I2",
                 f"the snapshot is stored for event {snapshot.seq}, but has the state after event {last_folded}",
@@ -312,6 +312,8 @@ class Checking:
             "aside",
             "lineage",
             "origin",
+            "budget",
+            "scope",
         ):
             mine, theirs = getattr(now, part), getattr(kept, part)
             if mine != theirs:

@@ -21,12 +21,13 @@ import asyncio
 import random
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
+from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
 from holdfast.errors import RunNotFound, SettingError, describe_failure, did_you_mean
@@ -259,8 +260,9 @@ class _Life:
             stage.children.take_the_place_in(engine)
             audience = Audience(stage.plan.answers, stage.plan.signals, asked=stage.asked)
             await attend_run(
-                engine, stage.flow, stage.plan.input, run_id=RUN_ID, audience=audience, clock=self._clock
-            )
+                engine, stage.flow, stage.plan.input, run_id=RUN_ID, audience=audience, clock=self._clock,
+                limits=stage.plan.limits,
+            )  # fmt: skip
 
     def bury(self) -> None:
         """Unwind the coroutines and close the async generators that the dead engine left. Nothing that they still do is written
@@ -309,6 +311,7 @@ class _Plan(msgspec.Struct, frozen=True):
     ignore: frozenset[str]
     same: Callable[[Any, Any], bool] | None
     seed: int
+    limits: dict[str, Any]
     options: dict[str, Any]
 
 
@@ -424,6 +427,9 @@ def crash_everywhere(
     limit: int | None = None,
     seed: int = 0,
     ends: Ending = "completed",
+    budget: Budget | None = None,
+    schedule: Literal["eager", "layered"] | None = None,
+    scope: Collection[str] | None = None,
     **options: Any,
 ) -> Report:
     """Crash a flow at each of its durable writes, resume it, and report every difference that a crash makes.
@@ -433,6 +439,7 @@ def crash_everywhere(
     compared; `reset()` is called before each run. `forget()` is called at each crash, to clear what a process would lose with
     its memory. `ignore` names fields of the state that may differ; `same(undisturbed, resumed)` compares states in place of
     equality. At most `limit` crashes are tried, spread evenly.
+    `budget`, `schedule` and `scope` are those of the run.
     `ends` is the expected status of the undisturbed run; if that run ends otherwise, this is the only finding, and no crash is
     tried. `options` are options of `Engine`. Raises `SettingError` for a wrong argument, and `AnswerRefused` for an answer that
     its question does not allow.
@@ -445,7 +452,7 @@ def crash_everywhere(
     require_signals(signals)
     plan = _Plan(
         flow, input, answers, signals, store, resources, children, observe, reset, forget, frozenset(ignore), same, seed,
-        options,
+        {"budget": budget, "schedule": schedule, "scope": scope}, options,
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="holdfast-crash-") as folder:
         writes, undisturbed = _run_undisturbed(plan, folder)
@@ -607,7 +614,7 @@ def _findings(plan: _Plan, undisturbed: _Outcome, resumed: _Outcome) -> Iterable
             found: Any = resumed.values.get(field)
             if expected == found:
                 continue
-            nodes = _parallel_appenders(plan.flow, resumed.appended.get(field, []))
+            nodes = _parallel_appenders(plan, resumed.appended.get(field, []))
             if nodes and _count(expected) == _count(found):
                 yield "state", _other_order(field, expected, found, nodes)
             else:
@@ -630,10 +637,10 @@ def _steps_that_were_not_kept(undisturbed: _Outcome, resumed: _Outcome) -> Itera
                 yield "step", told
 
 
-def _parallel_appenders(flow: Flow[Any], nodes: list[str]) -> list[str]:
+def _parallel_appenders(plan: _Plan, nodes: list[str]) -> list[str]:
     """Return those of these nodes that run in parallel with another one, where the order of their completions counts."""
-    topology = flow.topology
-    if flow.definition.schedule != "eager":
+    topology = plan.flow.topology
+    if (plan.limits["schedule"] or plan.flow.definition.schedule) != "eager":
         return []
     mask = sum(1 << topology.index[name] for name in nodes)
     return [name for name in nodes if any(topology.parallel(name, mask))]

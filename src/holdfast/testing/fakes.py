@@ -13,12 +13,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
+from holdfast.core.budget import Budget
 from holdfast.core.events import QuestionAsked
 from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.run_state import ENDED, Question
@@ -353,10 +354,13 @@ async def attend_run(
     run_id: str,
     audience: Audience,
     clock: ManualClock,
+    limits: Mapping[str, Any] | None = None,
 ) -> Run[S]:
-    """Start or resume a run, and drive it until it ends or waits for an answer or a signal that the audience does not have."""
+    """Start or resume a run, and drive it until it ends or waits for an answer or a signal that the audience does not have.
+    `limits` are its budget, schedule and scope.
+    """
     for _ in range(_ROUNDS_MAX):
-        going = asyncio.ensure_future(_go(engine, flow, given, run_id))
+        going = asyncio.ensure_future(_go(engine, flow, given, run_id, limits or {}))
         attending = asyncio.ensure_future(audience.attend(engine, run_id, going, clock))
         try:
             run: Run[S] = await going
@@ -377,9 +381,11 @@ async def attend_run(
     )
 
 
-async def _go(engine: Engine, flow: Flow[Any], given: Any, run_id: str) -> Run[Any]:
+async def _go(
+    engine: Engine, flow: Flow[Any], given: Any, run_id: str, limits: Mapping[str, Any]
+) -> Run[Any]:
     try:
-        return await engine.run(flow, given, run_id=run_id)
+        return await engine.run(flow, given, run_id=run_id, **limits)
     except (RunFailed, RunCancelled) as ended:
         return ended.run  # type: ignore[no-any-return]
 
@@ -391,6 +397,9 @@ def rehearse(
     answers: Mapping[str, Answer] | None = None,
     signals: Sequence[Signal] = (),
     run_id: str = "rehearsal",
+    budget: Budget | None = None,
+    schedule: Literal["eager", "layered"] | None = None,
+    scope: Collection[str] | None = None,
     children: Mapping[str, FakeChild] | None = None,
     store: Store | None = None,
     clock: ManualClock | None = None,
@@ -400,9 +409,9 @@ def rehearse(
 
     `children` maps names of flows to functions, each of which stands for the child runs of that flow: it gets the child's input,
     and returns its final state, or a dict of changes. Without one, the child runs its own flow, in the same test.
-    Pass `store` (default: in memory) and `clock` to inspect them afterwards; `options` are options of `Engine`. Raises
-    `AnswerRefused` for an answer that its question does not allow, `SignalRefused` for a signal that does not fit
-    the wait for it, and `SettingError` for an answer that fits no node.
+    `budget`, `schedule` and `scope` are those of the run. Pass `store` (default: in memory) and `clock` to inspect them
+    afterwards; `options` are options of `Engine`. Raises `AnswerRefused` for an answer that its question does not allow,
+    `SignalRefused` for a signal that does not fit the wait for it, and `SettingError` for an answer that fits no node.
     """
     require_answers(flow, answers)
     require_signals(signals)
@@ -411,12 +420,16 @@ def rehearse(
     # In a watched flow, plain `def` nodes may also wait through their context, although the engine has no threads here.
     twin = watch_flow(flow, lambda what, ctx: None)
 
+    limits = {"budget": budget, "schedule": schedule, "scope": scope}
+
     async def main() -> Run[S]:
         fakes = FakeChildren(children)
         async with PatientEngine(place, time, random.Random(0), **options) as engine:
             fakes.take_the_place_in(engine)
             audience = Audience(answers, signals)
-            run = await attend_run(engine, twin, input, run_id=run_id, audience=audience, clock=time)
+            run = await attend_run(
+                engine, twin, input, run_id=run_id, audience=audience, clock=time, limits=limits
+            )
         fakes.require_used()
         return run
 

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from holdfast.testing.replayed_children import ChildReplay
+from holdfast.testing.replayed_limits import LimitReplay
 from holdfast.testing.standings import (
     NODE,
     Body,
@@ -82,16 +83,16 @@ _HANDLERS = {
     "StepCompleted": "_step_completed",
     "StepStarted": "_step_started",
     "StepFailed": "_step_failed",
-    "CostIncurred": "_ignore",
+    "CostIncurred": "_cost_incurred",
     "TimerSet": "_timer_set",
     "TimerFired": "_timer_fired",
     "SignalAwaited": "_signal_awaited",
     "SignalReceived": "_signal_received",
     "SignalSetAside": "_signal_set_aside",
     "WaitWithdrawn": "_wait_withdrawn",
-    "ChildStarted": "children.start",
+    "ChildStarted": "_child_started",
     "ChildAwaited": "children.wait",
-    "ChildEnded": "children.end",
+    "ChildEnded": "_child_ended",
 }
 """Event kind -> the method that handles it."""
 
@@ -121,6 +122,7 @@ class Replay:
         itself.
         """
         self.children = ChildReplay(self)
+        self.limits = LimitReplay(self)
         self.report = self._say = say
         self._last: dict[tuple[str, int, int, int], int] = {}
         """(node, iteration, execution, item) -> the number of its latest attempt. The item is -1 for the node itself."""
@@ -141,6 +143,7 @@ class Replay:
         """Read the next event. `where` is the attempt that the event belongs to; its node is empty for an event of the run."""
         self.seq, self.at = seq, at
         now = self.now
+        self.limits.look(at)
         if now.status in FINAL:
             self._say("I7", f"{kind} follows the end of the run, which is {now.status}")
         elif now.status == "failed" and kind not in _AFTER_FAILURE:
@@ -174,6 +177,7 @@ class Replay:
         now.values = dict(body.get("input", {}))
         options = body.get("options", {})
         self.durability, self.begin_at = options.get("durability", "sync"), options.get("begin_at")
+        self.limits.set(options)
         now.origin, now.lineage = body.get("caller", {}).get("run"), body.get("caller", {}).get("lineage", "")
         self.now.arrive(body.get("starts", ()))
 
@@ -202,6 +206,7 @@ class Replay:
         self._taken_up(at)
         self.now.cut()
         now.paused, now.failed_with = False, None
+        self.limits.set(body)
         named = body.get("nodes")
         self.asked_fresh = self.asked_fresh or bool(body.get("fresh"))
         for name in list(now.failed) if named is None else named:
@@ -218,6 +223,8 @@ class Replay:
         else:
             self.now, active_s = copy.deepcopy(place), body.get("active_s", 0.0)
             self.now.active_s = max(self.now.active_s, active_s)
+            self.limits.carry(body)
+            self.limits.set(body)
         self.rewinds.append((self.seq, to))
         self.now.reopen()
         self.now.signals.update({name: len(told) for name, told in body.get("signals", {}).items()})
@@ -252,6 +259,18 @@ class Replay:
         self.children.end_run("cancelled")
         now.questions.clear()
         now.waits.clear()
+
+    def _cost_incurred(self, where: Where, body: Body, at: float) -> None:
+        self.limits.spend(body)
+
+    def _child_started(self, where: Where, body: Body, at: float) -> None:
+        if not body.get("adopted"):
+            self.limits.require_budget(f"the child {body.get('run')!r} of {_named(where)}")
+        self.children.start(where, body, at)
+
+    def _child_ended(self, where: Where, body: Body, at: float) -> None:
+        self.limits.spend_of_child(body)
+        self.children.end(where, body, at)
 
     def _ignore(self, where: Where, body: Body, at: float) -> None:
         """Read an event that does not change the state of the run."""
@@ -300,6 +319,8 @@ class Replay:
             self._woken(where, visit)
             return
         took = body.get("took", 1)
+        self.limits.require_scope(name, _named(where))
+        self.limits.require_budget(_named(where))
         if took:
             self._take_up(name, took)
         if visit.status == "running":
@@ -458,6 +479,8 @@ class Replay:
         visit = now.visit(name)
         key = (name, iteration, execution, attempt, item)
         waits = item in visit.parked
+        if not waits:
+            self.limits.require_budget(_named(where, item))
         self.item_starts[key] = self.item_starts.get(key, 0) + 1
         if not waits or attempt != self._last.get((name, iteration, execution, item), 0):
             self._require_new(where, item)

@@ -185,6 +185,12 @@ class RewindableState:
         self.at = self.last_at = 0.0
         """The times of the event that is being read, and of the event before it."""
         self.active_s = 0.0
+        self.budget: dict[str, float] | None = None
+        """The limits of what the run may cost; None if it has none."""
+        self.scope: list[str] | None = None
+        """The only nodes that may start, sorted; None if all may."""
+        self.usd = self.children_usd = 0.0
+        self.tokens = self.children_tokens = 0
         self.busy = 0
         self.idle = 0
         """The number of nodes that wait; `busy` is the number of nodes that run."""
@@ -361,6 +367,8 @@ class RewindableState:
         waits = self.waits.items()
         self.waits = {(rename.get(name, name), item, slot): what for (name, item, slot), what in waits}
         self.repeats = {(rename.get(name, name), visit): what for (name, visit), what in self.repeats.items()}
+        if self.scope is not None:
+            self.scope = sorted(rename.get(name, name) for name in self.scope)
 
     def settle(self) -> None:
         """Derive the status of the run from its nodes."""
@@ -423,9 +431,15 @@ def name_visit(
     return f"{whose} (iteration {iteration}, execution {execution}{tried})"
 
 
+def told_by(snapshot: Body) -> Body:
+    """Return the state in a stored snapshot. Older versions cannot read the second form, with which they would miss a limit."""
+    told: Body = snapshot.get("run" if snapshot.get("v") == 2 else "state", {})
+    return told
+
+
 def standing_of(snapshot: Body) -> RewindableState:
     """Make the state of a run from a stored snapshot."""
-    told = snapshot.get("state", {})
+    told = told_by(snapshot)
     now = RewindableState()
     for part in (
         "status",
@@ -440,8 +454,14 @@ def standing_of(snapshot: Body) -> RewindableState:
         "active_s",
         "lineage",
         "origin",
+        "budget",
+        "usd",
+        "tokens",
+        "children_usd",
+        "children_tokens",
     ):
         setattr(now, part, told.get(part, getattr(now, part)))
+    now.scope = sorted(told["scope"]) if told.get("scope") is not None else None
     now.at = now.last_at = told.get("at", 0.0)
     now.values = told.get("values", {})
     now.arrivals = dict(told.get("arrivals", {}))

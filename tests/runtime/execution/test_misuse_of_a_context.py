@@ -190,7 +190,7 @@ def test_a_stream_over_the_budget_does_not_cost_the_result() -> None:
             ctx.emit(str(number) * 50)
         return {"done": True}
 
-    assert ran(flow_of(talkative), log_budget=50_000).state == {"done": True}
+    assert ran(flow_of(talkative), log_limit=50_000).state == {"done": True}
 
 
 def test_a_node_that_swallows_its_cancellation_is_given_up() -> None:

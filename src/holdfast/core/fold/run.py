@@ -7,12 +7,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.core import events
+from holdfast.core.budget import Budget
 from holdfast.core.events import Stored
 from holdfast.core.fold.children import report_end
 from holdfast.core.fold.items import cut_items
 from holdfast.core.fold.nodes import route_again, try_again
 from holdfast.core.fold.status import arrive, set_status, settle, spend
 from holdfast.core.run_state import BegunVisit, RunState, wait_key
+from holdfast.core.scope import EVERY
 from holdfast.core.state import always, apply
 from holdfast.errors import IllegalEvent
 
@@ -28,6 +30,10 @@ def run_created(state: RunState, event: events.RunCreated, stored: Stored) -> No
     state.asked_at = event.options.get("begin_at", stored.at)
     state.labels = event.labels
     state.options = event.options
+    if "budget" in event.options:
+        state.budget = Budget(**event.options["budget"])
+    if "scope" in event.options:
+        state.scope = dict.fromkeys(event.options["scope"])
     state.values = dict(event.input)
     state.plan = event.plan
     if event.caller is not None:
@@ -74,6 +80,7 @@ def run_resumed(state: RunState, event: events.RunResumed, stored: Stored) -> No
     state.paused = False
     state.failure = state.failure_node = None
     state.asked_at = stored.at
+    _limit(state, event)
     for name in list(state.failed) if event.nodes is None else event.nodes:
         if event.force and name in state.nodes:
             state.nodes[name].crashes = 0
@@ -98,10 +105,19 @@ def run_rewound(state: RunState, event: events.RunRewound, stored: Stored) -> No
     state.children_tokens = max(state.children_tokens, event.children_tokens)
     state.reported = event.reported
     state.asked_at = stored.at
+    _limit(state, event)
     _reopen(state)
     state.signals.update(event.signals)
     _renew(state, event.fresh)
     state.status = "running"
+
+
+def _limit(state: RunState, event: events.RunResumed | events.RunRewound) -> None:
+    """Set the budget and the scope that the run has from here on, if they change."""
+    if event.budget is not None:
+        state.budget = event.budget
+    if event.scope is not None:
+        state.scope = None if EVERY in event.scope else dict.fromkeys(event.scope)
 
 
 def run_paused(state: RunState, event: events.RunPaused, stored: Stored) -> None:
@@ -188,6 +204,7 @@ def flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) -> 
         state.executions = _rename(state.executions, rename)
         state.fresh = _rename(state.fresh, rename)
         state.begun = _rename(state.begun, rename)
+        state.scope = _rename(state.scope, rename) if state.scope is not None else None
         state.writers = {field: _rename(by, rename) for field, by in state.writers.items()}
         state.failure_node = rename.get(state.failure_node or "", state.failure_node)
         for child in state.children.values():

@@ -26,6 +26,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from holdfast.core import events
+from holdfast.core.budget import explain
 from holdfast.core.codec import Codec
 from holdfast.core.events import NodeEvent
 from holdfast.core.graph import Retry
@@ -33,7 +34,7 @@ from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
 from holdfast.core.slots import CHECKPOINT, TRY, Slot, labels, raised_text, try_text
 from holdfast.core.step import Step as Declared
 from holdfast.documents.artifacts import Artifacts
-from holdfast.errors import ContextError
+from holdfast.errors import BudgetExceeded, ContextError
 from holdfast.reading.chunks import Step, Streamer
 from holdfast.reading.inbox import ChildEnd
 from holdfast.runtime import failures
@@ -176,6 +177,10 @@ class Attempt:
         return self._journal.state.nodes[self._header["node"]]
 
     @property
+    def has_budget(self) -> bool:
+        return self._journal.state.budget is not None
+
+    @property
     def key_root(self) -> str:
         """The run id from which the idempotency keys of this visit (or item) are derived."""
         return self._journal.state.key_root(self._header["node"], self._header["iteration"], self._item)
@@ -239,8 +244,10 @@ class Attempt:
         which only a declared step can have.
         """
         found = self.kept_result(slot, codec)
-        if not found and raised_text(slot.label) in self.kept():
-            steps.refuse_undeclared(self, slot)
+        if not found:
+            if raised_text(slot.label) in self.kept():
+                steps.refuse_undeclared(self, slot)
+            self.refuse_over_budget(slot)
         return found
 
     def kept_result(self, slot: Slot, codec: Codec[Any]) -> list[Any]:
@@ -430,6 +437,17 @@ class Attempt:
                 f"node {self._header['node']!r} is cleaning up because the run is being cancelled, and can no longer use {what}. "
                 "Only steps are possible now (ctx.step), for a few seconds."
             )
+
+    def refuse_over_budget(self, slot: Slot | None = None) -> None:
+        """Refuse what would begin (the step of this slot, which may be called again later) if the budget of the run is spent.
+        Steps with which a node cleans up after a cancellation are not refused.
+        """
+        state = self._journal.state
+        if state.budget is None or not state.is_over_budget or (self.body.cancelled and self._cleans_up()):
+            return
+        if slot is not None:
+            self.unclaim_step(slot)
+        raise BudgetExceeded(explain(state.run_id, state.budget, state.spent()))
 
     def refuse_waits(self, what: str) -> None:
         """Refuse a wait in a node that is not idempotent: a wait unwinds the node, which then runs again from its top. Refuse it
@@ -777,8 +795,15 @@ class Attempt:
         return self._artifacts
 
     def cost(self, usd: float, tokens: int) -> None:
-        """Record a cost. May be called from a thread of the node."""
-        self._on_loop(lambda: self.note(events.CostIncurred, usd=usd, tokens=tokens))
+        """Record a cost. Raises `BudgetExceeded` if the budget of the run is spent then. May be called from a thread of the
+        node.
+        """
+
+        def add() -> None:
+            self.note(events.CostIncurred, usd=usd, tokens=tokens)
+            self.refuse_over_budget()
+
+        self._on_loop(add)
 
     def emit(self, written: bytes, value: Any, step: Step | None) -> None:
         """Stream a chunk that `streams.encode_chunk` has accepted. May be called from a thread of the node."""

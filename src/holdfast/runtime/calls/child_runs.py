@@ -17,6 +17,7 @@ from typing import Any, Generic, Protocol, TypedDict, TypeVar
 import msgspec
 
 from holdfast.core import events
+from holdfast.core.budget import Budget, left_of
 from holdfast.core.child_place import DEPTH_MAX, ChildOptions, place_of
 from holdfast.core.codec import Codec
 from holdfast.core.events import Failure, NodeEvent
@@ -42,6 +43,7 @@ class StartOptions(TypedDict, total=False):
     labels: Mapping[str, str] | None
     run_timeout: float | None
     cancel_with_caller: bool
+    budget: Budget | None
 
 
 class ChildRun(Generic[S]):
@@ -70,6 +72,8 @@ class Work(Protocol):
     def claim(self, slot: str, told: str) -> None: ...
 
     def refuse_in_cleanup(self, what: str) -> None: ...
+
+    def refuse_over_budget(self) -> None: ...
 
     def kept(self) -> dict[str, Any]: ...
 
@@ -147,8 +151,10 @@ class Children:
                 f"node {node!r} would start a child run more than {DEPTH_MAX} deep, counted in callers. Flow {flow.name!r} "
                 f"probably calls itself without end. To go on without this node: `holdfast skip {state.run_id} {node}`"
             )
-        first = self._services.families.prepare(flow, given, place, options)
+        first = self._services.families.prepare(flow, given, place, self._with_budget(flow, options))
         adopted = self._find(first)
+        if adopted is None:
+            self._work.refuse_over_budget()
         seq = self._work.note(  # first: it is refused if the engine has abandoned this attempt meanwhile
             events.ChildStarted,
             slot=f"child:{key}",
@@ -162,6 +168,16 @@ class Children:
         if durable:
             await self._work.durable(seq)
         return place.run_id
+
+    def _with_budget(self, flow: Flow[Any], options: ChildOptions) -> ChildOptions:
+        """Return the options of a child, which gets what is left of this run's budget unless it is given one, or its plan has
+        one.
+        """
+        state, has_own = self._journal.state, options.budget is not None or "budget" in flow.options
+        if state.budget is None or has_own or state.is_over_budget:
+            return options
+        left = left_of(state.budget, state.spent())
+        return msgspec.structs.replace(options, budget=Budget(**msgspec.structs.asdict(left)))
 
     async def start_by_name(
         self, name: str, fingerprint: str, given: Any, key: str, options: dict[str, Any], *, durable: bool

@@ -134,7 +134,9 @@ class _AnyContext:
         self._work.emit(encode_chunk(chunk, self.node), chunk, self._work.called_step())
 
     def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
-        """Add to the cost of the run. The sum survives crashes, resumes and rewinds."""
+        """Add to the cost of the run. The sum survives crashes, resumes and rewinds. Raises `BudgetExceeded` when the cost is
+        recorded, if the budget of the run is spent then: report the cost of a step after the step, so that its result is kept.
+        """
         self._work.cost(*_cost(self.node, usd, tokens))
 
     def __repr__(self) -> str:
@@ -300,7 +302,8 @@ class Context(_AnyContext):
         tells several children of this visit apart; by default, it is the name of the flow.
 
         `run_timeout` limits the time of the child, as `timeout` of `engine.run` does. A child in a `queue` is left to the workers
-        of that queue. With `cancel_with_caller`, the child is cancelled with this run, and when this visit is abandoned.
+        of that queue. With `cancel_with_caller`, the child is cancelled with this run, and when this visit is abandoned. The
+        `budget` of the child is what is left of this run's, unless it is given one.
         """
         return await self._work.children.start(flow, input, ChildOptions(**options))
 
@@ -783,6 +786,7 @@ async def _call_flow(node: Node, given: Any, context: Context) -> Any:
         priority=call.priority,
         labels=call.labels,
         run_timeout=call.run_timeout,
+        budget=call.budget,
     )
     return None if call.output is None else call.output(result)
 

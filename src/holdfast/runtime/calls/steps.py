@@ -25,7 +25,7 @@ from holdfast.core.events import NodeEvent
 from holdfast.core.graph import Retry
 from holdfast.core.slots import Slot, begun_text, raised_text
 from holdfast.core.step import Step
-from holdfast.errors import CodecError, ContextError, Recoverable
+from holdfast.errors import BudgetExceeded, CodecError, ContextError, Recoverable
 from holdfast.runtime import failures
 from holdfast.runtime.clock import Clock
 
@@ -54,6 +54,8 @@ class Work(Protocol):
 
     def reclaim_step(self, slot: Slot) -> None: ...
 
+    def refuse_over_budget(self) -> None: ...
+
     def warn_once(self, key: tuple[str, ...], told: str) -> None: ...
 
     def jitter(self, retry: Retry, error: BaseException, tries: int) -> float | None: ...
@@ -78,6 +80,7 @@ def course(work: Work, step: Step, slot: Slot, codec: Codec[Any], *, unwinds: bo
         tries, wait = work.failed_tries(label) if step.retry is not None else (0, None)
         if wait is not None:
             yield work.until_try(wait, unwinds=unwinds)
+        work.refuse_over_budget()
         if not step.idempotent:
             _refuse_in_doubt(work, step, label)
             yield work.record(events.StepStarted, step=label)
@@ -122,7 +125,11 @@ def _delay(work: Work, step: Step, one: Try, error: Exception, tries: int) -> fl
 
 
 def _is_uncertain(error: Exception) -> bool:
-    """Return whether it is unknown if the step had its effect, because its connection broke or no reply came."""
+    """Return whether it is unknown if the step had its effect, because its connection broke, no reply came, or it has reported a
+    cost that the budget of the run does not allow.
+    """
+    if isinstance(error, BudgetExceeded):
+        return True
     return failures.classify(error) == "recoverable" and not isinstance(error, Recoverable)
 
 

@@ -34,7 +34,7 @@ from holdfast.core.definition import END, START
 from holdfast.core.events import Changes
 from holdfast.core.graph import Flow, Graph
 from holdfast.core.signatures import argument_type, result_type
-from holdfast.errors import ContextError, RouterError, SettingError, StateError
+from holdfast.errors import BudgetExceeded, ContextError, RouterError, SettingError, StateError
 from holdfast.runtime import failures, outcomes
 from holdfast.runtime.calls.body import Parked, executing
 from holdfast.runtime.calls.context import BlockingContext, Context, running_loop
@@ -45,7 +45,7 @@ from holdfast.runtime.calls.process.work import DistantAttempt, NoResources
 
 _MAIN = "__holdfast_main__"
 """The module name of the main program's file in this process, so that code under `if __name__ == "__main__"` does not run."""
-_REFUSALS = {kind.__name__: kind for kind in (RouterError, SettingError, StateError)}
+_REFUSALS = {kind.__name__: kind for kind in (BudgetExceeded, RouterError, SettingError, StateError)}
 """The exceptions with which the engine refuses a request of the context, except `ContextError`."""
 
 

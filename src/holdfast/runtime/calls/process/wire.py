@@ -49,6 +49,8 @@ class Told(msgspec.Struct, frozen=True):
     """The slots of the waits that the execution has withdrawn."""
     park_after: float
     """Seconds after which a wait that an asyncio timer may end is unwound."""
+    has_budget: bool = False
+    """True if the run has a budget, so that the engine is asked before each step begins."""
 
 
 class Order(msgspec.Struct, frozen=True, tag="order"):

@@ -30,7 +30,7 @@ from holdfast.core.events import NodeEvent
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import FROM_PROCESS
 from holdfast.core.run_state import NODE_LEVEL, NodeState
-from holdfast.core.slots import CHECKPOINT, raised_text, step_text
+from holdfast.core.slots import CHECKPOINT, Slot, raised_text, step_text
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.reading.chunks import Step
@@ -67,6 +67,7 @@ def told(call: Call) -> Told:
         kept=work.kept(),
         withdrawn=work.visit.withdrawn.get(NODE_LEVEL if call.item is None else call.item, []),
         park_after=work.park_after_s,
+        has_budget=work.has_budget,
     )
 
 
@@ -127,6 +128,8 @@ class Answering:
             case "emit":
                 step = given["step"] and (given["step"][0], given["step"][1])
                 return work.emit(encode_chunk(given["chunk"], self._node), given["chunk"], step)
+            case "refuse_over_budget":
+                return self._call(work.refuse_over_budget)
             case "cost":
                 return work.cost(given["usd"], given["tokens"])
             case "artifacts":
@@ -187,6 +190,7 @@ class DistantAttempt(Attempt):
             kept={self._level: told.kept}, fresh=told.fresh, withdrawn={self._level: told.withdrawn}
         )
         self._looking: asyncio.TimerHandle | None = None
+        self._has_budget = told.has_budget
 
     @contextmanager
     def coroutine(self) -> Iterator[None]:
@@ -335,6 +339,15 @@ class DistantAttempt(Attempt):
 
     def cost(self, usd: float, tokens: int) -> None:
         self._ask("cost", {"usd": usd, "tokens": tokens})
+
+    def refuse_over_budget(self, slot: Slot | None = None) -> None:
+        if self._has_budget:
+            try:
+                self._ask("refuse_over_budget", {})
+            except BaseException:
+                if slot is not None:
+                    self.unclaim_step(slot)
+                raise
 
     def emit(self, written: bytes, value: Any, step: Step | None) -> None:
         self._ask("emit", {"chunk": msgspec.Raw(written), "step": step})

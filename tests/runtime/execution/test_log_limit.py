@@ -7,7 +7,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
-from holdfast.errors import LogBudget
+from holdfast.errors import LogLimit
 
 
 def flow_of(size, *, steps=0):
@@ -45,11 +45,11 @@ def test_a_light_run_is_not_warned_about(caplog):
 
 
 @pytest.mark.parametrize("flow", [flow_of(900_000), flow_of(90_000, steps=10)], ids=["result", "steps"])
-def test_a_result_over_the_budget_is_refused_and_nothing_of_it_is_kept(flow):
-    with pytest.raises(hf.RunFailed, match="over its budget of 400,000") as failed:
-        ran(flow, log_budget=400_000)
+def test_a_result_over_the_limit_is_refused_and_nothing_of_it_is_kept(flow):
+    with pytest.raises(hf.RunFailed, match="over its limit of 400,000") as failed:
+        ran(flow, log_limit=400_000)
     run = failed.value.run
-    assert (run.error.type, run.error.kind) == (LogBudget.__name__, "partial")
+    assert (run.error.type, run.error.kind) == (LogLimit.__name__, "partial")
     assert "parts" not in run.state
 
 
@@ -61,4 +61,4 @@ def test_what_becomes_a_blob_does_not_weigh():
         return {"text": "x" * 2_000_000}
 
     flow = graph.edge(START, "large").edge("large", END).compile()
-    assert len(ran(flow, log_budget=100_000).state["text"]) == 2_000_000
+    assert len(ran(flow, log_limit=100_000).state["text"]) == 2_000_000
