@@ -91,7 +91,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.followers import Following
     from holdfast.runtime.listeners import Listener, NodeCall
     from holdfast.server.asgi import asgi
-    from holdfast.server.client import BlockingClient, Client
+    from holdfast.server.blocking_client import BlockingClient
+    from holdfast.server.client import Client
 
 __version__ = VERSION
 
@@ -228,7 +229,7 @@ _LATER = {
     "Run": "reading.views",
     "RunSummary": "reading.views",
     "asgi": "server.asgi",
-    "BlockingClient": "server.client",
+    "BlockingClient": "server.blocking_client",
     "Client": "server.client",
 }
 """Public names that need the engine -> the modules that define them. They are imported at their first use, so that a program
