@@ -22,7 +22,7 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.core import events
+from holdfast.core import event_encoding
 from holdfast.core.events import KINDS
 from holdfast.documents.ledger_file import LedgerFile, export
 from holdfast.reading import history, verification
@@ -153,9 +153,9 @@ def test_every_checkpoint_of_a_history_can_be_loaded(path: Path) -> None:
 def test_every_body_of_a_history_says_what_it_said(path: Path) -> None:
     """What is read and written again is what was written: nothing was dropped, and no default has changed."""
     for row in Kept(path).rows:
-        assert json.loads(events.encode(open_row(row, MemoryBlobs()).event).body or b"{}") == json.loads(
-            unpack(row.body) or b"{}"
-        ), row.seq
+        assert json.loads(
+            event_encoding.encode(open_row(row, MemoryBlobs()).event).body or b"{}"
+        ) == json.loads(unpack(row.body) or b"{}"), row.seq
 
 
 def resume(store: MemoryStore, flow: Any, verb: str = "resume", *args: Any, **named: Any) -> hf.Run[Any]:

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
+import itertools
 import time
 from typing import Any
 
+import plan_shop as shop
 import pytest
-import shop
 
 from holdfast import plan
-from holdfast.plan.checking import find_problems  # noqa: F401 - the module under test, reached through `Capabilities.check`
 
 SHOP = shop.make_shop()
 ANY = shop.anything()
@@ -100,7 +100,9 @@ def test_an_id_that_is_taken_is_reported() -> None:
 
 
 def test_a_cycle_is_one_problem() -> None:
-    path, message = only(shop.tasks("a", "b", "c", "d", edges=[("a", "b"), ("b", "c"), ("c", "b"), ("c", "d")]))
+    path, message = only(
+        shop.tasks("a", "b", "c", "d", edges=[("a", "b"), ("b", "c"), ("c", "b"), ("c", "d")])
+    )
     assert path == "edges[2]"
     assert "closes the circle b -> c -> b" in message
 
@@ -113,7 +115,7 @@ def test_an_edge_to_itself_and_a_second_edge_between_one_pair_are_reported() -> 
 
 def test_ten_thousand_tasks_in_a_row_do_not_exhaust_the_stack() -> None:
     names = [f"t{number}" for number in range(10_000)]
-    edges = [*zip(names, names[1:], strict=False), (names[-1], names[0])]
+    edges = [*itertools.pairwise(names), (names[-1], names[0])]
     path, message = only(shop.tasks(*names, edges=edges))
     assert path == "edges[9999]"
     assert "t0 -> t1 -> t2 -> t3 -> t4 -> t5 -> … -> t0" in message
@@ -166,7 +168,9 @@ def test_a_guard_that_is_always_false_is_reported_once() -> None:
 
 
 def reads(reference: Any, *before: Any, edges: list[Any], join: str = "every", **more: Any) -> dict[str, str]:
-    return problems(shop.tasks(*before, {"id": "z", "join": join, "input": {"x": reference}}, edges=edges, **more))
+    return problems(
+        shop.tasks(*before, {"id": "z", "join": join, "input": {"x": reference}}, edges=edges, **more)
+    )
 
 
 def test_every_source_is_certain_for_a_task_that_joins_every() -> None:
@@ -219,7 +223,9 @@ def test_a_reference_to_data_of_the_plan_is_looked_up_there() -> None:
         assert reads({"$ref": bad, "default": None}, edges=[], **data) == {}
 
 
-@pytest.mark.parametrize("reference", [3, "", "outputs", "input.x", "context..a", "now", "outputs.a.", ["context"]])
+@pytest.mark.parametrize(
+    "reference", [3, "", "outputs", "input.x", "context..a", "now", "outputs.a.", ["context"]]
+)
 def test_a_reference_that_is_not_a_path_is_reported(reference: Any) -> None:
     assert "it is not a path" in reads({"$ref": reference}, edges=[])["tasks[0].input.x"]
 
@@ -233,9 +239,14 @@ def test_an_error_is_certain_only_behind_error_edges() -> None:
     message = {"$ref": "error.message"}
     assert reads(message, "a", edges=[caught]) == {}
     assert reads(message, "a", "b", edges=[caught, ("b", "z")]) == {}
-    assert "without a failure" in reads(message, "a", "b", edges=[caught, ("b", "z")], join="some")["tasks[2].input.x"]
+    assert (
+        "without a failure"
+        in reads(message, "a", "b", edges=[caught, ("b", "z")], join="some")["tasks[2].input.x"]
+    )
     assert "without a failure" in reads(message, "a", edges=[("a", "z")])["tasks[1].input.x"]
-    assert "only type, kind, message" in reads({"$ref": "error.trace"}, "a", edges=[caught])["tasks[1].input.x"]
+    assert (
+        "only type, kind, message" in reads({"$ref": "error.trace"}, "a", edges=[caught])["tasks[1].input.x"]
+    )
 
 
 # --- types ------------------------------------------------------------------------------------------------
@@ -246,8 +257,16 @@ def test_an_error_is_certain_only_behind_error_edges() -> None:
     [
         ({"order": "1", "cents": "much"}, "tasks[0].input.cents", "expected int, got str"),
         ({"order": "1"}, "tasks[0].input.cents", "it is missing, and Charge has no default"),
-        ({"order": "1", "cent": 3}, "tasks[0].input.cent", "Charge has no field 'cent'; did you mean 'cents'?"),
-        ({"order": "1", "cents": {"$ref": "context.x", "default": "?"}}, "tasks[0].input.cents.default", "got str"),
+        (
+            {"order": "1", "cent": 3},
+            "tasks[0].input.cent",
+            "Charge has no field 'cent'; did you mean 'cents'?",
+        ),
+        (
+            {"order": "1", "cents": {"$ref": "context.x", "default": "?"}},
+            "tasks[0].input.cents.default",
+            "got str",
+        ),
         ([1], "tasks[0].input", "expected object, got array"),
     ],
 )
@@ -259,7 +278,9 @@ def test_a_literal_that_does_not_fit_the_input_type_is_reported(input: Any, path
 
 def test_items_of_lists_are_looked_at_one_by_one() -> None:
     input = {"order": "1", "paid": "2", "to": ["a", {"$ref": "context.x"}, 3]}
-    found = problems(shop.tasks({"id": "a", "capability": "ship@1", "input": input}, context={"x": "b"}), SHOP)
+    found = problems(
+        shop.tasks({"id": "a", "capability": "ship@1", "input": input}, context={"x": "b"}), SHOP
+    )
     assert set(found) == {"tasks[0].input.to[2]"}
 
 
@@ -299,7 +320,9 @@ def test_a_guard_is_checked(guard: str, told: str) -> None:
     assert told in message
 
 
-@pytest.mark.parametrize("guard", ["outputs.a.v > 1", "has(context.y) && context.y > 1", "now > timestamp('2030-01-01T00:00:00Z')"])
+@pytest.mark.parametrize(
+    "guard", ["outputs.a.v > 1", "has(context.y) && context.y > 1", "now > timestamp('2030-01-01T00:00:00Z')"]
+)
 def test_a_guard_reads_what_is_certain_when_its_source_ends(guard: str) -> None:
     assert problems(guarded(guard)) == {}
 
@@ -310,7 +333,13 @@ def test_the_guard_of_an_error_edge_reads_the_error_and_not_the_output() -> None
 
 
 def test_an_earlier_task_that_may_be_skipped_is_read_after_asking() -> None:
-    edges = [("a", "b", {"guard": "context.x == 1"}), ("a", "c"), ("b", "d"), ("c", "d"), ("d", "e", {"guard": ""})]
+    edges = [
+        ("a", "b", {"guard": "context.x == 1"}),
+        ("a", "c"),
+        ("b", "d"),
+        ("c", "d"),
+        ("d", "e", {"guard": ""}),
+    ]
     given = shop.tasks("a", "b", "c", {"id": "d", "join": "some"}, "e", edges=edges, context={"x": 1})
     given["edges"][4]["guard"] = "outputs.b.ok"
     assert "ask first: has(…)" in only(given)[1]
@@ -335,7 +364,14 @@ def test_policies_are_checked() -> None:
     rule = {"id": "p", "capability": "charge@*", "rule": "input.cents < 5"}
     assert problems(shop.order(policies=[rule]), SHOP) == {}
     found = problems(
-        shop.order(policies=[rule, rule, {**rule, "id": "q", "rule": "output.cents < 5"}, {**rule, "id": "r", "rule": "input.x"}]),
+        shop.order(
+            policies=[
+                rule,
+                rule,
+                {**rule, "id": "q", "rule": "output.cents < 5"},
+                {**rule, "id": "r", "rule": "input.x"},
+            ]
+        ),
         SHOP,
     )
     assert set(found) == {"policies[1].id", "policies[2].rule", "policies[3].rule"}
@@ -345,6 +381,7 @@ def test_policies_are_checked() -> None:
 @pytest.mark.parametrize(("name", "value"), [("usd", 0), ("tokens", -1), ("active_s", 0.0)])
 def test_a_budget_is_above_zero(name: str, value: float) -> None:
     assert only(shop.order(budget={name: value}), SHOP)[0] == f"budget.{name}"
+    assert only(shop.order(budget={}), SHOP)[0] == "budget"
 
 
 @pytest.mark.parametrize(("field", "value"), [("timeout_s", 0), ("timeout_s", -1)])

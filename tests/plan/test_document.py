@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import plan_shop as shop
 import pytest
-import shop
 
 from holdfast import plan
 from holdfast.plan import document
@@ -29,7 +29,15 @@ def test_a_plan_is_read_from_a_file_a_text_bytes_and_a_dict(tmp_path: Path) -> N
     file = tmp_path / "order.json"
     file.write_text(text, "utf-8")
     (tmp_path / "order.yaml").write_bytes(msgspec.yaml.encode(shop.ORDER))
-    sources = (file, str(file), text, text.encode(), shop.ORDER, tmp_path / "order.yaml", msgspec.yaml.encode(shop.ORDER))
+    sources = (
+        file,
+        str(file),
+        text,
+        text.encode(),
+        shop.ORDER,
+        tmp_path / "order.yaml",
+        msgspec.yaml.encode(shop.ORDER),
+    )
     assert all(plan.read(source) == shop.ORDER for source in sources)
 
 
@@ -92,7 +100,9 @@ def test_fields_of_later_issues_are_refused_by_name(field: str, value: Any, path
 def test_undoing_a_task_is_refused_by_name() -> None:
     given = shop.order()
     given["tasks"][0]["compensation"] = {"capability": "release@1"}
-    assert parsed(given)[1] == ["tasks[0].compensation: undoing tasks is not part of the document yet; remove it"]
+    assert parsed(given)[1] == [
+        "tasks[0].compensation: undoing tasks is not part of the document yet; remove it"
+    ]
 
 
 def test_every_problem_of_structure_is_reported_with_its_path() -> None:
@@ -123,7 +133,9 @@ def test_every_problem_of_structure_is_reported_with_its_path() -> None:
 
 def test_too_many_tasks_are_one_problem() -> None:
     _, problems = parsed({"holdfast": "plan/1", "tasks": [{"id": "a", "capability": "x@1"}] * 20_000})
-    assert problems == ["tasks: there are 20,000 tasks; a plan has at most 10,000 tasks. Split it into several plans"]
+    assert problems == [
+        "tasks: there are 20,000 tasks; a plan has at most 10,000 tasks. Split it into several plans"
+    ]
 
 
 def test_a_plan_without_tasks_is_refused() -> None:
@@ -135,9 +147,16 @@ def test_dates_of_yaml_are_not_plain_data() -> None:
     assert problems[0].startswith("context.day: a date cannot be kept as JSON here")
 
 
+def test_the_schema_in_the_docs_is_that_of_the_code() -> None:
+    file = Path(__file__).parents[2] / "docs" / "plan.schema.json"
+    assert json.loads(file.read_text("utf-8")) == document.json_schema(), "run python docs/schema.py"
+
+
 def test_the_schema_describes_every_field() -> None:
     schema = document.json_schema()
-    assert schema["properties"].keys() == {field.encode_name for field in msgspec.structs.fields(document.Document)}
+    assert schema["properties"].keys() == {
+        field.encode_name for field in msgspec.structs.fields(document.Document)
+    }
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["Edge"]["required"] == ["from", "to"]
     assert schema["$defs"]["Task"]["properties"]["join"]["enum"] == ["every", "some"]

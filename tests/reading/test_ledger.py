@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.core import events
+from holdfast.core import event_encoding, events
 from holdfast.core.events import Changes
 from holdfast.core.kinds import TABLE
 from holdfast.errors import StoreCorrupt
@@ -156,7 +156,8 @@ def test_after_a_rewind_the_flow_of_that_place_tells_which_nodes_branch(store: S
 def entries(log: list[events.Stored], flows: dict[str, Any]) -> list[LedgerEntry]:
     """Return the entries about events that were stored nowhere."""
     rows = [
-        seal_row(b"", "r1", one.seq, one.at, repr(one.at), events.encode(one.event), bytes(16)) for one in log
+        seal_row(b"", "r1", one.seq, one.at, repr(one.at), event_encoding.encode(one.event), bytes(16))
+        for one in log
     ]
     opened = {one.seq: one.event for one in log}
     return ledger_entries.read_entries(rows, flows.get, lambda row: opened[row.seq])

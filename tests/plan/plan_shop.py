@@ -155,7 +155,9 @@ def tasks(*given: dict[str, Any] | str, edges: list[Any] | None = None, **more: 
         "holdfast": "plan/1",
         "tasks": [{"capability": "any@1", **one} for one in listed],
         "edges": [
-            {"from": one[0], "to": one[1], **(one[2] if len(one) > 2 else {})} if isinstance(one, tuple) else one
+            {"from": one[0], "to": one[1], **(one[2] if len(one) > 2 else {})}
+            if isinstance(one, tuple)
+            else one
             for one in edges or []
         ],
         **more,
