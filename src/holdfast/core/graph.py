@@ -673,8 +673,8 @@ class FlowSource(Protocol):
         """Return the flow that was made from the definition with this fingerprint; None if it was not made yet."""
 
     def flow(self, definition: Definition, fingerprint: str) -> Flow[Any]:
-        """Make the flow of a stored definition, and remember it. Its fingerprint may be another one, because options of capabilities
-        may have changed. Raises `CapabilityMissing`.
+        """Make the flow of a stored definition, and remember it. Its fingerprint may be another one, because options of
+        capabilities may have changed. Raises `CapabilityMissing`.
         """
 
 
