@@ -246,7 +246,9 @@ def _as_it_was(reader: Reader, place: str) -> _Shown:
     row = reader.store.run(run.id)
     reason = f"this is the run as it was at event {run.seq} of {row.seq}"
     found = Diagnosis(kind="executing", reason=reason, run_id=run.id, flow=run.flow, status=run.status)
-    return _Shown(run, found, reader.definition(row), [], [], run.updated_at, None, [])
+    definition = reader.definition(row)
+    decided = [entry for entry in _decided(reader, run.id, definition) if entry.seq <= run.seq]
+    return _Shown(run, found, definition, [], [], run.updated_at, None, decided)
 
 
 class _Shown(NamedTuple):
@@ -274,7 +276,7 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     run, found = shown.run, shown.found
     status = status_words(run.status, found)
     screen.say((run.id, "bold"), f"  flow {run.flow}  ", (status, f"bold {screen.STYLES[run.status]}"))
-    screen.say(("; ".join(_facts(run, shown.now)), "dim"))
+    screen.say(("; ".join(facts_of(run, shown.now)), "dim"))
     screen.say("")
     _say_graph(run, shown.definition, shown.now, crashed=found.crashed)
     screen.say("")
@@ -367,7 +369,8 @@ def _kept(signal: tuple[str, int]) -> str:
     return screen.one_line(f"{name!r}" + (f" ({times} times)" if times > 1 else ""))
 
 
-def _facts(run: Run[Any], now: float) -> list[str]:
+def facts_of(run: Run[Any], now: float) -> list[str]:
+    """Return the times, the cost and the relations of a run, a few words each."""
     facts = [
         f"started {screen.when(run.created_at)}",
         f"last event {run.seq}, {screen.ago(now - run.updated_at)}",
@@ -467,7 +470,7 @@ def graph(
     of_file: dict[str, Any] = {}
     run: Run[Any] | None = None
     if ".py" in target or os.path.exists(target):
-        flow = flow_files.load_flow(target)
+        flow = flow_files.load_flow(target, with_plan="plan draw PLAN")
         definition = flow.definition
         of_file = {"description": flow.description, "input_schema": flow.input_schema()}
     else:
@@ -480,14 +483,23 @@ def graph(
         statuses = {name: node.status for name, node in run.nodes.items()}
     if as_json:
         screen.say_json({"definition": definition, "statuses": statuses, **of_file})
-    elif mermaid:
+        return
+    if of_file.get("description") and not (mermaid or svg):
+        screen.say(f"{of_file['description']}\n")
+    print_graph(definition, run, mermaid=mermaid, svg=svg)
+
+
+def print_graph(
+    definition: Definition, run: Run[Any] | None = None, *, mermaid: bool = False, svg: bool = False
+) -> None:
+    """Print a flow, or a run of it: as text, as a Mermaid flowchart or as an SVG document."""
+    statuses = {name: node.status for name, node in run.nodes.items()} if run is not None else {}
+    if mermaid:
         print(drawing.mermaid(definition, statuses))
     elif svg:
-        print(draw_run(run, definition) if run else draw(definition))
+        print(draw_run(run, definition) if run is not None else draw(definition))
     else:
         width = screen.picture_width()
-        if of_file.get("description"):
-            screen.say(f"{of_file['description']}\n")
         print(drawing.terminal(definition, statuses, width=width, ascii=screen.ascii_only()))
 
 

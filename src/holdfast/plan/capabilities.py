@@ -239,6 +239,11 @@ class Capabilities:
         """A node for each capability, to check whether an engine can call it."""
         return {name: known.node for name, known in self._registry.capabilities.items()}
 
+    @property
+    def descriptions(self) -> Mapping[str, str]:
+        """Capability -> what it does, for authors of plans."""
+        return {name: known.description for name, known in self._registry.capabilities.items()}
+
     def made(self, fingerprint: str) -> Flow[Any] | None:
         """Return the flow that was made from the definition with this fingerprint, if it is remembered."""
         found = self._made.get(fingerprint)
