@@ -158,7 +158,7 @@ def prepare_unchecked(
     fatal = head.failure is not None and head.failure.kind == "fatal"
     if head.failure is not None and fatal and not take_up.named and not take_up.force:
         raise ResumeRefused(row.run_id, _fatal(head.failure))
-    limits = _limits(flow, head, take_up)
+    limits, was_paused = _limits(flow, head, take_up), head.paused
     state = head if to is None else _rewound_to(services, flow, row, head, to, take_up)
     state.at = head.at  # after a rewind, the time of new events is still later than that of all old ones
     journal = Journal(services, flow, state, row=row, fence=fence)
@@ -186,7 +186,7 @@ def prepare_unchecked(
             )
         )
     _refuse_misfit(flow, journal.state)
-    if journal.state.scope is not None and not take_up.claims:
+    if journal.state.scope is not None and was_paused and not take_up.claims:
         _refuse_within_scope(journal, flow)
     return journal
 
