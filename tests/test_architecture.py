@@ -50,8 +50,8 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 """Package -> where it may be imported, as the beginning of a path. One that is not listed here is optional."""
 
 OPTIONAL = frozenset({
-    "agent_framework", "aiohttp", "cel_expr_python", "cryptography", "dask", "fsspec", "httptools", "langgraph", "opentelemetry", "psycopg",
-    "psycopg_pool", "ray", "starlette", "uvicorn", "uvloop",
+    "agent_framework", "aiohttp", "cel_expr_python", "cryptography", "dask", "fsspec", "httptools", "langgraph",
+    "opentelemetry", "psycopg", "psycopg_pool", "ray", "starlette", "uvicorn", "uvloop",
 })  # fmt: skip
 
 UNSAFE_MODULES = frozenset(
@@ -105,6 +105,7 @@ ALWAYS_GOES_ON: dict[str, str] = {
     "server/client.py:_frames": "each pass waits for a frame of the server; one for which there is none rests a second",
     "server/client.py:_asking": "each pass reads one page of a list that ends",
     "server/client.py:checkpoints": "each pass reads one page of a list that ends",
+    "server/client.py:ledger": "each pass reads one page of a list that ends",
     "server/client.py:events": "each pass reads one page of a list that ends",
     "server/client.py:runs": "each pass reads one page of a list that ends",
     "server/client.py:wait": "each pass waits for an answer of the server, which comes when the run has moved, or after seconds",
@@ -125,6 +126,7 @@ TWICE: dict[str, str] = {
     "database": "what every part of a SQL store borrows: connections and transactions, of SQLite and of PostgreSQL",
     "executors": "the contract of executors and its suite",
     "feed": "the implementations of `storage/contract.Feed`, and its suite",
+    "ledger": "the ledger of a run, and the command that prints it",
     "leases": "what a lease is, and the suite that stores pass about it",
     "questions": "how runs ask and are answered, and the commands that list and answer questions",
     "queues": "the contract of a store's queues, its implementations and its suite",
@@ -136,6 +138,7 @@ TWICE: dict[str, str] = {
     "worker": "the worker, and the commands that start and watch workers",
     # classes
     "Answer": "the request `inbox.Answer`, and the engine's message that answers the process of a node",
+    "Ledger": "the decisions of a run, a public name; and what the simulator knows about writes that were acknowledged",
     "Report": "the state of the demo, which writes a report; and what `crash_everywhere` returns, a public name",
     "ResumeRefused": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
     "Retry": "the policy of a node, a public name; and the request `inbox.Retry`",

@@ -20,13 +20,18 @@ from holdfast.core.state import add, append, merge
 from holdfast.errors import (
     AnswerRefused,
     BudgetExceeded,
+    CapabilityMissing,
     ChildFailed,
     CodecError,
     ContextError,
     Fatal,
     FlowNotFound,
     GraphError,
+    GuardError,
     HoldfastError,
+    PlanError,
+    PolicyDenied,
+    PolicyError,
     PreviewStale,
     ProcessEnded,
     Recoverable,
@@ -42,6 +47,7 @@ from holdfast.errors import (
     SignalRefused,
     StateError,
     StoreError,
+    VerificationFailed,
     WaitTimeout,
 )
 
@@ -49,6 +55,7 @@ if TYPE_CHECKING:
     from holdfast.core.step import Step
     from holdfast.documents.assets import Asset, NotDurable
     from holdfast.reading.chunks import Chunk
+    from holdfast.reading.ledger import Ledger
     from holdfast.reading.previews import Preview
     from holdfast.reading.views import RequestView, Run, RunSummary
     from holdfast.runtime.blocking import (
@@ -62,6 +69,7 @@ if TYPE_CHECKING:
         events,
         fork,
         get,
+        ledger,
         pause,
         preview,
         prune,
@@ -83,7 +91,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.followers import Following
     from holdfast.runtime.listeners import Listener, NodeCall
     from holdfast.server.asgi import asgi
-    from holdfast.server.client import BlockingClient, Client
+    from holdfast.server.blocking_client import BlockingClient
+    from holdfast.server.client import Client
 
 __version__ = VERSION
 
@@ -96,6 +105,7 @@ __all__ = [
     "BlockingContext",
     "Budget",
     "BudgetExceeded",
+    "CapabilityMissing",
     "ChildFailed",
     "ChildRun",
     "Chunk",
@@ -111,12 +121,17 @@ __all__ = [
     "Following",
     "Graph",
     "GraphError",
+    "GuardError",
     "HoldfastError",
+    "Ledger",
     "Listener",
     "NodeCall",
     "NotDurable",
     "Options",
+    "PlanError",
     "Policy",
+    "PolicyDenied",
+    "PolicyError",
     "Preview",
     "PreviewStale",
     "ProcessEnded",
@@ -138,6 +153,7 @@ __all__ = [
     "StateError",
     "Step",
     "StoreError",
+    "VerificationFailed",
     "WaitTimeout",
     "add",
     "answer",
@@ -151,6 +167,7 @@ __all__ = [
     "events",
     "fork",
     "get",
+    "ledger",
     "merge",
     "pause",
     "preview",
@@ -182,6 +199,7 @@ _LATER = {
     "events": "runtime.blocking",
     "fork": "runtime.blocking",
     "get": "runtime.blocking",
+    "ledger": "runtime.blocking",
     "pause": "runtime.blocking",
     "preview": "runtime.blocking",
     "prune": "runtime.blocking",
@@ -205,12 +223,13 @@ _LATER = {
     "Listener": "runtime.listeners",
     "NodeCall": "runtime.listeners",
     "Chunk": "reading.chunks",
+    "Ledger": "reading.ledger",
     "Preview": "reading.previews",
     "RequestView": "reading.views",
     "Run": "reading.views",
     "RunSummary": "reading.views",
     "asgi": "server.asgi",
-    "BlockingClient": "server.client",
+    "BlockingClient": "server.blocking_client",
     "Client": "server.client",
 }
 """Public names that need the engine -> the modules that define them. They are imported at their first use, so that a program

@@ -24,7 +24,7 @@ from family_flows import caller_flow, pay_flow
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, add, append, merge
-from holdfast.core.events import Encoded
+from holdfast.core.event_encoding import Encoded
 from holdfast.reading import history
 from holdfast.reading.views import run_view
 from holdfast.runtime import failures

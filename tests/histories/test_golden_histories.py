@@ -22,9 +22,11 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.core import events
+from holdfast.core import event_encoding
 from holdfast.core.events import KINDS
+from holdfast.documents.ledger_file import LedgerFile, export
 from holdfast.reading import history, verification
+from holdfast.reading.ledger import read_ledger
 from holdfast.reading.views import run_view
 from holdfast.storage.contract import Append, NewRun, Row, Snapshot, View
 from holdfast.storage.memory.blobs import MemoryBlobs
@@ -110,6 +112,17 @@ def test_a_history_verifies(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=ids)
+def test_the_ledger_of_a_history_is_verified_and_can_be_exported(path: Path, tmp_path: Path) -> None:
+    kept, store = Kept(path), MemoryStore()
+    kept.put_into(store)
+    found = read_ledger(store, kept.run_id, check=True)
+    assert found.verified
+    assert found.entries
+    export(store, kept.run_id, tmp_path / "ledger.jsonl")
+    assert LedgerFile(tmp_path / "ledger.jsonl").ledger == found
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=ids)
 def test_a_history_folds_to_what_it_meant(path: Path) -> None:
     kept, store = Kept(path), MemoryStore()
     kept.put_into(store)
@@ -140,9 +153,9 @@ def test_every_checkpoint_of_a_history_can_be_loaded(path: Path) -> None:
 def test_every_body_of_a_history_says_what_it_said(path: Path) -> None:
     """What is read and written again is what was written: nothing was dropped, and no default has changed."""
     for row in Kept(path).rows:
-        assert json.loads(events.encode(open_row(row, MemoryBlobs()).event).body or b"{}") == json.loads(
-            unpack(row.body) or b"{}"
-        ), row.seq
+        assert json.loads(
+            event_encoding.encode(open_row(row, MemoryBlobs()).event).body or b"{}"
+        ) == json.loads(unpack(row.body) or b"{}"), row.seq
 
 
 def resume(store: MemoryStore, flow: Any, verb: str = "resume", *args: Any, **named: Any) -> hf.Run[Any]:

@@ -21,6 +21,8 @@ READING = [
     ("state", "asks"),
     ("state", "asks@4"),
     ("checkpoints", "asks"),
+    ("ledger", "asks"),
+    ("ledger", "asks", "--verify"),
     ("questions",),
     ("requests", "asks"),
     ("queue",),

@@ -31,6 +31,7 @@ from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_fa
 from holdfast.reading import words
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose, diagnosis_as_json
 from holdfast.reading.inbox import ChildEnd
+from holdfast.reading.ledger_entries import LedgerEntry
 from holdfast.reading.pages import ListedRun
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree
@@ -41,6 +42,9 @@ from holdfast.storage.contract import Query, RunRow
 _REMEDIES_MAX = 3
 _REFUSALS_MAX = 3
 _FAMILY_MAX = 50
+_DECIDED_MAX = 30
+_RULED = frozenset({"guard", "policy", "verification", "skip"})
+"""Types of decisions that `show` prints: what rules decided."""
 _REQUESTED = {ChildEnd.verb: "a child run has ended"}
 """Verb of a request that no person made -> what a list says about it."""
 
@@ -222,13 +226,15 @@ def show(
         found = diagnose(case, now, commands)
         requests = reader.requests(run_id)
         family = reader.family(run_id, commands, _FAMILY_MAX) if run.children or run.caller else None
-        return _Shown(run, found, reader.definition(row), open_visits(reader, run), requests, now, family)
+        definition = reader.definition(row)
+        decided = _decided(reader, run_id, definition)
+        return _Shown(run, found, definition, open_visits(reader, run), requests, now, family, decided)
 
     shown = stores.read(store, use)
     if as_json:
         more = diagnosis_as_json(shown.found)
         more |= {"awaited": shown.found.awaited, "partial": shown.partial, "requests": shown.requests}
-        more |= {"family": shown.family}
+        more |= {"family": shown.family, "decided": shown.decided}
         screen.say_json(msgspec.to_builtins(shown.run, str_keys=True, enc_hook=str) | more)
         return
     _say_run(shown, store, debug=debug)
@@ -240,7 +246,9 @@ def _as_it_was(reader: Reader, place: str) -> _Shown:
     row = reader.store.run(run.id)
     reason = f"this is the run as it was at event {run.seq} of {row.seq}"
     found = Diagnosis(kind="executing", reason=reason, run_id=run.id, flow=run.flow, status=run.status)
-    return _Shown(run, found, reader.definition(row), [], [], run.updated_at, None)
+    definition = reader.definition(row)
+    decided = [entry for entry in _decided(reader, run.id, definition) if entry.seq <= run.seq]
+    return _Shown(run, found, definition, [], [], run.updated_at, None, decided)
 
 
 class _Shown(NamedTuple):
@@ -253,13 +261,22 @@ class _Shown(NamedTuple):
     requests: list[RequestView]
     now: float
     family: FamilyTree | None
+    decided: list[LedgerEntry]
+    """What guards, policies and verifications decided, and what was skipped; empty if the flow has no such rules."""
+
+
+def _decided(reader: Reader, run_id: str, definition: Definition) -> list[LedgerEntry]:
+    """Return why nodes ran, or why not, as far as rules decided that."""
+    if not (definition.plan or any(node.judged for node in definition.nodes.values())):
+        return []
+    return [entry for entry in reader.ledger(run_id).entries if entry.type in _RULED]
 
 
 def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     run, found = shown.run, shown.found
     status = status_words(run.status, found)
     screen.say((run.id, "bold"), f"  flow {run.flow}  ", (status, f"bold {screen.STYLES[run.status]}"))
-    screen.say(("; ".join(_facts(run, shown.now)), "dim"))
+    screen.say(("; ".join(facts_of(run, shown.now)), "dim"))
     screen.say("")
     _say_graph(run, shown.definition, shown.now, crashed=found.crashed)
     screen.say("")
@@ -267,6 +284,7 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     if run.status == "failed":
         say_where(run.error, debug=debug)
     say_remedies(found.remedies)
+    _say_decided(shown, store)
     if shown.family is not None:
         _say_family(shown.family, store)
     _say_requests(shown, store)
@@ -278,12 +296,35 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
         screen.say(("Set aside:  ", "yellow"), told)
     for warned in run.warnings:
         fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
-        screen.say(
-            ("Warning:  ", "yellow"), f"node {warned.node} failed, which is ignored (safe_to_fail): {fault}"
+        node = shown.definition.nodes.get(warned.node)
+        how = (
+            "an edge takes that failure"
+            if node is not None and node.on_error
+            else "which is ignored (safe_to_fail)"
         )
+        screen.say(("Warning:  ", "yellow"), f"node {warned.node} failed, {how}: {fault}")
     for one in shown.partial:
         say_visit(one, _head(one, run, crashed=found.crashed))
     _say_more(run, store)
+
+
+def _say_decided(shown: _Shown, store: str | None) -> None:
+    """Print what rules decided: why a node ran, or why not."""
+    if not shown.decided:
+        return
+    screen.say("")
+    screen.say("Decided:")
+    for entry in shown.decided[-_DECIDED_MAX:]:
+        reads = ", ".join(
+            f"{path} = {words.value(read)}" for path, read in entry.about.get("reads", {}).items()
+        )
+        why = "; ".join(part for part in (entry.reason or "", reads) if part)
+        screen.say(
+            (f"  {entry.type.ljust(12)}  ", "dim"), entry.text, (f"  {screen.one_line(why, 300)}", "dim")
+        )
+    if (more := len(shown.decided) - _DECIDED_MAX) > 0:
+        every = line("ledger", shown.run.id, store=store)
+        screen.say((f"  … and {more} before them: {every}", "dim"))
 
 
 def _say_family(family: FamilyTree, store: str | None) -> None:
@@ -328,7 +369,8 @@ def _kept(signal: tuple[str, int]) -> str:
     return screen.one_line(f"{name!r}" + (f" ({times} times)" if times > 1 else ""))
 
 
-def _facts(run: Run[Any], now: float) -> list[str]:
+def facts_of(run: Run[Any], now: float) -> list[str]:
+    """Return the times, the cost and the relations of a run, a few words each."""
     facts = [
         f"started {screen.when(run.created_at)}",
         f"last event {run.seq}, {screen.ago(now - run.updated_at)}",
@@ -428,7 +470,7 @@ def graph(
     of_file: dict[str, Any] = {}
     run: Run[Any] | None = None
     if ".py" in target or os.path.exists(target):
-        flow = flow_files.load_flow(target)
+        flow = flow_files.load_flow(target, with_plan="plan draw PLAN")
         definition = flow.definition
         of_file = {"description": flow.description, "input_schema": flow.input_schema()}
     else:
@@ -441,14 +483,23 @@ def graph(
         statuses = {name: node.status for name, node in run.nodes.items()}
     if as_json:
         screen.say_json({"definition": definition, "statuses": statuses, **of_file})
-    elif mermaid:
+        return
+    if of_file.get("description") and not (mermaid or svg):
+        screen.say(f"{of_file['description']}\n")
+    print_graph(definition, run, mermaid=mermaid, svg=svg)
+
+
+def print_graph(
+    definition: Definition, run: Run[Any] | None = None, *, mermaid: bool = False, svg: bool = False
+) -> None:
+    """Print a flow, or a run of it: as text, as a Mermaid flowchart or as an SVG document."""
+    statuses = {name: node.status for name, node in run.nodes.items()} if run is not None else {}
+    if mermaid:
         print(drawing.mermaid(definition, statuses))
     elif svg:
-        print(draw_run(run, definition) if run else draw(definition))
+        print(draw_run(run, definition) if run is not None else draw(definition))
     else:
         width = screen.picture_width()
-        if of_file.get("description"):
-            screen.say(f"{of_file['description']}\n")
         print(drawing.terminal(definition, statuses, width=width, ascii=screen.ascii_only()))
 
 

@@ -103,6 +103,8 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
                 if room < 0:
                     continue  # the visit stays due until another node ends and makes room
             commands.append(command)
+    if state.failed:
+        commands.extend(_refused(flow.definition, state))
     if state.budget is not None and state.is_over_budget:
         return _over_budget(state, ready, commands, wakes, lapses)
     starts, limit = _begin(flow.definition, state, ready, room)
@@ -175,6 +177,13 @@ def _open_visit(
 def _is_refused(node: NodeState) -> bool:
     """Return whether an answer or a policy refused the visit. `safe_to_fail` does not apply to a refusal."""
     return node.failure is not None and node.failure.type in REFUSALS
+
+
+def _refused(definition: Definition, state: RunState) -> Iterator[AnyCommand]:
+    """Skip visits that were refused before they began, if an edge takes the refusal."""
+    for name in state.failed:
+        if name not in state.open and is_caught(definition.nodes[name], state.nodes[name]):
+            yield SkipNode(name)
 
 
 def is_caught(options: NodeOptions, node: NodeState) -> bool:

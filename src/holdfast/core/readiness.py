@@ -241,7 +241,9 @@ class _CountedReadiness(Readiness):
             return
         match LOOKS[cls]:
             case "routes":
-                if event.routes is not None:
+                if (
+                    state.nodes[event.node].routes is not None
+                ):  # in a layer, edges are decided with all others of the layer
                     self._settle(state, event.node)
                 self._touch(state, event.node)
             case "node":

@@ -27,6 +27,7 @@ from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
 from holdfast.reading.flows import Flows, find_flow
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.ledger import Ledger, read_ledger
 from holdfast.reading.pages import Definitions, ListedRun, Page, list_page, look_at
 from holdfast.reading.relatives import (
     FAMILY_MAX,
@@ -148,9 +149,9 @@ class Reader:
             self.store, row, fork_place(self.store, row, seq), find_flow(self.store, self.flows, row)
         )
 
-    def definition(self, row: RunRow) -> Definition:
-        """Return the stored definition of a run's flow."""
-        stored = self.store.definition(row.fingerprint)
+    def definition(self, row: RunRow, fingerprint: str | None = None) -> Definition:
+        """Return the stored definition of a run's flow, or of the flow with this fingerprint that the run had earlier."""
+        stored = self.store.definition(fingerprint or row.fingerprint)
         if stored is None:
             raise StoreCorrupt(
                 f"run {row.run_id!r}: the definition of its flow is missing from the store. Restore the store from a backup."
@@ -170,6 +171,10 @@ class Reader:
     def verify(self, run_id: str) -> Verdict:
         """Check whether a run is exactly what was written."""
         return verify(self.store, run_id)
+
+    def ledger(self, run_id: str, *, verify: bool = False) -> Ledger:
+        """Return every decision in the log of a run; with `verify`, also whether the log is exactly what was written."""
+        return read_ledger(self.store, run_id, check=verify)
 
     # --- many runs ------------------------------------------------------------------------------------
 

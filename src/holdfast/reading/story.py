@@ -113,6 +113,10 @@ class Story:
             spent = Cost(event.body.get("usd", 0.0), event.body.get("tokens", 0))
             self.children_cost = _sum(self.children_cost, spent)
             return Line(event.body["status"], "child", said)
+        if event.kind == "NodesSkipped":
+            for skipped in event.body["nodes"]:
+                self._node(skipped).status = "skipped"
+            return Line("skipped", "run", said)
         if event.node is None:
             return Line("running", "run", said)
         name, seen = event.node, self._node(event.node)
@@ -132,6 +136,15 @@ class Story:
                 seen.checkpoints += 1
                 seen.note = said
                 return Line("running", name, said) if _is_worth_a_line(seen.checkpoints) else None
+            case "GuardEvaluated":
+                return Line("failed" if event.body.get("failure") else "completed", name, said)
+            case "PolicyDecided":
+                if event.body["verdict"] == "deny" and event.body["stage"] == "pre":
+                    seen.status, seen.note = "failed", said
+                shown = {"allow": "completed", "ask": "waiting", "deny": "failed"}[event.body["verdict"]]
+                return Line(shown, name, said)
+            case "OutputVerified":
+                return Line("completed" if event.body["ok"] else "failed", name, said)
             case "NodeWaiting":
                 self._end(seen, "waiting", event.at)
                 return Line("waiting", name, said)
@@ -210,6 +223,9 @@ class Story:
                     fault = text.one_line(
                         describe_failure(warning.get("type", ""), warning.get("message", "")), 300
                     )
+                    if event.body.get("caught"):
+                        taken = " and ".join(event.body.get("routes", ()))
+                        return Line("skipped", name, f"failed, and {taken} takes the failure: {fault}")
                     return Line("skipped", name, f"failed, which is ignored (safe_to_fail): {fault}")
                 repeat = ", with its result in the parent" if event.body.get("reason") == "repeat" else ""
                 return Line("skipped", name, f"skipped{repeat}{_by(event)}")

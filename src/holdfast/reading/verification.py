@@ -12,10 +12,11 @@ from holdfast.core.difference import fingerprint
 from holdfast.core.run_state import RunState
 from holdfast.errors import HoldfastError, StoreCorrupt
 from holdfast.reading import history
+from holdfast.reading.damage import LogDamage, rows_damage
 from holdfast.reading.history import view_of
 from holdfast.storage import definitions
-from holdfast.storage.contract import Row, RunRow, Store
-from holdfast.storage.rows import broken_at, open_body, open_row
+from holdfast.storage.contract import Row, RunRow, Snapshot, Store
+from holdfast.storage.rows import open_body, open_row
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +25,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     events: int
     problems: list[str]
+    damage: list[LogDamage] = []
+    """The events that were removed, altered or added, as the hash chain tells; `problems` has their texts."""
     rest: str = ""
     """Where the events of a compacted log are, as a sentence; empty if the log is complete."""
 
@@ -46,7 +49,8 @@ def verify(
 
 def _look(store: Store, row: RunRow, definitions: dict[str, list[str]]) -> Verdict:
     rows = store.events(row.run_id)
-    problems = _chain_problems(store, row, rows) or _blob_problems(store, rows)
+    problems, damage = _chain_problems(store, row, rows)
+    problems = problems or _blob_problems(store, rows)
     if not problems:
         problems = _fold_problems(store, row, rows)
     if not problems:
@@ -56,27 +60,27 @@ def _look(store: Store, row: RunRow, definitions: dict[str, list[str]]) -> Verdi
     begins_late = bool(rows) and rows[0].seq > 1
     compacted = begins_late and bool(store.upkeep.trimmed(row.run_id).base)
     rest = history.beginning(store, row) if compacted else ""
-    return Verdict(run_id=row.run_id, events=len(rows), problems=problems, rest=rest)
+    return Verdict(run_id=row.run_id, events=len(rows), problems=problems, damage=damage, rest=rest)
 
 
-def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
-    """Find a missing, altered or added event."""
-    after, digest = 0, b""
-    begins = rows[0].seq - 1 if rows else 0
-    base = store.snapshot(row.run_id, [(begins, begins)]) if begins else None
-    if base is not None and base.base:
-        after, digest = base.seq, base.digest
-        if sha256(base.body).digest() != _promised(store, row, rows[0]):
-            return [f"the compaction base at event {after} is not what was written"]
-    broken = broken_at(row.run_id, rows, after=after, digest=digest)
-    if broken is not None:
-        return [broken[1]]
-    last = rows[-1] if rows else None
-    if last is None or last.seq != row.seq:
-        return [f"the log ends at event {last.seq if last else after}, but the run row says event {row.seq}"]
-    if last.digest != row.digest:
-        return ["the digest in the run row is not that of the last event"]
-    return []
+def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> tuple[list[str], list[LogDamage]]:
+    """Find missing, altered or added events, and a base that was altered."""
+    base = find_base(store, row)
+    after, digest = (base.seq, base.digest) if base is not None else (0, b"")
+    damage = rows_damage(row.run_id, rows, after=after, digest=digest, end=row.seq, end_digest=row.digest)
+    problems = [one.text for one in damage]
+    follows = bool(rows) and rows[0].seq == after + 1
+    if base is not None and follows and sha256(base.body).digest() != _promised(store, row, rows[0]):
+        problems.insert(0, f"the compaction base at event {after} is not what was written")
+    return problems, damage
+
+
+def find_base(store: Store, row: RunRow) -> Snapshot | None:
+    """Return the base with which the log of a fork or a compacted run begins; None if the log begins with event 1. It is found
+    without the events, because the first of them may be missing.
+    """
+    places = [kept.seq for kept in store.upkeep.snapshots(row.run_id) if kept.base]
+    return store.snapshot(row.run_id, [(places[-1], places[-1])]) if places else None
 
 
 def _promised(store: Store, row: RunRow, first: Row) -> bytes:

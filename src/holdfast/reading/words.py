@@ -69,8 +69,10 @@ def waited_for(slot: str) -> str:
 
 
 def _guards(body: Body) -> str:
+    if failure := body.get("failure"):
+        return f"guards: {text.one_line(describe_failure(failure['type'], failure['message']), 200)}"
     verdicts = ", ".join(
-        f"{target} {'is' if taken else 'is not'} next" for target, taken in body["verdicts"].items()
+        f"{target} {'is' if taken else 'is not'} next" for target, taken in body.get("verdicts", {}).items()
     )
     reads = ", ".join(f"{path} = {value(read)}" for path, read in body.get("reads", {}).items())
     return f"guards: {verdicts}" + (f" ({reads})" if reads else "")
@@ -89,6 +91,8 @@ def _policies(body: Body) -> str:
         f"{one['policy']} {one['verdict']}" + (f": {one['reason']}" if one.get("reason") else "")
         for one in body.get("decisions", ())
     )
+    if failure := body.get("failure"):
+        said = text.one_line(describe_failure(failure["type"], failure["message"]), 200)
     return f"policies {when}: {body.get('verdict', 'allow')}" + (f" ({said})" if said else "")
 
 

@@ -26,6 +26,7 @@ from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, FlowSource
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.ledger import Ledger
 from holdfast.reading.previews import Preview
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
@@ -217,6 +218,7 @@ class Connection(Blocking[Engine]):
     questions = blocking(Engine.questions)
     requests = blocking(Engine.requests)
     checkpoints = blocking(Engine.checkpoints)
+    ledger = blocking(Engine.ledger)
     prune = blocking(Engine.prune)
 
     def __init__(self, options: Options) -> None:
@@ -597,6 +599,11 @@ def requests(run_id: str, **options: Unpack[Options]) -> list[RequestView]:
 def checkpoints(run_id: str, **options: Unpack[Options]) -> list[Checkpoint]:
     """List the checkpoints from which a run can be resumed or forked: see `Engine.checkpoints`."""
     return with_engine(lambda e: e.checkpoints(run_id), options)
+
+
+def ledger(run_id: str, *, verify: bool = False, **options: Unpack[Options]) -> Ledger:
+    """Get every decision in the log of a run: see `Engine.ledger`."""
+    return with_engine(lambda e: e.ledger(run_id, verify=verify), options)
 
 
 def prune(

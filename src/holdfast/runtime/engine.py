@@ -2,7 +2,7 @@
 
 A verb that *records* (`start cancel pause answer signal fork`) returns when its record is durable. A verb that *executes* (`run
 resume retry skip`) returns when the run has ended, or waits for an answer, a signal or an operator; it waits for timers and
-retries. Reading verbs (`get runs state events checkpoints questions follow wait`) need no flow.
+retries. Reading verbs (`get runs state events checkpoints ledger questions follow wait`) need no flow.
 
 The verbs are short, and each uses one of these:
 
@@ -42,6 +42,7 @@ from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.flows import find_flow
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.ledger import Ledger
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader, in_asking_order
 from holdfast.reading.remedies import CommandLine
@@ -739,15 +740,8 @@ class Engine:
     ) -> list[RunSummary]:
         """List the runs that meet every condition, newest first. `parent`: the forks of this run; `origin`: its child runs."""
         return await self._open().reading.call(
-            self.reader.runs,
-            status=status,
-            flow=flow,
-            labels=labels,
-            parent=parent,
-            origin=origin,
-            before=before,
-            limit=limit,
-        )
+            self.reader.runs, status=status, flow=flow, labels=labels, parent=parent, origin=origin, before=before, limit=limit
+        )  # fmt: skip
 
     async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
         """Get the state of a run at a checkpoint (default: at the end), typed if this engine has the flow."""
@@ -762,6 +756,10 @@ class Engine:
     async def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """List the checkpoints from which a run can be resumed or forked, oldest first."""
         return await self._open().reading.call(self.reader.checkpoints, run_id)
+
+    async def ledger(self, run_id: str, *, verify: bool = False) -> Ledger:
+        """Get every decision in the log of a run; with `verify`, also which events were removed or altered since."""
+        return await self._open().reading.call(self.reader.ledger, run_id, verify=verify)
 
     @overload
     def follow(

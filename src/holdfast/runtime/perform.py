@@ -215,8 +215,11 @@ def _take_failure(journal: Journal, name: str, header: dict[str, Any]) -> None:
     """Let the edges of a plan that name the failure of a node take it, if their guards allow it. Otherwise only what the guards
     decided is recorded, and the failure stays unhandled.
     """
-    failure = journal.state.nodes[name].failure
+    failure, took = journal.state.nodes[name].failure, 0
     assert failure is not None
+    if name not in journal.state.open:  # it was refused before it began
+        header["iteration"] += 1
+        took = journal.state.arrivals[name]
     try:
         chosen = outcomes.choose(journal.flow, journal.state, name, journal.at, fresh={}, failure=failure)
     except RouterError as fault:
@@ -230,7 +233,9 @@ def _take_failure(journal: Journal, name: str, header: dict[str, Any]) -> None:
     if chosen.why is not None and chosen.why.to:
         journal.cancel_children(name, None, f"its caller has skipped {name!r}")
         journal.record(
-            events.NodeSkipped(**header, routes=chosen.to, warning=failure, caught=True, reason="on_error")
+            events.NodeSkipped(
+                **header, routes=chosen.to, took=took, warning=failure, caught=True, reason="on_error"
+            )
         )
 
 

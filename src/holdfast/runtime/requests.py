@@ -187,7 +187,10 @@ class Requests:
         store = self._services.store
         flow = find_flow(store, self._flows, store.run(run_id))
         update = request.update
-        if flow is not None and update is not None:
+        node = flow.nodes.get(request.node) if flow is not None else None
+        if node is not None and node.wiring is not None and update is not None:
+            update = node.wiring.encode(node.wiring.accept(questions.plain(update, "update")))
+        elif flow is not None and update is not None:
             given = msgspec.structs.asdict(flow.state.by_hand(update, node=request.node))
             update = {
                 field: value

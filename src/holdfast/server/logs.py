@@ -1,4 +1,4 @@
-"""Routes that read the log of a run: events, checkpoints, states and how they differ."""
+"""Routes that read the log of a run: events, checkpoints, the ledger, states and how they differ."""
 
 from __future__ import annotations
 
@@ -11,17 +11,22 @@ from holdfast.core.events import KINDS
 from holdfast.errors import did_you_mean, end_sentence
 from holdfast.reading import history
 from holdfast.reading.comparison import Comparison, compare_runs
+from holdfast.reading.damage import LogDamage
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.ledger import Ledger
+from holdfast.reading.ledger_entries import TYPES, EntryType, LedgerEntry
 from holdfast.reading.state_changes import Change, changes, describe
 from holdfast.reading.views import EventView, event_view
 from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.entity_tags import answer_tagged, tag_of_event, tag_of_run
+from holdfast.server.json_body import encode
 from holdfast.server.problems import Fault, refuse
 from holdfast.server.runs import Limit, Name, RunId, Seq
 from holdfast.storage.contract import Row, RunRow, Store
 
 _CHECKPOINTS_MAX = 1000
+_ENTRIES_MAX = 1000
 
 
 class EventPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,6 +50,26 @@ class CheckpointPage(msgspec.Struct, frozen=True, kw_only=True):
 
     checkpoints: list[Checkpoint]
     next: int | None
+
+
+class LedgerPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Decisions in the log of a run, oldest first. Pass `next` as `after` to read on."""
+
+    run_id: str
+    flow: str
+    seq: int
+    """The seq of the last event of the log."""
+    digest: str
+    """The digest of that event, in hex. It covers the whole log."""
+    entries: list[LedgerEntry]
+    next: int | None
+    beginning: str
+    """Where the earlier events are, if the log was compacted or belongs to a fork; else empty."""
+    verified: bool | None
+    """Whether the whole log is exactly what was written; None if `verify` was not asked for."""
+    problems: list[str]
+    damage: list[LogDamage]
+    """The events that were removed, altered or added."""
 
 
 class StateAt(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +107,17 @@ class CheckpointsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     after: Seq = 0
     limit: Annotated[int, Meta(ge=1, le=_CHECKPOINTS_MAX)] = 200
+
+
+class LedgerQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which decisions to list."""
+
+    after: Seq = 0
+    type: tuple[EntryType, ...] = ()
+    """Only decisions of these types; repeatable."""
+    verify: bool = False
+    """Also check that the whole log is exactly what was written."""
+    limit: Annotated[int, Meta(ge=1, le=_ENTRIES_MAX)] = 200
 
 
 class StateQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -168,6 +204,40 @@ def list_checkpoints(call: HttpCall[CheckpointsQuery, None]) -> CheckpointPage:
     found = [one for one in call.backend.reader.checkpoints(call.values["id"]) if one.seq > query.after]
     shown = found[: query.limit]
     return CheckpointPage(checkpoints=shown, next=shown[-1].seq if len(found) > len(shown) else None)
+
+
+# --- the ledger --------------------------------------------------------------------------------------
+
+
+def get_ledger(call: HttpCall[LedgerQuery, None]) -> Answer:
+    """List the decisions of a run: who made each, and why; with `verify`, also whether the log is what was written."""
+    backend, query = call.backend, call.query
+    row = backend.store.run(call.values["id"])
+
+    def make() -> LedgerPage:
+        return _ledger_page(backend.reader.ledger(row.run_id, verify=query.verify), query)
+
+    if query.verify:  # the tag would not tell that the log was altered
+        return Answer(body=encode(make()))
+    return answer_tagged(call, tag_of_run(row), make)
+
+
+def _ledger_page(ledger: Ledger, query: LedgerQuery) -> LedgerPage:
+    wanted = query.type or TYPES
+    found = [one for one in ledger.entries if one.seq > query.after and one.type in wanted]
+    shown = found[: query.limit]
+    return LedgerPage(
+        run_id=ledger.run_id,
+        flow=ledger.flow,
+        seq=ledger.seq,
+        digest=ledger.digest,
+        entries=shown,
+        next=shown[-1].seq if len(found) > len(shown) else None,
+        beginning=ledger.beginning,
+        verified=ledger.verified,
+        problems=ledger.problems,
+        damage=ledger.damage,
+    )
 
 
 # --- states ------------------------------------------------------------------------------------------

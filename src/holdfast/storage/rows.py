@@ -11,10 +11,12 @@ import struct
 import threading
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
+from typing import Protocol
 
 import zstandard
 
-from holdfast.core.events import Encoded, Stored, decode
+from holdfast.core.event_encoding import Encoded, decode
+from holdfast.core.events import Stored
 from holdfast.errors import StoreCorrupt
 from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Row
@@ -68,10 +70,39 @@ def unpack(body: bytes) -> bytes:
     return unpacked
 
 
+class Header(Protocol):
+    """The columns of a row that its digest covers as they are."""
+
+    @property
+    def seq(self) -> int: ...
+    @property
+    def at(self) -> float: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def node(self) -> str | None: ...
+    @property
+    def iteration(self) -> int: ...
+    @property
+    def execution(self) -> int: ...
+    @property
+    def attempt(self) -> int: ...
+
+
+def content_of(row: Row) -> bytes:
+    """Return the salted hash of a row's body, which stands for the body in the chain."""
+    return sha256(row.salt + row.body).digest()
+
+
+def link(previous: bytes, run_id: str, row: Header, content: bytes) -> bytes:
+    """Return the digest of a row, given its header, the salted hash of its body and the digest of the row before it."""
+    header = f"{run_id}\n{row.seq}\n{row.at!r}\n{row.kind}\n{row.node or ''}\n{row.iteration}\n{row.execution}\n{row.attempt}\n"
+    return sha256(previous + header.encode() + content).digest()
+
+
 def chain(previous: bytes, run_id: str, row: Row) -> bytes:
     """Return the digest of a row, given the digest of the row before it (`previous`)."""
-    header = f"{run_id}\n{row.seq}\n{row.at!r}\n{row.kind}\n{row.node or ''}\n{row.iteration}\n{row.execution}\n{row.attempt}\n"
-    return sha256(previous + header.encode() + sha256(row.salt + row.body).digest()).digest()
+    return link(previous, run_id, row, content_of(row))
 
 
 def seal_row(

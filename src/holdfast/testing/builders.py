@@ -18,11 +18,12 @@ from typing import Any, Literal, TypeVar, cast, get_origin
 
 import msgspec
 
-from holdfast.core import commands, events, run_state
+from holdfast.core import commands, event_encoding, events, run_state
 from holdfast.core.budget import Budget
 from holdfast.core.commands import AnyCommand
 from holdfast.core.decide import decide
-from holdfast.core.events import Changes, Encoded, Event, Failure, NodeEvent, Stored
+from holdfast.core.event_encoding import Encoded
+from holdfast.core.events import Changes, Event, Failure, NodeEvent, Stored
 from holdfast.core.fold import fold
 from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.readiness import Readiness
@@ -354,7 +355,9 @@ class History:
 
     def events(self) -> list[Stored]:
         """Return the events of the log, decoded."""
-        return [Stored(seq, at, events.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)]
+        return [
+            Stored(seq, at, event_encoding.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)
+        ]
 
     def write(self, store: Store, *, holder: Holder | None = None, one_by_one: bool = False) -> History:
         """Write the log into a store. No engine holds the run there, unless `holder` is given: then that holder has the lease,
@@ -369,7 +372,7 @@ class History:
             row=None,
             fence=int(holder is not None),
         )
-        created = events.decode(self.log[0][1])
+        created = event_encoding.decode(self.log[0][1])
         assert isinstance(created, events.RunCreated), "call `created` first: a history begins with it"
         digest = input_digest(self.flow, created.input)
         journal.create = NewRun(
@@ -378,7 +381,7 @@ class History:
         journal.definition = self.flow.definition_json
         for at, encoded in self.log:
             journal.tick(at)
-            journal.record(events.decode(encoded))
+            journal.record(event_encoding.decode(encoded))
             if one_by_one:
                 journal.save(_raise)
         if journal.unsaved:
@@ -395,7 +398,7 @@ class History:
 
     def record(self, event: Event) -> History:
         """Add one event to the log and fold it, then advance the time of the history by one second."""
-        encoded = events.encode(event)
+        encoded = event_encoding.encode(event)
         fold(self.state, Stored(self.state.seq + 1, self.at, event))
         self.ready.observe(self.state, event)
         self.writers.observe(self.state, event)

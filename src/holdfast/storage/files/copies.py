@@ -32,12 +32,12 @@ def report_failure(failed: str, way_out: str) -> Iterator[None]:
         raise StoreFull(f"{failed}: {os.strerror(errno.ENOSPC)}. {way_out}") from fault
 
 
-def refuse_taken(target: Path) -> None:
-    """Refuse to write a backup to a path that exists."""
+def refuse_taken(target: Path, what: str = "a backup", example: str = "runs.backup") -> None:
+    """Refuse to write a backup, or what else is to be written, to a path that exists."""
     if target.is_dir():
-        raise SettingError(f"{target} is a folder. Name a file in it, e.g. {target}/runs.backup.")
+        raise SettingError(f"{target} is a folder. Name a file in it, e.g. {target}/{example}.")
     if target.exists():
-        raise SettingError(f"{target} exists already, and a backup overwrites nothing. Choose another name.")
+        raise SettingError(f"{target} exists already, and {what} overwrites nothing. Choose another name.")
 
 
 def name_file(temporary: str, target: Path, *, replace: bool = False) -> None:
