@@ -688,7 +688,11 @@ def limited(recorder: Recorder) -> str:
     keeps both.
     """
     flow, given, broken = spending_flow(set()), Report("limits"), spending_flow({"check"})
-    limits: dict[str, Any] = {"budget": hf.Budget(usd=2, tokens=100), "scope": ["plan"], "schedule": "layered"}
+    limits: dict[str, Any] = {
+        "budget": hf.Budget(usd=2, tokens=100),
+        "scope": ["plan"],
+        "schedule": "layered",
+    }
     recorder.call(lambda e: e.run(flow, given, run_id="r", **limits))
     recorder.call(lambda e: e.resume("r"), flow)
     recorder.call(lambda e: e.resume("r", scope=["write"], by="ann"), flow)
