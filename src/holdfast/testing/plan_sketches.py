@@ -1,12 +1,13 @@
 """Random plans for tests, and what their runs must come to, computed by plain Python.
 
 A `PlanSketch` says of each node how it joins, how it ends and what judges it, and of each edge its guard and the failures that it
-takes. `PlanSketch.expect` follows these words by themselves: it is the oracle, and shares no code with the engine. `PlanSketch.flow`
-makes the flow of a plan of the same nodes whose rules are Python and need no expressions, so that this package does not depend
-on `holdfast.plan`. The plan is stored in the definition, as that of every plan: another engine makes the flow from there.
+takes. `PlanSketch.expect` follows these words by themselves: it is the oracle, and shares no code with the engine.
+`PlanSketch.flow` makes the flow of a plan of the same nodes whose rules are Python and need no expressions, so that this package
+does not depend on `holdfast.plan`. The plan is stored in the definition, as that of every plan: another engine makes the flow
+from there.
 
-Every node returns `{"n": …}`, a number that depends on the outputs that reached it. A guard reads the number of its source. So the
-values of a run show which nodes ran before which, and guards depend on data.
+Every node returns `{"n": …}`, a number that depends on the outputs that reached it. A guard reads the number of its source. So
+the values of a run show which nodes ran before which, and guards depend on data.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from holdfast.runtime.calls.context import Context
 NAME = "sketched"
 """The flow of every sketched plan."""
 PRIME = 97
-Ends: TypeAlias = Literal["returns", "slow", "flaky", "raises", "fatal", "unverified", "later", "denied", "refused"]
+Ends: TypeAlias = Literal[
+    "returns", "slow", "flaky", "raises", "fatal", "unverified", "later", "denied", "refused"
+]
 Expected: TypeAlias = Literal["completed", "skipped", "handled", "failed", "unreached"]
 
 FAILURES: dict[str, tuple[str, str]] = {
@@ -42,7 +45,7 @@ FAILURES: dict[str, tuple[str, str]] = {
 }
 """How a node ends -> type and class of its failure."""
 _REFUSALS = frozenset({"PolicyDenied", "QuestionRefused"})
-_RETRY = {"attempts": 20, "backoff": 0.05, "factor": 1.0, "jitter": 0.0}
+_RETRY: dict[str, Any] = {"attempts": 20, "backoff": 0.05, "factor": 1.0, "jitter": 0.0}
 
 
 class SketchedEdge(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -232,7 +235,7 @@ class SketchSource:
     name = NAME
     description = "sketched plans"
     called: tuple[Flow[Any], ...] = ()
-    nodes: Mapping[str, Node] = {}  # noqa: RUF012 - none: a sketched plan has no capabilities
+    nodes: Mapping[str, Node] = {}
     state = _STATE
 
     def __init__(self) -> None:
@@ -245,9 +248,7 @@ class SketchSource:
     def flow(self, definition: Definition, fingerprint: str) -> Flow[Any]:
         """Make the flow of a stored definition, and remember it."""
         if fingerprint not in self._made:
-            self._made[fingerprint] = _make_flow(
-                msgspec.convert(definition.plan["sketch"], PlanSketch), self
-            )
+            self._made[fingerprint] = _make_flow(msgspec.convert(definition.plan["sketch"], PlanSketch), self)
         return self._made[fingerprint]
 
 
@@ -269,7 +270,10 @@ def _make_flow(sketch: PlanSketch, source: SketchSource) -> Flow[Any]:
 
 def _make_node(sketch: PlanSketch, node: SketchedNode, options: NodeOptions) -> Node:
     retry = Retry(**_RETRY, named=("recoverable", "VerificationFailed")) if node.ends in _RETRIED else Retry()
-    pre, post = node.pre or (node.ends == "denied" and "deny"), node.post or (node.ends == "refused" and "deny")
+    pre, post = (
+        node.pre or (node.ends == "denied" and "deny"),
+        node.post or (node.ends == "refused" and "deny"),
+    )
     return Node(
         name=node.name,
         fn=_body(node),
@@ -398,7 +402,9 @@ def _draw(luck: random.Random, count: int, *, handled: bool, judged: float, slow
     nodes = [_draw_node(luck, number, ways, fails, judged) for number in range(count)]
     edges: list[SketchedEdge] = []
     for number, node in enumerate(nodes[1:], 1):
-        earlier = luck.sample(nodes[max(0, number - 8) : number], k=min(number, luck.choice((0, 1, 1, 2, 2, 3))))
+        earlier = luck.sample(
+            nodes[max(0, number - 8) : number], k=min(number, luck.choice((0, 1, 1, 2, 2, 3)))
+        )
         edges += [_draw_edge(luck, source, node) for source in earlier]
     if handled:
         edges += _draw_rescues(nodes, edges)
