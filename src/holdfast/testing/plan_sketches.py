@@ -1,12 +1,13 @@
 """Random plans for tests, and what their runs must come to, computed by plain Python.
 
 A `PlanSketch` says of each node how it joins, how it ends and what judges it, and of each edge its guard and the failures that it
-takes. `PlanSketch.expect` follows these words by themselves: it is the oracle, and shares no code with the engine. `PlanSketch.flow`
-makes the flow of a plan of the same nodes whose rules are Python and need no expressions, so that this package does not depend
-on `holdfast.plan`. The plan is stored in the definition, as that of every plan: another engine makes the flow from there.
+takes. `PlanSketch.expect` follows these words by themselves: it is the oracle, and shares no code with the engine.
+`PlanSketch.flow` makes the flow of a plan of the same nodes whose rules are Python and need no expressions, so that this package
+does not depend on `holdfast.plan`. The plan is stored in the definition, as that of every plan: another engine makes the flow
+from there.
 
-Every node returns `{"n": …}`, a number that depends on the outputs that reached it. A guard reads the number of its source. So the
-values of a run show which nodes ran before which, and guards depend on data.
+Every node returns `{"n": …}`, a number that depends on the outputs that reached it. A guard reads the number of its source. So
+the values of a run show which nodes ran before which, and guards depend on data.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ FAILURES: dict[str, tuple[str, str]] = {
 }
 """How a node ends -> type and class of its failure."""
 _REFUSALS = frozenset({"PolicyDenied", "QuestionRefused"})
-_RETRY = {"attempts": 20, "backoff": 0.05, "factor": 1.0, "jitter": 0.0}
+_RETRY: dict[str, Any] = {"attempts": 20, "backoff": 0.05, "factor": 1.0, "jitter": 0.0}
 
 
 class SketchedEdge(msgspec.Struct, frozen=True, omit_defaults=True):
