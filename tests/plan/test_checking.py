@@ -4,11 +4,10 @@ import itertools
 import time
 from typing import Any
 
+import plan_shop as shop
 import pytest
-import shop
 
 from holdfast import plan
-from holdfast.plan.checking import find_problems  # noqa: F401 - the module under test, reached through `Capabilities.check`
 
 SHOP = shop.make_shop()
 ANY = shop.anything()
@@ -382,6 +381,7 @@ def test_policies_are_checked() -> None:
 @pytest.mark.parametrize(("name", "value"), [("usd", 0), ("tokens", -1), ("active_s", 0.0)])
 def test_a_budget_is_above_zero(name: str, value: float) -> None:
     assert only(shop.order(budget={name: value}), SHOP)[0] == f"budget.{name}"
+    assert only(shop.order(budget={}), SHOP)[0] == "budget"
 
 
 @pytest.mark.parametrize(("field", "value"), [("timeout_s", 0), ("timeout_s", -1)])

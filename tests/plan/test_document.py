@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import plan_shop as shop
 import pytest
-import shop
 
 from holdfast import plan
 from holdfast.plan import document
@@ -145,6 +145,11 @@ def test_a_plan_without_tasks_is_refused() -> None:
 def test_dates_of_yaml_are_not_plain_data() -> None:
     _, problems = parsed(b"holdfast: plan/1\ntasks: [{id: a, capability: x@1}]\ncontext: {day: 2026-01-01}\n")
     assert problems[0].startswith("context.day: a date cannot be kept as JSON here")
+
+
+def test_the_schema_in_the_docs_is_that_of_the_code() -> None:
+    file = Path(__file__).parents[2] / "docs" / "plan.schema.json"
+    assert json.loads(file.read_text("utf-8")) == document.json_schema(), "run python docs/schema.py"
 
 
 def test_the_schema_describes_every_field() -> None:

@@ -130,7 +130,7 @@ def run(
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
     value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
     require_fit(flow, value)
-    limit = options.read_budget(budget)
+    limits = options.read_limits(budget, schedule, scope)
     if timeout is not None and not timeout > 0:
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
     errand = Errand(
@@ -156,9 +156,7 @@ def run(
             timeout=timeout,
             queue=queue,
             priority=priority,
-            budget=limit,
-            schedule=schedule,  # type: ignore[arg-type]  # the engine checks it
-            scope=scope,
+            **limits,
             by=options.resolve_actor(by),
         ),
     )

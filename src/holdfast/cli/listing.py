@@ -246,7 +246,9 @@ def _as_it_was(reader: Reader, place: str) -> _Shown:
     row = reader.store.run(run.id)
     reason = f"this is the run as it was at event {run.seq} of {row.seq}"
     found = Diagnosis(kind="executing", reason=reason, run_id=run.id, flow=run.flow, status=run.status)
-    return _Shown(run, found, reader.definition(row), [], [], run.updated_at, None, [])
+    definition = reader.definition(row)
+    decided = [entry for entry in _decided(reader, run.id, definition) if entry.seq <= run.seq]
+    return _Shown(run, found, definition, [], [], run.updated_at, None, decided)
 
 
 class _Shown(NamedTuple):

@@ -221,6 +221,12 @@ class _Voice:
 # --- recording and reading ---------------------------------------------------------------------------
 
 
+EndsIn = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", metavar="SECONDS", help="Fail the run if it has not ended this many seconds from now."
+    ),
+]
 BeginAt = Annotated[
     str | None,
     typer.Option(
@@ -238,14 +244,7 @@ def start(
     given: options.Input = None,
     run_id: options.NewRunId = None,
     label: options.Label = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            help="Fail the run if it has not ended this many seconds from now.",
-        ),
-    ] = None,
+    timeout: EndsIn = None,
     queue: options.Queue = None,
     priority: options.Priority = 0,
     budget: options.Budget = None,
@@ -270,7 +269,7 @@ def start(
     require_fit(flow, value)
     if timeout is not None and not timeout > 0:
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
-    limit, begins = options.read_budget(budget), _Begins(at, delay)
+    limits, begins = options.read_limits(budget, schedule, scope), _Begins(at, delay)
 
     async def use(engine: Engine) -> RunRow:
         engine.flow_files[flow.name] = flow_files.absolute(file)
@@ -283,9 +282,7 @@ def start(
                 timeout=timeout,
                 queue=queue,
                 priority=priority,
-                budget=limit,
-                schedule=schedule,  # type: ignore[arg-type]  # the engine checks it
-                scope=scope,
+                **limits,
                 begin_at=begins.moment(engine.store.now()),
                 by=options.resolve_actor(by),
             )

@@ -19,7 +19,7 @@ from holdfast.errors import Problem, did_you_mean
 from holdfast.plan import expressions, references, shapes
 from holdfast.plan.certainty import Certainty
 from holdfast.plan.compiling import merge_retry
-from holdfast.plan.document import Document, PlanEdge, PolicyRule, Task
+from holdfast.plan.document import BudgetRule, Document, PlanEdge, PolicyRule, Task
 from holdfast.plan.expressions import Expression
 from holdfast.plan.registry import Capability, Registry
 from holdfast.plan.syntax import Path, Tree
@@ -27,6 +27,8 @@ from holdfast.plan.syntax import Path, Tree
 TASK_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 _FAILURE = re.compile(r"[A-Za-z_][\w.]{0,199}")
 _ERROR_KEYS = ("type", "kind", "message")
+_SUGGESTIONS_MAX = 50
+"""For how many unknown names of tasks a similar one is looked for."""
 _SHARED = ("context", "policy", "goal", "outputs")
 
 
@@ -53,6 +55,7 @@ class _Plan:
         self.edges: dict[int, PlanEdge] = {}
         self.guards: dict[int, Tree] = {}
         self._pairs: dict[tuple[str, str], int] = {}
+        self._suggested = 0
 
     def problems(self) -> Iterator[Problem]:
         yield from self._budget()
@@ -87,6 +90,8 @@ class _Plan:
 
     def _budget(self) -> Iterator[Problem]:
         budget = self.document.budget
+        if budget is not None and budget == BudgetRule():
+            yield Problem("budget", "it limits nothing; give usd, tokens or active_s, or leave it out")
         for name in ("usd", "tokens", "active_s") if budget else ():
             value = getattr(budget, name)
             if value is not None and not 0 < value < math.inf:
@@ -124,6 +129,11 @@ class _Plan:
         near = did_you_mean(name, known) or "; register it, or name another one"
         return f"{self.registry.name!r} has no capability {name!r:.80}{near}"
 
+    def _near(self, name: str) -> str:
+        """Return which task was probably meant; nothing after many wrong names, because each is compared with all tasks."""
+        self._suggested += 1
+        return did_you_mean(name, self.tasks) if self._suggested <= _SUGGESTIONS_MAX else ""
+
     def _edge(self, index: int, edge: PlanEdge) -> Iterator[Problem]:
         path = f"edges[{index}]"
         is_sound = True
@@ -131,10 +141,8 @@ class _Plan:
             if name not in self.tasks:
                 is_sound = False
                 if name not in self.named:
-                    near = did_you_mean(name, self.tasks) if len(self.tasks) < 2000 else ""
-                    yield Problem(
-                        f"{path}.{field}", f"there is no task {name!r:.80}{near or '; name the id of a task'}"
-                    )
+                    near = self._near(name) or "; name the id of a task"
+                    yield Problem(f"{path}.{field}", f"there is no task {name!r:.80}{near}")
         if isinstance(edge.on_error, list):
             yield from _failure_name_problems(f"{path}.on_error", edge.on_error)
         if is_sound and edge.source == edge.target:
@@ -214,7 +222,7 @@ class _Plan:
         if task not in self.tasks:
             if task in self.named:
                 return None
-            return f"there is no task {task!r:.80}{did_you_mean(task, self.tasks)}"
+            return f"there is no task {task!r:.80}{self._near(task)}"
         told = decided(task)
         if told and told != "maybe":
             return f"{told}; add an edge, so that {task!r} always ends before"

@@ -8,6 +8,7 @@ structure at once, each with its path; whether the parts fit together is checked
 
 from __future__ import annotations
 
+import inspect
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -37,7 +38,7 @@ class _Part(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True, forbi
     """A part of a document. A field that has its default value is not stored."""
 
 
-class Budget(_Part, frozen=True):
+class BudgetRule(_Part, frozen=True):
     """What the run may cost. Over budget, nothing new begins."""
 
     usd: float | None = None
@@ -122,7 +123,7 @@ class Document(_Part, frozen=True):
     goal: Any = None
     context: dict[str, Any] = {}
     policy: dict[str, Any] = {}
-    budget: Budget | None = None
+    budget: BudgetRule | None = None
 
 
 # --- reading ----------------------------------------------------------------------------------------------
@@ -351,6 +352,9 @@ def json_schema() -> dict[str, Any]:
     parts = {name.removeprefix("Plan") if name == "PlanEdge" else name: part for name, part in parts.items()}
     text = msgspec.json.encode(parts).replace(b"#/$defs/PlanEdge", b"#/$defs/Edge")
     defs: dict[str, Any] = msgspec.json.decode(text)
+    for part in defs.values():  # from Python 3.13 on, docstrings come without their indentation
+        if "description" in part:
+            part["description"] = inspect.cleandoc(part["description"])
     document = defs.pop("Document")
     document["properties"]["context"] |= {
         "properties": {"facts": {"type": "object"}, "sources": {"type": "array"}},
@@ -362,7 +366,7 @@ def json_schema() -> dict[str, Any]:
     }
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "A plan for Holdfast",
         **document,
+        "title": "A plan for Holdfast",
         "$defs": defs,
     }

@@ -6,6 +6,7 @@ reads nothing of the run but the places that the template names. A value of the 
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,8 @@ import msgspec
 from holdfast.core.events import Failure
 from holdfast.core.rules import Facts
 from holdfast.errors import StateError
+from holdfast.plan import expressions
+from holdfast.plan.expressions import Evaluated
 from holdfast.plan.syntax import Path
 
 ROOTS = ("context", "policy", "goal", "outputs", "error")
@@ -147,3 +150,21 @@ def describe_failure(failure: Failure | None) -> Any:
     if failure is None:
         return NOTHING
     return {"type": failure.type, "kind": failure.kind, "message": failure.message}
+
+
+def evaluate_over(text: str, facts: Facts, **more: Any) -> Evaluated:
+    """Evaluate an expression over what a rule may read of a run; `more` are more roots, such as `input`."""
+    values = facts.values
+    outputs: Any = values["outputs"]
+    roots = {
+        "context": values["context"],
+        "policy": values["policy"],
+        "goal": values["goal"],
+        "outputs": ChainMap(facts.fresh, outputs) if facts.fresh else outputs,  # type: ignore[arg-type]
+        "now": facts.now,
+        **more,
+    }
+    error = describe_failure(facts.error)
+    if error is not NOTHING:
+        roots["error"] = error
+    return expressions.evaluate(text, roots)

@@ -21,10 +21,10 @@ import msgspec
 from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import ENDED, FEW, FINAL, Question, RunState, Wait
-from holdfast.core.situation import QUESTIONS_FEW, Said, Situation, situate
+from holdfast.core.situation import QUESTIONS_FEW, Situation, situate
 from holdfast.core.slots import parse
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
-from holdfast.reading import history, inbox, remedies, text
+from holdfast.reading import history, inbox, limits, remedies, text, words
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import held_by
 from holdfast.storage.contract import STATUSES, Request, RunRow, RunStatus, Store
@@ -470,7 +470,7 @@ def _reason(case: Case, seen: _Seen, kind: Kind, now: float) -> str:
     if seen.answered:
         refused = seen.known.refused
         refuses = f", which refuses node {' and '.join(refused)}" if refused else ""
-        return f"{_came(seen.known.said)}{refuses}{_unclaimed(case, kind)}{expects}"
+        return f"{words.came(seen.known.said)}{refuses}{_unclaimed(case, kind)}{expects}"
     if kind in ("question", "signal", "child"):
         return "; ".join(seen.expects)
     if kind == "waiting" and row.status == "pending" and row.due_at is not None:
@@ -498,10 +498,8 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
         case "cancelled":
             return f"cancelled{by}{why}"
         case "paused":
-            if _is_out_of_scope(seen.known):
-                names = seen.known.beyond
-                are = "is" if len(names) == 1 else "are"
-                return f"paused: everything in its scope is done, and {' and '.join(names)} {are} not in scope{expects}"
+            if limits.is_out_of_scope(seen.known):
+                return f"paused: {limits.describe_scope(seen.known)}{expects}"
             return f"paused{by} until it is resumed{why}{expects}"
         case "interrupted":
             cut = " and ".join(seen.asked_about)
@@ -509,12 +507,6 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
             return f"its process was asked to stop{why}{doubt}{_unclaimed(case, kind)}{expects}"
         case _:
             assert_never(case.row.status)
-
-
-def _is_out_of_scope(known: Situation) -> bool:
-    """Return whether the engine has paused the run, because nothing in its scope is left to do."""
-    said = known.said
-    return bool(known.beyond) and said is not None and (said.by, said.reason) == (None, "scope")
 
 
 def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
@@ -542,15 +534,6 @@ def _unanswered(case: Case, kind: Kind, now: float) -> str:
     more = f" (and {text.count(len(case.requests) - 1, 'more request')})" if len(case.requests) > 1 else ""
     who = "" if kind in ON_OFFER else _unclaimed(case, kind)
     return f"; {what} has waited since {text.soon(oldest.at, now)}{more}{who}"
-
-
-def _came(said: Said | None) -> str:
-    by = f" by {said.by}" if said is not None and said.by else ""
-    if said is not None and said.kind == "SignalReceived":
-        return f"the signal {said.name!r} was sent{by}"
-    if said is not None and said.kind == "ChildEnded":
-        return f"the child run {said.name} has ended"
-    return f"answered{by}"
 
 
 def _failure(case: Case, known: Situation) -> str:
@@ -676,14 +659,8 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
     if status == "pending" and kind == "waiting":
         return [resume("begin it now")]
     of_children = [remedy for child in seen.children.values() for remedy in _of_child(child)]
-    if _is_out_of_scope(seen.known):
-        beyond = seen.known.beyond
-        scope = [word for name in beyond for word in ("--scope", name)]
-        wider = resume(f"let {' and '.join(beyond)} run too", *scope)
-        return [wider, resume("let all nodes run", "--scope", "*")]
-    spent = seen.known.failure is not None and seen.known.failure.type == "BudgetExceeded"
-    if status == "failed" and spent and seen.known.higher_budget is not None:
-        return [resume("continue with a higher budget", "--budget", seen.known.higher_budget)]
+    if (wanted := limits.find_wider(seen.known, status)) is not None:
+        return [resume(words, *options) for words, options in wanted]
     if status == "failed":
         words, force = _after_failure(seen)
         return _after_child(case, seen, of_children, commands) or [

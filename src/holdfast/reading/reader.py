@@ -149,9 +149,9 @@ class Reader:
             self.store, row, fork_place(self.store, row, seq), find_flow(self.store, self.flows, row)
         )
 
-    def definition(self, row: RunRow) -> Definition:
-        """Return the stored definition of a run's flow."""
-        stored = self.store.definition(row.fingerprint)
+    def definition(self, row: RunRow, fingerprint: str | None = None) -> Definition:
+        """Return the stored definition of a run's flow, or of the flow with this fingerprint that the run had earlier."""
+        stored = self.store.definition(fingerprint or row.fingerprint)
         if stored is None:
             raise StoreCorrupt(
                 f"run {row.run_id!r}: the definition of its flow is missing from the store. Restore the store from a backup."
