@@ -30,7 +30,9 @@ from holdfast.runtime.calls.context import Context
 NAME = "sketched"
 """The flow of every sketched plan."""
 PRIME = 97
-Ends: TypeAlias = Literal["returns", "slow", "flaky", "raises", "fatal", "unverified", "later", "denied", "refused"]
+Ends: TypeAlias = Literal[
+    "returns", "slow", "flaky", "raises", "fatal", "unverified", "later", "denied", "refused"
+]
 Expected: TypeAlias = Literal["completed", "skipped", "handled", "failed", "unreached"]
 
 FAILURES: dict[str, tuple[str, str]] = {
@@ -232,7 +234,7 @@ class SketchSource:
     name = NAME
     description = "sketched plans"
     called: tuple[Flow[Any], ...] = ()
-    nodes: Mapping[str, Node] = {}  # noqa: RUF012 - none: a sketched plan has no capabilities
+    nodes: Mapping[str, Node] = {}
     state = _STATE
 
     def __init__(self) -> None:
@@ -245,9 +247,7 @@ class SketchSource:
     def flow(self, definition: Definition, fingerprint: str) -> Flow[Any]:
         """Make the flow of a stored definition, and remember it."""
         if fingerprint not in self._made:
-            self._made[fingerprint] = _make_flow(
-                msgspec.convert(definition.plan["sketch"], PlanSketch), self
-            )
+            self._made[fingerprint] = _make_flow(msgspec.convert(definition.plan["sketch"], PlanSketch), self)
         return self._made[fingerprint]
 
 
@@ -269,7 +269,10 @@ def _make_flow(sketch: PlanSketch, source: SketchSource) -> Flow[Any]:
 
 def _make_node(sketch: PlanSketch, node: SketchedNode, options: NodeOptions) -> Node:
     retry = Retry(**_RETRY, named=("recoverable", "VerificationFailed")) if node.ends in _RETRIED else Retry()
-    pre, post = node.pre or (node.ends == "denied" and "deny"), node.post or (node.ends == "refused" and "deny")
+    pre, post = (
+        node.pre or (node.ends == "denied" and "deny"),
+        node.post or (node.ends == "refused" and "deny"),
+    )
     return Node(
         name=node.name,
         fn=_body(node),
@@ -398,7 +401,9 @@ def _draw(luck: random.Random, count: int, *, handled: bool, judged: float, slow
     nodes = [_draw_node(luck, number, ways, fails, judged) for number in range(count)]
     edges: list[SketchedEdge] = []
     for number, node in enumerate(nodes[1:], 1):
-        earlier = luck.sample(nodes[max(0, number - 8) : number], k=min(number, luck.choice((0, 1, 1, 2, 2, 3))))
+        earlier = luck.sample(
+            nodes[max(0, number - 8) : number], k=min(number, luck.choice((0, 1, 1, 2, 2, 3)))
+        )
         edges += [_draw_edge(luck, source, node) for source in earlier]
     if handled:
         edges += _draw_rescues(nodes, edges)
