@@ -77,6 +77,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Nodes of both that have begun a step with `idempotent=False`, which has no outcome: a resume asks about them."""
     failed: tuple[NodeName, ...] = ()
     """Open nodes that failed for good after they had begun."""
+    returned: tuple[NodeName, ...] = ()
+    """Those of them that have returned: what they returned is kept, and a resume judges it again without calling them."""
     refused: tuple[NodeName, ...] = ()
     """Nodes whose approval was refused."""
     asks: int = 0
@@ -176,6 +178,7 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
         interrupted=tuple(interrupted[:few]),
         in_doubt=tuple(in_doubt[:few]),
         failed=tuple(failed[:few]),
+        returned=tuple(name for name in failed[:few] if nodes[name].returned is not None),
         refused=tuple(name for name in islice(state.failed, few) if _is_refused(nodes[name])),
         asks=asks,
         questions=tuple(_short(one) for one in islice(state.questions.values(), QUESTIONS_FEW))

@@ -359,7 +359,11 @@ def _look(case: Case, now: float, commands: CommandLine) -> _Seen:
         running=(*names[:FEW], *([f"{others} more"] if others else [])),
         expects=tuple(_expects(known, now, children)),
         asked_about={} if row.held else dict(_asked_about(known, case.nodes)),
-        once=tuple(name for name in known.failed if name in case.nodes and not case.nodes[name].idempotent),
+        once=tuple(
+            name
+            for name in known.failed
+            if name in case.nodes and not case.nodes[name].idempotent and name not in known.returned
+        ),
         known=known,
         children=children,
         stuck=tuple(
@@ -665,6 +669,7 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         words, force = _after_failure(seen)
         return _after_child(case, seen, of_children, commands) or [
             resume(words, force=force),
+            *_call_again(case, seen, commands),
             *_skip(case, seen, commands),
         ]
     speak = [
@@ -738,11 +743,26 @@ def _after_failure(seen: _Seen) -> tuple[str, bool]:
     """Say what resuming does to a failed run, and whether that needs `force`."""
     error = seen.known.failure
     again = f"; it runs {' and '.join(seen.once)} AGAIN, which is not idempotent" if seen.once else ""
+    node = seen.known.failure_node
+    has_returned = node in seen.known.returned
+    if error is not None and error.type == "PolicyDenied":
+        about = f"about what {node} returned; it is not called again" if has_returned else f"about {node}"
+        return f"ask the policies again {about}", True
     if error is None or error.kind != "fatal":
-        return f"fix the cause, then resume it{again}", False
+        judged = f"; it judges what {node} returned, and does not call it" if has_returned else ""
+        return f"fix the cause, then resume it{judged}{again}", False
     if error.type == "QuestionRefused":
-        return f"ask again; {seen.known.failure_node} starts only if it is approved this time", True
+        return f"ask again; {node} starts only if it is approved this time", True
     return f"retry in spite of the fatal failure{again}", True
+
+
+def _call_again(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
+    """Return the remedy that calls a node again although it has returned, if its result did not pass the verification."""
+    node, error = seen.known.failure_node, seen.known.failure
+    if node not in seen.known.returned or node is None or error is None or error.type != "VerificationFailed":
+        return []
+    words = f"call {node} again, with new idempotency keys; its effect has happened once"
+    return [remedies.retry_fresh(commands, case.row.run_id, node, words)]
 
 
 def _skip(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
@@ -750,6 +770,8 @@ def _skip(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
     if node is None or not seen.known.is_stuck:
         return []  # a node whose router failed has completed: only its router is called again
     happened = "; choose it if its effect did happen" if node in seen.once else ""
+    if node in seen.known.returned:
+        happened = ", and without what it returned; --update JSON gives a result in its place"
     words = f"continue without {node}{happened}"
     made_with = remedies.PLACEHOLDER if case.takes else None  # `skip` refuses a flow whose shape has changed
     return [
