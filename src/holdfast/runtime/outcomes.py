@@ -12,7 +12,7 @@ from holdfast.core import events
 from holdfast.core.definition import END
 from holdfast.core.events import Changes, Failure, Values
 from holdfast.core.graph import Flow, Node
-from holdfast.core.rules import Choice, Facts
+from holdfast.core.rules import EdgeChoice, RuleFacts
 from holdfast.core.run_state import NODE_LEVEL, NodeState, RunState, visit_of
 from holdfast.core.slots import begun_steps, labels
 from holdfast.core.state import always, apply, item_conflict
@@ -42,7 +42,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     """The nodes that follow a node."""
 
     to: list[str]
-    why: Choice | None = None
+    why: EdgeChoice | None = None
     """What guards decided, which is recorded before the route; None if the route has no guards: plain edges and routers give no
     reasons."""
 
@@ -345,7 +345,7 @@ def choose(
     that take it. Raises `GuardError`.
     """
     assert flow.guards is not None
-    facts = Facts(values=state.values, now=now, fresh=fresh, error=failure)
+    facts = RuleFacts(values=state.values, now=now, fresh=fresh, error=failure)
     chosen = flow.guards[name].choose(facts, failure)
     return Route(chosen.to or [END], chosen)
 
