@@ -141,6 +141,11 @@ def test_an_input_is_filled_in_from_the_places_that_it_names() -> None:
     }
 
 
+def test_an_input_reads_what_has_just_ended() -> None:
+    found = wiring({"x": {"$ref": "outputs.a.v"}}, "a")
+    assert found.resolve(facts(fresh={"a": {"v": 1}})) == {"x": 1}
+
+
 def test_a_whole_input_may_be_a_reference() -> None:
     assert wiring({"$ref": "outputs.a"}, "a").resolve(facts({"a": [1]})) == [1]
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import random
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
 
@@ -254,7 +254,7 @@ def test_any_one_row_of_500_that_is_removed_or_altered_is_named(tmp_path: Path) 
         long_history(500).write(store)
         types = {entry.seq: entry.type for entry in read_ledger(store, "r1").entries}
         assert store.run("r1").seq == 500
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with closing(apsw.Connection(str(path))) as db:
             named = {"removed": 0, "altered": 0}
             for seq in range(1, 501):
                 for what, change in (("removed", REMOVAL), ("altered", ALTERATIONS[seq % len(ALTERATIONS)])):
@@ -280,7 +280,7 @@ def test_a_damaged_log_is_read_only_to_be_verified(tmp_path: Path) -> None:
     with closing(open_store(str(path))) as store:
         ledger_of(reviewed(), store)
         answer = read_ledger(store, "r1").entries[-1]
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with closing(apsw.Connection(str(path))) as db:
             db.execute("update events set body = x'00' where kind = 'QuestionAnswered'")
         with pytest.raises(StoreCorrupt, match=f"event {answer.seq}: "):
             read_ledger(store, "r1")
@@ -304,7 +304,7 @@ def test_the_first_event_after_a_base_is_named_if_it_was_removed(tmp_path: Path)
         ledger_of(reviewed().completed("publish").settled(), store)
         retention.compact(store, "r1", 2, holder=this_process(60.0))
         first = store.events("r1")[0].seq
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with closing(apsw.Connection(str(path))) as db:
             db.execute("delete from events where key & 4294967295 = ?", (first,))
         assert [(one.what, one.seq) for one in read_ledger(store, "r1", check=True).damage] == [
             ("missing", first)
@@ -321,7 +321,7 @@ def test_the_first_event_of_a_fork_is_named_if_it_was_removed(tmp_path: Path) ->
         assert [(one.type, one.seq, one.by, one.text) for one in found.entries] == [
             ("plan", 6, "ada", "the run continues from event 5 of run r1")
         ]
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with closing(apsw.Connection(str(path))) as db:
             db.execute("delete from events where kind = 'RunForked'")
         assert [(one.what, one.seq) for one in read_ledger(store, "f1", check=True).damage] == [
             ("missing", 6)

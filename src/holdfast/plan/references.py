@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.codec import key_path
 from holdfast.core.events import Failure
 from holdfast.core.rules import Facts
 from holdfast.errors import StateError
@@ -64,7 +65,7 @@ def find_references(part: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]
         yield path, part
     elif isinstance(part, dict):
         for key, inner in part.items():
-            yield from find_references(inner, f"{path}.{key}")
+            yield from find_references(inner, key_path(path, key))
     elif isinstance(part, list):
         for index, inner in enumerate(part):
             yield from find_references(inner, f"{path}[{index}]")
@@ -88,7 +89,7 @@ def parse_template(part: Any, path: str = "input") -> Any:
         assert place is not None, "the plan was checked"
         return Reference(path, place, part.get("default", NOTHING))
     if isinstance(part, dict):
-        inner = {key: parse_template(value, f"{path}.{key}") for key, value in part.items()}
+        inner = {key: parse_template(value, key_path(path, key)) for key, value in part.items()}
         return _Object(inner) if any(map(_is_open, inner.values())) else part
     if isinstance(part, list):
         items = [parse_template(value, f"{path}[{index}]") for index, value in enumerate(part)]
