@@ -44,7 +44,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = rehearse(
             flow(plan.document()), answers=plan.answers, run_id=name, store=store, clock=clock, **plan.limits
         )
-        assert run.status == "completed", run.error
+        assert run.status == plan.ends, run.error
     store.close()
     return path
 
