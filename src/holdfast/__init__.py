@@ -20,13 +20,18 @@ from holdfast.core.state import add, append, merge
 from holdfast.errors import (
     AnswerRefused,
     BudgetExceeded,
+    CapabilityMissing,
     ChildFailed,
     CodecError,
     ContextError,
     Fatal,
     FlowNotFound,
     GraphError,
+    GuardError,
     HoldfastError,
+    PlanError,
+    PolicyDenied,
+    PolicyError,
     PreviewStale,
     ProcessEnded,
     Recoverable,
@@ -42,6 +47,7 @@ from holdfast.errors import (
     SignalRefused,
     StateError,
     StoreError,
+    VerificationFailed,
     WaitTimeout,
 )
 
@@ -85,7 +91,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.followers import Following
     from holdfast.runtime.listeners import Listener, NodeCall
     from holdfast.server.asgi import asgi
-    from holdfast.server.client import BlockingClient, Client
+    from holdfast.server.blocking_client import BlockingClient
+    from holdfast.server.client import Client
 
 __version__ = VERSION
 
@@ -98,6 +105,7 @@ __all__ = [
     "BlockingContext",
     "Budget",
     "BudgetExceeded",
+    "CapabilityMissing",
     "ChildFailed",
     "ChildRun",
     "Chunk",
@@ -113,13 +121,17 @@ __all__ = [
     "Following",
     "Graph",
     "GraphError",
+    "GuardError",
     "HoldfastError",
     "Ledger",
     "Listener",
     "NodeCall",
     "NotDurable",
     "Options",
+    "PlanError",
     "Policy",
+    "PolicyDenied",
+    "PolicyError",
     "Preview",
     "PreviewStale",
     "ProcessEnded",
@@ -141,6 +153,7 @@ __all__ = [
     "StateError",
     "Step",
     "StoreError",
+    "VerificationFailed",
     "WaitTimeout",
     "add",
     "answer",
@@ -216,7 +229,7 @@ _LATER = {
     "Run": "reading.views",
     "RunSummary": "reading.views",
     "asgi": "server.asgi",
-    "BlockingClient": "server.client",
+    "BlockingClient": "server.blocking_client",
     "Client": "server.client",
 }
 """Public names that need the engine -> the modules that define them. They are imported at their first use, so that a program

@@ -668,6 +668,42 @@ def outcomes(recorder: Recorder) -> str:
     return "r"
 
 
+def spending_flow(broken: set[str]) -> Flow[Report]:
+    """plan -> write -> check, each of which costs a dollar."""
+    graph = Graph("spending", Report)
+
+    def add_node(name: str) -> None:
+        @graph.node(name=name)
+        async def node(state: Report, ctx: hf.Context) -> dict[str, Any]:
+            ctx.cost(usd=1.0, tokens=10)
+            if name in broken:
+                raise ValueError("broken")
+            return {"facts": [name], "drafts": 1}
+
+    for name in ("plan", "write", "check"):
+        add_node(name)
+    return graph.chain(START, "plan", "write", "check", END).compile()
+
+
+def limited(recorder: Recorder) -> str:
+    """A layered run of an eager flow with a budget and a scope: the scope is widened, the budget is spent and raised, and a
+    rewind keeps both.
+    """
+    flow, given, broken = spending_flow(set()), Report("limits"), spending_flow({"check"})
+    limits: dict[str, Any] = {
+        "budget": hf.Budget(usd=2, tokens=100),
+        "scope": ["plan"],
+        "schedule": "layered",
+    }
+    recorder.call(lambda e: e.run(flow, given, run_id="r", **limits))
+    recorder.call(lambda e: e.resume("r"), flow)
+    recorder.call(lambda e: e.resume("r", scope=["write"], by="ann"), flow)
+    recorder.call(lambda e: e.resume("r", budget=hf.Budget(usd=2.5)), flow)
+    recorder.call(lambda e: e.resume("r", scope=["*"], budget=hf.Budget(usd=9, active_s=60)), broken)
+    recorder.call(lambda e: e.resume("r", after="plan"), flow)
+    return "r"
+
+
 def guarded(recorder: Recorder) -> str:
     """A plan: guards of which one fails and is evaluated again after an edit, skipped tasks, a join of what is left."""
     flow = plan_flows.order_plan()
@@ -727,7 +763,7 @@ def caught_in_a_layer(recorder: Recorder) -> str:
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
     *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked, asked),
-    *(repeat_asked, repeated, outcomes, called, mended, child_cancelled, adopted),
+    *(repeat_asked, repeated, outcomes, called, mended, child_cancelled, adopted, limited),
     *(guarded, judged, judging, denied, verified, caught, caught_in_a_layer),
 )
 

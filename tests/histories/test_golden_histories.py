@@ -24,7 +24,9 @@ import pytest
 import holdfast as hf
 from holdfast.core import event_encoding
 from holdfast.core.events import KINDS
+from holdfast.documents.ledger_file import LedgerFile, export
 from holdfast.reading import history, verification
+from holdfast.reading.ledger import read_ledger
 from holdfast.reading.views import run_view
 from holdfast.storage.contract import Append, NewRun, Row, Snapshot, View
 from holdfast.storage.memory.blobs import MemoryBlobs
@@ -107,6 +109,17 @@ def test_a_history_verifies(path: Path, tmp_path: Path) -> None:
         kept.put_into(store)
         assert verification.verify(store, kept.run_id).problems == []
         store.close()
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=ids)
+def test_the_ledger_of_a_history_is_verified_and_can_be_exported(path: Path, tmp_path: Path) -> None:
+    kept, store = Kept(path), MemoryStore()
+    kept.put_into(store)
+    found = read_ledger(store, kept.run_id, check=True)
+    assert found.verified
+    assert found.entries
+    export(store, kept.run_id, tmp_path / "ledger.jsonl")
+    assert LedgerFile(tmp_path / "ledger.jsonl").ledger == found
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=ids)

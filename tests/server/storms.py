@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.specs.openapi import checks
 from served_flows import flow, run_order
+from served_plans import ORDER, shop
 from verb_calls import Operator, operated
 
 import holdfast as hf
@@ -70,7 +71,8 @@ def served() -> Iterator[str]:
     listening = connection.listen("127.0.0.1", 0)
 
     async def main() -> None:
-        async with hf.Engine(MemoryStore(), flows=[flow]) as engine:
+        async with hf.Engine(MemoryStore(), flows=[flow, shop]) as engine:
+            await engine.run(shop.plan(ORDER), run_id="a0")
             for run_id, input in {
                 "0": {},
                 "A": {"fails": True},

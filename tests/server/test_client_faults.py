@@ -19,7 +19,7 @@ from hosted import ADMIN, hosting
 from served_flows import flow
 
 import holdfast as hf
-from holdfast.errors import SchemaTooNew, SettingError, StoreBusy, StoreUnusable
+from holdfast.errors import Problem, SchemaTooNew, SettingError, StoreBusy, StoreUnusable
 from holdfast.reading.views import EventView
 from holdfast.server import client as client_module
 from holdfast.server import http_session, problems
@@ -277,6 +277,7 @@ def test_every_error_comes_back_as_it_was(kind):
     error = kind.__new__(kind)
     error.args = ("what happened",)
     error.run_id, error.known, error.reason, error.path, error.field = "r1", ("a", "b"), "no", "state.a", "a"
+    error.problems = (Problem("tasks[0]", "no"),)
     sent = msgspec.json.encode(problems.problem_of(error))
     back = problem_types.error_of(msgspec.json.decode(sent, type=problem_types.ReportedProblem), "http://x")
     assert (type(back), str(back), back.run_id, back.known) == (kind, "what happened", "r1", ("a", "b"))

@@ -21,7 +21,7 @@ SERVER_FAULTS = {
 def made(kind: type[Exception]) -> Exception:
     error = kind.__new__(kind)
     error.args = ("what happened",)
-    vars(error).update(reason="what happened", path="state.x", field="x")
+    vars(error).update(reason="what happened", path="state.x", field="x", problems=())
     return error
 
 

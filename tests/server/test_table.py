@@ -8,6 +8,7 @@ import re
 import pytest
 from app_client import HOST, SECRET, TOKENS, Caller, Reply, make_token
 from served_flows import flow, opened, run_order
+from served_plans import ORDER, shop
 
 from holdfast.server.asgi import asgi
 from holdfast.server.calls import ApiRoute
@@ -32,6 +33,7 @@ BODIES = {
     "/signal": b'{"name": "go"}',
     "/requests": b'{"verb": "resume", "where": {"flow": "order"}}',
     "/queues/slow": b'{"limit": 3}',
+    "/plans/check": b'{"flow": "shop", "plan": {}}',
     "/tokens": b'{"name": "bob"}',
 }
 """How a path ends -> a body that fits it; the other routes that take one need none."""
@@ -40,6 +42,7 @@ QUERIES = {
     "/api/v1/runs/{id}/diff": "?from=2",
     "/api/v1/compare": "?a=ok&b=ok",
     "/api/v1/live": "?run=ok",
+    "/api/v1/plans/schema": "?flow=shop",
     "/api/v1/store/definition": "?fingerprint=unknown",
     "/api/v1/store/blob": f"?digest={BLOB.digest}",
 }
@@ -82,7 +85,8 @@ WRONG_ORIGINS = (
 
 
 def path_of(route: ApiRoute) -> str:
-    return re.sub(r"\{(\w+)\}", lambda found: VALUES[found[1]], route.path) + QUERIES.get(route.path, "")
+    values = VALUES | ({"id": "planned"} if route.path.endswith("/plan") else {})
+    return re.sub(r"\{(\w+)\}", lambda found: values[found[1]], route.path) + QUERIES.get(route.path, "")
 
 
 def body_of(method: str, path: str) -> bytes:
@@ -102,9 +106,10 @@ def is_refused(reply: Reply) -> bool:
 def ask():
     """Sends requests to an application with one run, all in one event loop."""
     loop = asyncio.new_event_loop()
-    opening = opened()
+    opening = opened(flows=(flow, shop))
     engine, _ = loop.run_until_complete(opening.__aenter__())
     loop.run_until_complete(run_order(engine, "ok"))
+    loop.run_until_complete(engine.run(shop.plan(ORDER), run_id="planned"))
     engine.store.blobs.put(BLOB.digest, BLOB.body)
     expired, revoked = (
         make_token(token_id="expired", expires_at=1.0),

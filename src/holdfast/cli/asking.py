@@ -23,10 +23,9 @@ def ask(store: Store, use: Callable[[Engine], Awaitable[T]], given: blocking.Opt
     """Call a function with what stands in for an engine: its verbs make requests to the server. `given` are the options that the
     command has for an engine.
     """
-    from holdfast.server.client import (
-        BlockingClient,
-        Client,
-    )  # here, because it needs a package that not everybody has
+    # Here, because they need a package that not everybody has.
+    from holdfast.server.blocking_client import BlockingClient
+    from holdfast.server.client import Client
 
     if given.get("run_base"):
         raise SettingError(

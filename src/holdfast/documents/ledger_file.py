@@ -30,7 +30,7 @@ from holdfast.reading import history
 from holdfast.reading.damage import LogDamage, find_damage, rows_damage
 from holdfast.reading.ledger import Ledger, add_verdict
 from holdfast.reading.ledger_entries import LedgerBook, LedgerEntry
-from holdfast.reading.verification import Verdict, find_base
+from holdfast.reading.verification import LogVerdict, find_base
 from holdfast.storage import oversize
 from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Row, RunRow, Store
@@ -65,7 +65,7 @@ class LedgerHead(_Part, frozen=True, kw_only=True, tag="ledger"):
 
 
 class LedgerDefinition(_Part, frozen=True, kw_only=True, tag="definition"):
-    """The definition of a flow that the log names, as stored."""
+    """The definition of a flow that the log names, as stored; empty if the store does not have it."""
 
     fingerprint: str
     body: str = ""
@@ -211,16 +211,14 @@ def _read(store: Store, run_id: str) -> tuple[RunRow, list[Row], Iterator[Part]]
 
 
 def _parts(store: Store, head: LedgerHead, rows: list[Row]) -> Iterator[Part]:
-    named: dict[str, Definition] = {}
+    named: dict[str, Definition | None] = {}
     lines: list[Part] = []
 
     def lookup(fingerprint: str) -> Definition | None:
-        stored = store.definition(fingerprint)
-        if stored is None:
-            return None
         if fingerprint not in named:
-            named[fingerprint] = history.defined(stored, head.run_id)
-            lines.append(LedgerDefinition(fingerprint=fingerprint, **_text_or_bytes(stored)))
+            stored = store.definition(fingerprint)
+            named[fingerprint] = history.defined(stored, head.run_id) if stored is not None else None
+            lines.append(LedgerDefinition(fingerprint=fingerprint, **_text_or_bytes(stored or b"")))
         return named[fingerprint]
 
     def open_event(row: Row) -> Any:
@@ -327,7 +325,7 @@ class LedgerFile:
             entries=self.entries,
             beginning=head.beginning,
         )
-        verdict = Verdict(
+        verdict = LogVerdict(
             run_id=head.run_id, events=len(self.events), problems=self.problems, damage=self.damage
         )
         return add_verdict(made, verdict)
@@ -411,6 +409,8 @@ class LedgerFile:
 
     def _lookup(self, fingerprint: str) -> Definition | None:
         stored = self._definitions.get(fingerprint)
+        if stored == b"":  # nor did the store have it
+            return None
         try:
             found = history.defined(stored, self.head.run_id) if stored is not None else None
             if found is not None and fingerprint_of(found) == fingerprint:

@@ -19,7 +19,7 @@ from holdfast.core.definition import END, START, Definition
 from holdfast.core.graph import Flow, Graph, Node, Retry
 from holdfast.core.rules import Asked, Verdict
 from holdfast.errors import CodecError, GraphError, PlanError, Problem
-from holdfast.plan import checking, compiling, document, rules, schemas
+from holdfast.plan import checking, compiling, document, judges, schemas
 from holdfast.plan.document import Document, Source
 from holdfast.plan.registry import Capability, Registry, Ruled
 
@@ -171,7 +171,7 @@ class Capabilities:
             self._refuse_rule("policy", id, fn, self._registry.policies)
             if stage not in ("pre", "post"):
                 raise GraphError(self.name, [f"policy {id!r} has stage={stage!r}; use 'pre' or 'post'"])
-            self._registry.policies[id] = Ruled(capability, rules.make_python_policy(id, stage, fn))
+            self._registry.policies[id] = Ruled(capability, judges.make_python_policy(id, stage, fn))
             self._made.clear()
             return fn
 
@@ -184,7 +184,7 @@ class Capabilities:
 
         def add(fn: C) -> C:
             self._refuse_rule("verifier", id, fn, self._registry.verifiers)
-            self._registry.verifiers[id] = Ruled(capability, rules.make_verifier(id, fn))
+            self._registry.verifiers[id] = Ruled(capability, judges.make_verifier(id, fn))
             self._made.clear()
             return fn
 
@@ -238,6 +238,11 @@ class Capabilities:
     def nodes(self) -> Mapping[str, Node]:
         """A node for each capability, to check whether an engine can call it."""
         return {name: known.node for name, known in self._registry.capabilities.items()}
+
+    @property
+    def descriptions(self) -> Mapping[str, str]:
+        """Capability -> what it does, for authors of plans."""
+        return {name: known.description for name, known in self._registry.capabilities.items()}
 
     def made(self, fingerprint: str) -> Flow[Any] | None:
         """Return the flow that was made from the definition with this fingerprint, if it is remembered."""

@@ -29,6 +29,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 THREADS = 8
+PLANS_AT_ONCE = 2
+"""How many plans are checked at the same time: one with 10,000 tasks takes seconds, and other requests need threads, too."""
 """How many reads may be made at the same time: a slow one does not hold up the others."""
 LOOKS = 2
 """How many of these reads may be made for clients that follow pages of runs."""
@@ -103,6 +105,7 @@ class Backend:
         self.channels: dict[Hashable, Any] = {}
         """What the open streams follow -> the news that those with the same interest share."""
         self.looks = asyncio.Semaphore(LOOKS)
+        self.plan_turns = asyncio.Semaphore(PLANS_AT_ONCE)
         self._threads: ThreadPoolExecutor | None = None
         self._examined: Examined | None = None
         self._examining: asyncio.Lock | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
@@ -19,9 +19,11 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast.core.budget import Budget, check_budget
-from holdfast.core.graph import Flow
+from holdfast.core.graph import Flow, FlowSource
 from holdfast.core.run_state import GOING, UNDER_WAY
 from holdfast.errors import (
+    PlanError,
+    Problem,
     RequestExists,
     RunNotFound,
     SettingError,
@@ -30,16 +32,33 @@ from holdfast.errors import (
     StoreUnusable,
     did_you_mean,
 )
+from holdfast.plan.document import Source as PlanSource
+from holdfast.plan.document import read
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.following import Cursor, InOrder
 from holdfast.reading.history import Checkpoint, split
 from holdfast.reading.ledger import Ledger
+from holdfast.reading.plan_documents import plan_document
 from holdfast.reading.previews import VERBS, Preview
 from holdfast.reading.reader import in_asking_order
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
-from holdfast.runtime.blocking import Blocking, blocking, wait_for
 from holdfast.runtime.creation import OnExists, Repeat, Schedule
 from holdfast.runtime.followers import Following
+from holdfast.server.answer_parts import (
+    CheckpointsPart,
+    EventsPart,
+    LedgerPart,
+    MovedTo,
+    NewRunId,
+    PlanPart,
+    PlanProblems,
+    QuestionsPart,
+    RequestsPart,
+    RunsPart,
+    SentVerb,
+    StatePart,
+    StreamedEvent,
+)
 from holdfast.server.http_session import AGAIN_S, HttpSession
 from holdfast.storage.contract import RunStatus
 from holdfast.storage.http.problem_types import ReportedProblem, error_of
@@ -62,43 +81,6 @@ _ENTRIES_MAX = 1000
 _AT_ONCE = 8
 """How many runs are read at the same time for their questions."""
 _RUNS_MAX = 200
-
-
-class _Requested(msgspec.Struct):
-    request: str
-    run: Run[Any]
-
-
-class _State(msgspec.Struct):
-    state: dict[str, Any]
-
-
-class _Events(msgspec.Struct):
-    events: list[EventView]
-    newer: int | None
-
-
-class _Checkpoints(msgspec.Struct):
-    checkpoints: list[Checkpoint]
-    next: int | None
-
-
-class _LedgerPage(Ledger, frozen=True, kw_only=True):
-    next: int | None = None
-
-
-class _Asking(msgspec.Struct):
-    run_id: str
-
-
-class _Questions(msgspec.Struct):
-    questions: list[_Asking]
-    next: str | None
-
-
-class _Runs(msgspec.Struct):
-    runs: list[RunSummary]
-    next: str | None
 
 
 class Client:
@@ -143,9 +125,10 @@ class Client:
 
     async def start(
         self,
-        flow: Flow[S] | str,
+        flow: Flow[S] | FlowSource | str,
         input: S | Mapping[str, Any] | None = None,
         *,
+        plan: PlanSource | None = None,
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -159,13 +142,15 @@ class Client:
         on_exists: OnExists = "refuse",
     ) -> str:
         """Record a run of a flow that the server knows, given by name or as the flow itself, and return its id. A worker executes
-        it. The options are those of `Engine.start`; `by` is for whom the run is started: logs record it after the name of the
-        token.
+        it. `plan` is the plan to execute, if the flow names capabilities: a file, a text in JSON or YAML, or a dict. The options
+        are those of `Engine.start`; `by` is for whom the run is started: logs record it after the name of the token.
         """
         name = flow if isinstance(flow, str) else flow.name
+        sent = _plan_of(flow, plan)
         body = {
             "flow": name,
-            "input": _plain_input(flow, input),
+            "input": _plain_input(flow, input) if sent is None else input,
+            "plan": sent,
             "run_id": run_id,
             "labels": dict(labels) if labels else None,
             "timeout": timeout,
@@ -177,14 +162,15 @@ class Client:
             "schedule": schedule,
             "scope": list(scope) if scope is not None else None,
         }
-        made = await self._post("/runs", body, _Started, by=by)
+        made = await self._post("/runs", body, NewRunId, by=by)
         return made.id
 
     async def run(
         self,
-        flow: Flow[S] | str,
+        flow: Flow[S] | FlowSource | str,
         input: S | Mapping[str, Any] | None = None,
         *,
+        plan: PlanSource | None = None,
         run_id: str | None = None,
         labels: Mapping[str, str] | None = None,
         timeout: float | None = None,
@@ -196,11 +182,12 @@ class Client:
         by: str | None = None,
     ) -> Run[S]:
         """Start a run, and wait until it has stopped: see `start` and `wait`."""
-        if not isinstance(flow, str):
+        if isinstance(flow, Flow):
             self._flows.setdefault(flow.name, flow)
         started = await self.start(
             flow,
             input,
+            plan=plan,
             run_id=run_id,
             labels=labels,
             timeout=timeout,
@@ -240,7 +227,7 @@ class Client:
             "labels": dict(labels) if labels else None,
             "reason": reason,
         }
-        return (await self._post(_path(parent, "fork"), body, _Started, by=by, expects=expects)).id
+        return (await self._post(_path(parent, "fork"), body, NewRunId, by=by, expects=expects)).id
 
     # --- verbs that ask ------------------------------------------------------------------------------
 
@@ -420,7 +407,7 @@ class Client:
     ) -> Run[Any]:
         path = _path(run_id, verb)
         try:
-            asked = await self._post(path, body, _Requested, id=id, by=by, expects=expects, wait=wait)
+            asked = await self._post(path, body, SentVerb, id=id, by=by, expects=expects, wait=wait)
         except RequestExists as other:  # the server says only that the key was used
             other.run_id, other.request, other.verb = run_id, id or "", verb
             raise
@@ -448,6 +435,29 @@ class Client:
         sent = {name: value for name, value in body.items() if value is not None or name in _MAY_BE_NULL}
         return await self._open().send("POST", path, kind, body=sent, headers=headers)
 
+    # --- plans ---------------------------------------------------------------------------------------
+
+    async def check_plan(self, flow: FlowSource | str, plan: PlanSource) -> list[Problem]:
+        """List the problems of a plan (a file, a text in JSON or YAML, or a dict), each with its path; an empty list if the
+        capabilities with this name can execute it. Nothing is recorded.
+        """
+        try:
+            body = {"flow": flow if isinstance(flow, str) else flow.name, "plan": read(plan)}
+        except PlanError as fault:
+            return list(fault.problems)
+        found = await self._open().send("POST", "/plans/check", PlanProblems, body=body)
+        return [Problem(one.path, one.message) for one in found.problems]
+
+    async def plan_schema(self, flow: FlowSource | str) -> dict[str, Any]:
+        """Get the JSON Schema of the plans that the capabilities with this name can execute."""
+        name = flow if isinstance(flow, str) else flow.name
+        return await self._open().get("/plans/schema", dict[str, Any], {"flow": name})
+
+    async def plan(self, run: str) -> dict[str, Any]:
+        """Get the plan of a run, as a document that can be executed again; by `"r1@17"`, as it was at that event."""
+        run_id, at = split(run, None)
+        return (await self._open().get(_path(run_id, "plan"), PlanPart, {"at": at})).plan
+
     # --- verbs that read -----------------------------------------------------------------------------
 
     async def preview(self, run: str, verb: str, /, **options: Any) -> Preview:
@@ -467,7 +477,7 @@ class Client:
 
     async def requests(self, run_id: str) -> list[RequestView]:
         """List the requests to a run that wait for an engine, and those that were refused, oldest first."""
-        return (await self._open().get(_path(run_id, "requests"), _RequestsOfRun)).requests
+        return (await self._open().get(_path(run_id, "requests"), RequestsPart)).requests
 
     async def get(self, run: str) -> Run[Any]:
         """Get a run as it is now or, by `"r1@17"`, as it was at that event. Its state is typed if the client was given the
@@ -514,7 +524,7 @@ class Client:
         found: list[RunSummary] = []
         while len(found) < limit:
             page = await self._open().get(
-                "/runs", _Runs, {**words, "limit": min(limit - len(found), _RUNS_MAX)}
+                "/runs", RunsPart, {**words, "limit": min(limit - len(found), _RUNS_MAX)}
             )
             found += page.runs
             if page.next is None:
@@ -525,7 +535,7 @@ class Client:
     async def state(self, run: str, checkpoint: str | int | None = None) -> Any:
         """Get the state of a run at a checkpoint (default: at the end), as plain data."""
         run_id, seq = split(run, checkpoint)
-        return (await self._open().get(_path(run_id, "state"), _State, {"at": seq})).state
+        return (await self._open().get(_path(run_id, "state"), StatePart, {"at": seq})).state
 
     async def events(
         self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None
@@ -545,9 +555,9 @@ class Client:
         node: str | None = None,
         kind: str | None = None,
         limit: int = _EVENTS_MAX,
-    ) -> _Events:
+    ) -> EventsPart:
         words = {"after": after, "node": node, "kind": kind, "limit": limit}
-        return await self._open().get(_path(run_id, "events"), _Events, words)
+        return await self._open().get(_path(run_id, "events"), EventsPart, words)
 
     async def checkpoints(self, run_id: str) -> list[Checkpoint]:
         """List the checkpoints from which a run can be resumed or forked, oldest first."""
@@ -555,7 +565,7 @@ class Client:
         after: int | None = 0
         while after is not None:
             words = {"after": after, "limit": _CHECKPOINTS_MAX}
-            page = await self._open().get(_path(run_id, "checkpoints"), _Checkpoints, words)
+            page = await self._open().get(_path(run_id, "checkpoints"), CheckpointsPart, words)
             found += page.checkpoints
             after = page.next if page.checkpoints else None
         return found
@@ -565,11 +575,11 @@ class Client:
         and which events were removed or altered.
         """
         words: dict[str, Any] = {"limit": _ENTRIES_MAX, "verify": "true" if verify else "false"}
-        page = first = await self._open().get(_path(run_id, "ledger"), _LedgerPage, words)
+        page = first = await self._open().get(_path(run_id, "ledger"), LedgerPart, words)
         entries = first.entries
         while page.next is not None:
             page = await self._open().get(
-                _path(run_id, "ledger"), _LedgerPage, {"limit": _ENTRIES_MAX, "after": page.next}
+                _path(run_id, "ledger"), LedgerPart, {"limit": _ENTRIES_MAX, "after": page.next}
             )
             entries = entries + page.entries
         given = {name: getattr(first, name) for name in Ledger.__struct_fields__}
@@ -599,7 +609,7 @@ class Client:
         found: dict[str, None] = {}
         words: dict[str, Any] = {"limit": _RUNS_MAX, "run": run_id}
         while True:
-            page = await self._open().get("/questions", _Questions, words)
+            page = await self._open().get("/questions", QuestionsPart, words)
             found |= dict.fromkeys(one.run_id for one in page.questions)
             if page.next is None:
                 return list(found)
@@ -645,7 +655,7 @@ class Client:
                 order.seen[found.streamer] = cursor.chunks[found.streamer] = found.number
                 yield found
             elif name == "reset":
-                cursor.seq = self._open().decode(data, _Moved).seq
+                cursor.seq = self._open().decode(data, MovedTo).seq
 
     async def _frames(
         self, run_id: str, cursor: Cursor, *, stay: bool
@@ -689,7 +699,7 @@ class Client:
         """Return the event or chunk of a frame; None if it has neither. An event that is too large for a stream is read."""
         match name:
             case "event":
-                event = self._open().decode(data, _LiveEvent)
+                event = self._open().decode(data, StreamedEvent)
                 whole = (await self._events(run_id, event.seq - 1, limit=1)).events if event.omitted else []
                 if whole and whole[0].seq == event.seq:  # or the log was compacted meanwhile
                     return whole[0]
@@ -708,22 +718,6 @@ class Client:
         return run
 
 
-class _RequestsOfRun(msgspec.Struct):
-    requests: list[RequestView]
-
-
-class _Started(msgspec.Struct):
-    id: str
-
-
-class _Moved(msgspec.Struct):
-    seq: int
-
-
-class _LiveEvent(EventView, frozen=True, kw_only=True):
-    omitted: int = 0
-
-
 _MAY_BE_NULL = ("answer", "input", "payload")
 
 
@@ -737,7 +731,16 @@ def _plain_option(value: Any) -> Any:
     return list(value) if isinstance(value, Collection) and not isinstance(value, str) else value
 
 
-def _plain_input(flow: Flow[Any] | str, given: Any) -> Any:
+def _plan_of(flow: Flow[Any] | FlowSource | str, plan: PlanSource | None) -> dict[str, Any] | None:
+    """Return the plan to send: the one that was given, or that of a flow that was made from a plan. Raises `PlanError`."""
+    if plan is not None:
+        return read(plan)
+    if isinstance(flow, Flow) and flow.input is not None:
+        return plan_document(flow.definition, flow.input, flow.options.get("budget"))
+    return None
+
+
+def _plain_input(flow: Flow[Any] | FlowSource | str, given: Any) -> Any:
     if isinstance(flow, Flow):
         return flow.state.dump({} if given is None else given)
     return msgspec.to_builtins(given, str_keys=True) if given is not None else None
@@ -755,59 +758,3 @@ def _has_stopped(run: Run[Any]) -> bool:
 def _poll_s(run: Run[Any]) -> int:
     """Return how long the server may wait before it answers: a process that dies, or releases the run, makes no event."""
     return _LONG_POLL_S if run.status == "pending" else 2
-
-
-# --- the blocking form -------------------------------------------------------------------------------
-
-
-class BlockingClient(Blocking[Client]):
-    """The verbs of `Client` for blocking callers: `hf.BlockingClient(url, token).get("r1")`. It may be used from several threads,
-    and inside a running event loop (a notebook). Each call opens a connection of its own.
-    """
-
-    start = blocking(Client.start)
-    run = blocking(Client.run)
-    fork = blocking(Client.fork)
-    resume = blocking(Client.resume)
-    retry = blocking(Client.retry)
-    skip = blocking(Client.skip)
-    cancel = blocking(Client.cancel)
-    pause = blocking(Client.pause)
-    edit = blocking(Client.edit)
-    answer = blocking(Client.answer)
-    signal = blocking(Client.signal)
-    prune = blocking(Client.prune)
-    preview = blocking(Client.preview)
-    requests = blocking(Client.requests)
-    get = blocking(Client.get)
-    wait = blocking(Client.wait)
-    runs = blocking(Client.runs)
-    state = blocking(Client.state)
-    events = blocking(Client.events)
-    checkpoints = blocking(Client.checkpoints)
-    ledger = blocking(Client.ledger)
-    questions = blocking(Client.questions)
-
-    def __init__(self, url: str, token: str | None = None, *, flows: Iterable[Flow[Any]] = ()) -> None:
-        self._flows = list(flows)
-        self._token = token
-        self.url = Client(url, token).url  # raises for a wrong URL or token now, not at the first verb
-
-    def call(self, use: Callable[[Client], Awaitable[T]]) -> T:
-        """Await a function of an open client, and return its result: for several verbs over one connection."""
-        return self._use(use)
-
-    def _use(self, use: Callable[[Client], Awaitable[T]]) -> T:
-        begun: list[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any] | None]] = []
-
-        async def use_and_remember(client: Client) -> T:
-            begun.append((asyncio.get_running_loop(), asyncio.current_task()))
-            return await use(client)
-
-        def stop() -> None:
-            for loop, task in begun:
-                if task is not None:
-                    loop.call_soon_threadsafe(task.cancel)
-
-        opened = Client(self.url, self._token, flows=self._flows)
-        return wait_for(use_and_remember, opened, stop=stop, pass_on=lambda: None)

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 
 from holdfast.core import VERSION
-from holdfast.core.graph import Flow
+from holdfast.core.graph import Flow, FlowSource
 from holdfast.errors import StateError
+from holdfast.plan import Capabilities
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.remedies import PLACEHOLDER
 from holdfast.server.backend import Backend
@@ -44,16 +45,28 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """The time of the server."""
 
 
+class CapabilityView(msgspec.Struct, frozen=True, kw_only=True):
+    """What the plans of a flow may call."""
+
+    name: str
+    """With its version, as in `refund@2`."""
+    description: str
+    idempotent: bool
+
+
 class FlowView(msgspec.Struct, frozen=True, kw_only=True):
-    """A flow that this server knows."""
+    """A flow that this server knows: a graph in code, or capabilities that execute plans."""
 
     name: str
     description: str
     fingerprint: str
+    """Empty for capabilities: each of their plans has a fingerprint of its own."""
     state_version: int
     nodes: list[str]
     input_schema: dict[str, Any] | None
-    """The JSON Schema of the input; None if its type has none."""
+    """The JSON Schema of the input; None if its type has none, and for capabilities: a plan brings its own input."""
+    capabilities: list[CapabilityView] | None = None
+    """What plans may call; None if the flow is a graph in code. `GET /api/v1/plans/schema` has the JSON Schema of the plans."""
 
 
 class FlowList(msgspec.Struct, frozen=True):
@@ -111,35 +124,43 @@ def _run_command(backend: Backend) -> str:
 
 def list_flows(call: HttpCall[NoQuery, None]) -> FlowList:
     """List the flows that this server knows, with the JSON Schema of their input."""
-    found = []
-    for name, flow in sorted(call.backend.engine.flows.items()):
-        if not isinstance(flow, Flow):  # its runs have plans, which bring their input
-            found.append(
-                FlowView(
-                    name=name,
-                    description=flow.description,
-                    fingerprint="",
-                    state_version=1,
-                    nodes=list(flow.nodes),
-                    input_schema=None,
-                )
-            )
-            continue
-        try:
-            schema = flow.input_schema()
-        except StateError:
-            schema = None
-        found.append(
-            FlowView(
-                name=name,
-                description=flow.description,
-                fingerprint=flow.fingerprint,
-                state_version=flow.definition.state_version,
-                nodes=list(flow.nodes),
-                input_schema=schema,
-            )
-        )
+    found = [
+        _show_flow(flow) if isinstance(flow, Flow) else _show_capabilities(flow)
+        for _, flow in sorted(call.backend.engine.flows.items())
+    ]
     return FlowList(found)
+
+
+def _show_flow(flow: Flow[Any]) -> FlowView:
+    try:
+        schema = flow.input_schema()
+    except StateError:
+        schema = None
+    return FlowView(
+        name=flow.name,
+        description=flow.description,
+        fingerprint=flow.fingerprint,
+        state_version=flow.definition.state_version,
+        nodes=list(flow.nodes),
+        input_schema=schema,
+    )
+
+
+def _show_capabilities(source: FlowSource) -> FlowView:
+    descriptions = source.descriptions if isinstance(source, Capabilities) else {}
+    shown = [
+        CapabilityView(name=name, description=descriptions.get(name, ""), idempotent=node.options.idempotent)
+        for name, node in sorted(source.nodes.items())
+    ]
+    return FlowView(
+        name=source.name,
+        description=source.description,
+        fingerprint="",
+        state_version=1,
+        nodes=[],
+        input_schema=None,
+        capabilities=shown,
+    )
 
 
 def list_queues(call: HttpCall[NoQuery, None]) -> QueueList:

@@ -142,6 +142,14 @@ KINDS: dict[str, ProblemKind] = {
 _LOOK = "GET /api/v1/runs/{id} shows the run as it is now, with the ways to continue it."
 _STORE = "Look at GET /api/v1/doctor, and at the log of the server."
 OF_ERRORS: tuple[tuple[type[HoldfastError], ProblemKind], ...] = (
+    (
+        errors.PlanError,
+        ProblemKind(
+            422,
+            "The plan cannot be executed",
+            "Correct the plan: `errors` has every problem with its path in the plan. Nothing of it was recorded.",
+        ),
+    ),
     (errors.StateError, ProblemKind(422, "A value does not fit the state of the flow", "Correct the value.")),
     (errors.RouterError, ProblemKind(422, "The router of the flow refused the input", "Correct the input.")),
     (
@@ -249,12 +257,26 @@ def problem_of(error: Exception) -> Problem:
         type=PREFIX + name_of(named),
         title=kind.title,
         status=kind.status,
-        detail=str(error),
+        detail=_detail(error),
         remedy=kind.remedy.replace("{id}", str(getattr(error, "run_id", None) or "ID")),
         error=type(error).__name__ if type(error).__name__ in ERRORS else found.__name__,
         about=about(error),
         errors=_faults(error),
     )
+
+
+FAULTS_MAX = 1000
+"""How many problems of a plan are listed."""
+_TOLD_MAX = 20
+
+
+def _detail(error: HoldfastError) -> str:
+    """Return the text of an error. That of a plan with thousands of problems would repeat all of `errors`."""
+    if isinstance(error, errors.PlanError) and len(error.problems) > _TOLD_MAX:
+        told = errors.PlanError(error.plan, error.problems[:_TOLD_MAX])
+        listed = str(told).partition("\n")[2]
+        return f"{error.plan} has {len(error.problems)} problems. The first {_TOLD_MAX}:\n{listed}"
+    return str(error)
 
 
 _MISFIT = re.compile(r"((?:answer|payload)(?:[.\[]\S*)?): (.+)", re.DOTALL)
@@ -264,6 +286,8 @@ _MISFIT = re.compile(r"((?:answer|payload)(?:[.\[]\S*)?): (.+)", re.DOTALL)
 def _faults(error: HoldfastError) -> tuple[Fault, ...]:
     """Return which part of a value does not fit, if the error says it."""
     match error:
+        case errors.PlanError():
+            return tuple(Fault(one.path, one.message) for one in error.problems[:FAULTS_MAX])
         case errors.StateError():
             return tuple(fault for one in (error, *error.others) for fault in _misfit(one))
         case errors.AnswerRefused() | errors.SignalRefused():

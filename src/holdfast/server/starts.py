@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from holdfast.core.graph import Flow
-from holdfast.errors import FlowNotFound, PreviewStale, RunExists, RunNotFound
+from holdfast.errors import PreviewStale, RunExists, RunNotFound
 from holdfast.reading import history
 from holdfast.runtime.engine import Engine
 from holdfast.server import verb_headers, verbs
@@ -17,6 +16,7 @@ from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.json_body import encode
 from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import Fault, refuse
+from holdfast.server.run_plans import flow_to_start
 from holdfast.server.runs import ShownRun, show_run
 from holdfast.server.verb_inputs import ForkInput, StartInput
 from holdfast.server.verbs import VerbQuery, key_reused
@@ -24,11 +24,9 @@ from holdfast.server.waiting import until
 
 
 async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
-    """Start a run: it is recorded, and a worker executes it."""
+    """Start a run of a flow or of a plan: it is recorded, and a worker executes it."""
     backend, body = call.backend, call.body
-    flow = backend.engine.flows.get(body.flow)
-    if not isinstance(flow, Flow):
-        raise FlowNotFound(body.flow, backend.engine.flows)
+    flow = await flow_to_start(backend, body.flow, body.input, body.plan)
     options: dict[str, Any] = {
         "labels": body.labels,
         "timeout": body.timeout,

@@ -49,6 +49,8 @@ class StartInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     flow: Name
     input: Any = None
+    plan: dict[str, Any] | None = None
+    """The plan to execute, if `flow` names capabilities. It brings its own input."""
     run_id: RunId | None = None
     """The id of the new run. Default: an id that follows from the header `Idempotency-Key`, or a random one."""
     labels: Labels | None = None

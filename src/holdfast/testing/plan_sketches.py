@@ -23,7 +23,7 @@ import msgspec
 from holdfast.core.definition import END, START, Definition, Edge, NodeOptions
 from holdfast.core.events import Checked, Failure
 from holdfast.core.graph import Flow, Node, Retry
-from holdfast.core.rules import Asked, Check, Choice, Facts, Policy, Verdict, allow, ask, deny
+from holdfast.core.rules import Asked, EdgeChoice, Policy, RuleFacts, Verdict, Verifier, allow, ask, deny
 from holdfast.core.state import StateType, append, merge
 from holdfast.errors import Fatal, Recoverable
 from holdfast.runtime.calls.context import Context
@@ -284,7 +284,7 @@ def _make_node(sketch: PlanSketch, node: SketchedNode, options: NodeOptions) -> 
         is_async=True,
         wiring=SketchedWiring(tuple(sketch.inputs(node.name))),
         pre=(_policy("before", pre),) if pre else (),
-        checks=(Check("try", _check_of(node)),) if _verifies(node) else (),
+        checks=(Verifier("try", _check_of(node)),) if _verifies(node) else (),
         post=(_policy("after", post),) if post else (),
     )
 
@@ -315,7 +315,7 @@ def _policy(name: str, verdict: str) -> Policy:
 
 
 def _check_of(node: SketchedNode) -> Any:
-    def check(asked: Asked, facts: Facts) -> Checked:
+    def check(asked: Asked, facts: RuleFacts) -> Checked:
         ok = node.ends != "unverified" and asked.output.get("try", 2) == 2
         return Checked("try", ok, "" if ok else "as sketched", {"output.n": asked.output["n"]})
 
@@ -327,9 +327,9 @@ class SketchedGuards(msgspec.Struct, frozen=True):
 
     edges: tuple[SketchedEdge, ...]
 
-    def choose(self, facts: Facts, failure: Failure | None) -> Choice:
+    def choose(self, facts: RuleFacts, failure: Failure | None) -> EdgeChoice:
         """Return the edges that are taken."""
-        choice = Choice([], {}, {})
+        choice = EdgeChoice([], {}, {})
         for edge in self.edges:
             if bool(edge.on_error) != (failure is not None):
                 continue
@@ -343,7 +343,7 @@ class SketchedGuards(msgspec.Struct, frozen=True):
                 choice.to.append(edge.target)
         return choice
 
-    def _number(self, source: str, facts: Facts) -> int:
+    def _number(self, source: str, facts: RuleFacts) -> int:
         """Return the number of the source, which is 0 if an operator has skipped it without one."""
         told = facts.fresh.get(source) or facts.values["outputs"].get(source) or {"n": 0}
         return int(told["n"])
@@ -357,7 +357,7 @@ class SketchedWiring(msgspec.Struct, frozen=True):
     title: str = ""
     catches: tuple[str, ...] = ()
 
-    def resolve(self, facts: Facts) -> Any:
+    def resolve(self, facts: RuleFacts) -> Any:
         """Return the numbers of the outputs that exist."""
         outputs = facts.values["outputs"]
         return [outputs[source]["n"] for source in self.sources if source in outputs]
@@ -371,7 +371,7 @@ class SketchedWiring(msgspec.Struct, frozen=True):
     def encode(self, returned: Any) -> Any:
         return returned
 
-    def key(self, facts: Facts) -> str | None:
+    def key(self, facts: RuleFacts) -> str | None:
         return None
 
 

@@ -89,16 +89,16 @@ _HANDLERS = {
     "StepCompleted": "_step_completed",
     "StepStarted": "_step_started",
     "StepFailed": "_step_failed",
-    "CostIncurred": "_cost_incurred",
+    "CostIncurred": "limits.spend",
     "TimerSet": "_timer_set",
     "TimerFired": "_timer_fired",
     "SignalAwaited": "_signal_awaited",
     "SignalReceived": "_signal_received",
     "SignalSetAside": "_signal_set_aside",
     "WaitWithdrawn": "_wait_withdrawn",
-    "ChildStarted": "_child_started",
+    "ChildStarted": "limits.start_child",
     "ChildAwaited": "children.wait",
-    "ChildEnded": "_child_ended",
+    "ChildEnded": "limits.end_child",
 }
 """Event kind -> the method that handles it."""
 
@@ -277,18 +277,6 @@ class Replay:
         self.children.end_run("cancelled")
         now.questions.clear()
         now.waits.clear()
-
-    def _cost_incurred(self, where: Where, body: Body, at: float) -> None:
-        self.limits.spend(body)
-
-    def _child_started(self, where: Where, body: Body, at: float) -> None:
-        if not body.get("adopted"):
-            self.limits.require_budget(f"the child {body.get('run')!r} of {_named(where)}")
-        self.children.start(where, body, at)
-
-    def _child_ended(self, where: Where, body: Body, at: float) -> None:
-        self.limits.spend_of_child(body)
-        self.children.end(where, body, at)
 
     def _ignore(self, where: Where, body: Body, at: float) -> None:
         """Read an event that does not change the state of the run."""

@@ -88,6 +88,9 @@ def _is_plain(value: Any) -> bool:
 def error_of(problem: ReportedProblem, server: str) -> HoldfastError:
     """Return the error that a problem of this server reports."""
     kind = ERRORS.get(problem.error)
+    if kind is errors.PlanError:
+        found = tuple(errors.Problem(one.path, one.message) for one in problem.errors)
+        return _rebuilt(kind, problem.detail, {**problem.about, "problems": found})
     if kind is not None:
         return _rebuilt(kind, problem.detail, problem.about)
     name = problem.type.removeprefix(PREFIX)
