@@ -551,7 +551,9 @@ def _visit_of(node: Body) -> Visit:
     visit.verdict = "allow" if node.get("approved") else "ask" if visit.question is not None else ""
     returned = node.get("returned")
     visit.returned = [returned.get("value")] if returned is not None else None
-    visit.passed = {"verify", "post"} if returned is not None and returned.get("accepted") else set()
+    # What the result of a running attempt has passed is not stored: the base may be between its verdicts and its completion.
+    accepted = visit.status == "running" or (returned is not None and returned.get("accepted"))
+    visit.passed = {"verify", "post"} if accepted else set()
     visit.since = node.get("started_at", 0.0)
     visit.kept = {int(item): set(slots) for item, slots in node.get("kept", {}).items()}
     visit.parked = {int(item): slots for item, slots in node.get("parked", {}).items()}
