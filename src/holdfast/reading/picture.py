@@ -13,7 +13,16 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.definition import START, Definition
-from holdfast.core.run_state import ITEM_STATUSES, Items, ItemStatus, NodeState, RunState, Status, stretches
+from holdfast.core.run_state import (
+    ITEM_STATUSES,
+    VISIT_DONE,
+    Items,
+    ItemStatus,
+    NodeState,
+    RunState,
+    Status,
+    stretches,
+)
 from holdfast.errors import describe_failure
 from holdfast.reading import history, text
 from holdfast.storage.contract import RunRow, Store
@@ -79,12 +88,20 @@ class PictureStates(msgspec.Struct, frozen=True, kw_only=True):
     """The edges that the run has taken, as source and target."""
     chosen: dict[str, list[str]]
     """Source of a branch -> the targets that its latest visit chose."""
+    not_taken: list[tuple[str, str]] = []
+    """The edges of a plan that were decided against, as source and target: no guard or failure can take them any more."""
 
 
 def picture_states(store: Store, row: RunRow, definition: Definition, state: RunState) -> PictureStates:
     """Return the states of the nodes of a run. `state` is the state of the run at the wanted event."""
     asleep = _asleep(row, state)
     chosen, taken = _choices(store, row, definition, state)
+    decided = dict(_decided(definition, state)) if state.plan else {}
+    plain = (
+        [edge for edge, is_taken in decided.items() if is_taken]
+        if state.plan
+        else _plain_edges(definition, state)
+    )
     return PictureStates(
         run_id=row.run_id,
         seq=state.seq,
@@ -94,8 +111,9 @@ def picture_states(store: Store, row: RunRow, definition: Definition, state: Run
         flow=state.flow,
         fingerprint=state.fingerprint,
         nodes=node_marks(row, state, _sizes(store, row, definition, state)),
-        taken=list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
+        taken=list(dict.fromkeys([*plain, *taken])),
         chosen=chosen,
+        not_taken=[edge for edge, is_taken in decided.items() if not is_taken],
     )
 
 
@@ -229,6 +247,16 @@ def _plain_edges(definition: Definition, state: RunState) -> Iterator[tuple[str,
         source = state.nodes.get(edge.source)
         if edge.source == START or (source is not None and source.completed_seq):
             yield edge.source, edge.target
+
+
+def _decided(definition: Definition, state: RunState) -> Iterator[tuple[tuple[str, str], bool]]:
+    """Yield the edges of a plan that are decided, each with whether it was taken."""
+    for edge in definition.edges:
+        source = state.nodes.get(edge.source)
+        if edge.source == START:
+            yield (edge.source, edge.target), True
+        elif source is not None and source.status in VISIT_DONE and source.routes is not None:
+            yield (edge.source, edge.target), edge.target in source.routes
 
 
 def _choices(

@@ -59,7 +59,7 @@ export function viewNode(name, facts, mark, around) {
 /** How long this attempt has run, or if none runs, all of them. @param {NodeMark | undefined} mark @param {number} now */
 export function timeOf(mark, now) {
   if (mark?.status === "running" && !mark.crashed && mark.started_at) return duration(now - mark.started_at);
-  return mark && (mark.seconds || DONE.has(mark.status)) ? duration(mark.seconds ?? 0) : "";
+  return mark?.attempt && (mark.seconds || DONE.has(mark.status)) ? duration(mark.seconds ?? 0) : "";
 }
 
 /**
