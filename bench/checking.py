@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast import END, START, Flow, Graph
-from holdfast.core import events
+from holdfast.core import event_encoding, events
 from holdfast.core.events import Changes, Event
 from holdfast.storage.contract import Append, Holder, NewRun, View
 from holdfast.storage.rows import SALT_BYTES, seal
@@ -65,7 +65,7 @@ def write(store: SqliteStore, flow: Flow[dict], run_id: str, count: int) -> None
     seq, digest, story = 0, b"", make_events(flow, luck)
     while seq < count:
         piece = list(islice(story, min(PIECE, count - seq)))
-        encoded = [events.encode(event) for event in piece]
+        encoded = [event_encoding.encode(event) for event in piece]
         rows = seal(digest, run_id, seq, AT + seq, encoded, luck.randbytes(SALT_BYTES * len(piece)))
         last = piece[-1]
         active = (last.node,) if isinstance(last, events.NodeStarted) else ()

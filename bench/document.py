@@ -22,6 +22,7 @@ _TITLES = {
     "resuming": "Resuming a run",
     "history": "A run with a long history",
     "listings": "Listing runs",
+    "ledger": "The ledger of a long run",
     "graphs": "Large graphs",
     "pictures": "Pictures of flows",
     "overhead": "Overhead of the engine with slow nodes",

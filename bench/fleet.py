@@ -32,7 +32,7 @@ from bench.raw import percentile
 from bench.report import Figure, at_least, at_most
 from bench.stores import Place, StoreKind
 from bench.workloads import FLEET_NODES
-from holdfast.core import events
+from holdfast.core import event_encoding, events
 from holdfast.storage.contract import Append, NewRun, Store, View
 from holdfast.storage.leases import this_process
 from holdfast.storage.queues import Wanted
@@ -270,7 +270,7 @@ def _record(store: Store, first: int, last: int) -> None:
         flow=flow.name, fingerprint=flow.fingerprint, state_version=1, input={}, starts=["began"],
         options={"durability": "sync"},
     )  # fmt: skip
-    encoded = [events.encode(created)]
+    encoded = [event_encoding.encode(created)]
     view = View(status="pending", fingerprint=flow.fingerprint, state_version=1)
     definition = msgspec.json.encode(flow.definition)
     at = 1_700_000_000.0

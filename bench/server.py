@@ -20,7 +20,7 @@ from bench.parts import Bench
 from bench.report import Figure, Target, at_least, at_most
 from bench.server_process import TOKEN, ServerProcess, bare_server, holdfast_server
 from bench.stores import Place
-from holdfast.core.events import Encoded
+from holdfast.core.event_encoding import Encoded
 from holdfast.storage.contract import Append, NewRun, Store, View
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import SALT_BYTES, seal

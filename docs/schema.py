@@ -1,4 +1,6 @@
-"""Writes docs/events.schema.json: the JSON Schema of every kind of event, made from the code. `python docs/schema.py`"""
+"""Writes docs/events.schema.json, the JSON Schema of every kind of event, and docs/plan.schema.json, that of plans. Both are
+made from the code: `python docs/schema.py`
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,10 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.events import KINDS
+from holdfast.plan.document import json_schema
 
 FILE = Path(__file__).with_name("events.schema.json")
+PLAN_FILE = Path(__file__).with_name("plan.schema.json")
 
 
 def schema() -> str:
@@ -28,5 +32,11 @@ def schema() -> str:
     return json.dumps(document, indent=2) + "\n"
 
 
+def plan_schema() -> str:
+    """The fields of a plan. `holdfast plan schema FILE.py` writes the one for the capabilities of a file, with their inputs."""
+    return json.dumps(json_schema(), indent=2) + "\n"
+
+
 if __name__ == "__main__":
     FILE.write_text(schema(), "utf-8")
+    PLAN_FILE.write_text(plan_schema(), "utf-8")

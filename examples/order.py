@@ -1,20 +1,17 @@
-"""An order that calls a payment: each is a run of its own, and the payment is waited for without a process.
+"""A plan as data: `order.json` says what is to be done, and this file has the capabilities that plans may call.
 
-    holdfast run examples/order.py --run-id order
-    holdfast show order
+    python examples/order.py                 # reserves the goods, and waits: a policy asks before it charges 125.00
+    holdfast answer order charge approve
+    python examples/order.py                 # charges, verifies the amount, ships, and sends a mail
 
-The order reserves its goods, calls the flow `payment`, packs each parcel in a run of its own, two at a time, and says thank you.
-Kill the process at any moment, and resume the order: the payment and the parcels that were begun are found again, and none is
-made twice. A worker that knows this file could execute them as well, on another machine.
+Kill the process at any moment and run the last command again. The plan is stored with the run: each guard and policy that was
+decided stays decided, and `holdfast resume order examples/order.py` needs only this file. Nothing is charged twice: the plan
+chooses the key by which the bank recognises a repetition.
 
-    holdfast resume order examples/order.py
+    holdfast show order                      # what ran, what was skipped, and why
+    holdfast ledger order --verify           # every decision with its reason, and whether the record was altered
 
-The connection to the bank drops now and then. Retrying is the business of the payment, not of the order. If the card is declined
-(`--input '{"card": "declined"}'`), the payment fails for good, and the order fails because of it. Choose another card, resume the
-payment, and then the order:
-
-    holdfast run examples/order.py --run-id declined --input '{"card": "declined"}'
-    holdfast show declined                                    # names the run of the payment
+Change the country in `order.json` to "US" and start another run (`run_id`): the goods are then kept for pickup.
 """
 
 from __future__ import annotations
@@ -22,136 +19,121 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import holdfast as hf
-from holdfast import END, START, Graph, Retry, append
+from holdfast import plan
 
-
-@dataclass
-class Payment:
-    cents: int
-    card: str = "valid"
-    folder: str = "order"
-    receipt: str = ""
-
-
-@dataclass
-class Parcel:
-    article: str
-    folder: str = "order"
-    label: str = ""
+FOLDER = Path("order")  # a folder that stands in for the warehouse, the bank and the carrier
+PLAN = Path(__file__).with_name("order.json")
 
 
 @dataclass
 class Order:
-    articles: list[str] = field(default_factory=lambda: ["tea", "salt", "rice", "soap"])
-    card: str = "valid"
-    receipt: str = ""
-    labels: Annotated[list[str], append] = field(default_factory=list)
-    folder: str = "order"  # a folder that stands in for the real bank and the carrier
+    order: str
 
 
-# --- simulated bank and carrier -----------------------------------------------------------------------
+@dataclass
+class Charge:
+    order: str
+    cents: int
 
 
-def note(folder: str, book: str, entry: Any) -> None:
-    """Append a line to a file of the simulated bank or carrier."""
-    Path(folder).mkdir(exist_ok=True)
-    with Path(folder, book).open("a") as file:
+@dataclass
+class Charged:
+    receipt: str
+    cents: int
+
+
+@dataclass
+class Shipment:
+    order: str
+    receipt: str
+
+
+@dataclass
+class Shipped:
+    tracking: str
+
+
+@dataclass
+class Mail:
+    order: str
+    tracking: str | None
+
+
+def note(book: str, entry: Any) -> None:
+    """Append a line to a file of the simulated world."""
+    FOLDER.mkdir(exist_ok=True)
+    with (FOLDER / book).open("a") as file:
         file.write(json.dumps(entry) + "\n")
         file.flush()
         os.fsync(file.fileno())
+    time.sleep(0.3)
 
 
-def read(folder: str, book: str) -> list[Any]:
-    file = Path(folder, book)
+def read(book: str) -> list[Any]:
+    file = FOLDER / book
     return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
-class CardDeclined(Exception):
-    """The bank does not accept the card."""
+# --- what plans may call ------------------------------------------------------------------------------
+
+shop = plan.Capabilities("shop", description="reserve, charge and ship orders")
 
 
-def charge_card(payment: Payment, key: str) -> str:
-    """Ask the bank for the money. A second call with the same key takes nothing. The first call of all loses the connection."""
-    is_first = not read(payment.folder, "calls.jsonl")
-    note(payment.folder, "calls.jsonl", key)
-    time.sleep(0.3)
-    if is_first:
-        raise ConnectionError("the connection to the bank dropped")
-    if payment.card != "valid":
-        raise CardDeclined(f"the card is {payment.card}")
-    if not any(charge["key"] == key for charge in read(payment.folder, "charges.jsonl")):
-        note(payment.folder, "charges.jsonl", {"key": key, "cents": payment.cents})
-    time.sleep(0.3)
-    return f"{payment.cents / 100:.2f} euros"
+@shop.capability("reserve@1")
+def reserve(given: Order) -> None:
+    """Put the goods of an order aside."""
+    note("reservations.jsonl", given.order)
 
 
-# --- the payment --------------------------------------------------------------------------------------
-
-payment_graph = Graph("payment", Payment)
-
-
-@payment_graph.node(retry=Retry(attempts=5, backoff=0.05))
-def charge(payment: Payment, ctx: hf.BlockingContext) -> dict[str, Any]:
-    return {"receipt": charge_card(payment, ctx.idempotency_key())}
-
-
-payment = payment_graph.chain(START, "charge", END).compile()
-
-# --- one parcel ---------------------------------------------------------------------------------------
-
-parcel_graph = Graph("parcel", Parcel)
-
-
-@parcel_graph.node
-def pack(parcel: Parcel, ctx: hf.BlockingContext) -> dict[str, Any]:
+@shop.capability("charge@2")
+def charge(given: Charge, ctx: hf.BlockingContext) -> Charged:
+    """Charge the card of the customer. The bank charges once per key."""
     key = ctx.idempotency_key()
-    if not any(packed["key"] == key for packed in read(parcel.folder, "parcels.jsonl")):
-        note(parcel.folder, "parcels.jsonl", {"key": key, "article": parcel.article})
-    time.sleep(0.2)
-    return {"label": f"parcel with {parcel.article}"}
+    if not any(charged["key"] == key for charged in read("charges.jsonl")):
+        note("charges.jsonl", {"key": key, "cents": given.cents})
+    charged = next(charged for charged in read("charges.jsonl") if charged["key"] == key)
+    return Charged(receipt=f"receipt for {given.order}", cents=charged["cents"])
 
 
-parcel = parcel_graph.chain(START, "pack", END).compile()
-
-# --- the order ----------------------------------------------------------------------------------------
-
-graph = Graph("order", Order)
-
-
-@graph.node
-def reserve(order: Order) -> None:
-    print(f"reserving {', '.join(order.articles)}")
+@shop.capability("ship@1")
+def ship(given: Shipment) -> Shipped:
+    """Hand the parcel to the carrier."""
+    note("parcels.jsonl", given.order)
+    return Shipped(tracking=f"parcel-{given.order}")
 
 
-graph.call(
-    "pay",
-    payment,
-    input=lambda order: Payment(cents=100 * len(order.articles), card=order.card, folder=order.folder),
-    output=lambda paid: {"receipt": paid.receipt},
-)
-graph.call(
-    "ship",
-    parcel,
-    each=lambda order: [{"article": article, "folder": order.folder} for article in order.articles],
-    input=lambda item: Parcel(**item),
-    output=lambda packed: {"labels": [packed.label]},
-    limit=2,
-)
+@shop.capability("hold@1")
+def hold(given: Order) -> None:
+    """Keep the goods for pickup."""
+    note("pickups.jsonl", given.order)
 
 
-@graph.node
-def thank(order: Order) -> None:
-    print(f"thank you for {order.receipt}; {len(order.labels)} parcels are on their way")
+@shop.capability("mail@1")
+def mail(given: Mail) -> None:
+    """Tell the customer."""
+    print(
+        f"order {given.order} is "
+        + (f"on its way: {given.tracking}" if given.tracking else "ready for pickup")
+    )
 
 
-graph.chain(START, "reserve", "pay", "ship", "thank", END)
-flow = graph.compile()
+# --- what holds for every plan, whoever wrote it ------------------------------------------------------
+
+
+@shop.policy("large", stage="pre", capability="charge@*")
+def large(asked: plan.Asked) -> plan.Verdict:
+    cents = asked.input["cents"]
+    return plan.allow() if cents < 10_000 else plan.ask(f"Charge {cents / 100:.2f}?")
+
 
 if __name__ == "__main__":
-    run = hf.run(flow, Order(), run_id="order")
-    print(run.status, run.state.receipt, run.state.labels)
+    run = hf.run(shop.plan(plan.read(PLAN)), run_id="order")
+    if run.status == "waiting":
+        print("waiting for: holdfast answer order charge approve")
+    else:
+        print(run.status, run.state.outputs["charge"])

@@ -55,7 +55,7 @@ _FILLED = {
 }
 _FILLED_INSIDE = {"NUMBER": "1", "VALUE": "1", "[…]": "[]"}
 _INSIDE = re.compile(r"\bNUMBER\b|(?<!\")\bVALUE\b|\[…\]")
-_UNKNOWN = re.compile(r"\b(?:RUN|SEQ|NEW|QUESTION|NODE|NAME|ID)\b|…")
+_UNKNOWN = re.compile(r"\b(?:RUN|SEQ|NEW|QUESTION|NODE|NAME|ID|PLAN)\b|…")
 _PATIENCE_S = 60.0
 """How long another command may take: it must end, also on a busy machine."""
 _SECONDS = 2.0

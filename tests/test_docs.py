@@ -255,6 +255,7 @@ RECIPES = (
     "an executor",
     "a kind of wait",
     "a condition on where a run goes",
+    "a rule about visits",
     "a listener",
     "a view of runs",
     "a route of the server",

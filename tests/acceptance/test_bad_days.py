@@ -17,7 +17,7 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
-from holdfast.core.events import Encoded
+from holdfast.core.event_encoding import Encoded
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreUnusable
 from holdfast.reading import verification
 from holdfast.storage.contract import Append, View

@@ -247,18 +247,42 @@ def test_a_download_that_is_killed_goes_on_behind_its_last_checkpoint(places) ->
 # --- order --------------------------------------------------------------------------------------------
 
 
-def test_an_order_that_is_killed_pays_once_and_packs_every_parcel_once(places) -> None:
+def test_a_plan_that_is_killed_asks_once_charges_once_and_takes_the_same_branch(places) -> None:
     whole = uninterrupted(places("whole", "order"))
+    assert whole.got().status == "waiting"
+    whole.answer("charge", "approve")
+    uninterrupted(whole)
     place: Place = places("killed", "order")
-    kill_when(place.run(), lambda: bool(place.book("order/calls.jsonl")))
-    kill_when(place.resume(), lambda: bool(place.book("order/charges.jsonl")))
-    kill_when(place.resume(), lambda: len(place.book("order/parcels.jsonl")) >= 2)
+    kill_when(place.begin(place.file), lambda: bool(place.book("order/reservations.jsonl")))
+    for _ in range(2):
+        assert end(place.begin(place.file))[0] == 0, "it waits for the approval"
+    assert place.book("order/charges.jsonl") == [], "nobody has approved it yet"
+    place.answer("charge", "approve")
+    kill_when(place.begin(place.file), lambda: bool(place.book("order/charges.jsonl")))
+    kill_when(place.begin(place.file), lambda: bool(place.of_kind("GuardEvaluated")))
+    assert end(place.begin(place.file))[0] == 0
+    place.assert_like(whole)
+    assert place.book("order/charges.jsonl") == [{"key": "charge-4711", "cents": 12500}]
+    for kind in ("GuardEvaluated", "QuestionAsked", "OutputVerified"):
+        assert len(place.of_kind(kind)) == len(whole.of_kind(kind)) == 1
+    assert {name for name, node in place.got().nodes.items() if node.status == "skipped"} == {"hold"}
+
+
+# --- parcels ------------------------------------------------------------------------------------------
+
+
+def test_an_order_that_is_killed_pays_once_and_packs_every_parcel_once(places) -> None:
+    whole = uninterrupted(places("whole", "parcels"))
+    place: Place = places("killed", "parcels")
+    kill_when(place.run(), lambda: bool(place.book("parcels/calls.jsonl")))
+    kill_when(place.resume(), lambda: bool(place.book("parcels/charges.jsonl")))
+    kill_when(place.resume(), lambda: len(place.book("parcels/parcels.jsonl")) >= 2)
     assert end(place.resume())[0] == 0
     place.assert_like(whole)
     for book in ("charges", "parcels"):
-        done = [entry | {"key": ""} for entry in place.book(f"order/{book}.jsonl")]
+        done = [entry | {"key": ""} for entry in place.book(f"parcels/{book}.jsonl")]
         assert Counter(map(str, done)) == Counter(
-            str(entry | {"key": ""}) for entry in whole.book(f"order/{book}.jsonl")
+            str(entry | {"key": ""}) for entry in whole.book(f"parcels/{book}.jsonl")
         )
     started = [event.run for event in place.of_kind("ChildStarted")]
     assert len(started) == len(set(started)) == 5
@@ -266,9 +290,9 @@ def test_an_order_that_is_killed_pays_once_and_packs_every_parcel_once(places) -
 
 
 def test_an_order_whose_card_is_declined_names_the_payment_and_goes_on_when_that_is_mended(places) -> None:
-    place: Place = places("declined", "order")
+    place: Place = places("declined", "parcels")
     given = '{"card": "declined"}'
-    command = ("-m", "holdfast.cli", "run", place.file, "--run-id", "order", "--input", given)
+    command = ("-m", "holdfast.cli", "run", place.file, "--run-id", "parcels", "--input", given)
     code, said = end(place.begin(*command))
     (child,) = (event.run for event in place.of_kind("ChildStarted"))
     assert (code, child in said) == (FAILED, True)
@@ -277,7 +301,7 @@ def test_an_order_whose_card_is_declined_names_the_payment_and_goes_on_when_that
     code, said = end(place.begin("-m", "holdfast.cli", "resume", child, f"{place.file}:payment"))
     assert code == 0, said
     assert end(place.resume())[0] == 0
-    assert len(place.book("order/charges.jsonl")) == 1
+    assert len(place.book("parcels/charges.jsonl")) == 1
     assert place.got().state["receipt"] == "4.00 euros"
 
 
@@ -287,7 +311,7 @@ def test_an_order_whose_card_is_declined_names_the_payment_and_goes_on_when_that
 def test_every_example_is_told_of_and_tested() -> None:
     told = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     tests = Path(__file__).read_text(encoding="utf-8")
-    assert NAMES == ["agent", "download", "etl", "order"]
+    assert NAMES == ["agent", "download", "etl", "order", "parcels"]
     for name in NAMES:
         assert f"[{name}.py]({name}.py)" in told
         assert f'places("killed", "{name}")' in tests

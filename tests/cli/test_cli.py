@@ -849,7 +849,9 @@ def test_every_command_is_known_where_messages_are_spelled() -> None:
 
 def sections() -> dict[str, str]:
     """Command -> what docs/cli.md says under its head."""
-    parts = re.split(r"^### `holdfast ([a-z]+)[^\n]*\n", DOCUMENT.read_text("utf-8"), flags=re.MULTILINE)
+    parts = re.split(
+        r"^### `holdfast ((?:plan )?[a-z]+)[^\n]*\n", DOCUMENT.read_text("utf-8"), flags=re.MULTILINE
+    )
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import pty
-import sqlite3
 import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
 
+import apsw
 import pytest
 
 import holdfast as hf
@@ -37,8 +37,9 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 
 def alter(statement: str) -> None:
-    with closing(sqlite3.connect("runs.db", isolation_level=None)) as db:
-        assert db.execute(statement).rowcount == 1
+    with closing(apsw.Connection("runs.db")) as db:
+        db.execute(statement)
+        assert db.changes() == 1
 
 
 def test_the_decisions_of_a_run_are_printed_as_a_table(cli: Cli) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import events
+from holdfast.core import event_encoding, events
 from holdfast.core.begun import Names, begun_visits
 from holdfast.core.events import Begun, Changes, Stored
 from holdfast.core.fold import fold
@@ -47,7 +47,7 @@ def rewind(history: History, to: int) -> None:
     """Go back to an event, as `resume(checkpoint=…)` does."""
     head, state = history.state, state_at(history.events(), to)
     event = _rewind(head, state, to, TakeUp(), {})
-    encoded = events.encode(event)
+    encoded = event_encoding.encode(event)
     fold(state, Stored(len(history.log) + 1, history.at, event))
     history.log.append((history.at, encoded))
     history.at += 1.0

@@ -7,8 +7,19 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.core import budget, commands, definition, difference, events, graph, run_state, topology
-from holdfast.core.events import KINDS, Changes, Encoded, decode, encode
+from holdfast.core import (
+    budget,
+    commands,
+    definition,
+    difference,
+    event_encoding,
+    events,
+    graph,
+    run_state,
+    topology,
+)
+from holdfast.core.event_encoding import Encoded, decode, encode
+from holdfast.core.events import KINDS, Changes
 
 HEADER = {"execution": 1, "attempt": 1}
 SAID = {"by": None, "reason": None}
@@ -373,7 +384,7 @@ def test_what_has_its_default_is_not_written(part):
         events.Failure,
         events.Span,
         events.Stored,
-        events.Encoded,
+        event_encoding.Encoded,
         definition.QuestionOptions,
         definition.NodeOptions,
         definition.Definition,

@@ -1,15 +1,16 @@
 import msgspec
 import pytest
 
-from holdfast.core import events
-from holdfast.core.events import KINDS, Encoded, decode, encode
+from holdfast.core import event_encoding, events
+from holdfast.core.event_encoding import Encoded, decode, encode
+from holdfast.core.events import KINDS
 from holdfast.core.kinds import CHECKPOINTS
 from holdfast.errors import SchemaTooNew, StoreCorrupt
 from holdfast.testing.builders import example
 
 
-def paused_in(version: int) -> events.Encoded:
-    return events.Encoded("RunPaused", None, 0, 0, 0, b'{"v":%d,"by":"ann"}' % version)
+def paused_in(version: int) -> event_encoding.Encoded:
+    return event_encoding.Encoded("RunPaused", None, 0, 0, 0, b'{"v":%d,"by":"ann"}' % version)
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -68,8 +69,8 @@ def test_a_newer_version_of_a_kind_is_refused():
 
 def test_an_older_version_of_a_kind_is_lifted(monkeypatch):
     monkeypatch.setattr(events.RunPaused, "VERSION", 3)
-    monkeypatch.setitem(events.UPCASTERS, ("RunPaused", 1), lambda body: {"why": body["because"]})
-    monkeypatch.setitem(events.UPCASTERS, ("RunPaused", 2), lambda body: {"reason": body["why"]})
+    monkeypatch.setitem(event_encoding.UPCASTERS, ("RunPaused", 1), lambda body: {"why": body["because"]})
+    monkeypatch.setitem(event_encoding.UPCASTERS, ("RunPaused", 2), lambda body: {"reason": body["why"]})
     assert decode(Encoded("RunPaused", None, 0, 0, 0, b'{"because":"lunch"}')) == events.RunPaused(
         reason="lunch"
     )
@@ -88,11 +89,11 @@ def test_a_missing_field_is_corrupt():
 
 
 def test_an_event_that_says_the_version_which_is_known_is_read():
-    assert events.decode(paused_in(events.RunPaused.VERSION)) == events.RunPaused(by="ann")
+    assert event_encoding.decode(paused_in(events.RunPaused.VERSION)) == events.RunPaused(by="ann")
 
 
 def test_an_event_of_a_later_version_is_refused():
     with pytest.raises(
         SchemaTooNew, match="version 2 of the event 'RunPaused'; this Holdfast knows versions up to 1"
     ):
-        events.decode(paused_in(events.RunPaused.VERSION + 1))
+        event_encoding.decode(paused_in(events.RunPaused.VERSION + 1))

@@ -22,9 +22,11 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.core import events
+from holdfast.core import event_encoding
 from holdfast.core.events import KINDS
+from holdfast.documents.ledger_file import LedgerFile, export
 from holdfast.reading import history, verification
+from holdfast.reading.ledger import read_ledger
 from holdfast.reading.views import run_view
 from holdfast.storage.contract import Append, NewRun, Row, Snapshot, View
 from holdfast.storage.memory.blobs import MemoryBlobs
@@ -110,6 +112,17 @@ def test_a_history_verifies(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", HISTORIES, ids=ids)
+def test_the_ledger_of_a_history_is_verified_and_can_be_exported(path: Path, tmp_path: Path) -> None:
+    kept, store = Kept(path), MemoryStore()
+    kept.put_into(store)
+    found = read_ledger(store, kept.run_id, check=True)
+    assert found.verified
+    assert found.entries
+    export(store, kept.run_id, tmp_path / "ledger.jsonl")
+    assert LedgerFile(tmp_path / "ledger.jsonl").ledger == found
+
+
+@pytest.mark.parametrize("path", HISTORIES, ids=ids)
 def test_a_history_folds_to_what_it_meant(path: Path) -> None:
     kept, store = Kept(path), MemoryStore()
     kept.put_into(store)
@@ -140,9 +153,9 @@ def test_every_checkpoint_of_a_history_can_be_loaded(path: Path) -> None:
 def test_every_body_of_a_history_says_what_it_said(path: Path) -> None:
     """What is read and written again is what was written: nothing was dropped, and no default has changed."""
     for row in Kept(path).rows:
-        assert json.loads(events.encode(open_row(row, MemoryBlobs()).event).body or b"{}") == json.loads(
-            unpack(row.body) or b"{}"
-        ), row.seq
+        assert json.loads(
+            event_encoding.encode(open_row(row, MemoryBlobs()).event).body or b"{}"
+        ) == json.loads(unpack(row.body) or b"{}"), row.seq
 
 
 def resume(store: MemoryStore, flow: Any, verb: str = "resume", *args: Any, **named: Any) -> hf.Run[Any]:
@@ -253,3 +266,28 @@ def test_what_an_old_version_kept_of_a_declined_step_is_not_asked_for_again(vers
         "message": "('no cover', 51)",
         "arguments": ["no cover", 51],
     }
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_what_a_task_had_returned_is_accepted_and_used_without_a_second_call(version: str) -> None:
+    """The plan is read from the definition that was stored with the run."""
+    store, run_id, seq = left(version, "judging")
+    desk = stories().plan_flows.desk
+    resume(store, desk, "answer", run_id, "charge", "approve")
+    run = resume(store, desk, "resume", run_id)
+    assert (run.status, run.state.outputs["tell"]) == ("completed", {"id": "c-1"})
+    assert [row.kind for row in store.events(run_id, seq, node="charge")] == [
+        "QuestionAnswered",
+        "NodeStarted",
+        "NodeCompleted",
+    ]
+    assert verification.verify(store, run_id).problems == []
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_a_denial_that_an_old_version_recorded_is_in_force(version: str) -> None:
+    store, run_id, seq = left(version, "denied")
+    desk = stories().plan_flows.desk
+    with pytest.raises(hf.ResumeRefused, match="PolicyDenied"):
+        resume(store, desk, "resume", run_id)
+    assert store.events(run_id, seq, kinds=("NodeStarted",)) == []

@@ -258,7 +258,7 @@ test("a stack counts its members by status, and its line is taken once a member 
   const view = viewGroup(STACKED.boxes[0], { nodes }, false);
   assert.deepEqual([view.name, words(view), view.act], ["load_0 … load_23", "21 completed · 2 running · 1 failed", "open 24"]);
   assert.equal(viewGroup(STACKED.boxes[0], { nodes }, true).act, "close");
-  assert.equal(takenLines(STACKED, { taken: [["load_3", "merge"]] }).size, 1);
+  assert.equal(edgesOf(STACKED, [["load_3", "merge"]]).size, 1);
 });
 
 test("a member that runs, waits or failed is drawn alone, failures first, and stays alone", () => {

@@ -3,21 +3,24 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
 
+import jsonschema
+import plan_shop as shop
 import pytest
-import shop
 
 import holdfast as hf
 from holdfast import plan
 from holdfast.core.rules import Asked
 from holdfast.errors import CapabilityMissing, GraphError, PolicyError
-from holdfast.plan import rules
+from holdfast.plan import judges
 from holdfast.testing import ManualClock
 
 SHOP = shop.make_shop()
+STORES = itertools.count()
 
 
 @dataclass
@@ -40,7 +43,7 @@ def unreturned(given: Numbers):
     return 1
 
 
-def unstorable(given: Numbers) -> object: ...
+def unstorable(given: Numbers) -> threading.Lock: ...
 
 
 def alone() -> int:
@@ -59,7 +62,7 @@ async def chunks(given: Numbers) -> Any:
         ("a b@1", total, {}, "must be named as name@version"),
         ("x@1", untyped, {}, "does not declare the type of its input; annotate it: given: …"),
         ("x@1", unreturned, {}, "does not declare the type of what it returns; annotate it: -> …"),
-        ("x@1", unstorable, {}, "object cannot be kept as JSON"),
+        ("x@1", unstorable, {}, "cannot be kept as JSON"),
         ("x@1", alone, {}, "is called as fn(input) or fn(input, ctx)"),
         ("x@1", chunks, {}, "yields; pass the chunks to ctx.emit(…)"),
         ("x@1", total, {"timeout": -1}, "capability 'x@1'"),
@@ -190,11 +193,20 @@ def test_a_stored_plan_of_a_thousand_tasks_becomes_a_flow_in_time() -> None:
 def test_the_schema_has_the_inputs_of_the_capabilities() -> None:
     schema = SHOP.schema()
     json.dumps(schema)
-    charge = schema["$defs"]["Task charge@2"]["properties"]
+    charge = schema["$defs"]["Task:charge@2"]["properties"]
     assert charge["capability"] == {"const": "charge@2"}
     fields = charge["input"]["anyOf"][0]["properties"]
     assert fields["cents"] == {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/Reference"}]}
-    assert {"$ref": "#/$defs/Task%20charge%402"} in schema["properties"]["tasks"]["items"]["anyOf"]
+    assert {"$ref": "#/$defs/Task:charge@2"} in schema["properties"]["tasks"]["items"]["anyOf"]
+
+
+def test_the_schema_accepts_the_worked_plan_and_not_one_with_other_inputs() -> None:
+    validator = jsonschema.Draft202012Validator(SHOP.schema())
+    assert list(validator.iter_errors(shop.ORDER)) == []
+    for path, wrong in (("cents", "much"), ("cent", 1)):
+        given = shop.order()
+        given["tasks"][1]["input"][path] = wrong
+        assert list(validator.iter_errors(given))
 
 
 # --- runs -------------------------------------------------------------------------------------------------
@@ -202,7 +214,7 @@ def test_the_schema_has_the_inputs_of_the_capabilities() -> None:
 
 def run(flow: hf.Flow[Any], **options: Any) -> hf.Run[Any]:
     async def executed() -> hf.Run[Any]:
-        async with hf.Engine("memory://", inline=True) as engine:
+        async with hf.Engine(f"memory://capabilities-{next(STORES)}", inline=True) as engine:
             return await engine.run(flow, run_id="r1", **options)
 
     return asyncio.run(executed())
@@ -229,7 +241,7 @@ def test_a_capability_may_run_in_a_process_of_its_own() -> None:
     flow = source.plan(shop.tasks({"id": "a", "capability": "total@1", "input": {"values": [1, 2, 3]}}))
 
     async def executed() -> Any:
-        async with hf.Engine("memory://") as engine:
+        async with hf.Engine(f"memory://capabilities-{next(STORES)}") as engine:
             return await engine.run(flow, run_id="r1")
 
     assert asyncio.run(executed()).state.outputs == {"a": 6}
@@ -255,14 +267,14 @@ def test_a_rule_applies_to_the_capabilities_that_its_pattern_matches() -> None:
     ("told", "ok", "reason"), [(True, True, ""), (False, False, ""), ("too late", False, "too late")]
 )
 def test_a_verifier_accepts_or_says_why_not(told: Any, ok: bool, reason: str) -> None:
-    check = rules.make_verifier("v", lambda asked: told)
+    check = judges.make_verifier("v", lambda asked: told)
     found = check.check(Asked(run_id="r", node="a"), None)
     assert (found.id, found.ok, found.reason) == ("v", ok, reason)
 
 
 @pytest.mark.parametrize("told", [None, "", 1, plan.allow()])
 def test_a_verifier_that_says_something_else_fails_closed(told: Any) -> None:
-    check = rules.make_verifier("v", lambda asked: told)
+    check = judges.make_verifier("v", lambda asked: told)
     with pytest.raises(PolicyError, match="return True, or False, or the reason why not"):
         check.check(Asked(run_id="r", node="a"), None)
 
@@ -286,12 +298,12 @@ def test_a_rule_that_takes_a_second_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
-    monkeypatch.setattr(rules, "_clock", clock)
+    monkeypatch.setattr(judges, "_clock", clock)
 
     def slow_one(asked: Asked) -> plan.Verdict:
         clock.advance(1.5)
         return plan.allow()
 
-    policy = rules.make_python_policy("slow", "pre", slow_one)
+    policy = judges.make_python_policy("slow", "pre", slow_one)
     assert policy.judge(Asked(run_id="r", node="charge")).verdict == "allow"
     assert "policy 'slow' took 1.5 s for 'charge'" in caplog.text

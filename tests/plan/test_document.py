@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import plan_shop as shop
 import pytest
-import shop
 
 from holdfast import plan
 from holdfast.plan import document
@@ -134,7 +134,7 @@ def test_every_problem_of_structure_is_reported_with_its_path() -> None:
 def test_too_many_tasks_are_one_problem() -> None:
     _, problems = parsed({"holdfast": "plan/1", "tasks": [{"id": "a", "capability": "x@1"}] * 20_000})
     assert problems == [
-        "tasks: there are 20,000 tasks; a plan has at most 10,000 tasks. Split it into several plans"
+        "tasks: there are 20,000 tasks; a plan has at most 10,000. Split it into several plans"
     ]
 
 
@@ -142,9 +142,26 @@ def test_a_plan_without_tasks_is_refused() -> None:
     assert parsed({"holdfast": "plan/1"})[1][0].startswith("tasks: the plan has no tasks")
 
 
+def test_a_text_that_no_store_could_keep_is_reported() -> None:
+    given = shop.order()
+    given["tasks"][2]["title"] = "a\0b"
+    assert parsed(given)[1][0].startswith("tasks[2].title: the text contains a NUL character")
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    given = shop.order()
+    given["context"]["self"] = given["context"]
+    assert any("contains itself" in problem for problem in parsed(given)[1])
+
+
 def test_dates_of_yaml_are_not_plain_data() -> None:
     _, problems = parsed(b"holdfast: plan/1\ntasks: [{id: a, capability: x@1}]\ncontext: {day: 2026-01-01}\n")
     assert problems[0].startswith("context.day: a date cannot be kept as JSON here")
+
+
+def test_the_schema_in_the_docs_is_that_of_the_code() -> None:
+    file = Path(__file__).parents[2] / "docs" / "plan.schema.json"
+    assert json.loads(file.read_text("utf-8")) == document.json_schema(), "run python docs/schema.py"
 
 
 def test_the_schema_describes_every_field() -> None:

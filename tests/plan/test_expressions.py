@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 
-import hostile
+import hostile_expressions as hostile
 import pytest
 
 from holdfast.plan import expressions

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.events import Encoded
+from holdfast.core.event_encoding import Encoded
 from holdfast.reading.damage import LogDamage, rows_damage
 from holdfast.storage.contract import Row
 from holdfast.storage.rows import chain, seal

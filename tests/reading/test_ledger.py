@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import sqlite3
+import random
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import apsw
+import msgspec
 import pytest
 
-from holdfast.core import events
+import holdfast as hf
+from holdfast.core import event_encoding, events
 from holdfast.core.events import Changes
 from holdfast.core.kinds import TABLE
 from holdfast.errors import StoreCorrupt
 from holdfast.reading import ledger_entries
+from holdfast.reading.damage import rows_damage
 from holdfast.reading.ledger import Ledger, decisions, read_ledger
 from holdfast.reading.ledger_entries import LedgerEntry, actor_of
-from holdfast.storage.contract import Store
+from holdfast.storage.contract import Row, Store
 from holdfast.storage.leases import this_process
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import seal_row
 from holdfast.storage.urls import open_store
 from holdfast.testing.builders import History, outline
+from holdfast.testing.flows import arbitrary, attended
+from holdfast.testing.random_histories import play
 from holdfast.upkeep import retention
 
 REVIEW = outline("START write check", "publish END", branches={"check": "write publish"},
@@ -149,7 +156,8 @@ def test_after_a_rewind_the_flow_of_that_place_tells_which_nodes_branch(store: S
 def entries(log: list[events.Stored], flows: dict[str, Any]) -> list[LedgerEntry]:
     """Return the entries about events that were stored nowhere."""
     rows = [
-        seal_row(b"", "r1", one.seq, one.at, repr(one.at), events.encode(one.event), bytes(16)) for one in log
+        seal_row(b"", "r1", one.seq, one.at, repr(one.at), event_encoding.encode(one.event), bytes(16))
+        for one in log
     ]
     opened = {one.seq: one.event for one in log}
     return ledger_entries.read_entries(rows, flows.get, lambda row: opened[row.seq])
@@ -246,7 +254,7 @@ def test_any_one_row_of_500_that_is_removed_or_altered_is_named(tmp_path: Path) 
         long_history(500).write(store)
         types = {entry.seq: entry.type for entry in read_ledger(store, "r1").entries}
         assert store.run("r1").seq == 500
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with closing(apsw.Connection(str(path))) as db:
             named = {"removed": 0, "altered": 0}
             for seq in range(1, 501):
                 for what, change in (("removed", REMOVAL), ("altered", ALTERATIONS[seq % len(ALTERATIONS)])):
@@ -272,7 +280,7 @@ def test_a_damaged_log_is_read_only_to_be_verified(tmp_path: Path) -> None:
     with closing(open_store(str(path))) as store:
         ledger_of(reviewed(), store)
         answer = read_ledger(store, "r1").entries[-1]
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with closing(apsw.Connection(str(path))) as db:
             db.execute("update events set body = x'00' where kind = 'QuestionAnswered'")
         with pytest.raises(StoreCorrupt, match=f"event {answer.seq}: "):
             read_ledger(store, "r1")
@@ -296,8 +304,59 @@ def test_the_first_event_after_a_base_is_named_if_it_was_removed(tmp_path: Path)
         ledger_of(reviewed().completed("publish").settled(), store)
         retention.compact(store, "r1", 2, holder=this_process(60.0))
         first = store.events("r1")[0].seq
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with closing(apsw.Connection(str(path))) as db:
             db.execute("delete from events where key & 4294967295 = ?", (first,))
         assert [(one.what, one.seq) for one in read_ledger(store, "r1", check=True).damage] == [
             ("missing", first)
         ]
+
+
+def test_the_first_event_of_a_fork_is_named_if_it_was_removed(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    with closing(open_store(str(path))) as store:
+        reviewed().completed("publish").settled().write(store)
+        hf.fork("r1", checkpoint=5, run_id="f1", store=store, by="ada")
+        found = read_ledger(store, "f1", check=True)
+        assert found.verified
+        assert [(one.type, one.seq, one.by, one.text) for one in found.entries] == [
+            ("plan", 6, "ada", "the run continues from event 5 of run r1")
+        ]
+        with closing(apsw.Connection(str(path))) as db:
+            db.execute("delete from events where kind = 'RunForked'")
+        assert [(one.what, one.seq) for one in read_ledger(store, "f1", check=True).damage] == [
+            ("missing", 6)
+        ]
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_alteration_of_the_log_of_a_random_history_is_named(seed: int) -> None:
+    luck = random.Random(seed)
+    sketch = attended(arbitrary(luck, most=6), luck)
+    history = History("r1", sketch.flow())
+    for _ in zip(play(history.created(), sketch, luck, trouble=0.2, inside=0.3), range(300), strict=False):
+        pass
+    store = MemoryStore()
+    history.write(store)
+    found = read_ledger(store, "r1", check=True)
+    assert found.verified
+    assert [entry.seq for entry in found.entries] == sorted(entry.seq for entry in found.entries)
+    rows, row = store.events("r1"), store.run("r1")
+    for _ in range(20):
+        place = luck.randrange(len(rows))
+        damaged = rows[:place] + alter(rows[place], luck) + rows[place + 1 :]
+        (damage,) = rows_damage("r1", damaged, after=0, digest=b"", end=row.seq, end_digest=row.digest)
+        assert damage.seq == rows[place].seq
+
+
+def alter(row: Row, luck: random.Random) -> list[Row]:
+    """Return nothing in place of a row, or the row with another value in one of its columns."""
+    changes: list[dict[str, Any]] = [
+        {"body": row.body + b" "},
+        {"salt": row.salt[::-1]},
+        {"at": row.at + 1},
+        {"kind": "NodeStarted" if row.kind != "NodeStarted" else "NodeCompleted"},
+        {"node": f"{row.node}x"},
+        {"execution": row.execution + 1},
+        {"digest": row.digest[::-1]},
+    ]
+    return [] if luck.random() < 0.3 else [msgspec.structs.replace(row, **luck.choice(changes))]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 import pytest
 
@@ -197,7 +197,7 @@ def test_a_compacted_log_can_be_exported(store: Store, tmp_path: Path) -> None:
 
 
 def test_a_damaged_log_is_not_exported(store: Store, tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as db:
+    with closing(apsw.Connection(str(tmp_path / "runs.db"))) as db:
         db.execute("update events set at = at + 1 where key & 4294967295 = 3")
     with pytest.raises(StoreCorrupt, match=r"its log is damaged: event 3 \(NodeCompleted\) was altered"):
         export(store, "r1", tmp_path / "other.jsonl")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from contextlib import closing
 
+import apsw
 import pytest
 from hosted import ADMIN, hosting
 from served_flows import flow, opened
@@ -81,7 +81,7 @@ def test_a_verification_names_the_event_that_was_altered(tmp_path):
         await shipped(engine)
         assert (await caller.get(f"{API}/runs/r1/ledger?verify=true")).json["verified"] is True
         seq = next(entry.seq for entry in (await engine.ledger("r1")).entries if entry.type == "decision")
-        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        with closing(apsw.Connection(str(path))) as db:
             db.execute("update events set attempt = 7 where kind = 'QuestionAnswered'")
         page = (await caller.get(f"{API}/runs/r1/ledger?verify=true")).json
         assert page["verified"] is False

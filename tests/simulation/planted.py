@@ -17,7 +17,7 @@ import planted_steps  # noqa: F401 - adds its bugs to the table
 from planting import BUGS, after, bug, found, on_take_up, patched, rewritten  # noqa: F401 - also for tests
 
 from holdfast.core import decide as decides
-from holdfast.core import events, readiness
+from holdfast.core import event_encoding, events, readiness
 from holdfast.runtime import journal, outcomes, perform, resume, runner, worker
 from holdfast.runtime.calls import attempt, streams
 from holdfast.runtime.calls.context import _AnyContext
@@ -284,7 +284,7 @@ def an_answer_is_recorded_twice():
         if isinstance(event, events.QuestionAnswered):
             self.state.seq += 1
             row = seal_row(
-                self.digest, self.state.run_id, self.state.seq, self.at, self._stamp, events.encode(event),
+                self.digest, self.state.run_id, self.state.seq, self.at, self._stamp, event_encoding.encode(event),
                 self.services.salts(),
             )  # fmt: skip
             self._unsaved.append(row)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.events import KINDS, Changes, Encoded, NodeCompleted, encode
+from holdfast.core.event_encoding import Encoded, encode
+from holdfast.core.events import KINDS, Changes, NodeCompleted
 from holdfast.errors import BlobCorrupt, BlobMissing, StoreCorrupt
 from holdfast.storage.memory.blobs import MemoryBlobs
 from holdfast.storage.oversize import KEY, put_back, references, take_out

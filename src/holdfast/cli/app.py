@@ -22,7 +22,7 @@ from typer.core import TyperGroup
 
 from holdfast import errors
 from holdfast.cli import program, screen
-from holdfast.cli.catalogue import BY_NAME, CARE, CHECK, EXECUTE, FAMILIES, LOOK, OPERATE
+from holdfast.cli.catalogue import BY_NAME, CARE, CHECK, EXECUTE, FAMILIES, LOOK, OPERATE, PLANS
 from holdfast.cli.exits import Exit, code_of
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "FAMILIES",
     "LOOK",
     "OPERATE",
+    "PLANS",
     "app",
     "command",
     "main",
@@ -52,12 +53,14 @@ DEFINED: dict[str, Defined] = {}
 """Name -> command, for the modules that have been imported so far."""
 
 
-def command(family: str) -> Callable[[Command], Command]:
-    """Decorate a function to make it a command of this family, with the function's name. It must be in the `catalogue` too."""
+def command(family: str, group: str = "") -> Callable[[Command], Command]:
+    """Decorate a function to make it a command of this family, with the function's name. It must be in the `catalogue` too.
+    A command of a `group` has two words: `plan check`.
+    """
 
     def add(function: Command) -> Command:
         name = function.__name__.rstrip("_").replace("_", "-")
-        DEFINED[name] = Defined(family, _reported(function))
+        DEFINED[f"{group} {name}".strip()] = Defined(family, _reported(function))
         return function
 
     return add
@@ -115,7 +118,9 @@ def _say_error(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> N
     if debug:
         sys.stderr.write(screen.printable("".join(traceback.format_exception(error))))
     if as_json:
-        said = {"type": type(error).__name__, "message": message, "exit_code": int(code)}
+        said: dict[str, Any] = {"type": type(error).__name__, "message": message, "exit_code": int(code)}
+        if isinstance(error, errors.PlanError):
+            said["problems"] = [problem._asdict() for problem in error.problems]
         screen.say_json({"error": said}, indent=None, err=True)
     else:
         screen.say(("error: ", "bold red"), message, err=True)
@@ -163,6 +168,16 @@ class _ByFamily(TyperGroup):
             return None
         return self.commands[cmd_name]
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        pair = " ".join(args[:2])
+        if len(args) > 1 and pair in self.commands:
+            return pair, self.commands[pair], args[2:]
+        group = {name.partition(" ")[2]: name for name in self.commands if name.startswith(f"{args[0]} ")}
+        if group:
+            _say_group(ctx, args, group)
+        resolved: tuple[Any, Any, list[str]] = super().resolve_command(ctx, args)
+        return resolved
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
@@ -190,6 +205,19 @@ class _ByFamily(TyperGroup):
         for family, names in FAMILIES.items():
             with formatter.section(family):
                 formatter.write_dl([(name, BY_NAME[name].summary) for name in names])
+
+
+def _say_group(ctx: Any, args: list[str], group: Mapping[str, str]) -> None:
+    """Print the commands of a group for `--help`, and refuse any other word that is not one of them."""
+    second = args[1] if len(args) > 1 else ""
+    listed = "\n".join(
+        f"  {program.name()} {name.ljust(12)}  {BY_NAME[name].summary}" for name in group.values()
+    )
+    if second in ("--help", "-h"):
+        print(listed)
+        raise typer.Exit
+    what = f"'{args[0]} {second}' is not a command" if second else f"'{args[0]}' needs a second word"
+    ctx.fail(f"{errors.end_sentence(what + errors.did_you_mean(second, group))} The commands are:\n{listed}")
 
 
 def _hint_at_dashes(error: Exception) -> None:

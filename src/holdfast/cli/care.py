@@ -17,7 +17,6 @@ from holdfast.cli.app import CARE, command
 from holdfast.cli.exits import Exit
 from holdfast.cli.gauge import gauge
 from holdfast.cli.suggestions import command_line, line, say_commands, say_remedies
-from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL
 from holdfast.errors import SettingError
 from holdfast.reading.diagnosis import Diagnosis
@@ -419,7 +418,7 @@ def _as_json(found: Diagnosis) -> dict[str, Any]:
     return {name: getattr(found, name) for name in said} | {"waits": found.waits}
 
 
-def _flows(file: str | None) -> list[Flow[Any]] | None:
+def _flows(file: str | None) -> list[flow_files.AnyFlow] | None:
     """Return the flows of the file or of the project; None if neither names any."""
     if file is not None:
         return flow_files.flows_in(file)

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-EXECUTE, OPERATE, LOOK, CHECK = "Execute a run", "Operate a run", "Look at runs", "Check"
+EXECUTE, PLANS, OPERATE = "Execute a run", "Work with plans", "Operate a run"
+LOOK, CHECK = "Look at runs", "Check"
 CARE = "Take care of a store"
 
 
 class Entry(NamedTuple):
-    """A command. `module` is a file of this folder; `summary` is its line in `--help`, the first sentence of its docstring."""
+    """A command. `module` is a file of this folder; `summary` is its line in `--help`, the first sentence of its docstring. The
+    name has one word or two: `plan check`.
+    """
 
     family: str
     name: str
@@ -30,6 +33,11 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(EXECUTE, "worker", "worker", "Execute the runs that wait for a worker, until stopped."),
     Entry(EXECUTE, "start", "worker", "Record a new run, for a worker to execute."),
     Entry(EXECUTE, "serve", "serving", "Serve runs over HTTP, and execute them."),
+    Entry(PLANS, "plan check", "plans", "Check a plan, and print all its problems."),
+    Entry(PLANS, "plan run", "plans", "Start a run of a plan and execute it."),
+    Entry(PLANS, "plan draw", "plans", "Draw the tasks and edges of a plan."),
+    Entry(PLANS, "plan schema", "plans", "Print the JSON Schema of the plans that can be executed."),
+    Entry(PLANS, "plan show", "plans", "Show the plan of a run: what each task did, and why."),
     Entry(OPERATE, "answer", "questions", "Answer a question that a run asks."),
     Entry(OPERATE, "signal", "questions", "Send a signal to a run."),
     Entry(OPERATE, "cancel", "requests", "Cancel a run for good, and stop its running nodes."),

@@ -73,7 +73,7 @@ class Errand(msgspec.Struct, kw_only=True):
 
     verb: str
     run_id: str
-    flows: list[Flow[Any]]
+    flows: list[flow_files.AnyFlow]
     file: str | None
     store: str | None
     as_json: bool
@@ -82,6 +82,8 @@ class Errand(msgspec.Struct, kw_only=True):
     run_base: str | None = None
     durability: Durability | None = None
     create: bool = False
+    has_plan: bool = False
+    """True if the command was given a plan, besides the file."""
 
 
 WhenDurable = Annotated[
@@ -128,7 +130,7 @@ def run(
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
     value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
     require_fit(flow, value)
-    limit = options.read_budget(budget)
+    limits = options.read_limits(budget, schedule, scope)
     if timeout is not None and not timeout > 0:
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
     errand = Errand(
@@ -154,9 +156,7 @@ def run(
             timeout=timeout,
             queue=queue,
             priority=priority,
-            budget=limit,
-            schedule=schedule,  # type: ignore[arg-type]  # the engine checks it
-            scope=scope,
+            **limits,
             by=options.resolve_actor(by),
         ),
     )
@@ -349,7 +349,7 @@ def skip(
         typer.Option(
             "--update",
             metavar="JSON|@FILE",
-            help="The result to record for the skipped node, as a JSON object.",
+            help="The result to record for the skipped node, as a JSON object; for a task of a plan, its output.",
         ),
     ] = None,
     dry_run: options.DryRunOfOne = False,
@@ -369,7 +369,7 @@ def skip(
     """
     given: dict[str, Any] = {
         "node": node,
-        "update": options.read_fields(update, "--update"),
+        "update": stores.read_update(update, run_id, store),
         "reason": reason,
     }
     if dry_run:
@@ -378,7 +378,15 @@ def skip(
     actor = options.resolve_actor(by)
 
     async def ask(engine: Engine) -> Run[Any]:
-        return await engine.skip(run_id, **given, by=actor, execute=not no_execute, expects=expects)
+        try:
+            return await engine.skip(run_id, **given, by=actor, execute=not no_execute, expects=expects)
+        except StateError as misfit:
+            if all(isinstance(flow, Flow) for flow in errand.flows):
+                raise
+            raise SettingError(
+                f"--update does not fit: {misfit}. Give the whole output of the task, as its capability returns it; nothing was "
+                "changed"
+            ) from misfit
 
     return (
         leave(errand, ask, {"--grace": grace, "--run-base": run_base}) if no_execute else execute(errand, ask)
@@ -486,6 +494,8 @@ class _Outcome(msgspec.Struct):
     """True if another process executes the run, and this command only waits for it."""
     left_with: str | None = None
     """The process that continues to execute the run after this command exits; None if there is none."""
+    has_plan: bool = False
+    """True if it is the run of a plan."""
     signalled: Exit | None = None
     """The exit code if SIGINT or SIGTERM ended this command; otherwise None."""
 
@@ -520,6 +530,7 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
         except (RunFailed, RunCancelled) as ended:
             run, outcome.raised = ended.run, ended.__cause__
         outcome.run = _as_plain(engine, run)
+        outcome.has_plan = not isinstance(engine.flows.get(run.flow), Flow | None)
         commands = command_line(file=errand.file, store=errand.store, run_base=errand.run_base)
         outcome.found = engine.reader.diagnose(errand.run_id, commands)
 
@@ -544,6 +555,8 @@ def _ways_there(errand: Errand) -> str:
     """Return what to do instead if the store is on a server."""
     if errand.verb != "run":
         return f"Leave the request for a worker of the server: {typed_again()} --no-execute"
+    if errand.has_plan:
+        return f"Record the run for a worker of the server: {typed_again()} --no-execute"
     begin = line("start", errand.file or "FILE.py", store=errand.store)
     return f"Record the run for a worker of the server: {begin}"
 
@@ -631,7 +644,9 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
         return
     status = "crashed" if found.crashed else run.status
     tries = sum(node.tries for node in run.nodes.values())
-    work = f"{screen.count(tries, 'attempt')} at {screen.count(len(run.nodes), 'node')}"
+    passed = [node for node in run.nodes.values() if node.status == "skipped" and not node.tries]
+    work = f"{screen.count(tries, 'attempt')} at {screen.count(len(run.nodes) - len(passed), 'node')}"
+    work += f", {len(passed)} skipped" if passed else ""
     spent = f", {words.cost(run.cost)}" if words.cost(run.cost) else ""
     if words.cost(run.children_cost):
         spent += f", its child runs {words.cost(run.children_cost)}"
@@ -644,7 +659,7 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
         ignored = f"node {warned.node} failed, which is ignored (safe_to_fail): {fault}"
         screen.say(("  warning: ", "yellow"), ignored, err=True)
     if well:
-        _say_state(run, errand.store)
+        _say_state(run, errand.store, outcome)
         return
     screen.say(f"  {found.reason}", err=True)
     if run.status == "failed":
@@ -682,8 +697,9 @@ def _after_an_earlier_failure(errand: Errand, run: Run[Any]) -> list[tuple[str, 
     return [(retry, "fix the cause, then try the failed node again"), (again, "start a new run")]
 
 
-def _say_state(run: Run[Any], store: str | None) -> None:
-    whole = screen.json_text(run.state)
+def _say_state(run: Run[Any], store: str | None, outcome: _Outcome) -> None:
+    """Print the state of a run; of the run of a plan, the outputs, because the rest was in the document."""
+    whole = screen.json_text(run.state["outputs"] if outcome.has_plan else run.state)
     lines = whole.splitlines()
     shown_lines = [screen.one_line(found, _STATE_WIDTH_MAX) for found in lines[:_STATE_LINES_MAX]]
     for shown_line in shown_lines:
@@ -691,4 +707,5 @@ def _say_state(run: Run[Any], store: str | None) -> None:
     if shown_lines != lines:
         how_long = f"{screen.count(len(lines), 'line')}, {screen.size(len(whole.encode()))}"
         whole_state = line("state", run.id, store=store)
-        screen.say((f"… shortened; the whole state ({how_long}): {whole_state}", "dim"))
+        what = "all outputs are in the state" if outcome.has_plan else "the whole state"
+        screen.say((f"… shortened; {what} ({how_long}): {whole_state}", "dim"))

@@ -35,7 +35,7 @@ from holdfast.reading.ledger_entries import LedgerEntry
 from holdfast.reading.pages import ListedRun
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree
-from holdfast.reading.views import NodeView, RequestView, Run, draw_run, held_by
+from holdfast.reading.views import NodeView, RequestView, Run, draw_run, held_by, routes_of
 from holdfast.reading.visits import OpenVisit, open_visits, partial_of
 from holdfast.storage.contract import Query, RunRow
 
@@ -246,7 +246,9 @@ def _as_it_was(reader: Reader, place: str) -> _Shown:
     row = reader.store.run(run.id)
     reason = f"this is the run as it was at event {run.seq} of {row.seq}"
     found = Diagnosis(kind="executing", reason=reason, run_id=run.id, flow=run.flow, status=run.status)
-    return _Shown(run, found, reader.definition(row), [], [], run.updated_at, None, [])
+    definition = reader.definition(row)
+    decided = [entry for entry in _decided(reader, run.id, definition) if entry.seq <= run.seq]
+    return _Shown(run, found, definition, [], [], run.updated_at, None, decided)
 
 
 class _Shown(NamedTuple):
@@ -274,7 +276,7 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     run, found = shown.run, shown.found
     status = status_words(run.status, found)
     screen.say((run.id, "bold"), f"  flow {run.flow}  ", (status, f"bold {screen.STYLES[run.status]}"))
-    screen.say(("; ".join(_facts(run, shown.now)), "dim"))
+    screen.say(("; ".join(facts_of(run, shown.now)), "dim"))
     screen.say("")
     _say_graph(run, shown.definition, shown.now, crashed=found.crashed)
     screen.say("")
@@ -303,7 +305,7 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
         screen.say(("Warning:  ", "yellow"), f"node {warned.node} failed, {how}: {fault}")
     for one in shown.partial:
         say_visit(one, _head(one, run, crashed=found.crashed))
-    _say_more(run, store)
+    _say_more(run, store, has_plan=bool(shown.definition.plan))
 
 
 def _say_decided(shown: _Shown, store: str | None) -> None:
@@ -367,7 +369,8 @@ def _kept(signal: tuple[str, int]) -> str:
     return screen.one_line(f"{name!r}" + (f" ({times} times)" if times > 1 else ""))
 
 
-def _facts(run: Run[Any], now: float) -> list[str]:
+def facts_of(run: Run[Any], now: float) -> list[str]:
+    """Return the times, the cost and the relations of a run, a few words each."""
     facts = [
         f"started {screen.when(run.created_at)}",
         f"last event {run.seq}, {screen.ago(now - run.updated_at)}",
@@ -401,7 +404,12 @@ def _say_graph(run: Run[Any], definition: Definition, now: float, *, crashed: bo
     }
     notes = {name: _note(node, now, crashed=crashed) for name, node in run.nodes.items()}
     picture = drawing.terminal(
-        definition, statuses, width=screen.picture_width(), notes=notes, ascii=screen.ascii_only()
+        definition,
+        statuses,
+        width=screen.picture_width(),
+        notes=notes,
+        routes=routes_of(run),
+        ascii=screen.ascii_only(),
     )
     styles = {
         mark: screen.STYLES[status] for status, mark in drawing.MARKS.items() if status in screen.STYLES
@@ -431,10 +439,12 @@ def _note(node: NodeView, now: float, *, crashed: bool) -> str:
     return ", ".join(notes)
 
 
-def _say_more(run: Run[Any], store: str | None) -> None:
+def _say_more(run: Run[Any], store: str | None, *, has_plan: bool) -> None:
     screen.say("")
     screen.say("More:")
+    of_plan = [(line("plan", "show", run.id, store=store), "show why each task ran, or why not")]
     say_commands([
+        *(of_plan if has_plan else []),
         (line("events", run.id, store=store), "print its log"),
         (line("state", run.id, store=store), "print its state"),
         (line("checkpoints", run.id, store=store), "list the places it can go back to"),
@@ -467,7 +477,7 @@ def graph(
     of_file: dict[str, Any] = {}
     run: Run[Any] | None = None
     if ".py" in target or os.path.exists(target):
-        flow = flow_files.load_flow(target)
+        flow = flow_files.load_flow(target, with_plan="plan draw PLAN")
         definition = flow.definition
         of_file = {"description": flow.description, "input_schema": flow.input_schema()}
     else:
@@ -480,15 +490,25 @@ def graph(
         statuses = {name: node.status for name, node in run.nodes.items()}
     if as_json:
         screen.say_json({"definition": definition, "statuses": statuses, **of_file})
-    elif mermaid:
+        return
+    if of_file.get("description") and not (mermaid or svg):
+        screen.say(f"{of_file['description']}\n")
+    print_graph(definition, run, mermaid=mermaid, svg=svg)
+
+
+def print_graph(
+    definition: Definition, run: Run[Any] | None = None, *, mermaid: bool = False, svg: bool = False
+) -> None:
+    """Print a flow, or a run of it: as text, as a Mermaid flowchart or as an SVG document."""
+    statuses = {name: node.status for name, node in run.nodes.items()} if run is not None else {}
+    if mermaid:
         print(drawing.mermaid(definition, statuses))
     elif svg:
-        print(draw_run(run, definition) if run else draw(definition))
+        print(draw_run(run, definition) if run is not None else draw(definition))
     else:
         width = screen.picture_width()
-        if of_file.get("description"):
-            screen.say(f"{of_file['description']}\n")
-        print(drawing.terminal(definition, statuses, width=width, ascii=screen.ascii_only()))
+        routes = routes_of(run) if run is not None else {}
+        print(drawing.terminal(definition, statuses, width=width, routes=routes, ascii=screen.ascii_only()))
 
 
 @command(CHECK)

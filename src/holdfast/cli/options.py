@@ -317,6 +317,11 @@ def read_budget(given: str | None) -> limits.Budget | None:
     return limits.check_budget(found)
 
 
+def read_limits(budget: str | None, schedule: str | None, scope: list[str] | None) -> dict[str, Any]:
+    """Return the limits of a new run, as the engine takes them. Raises `SettingError`."""
+    return {"budget": read_budget(budget), "schedule": schedule, "scope": scope}
+
+
 def read_status(name: str) -> RunStatus:
     """Return the status of this name. Raises `SettingError`."""
     for status in STATUSES:

@@ -22,7 +22,6 @@ from holdfast.cli.execution import require_fit
 from holdfast.cli.exits import Exit
 from holdfast.cli.faults import say_where, where
 from holdfast.cli.suggestions import command_line, line, say_remedies
-from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED
 from holdfast.errors import SettingError, describe_failure
 from holdfast.reading.diagnosis import Diagnosis
@@ -125,7 +124,7 @@ def worker(
     return Exit.OK if drained else signalled
 
 
-def _flows_of(given: list[str]) -> list[Flow[Any]]:
+def _flows_of(given: list[str]) -> list[flow_files.AnyFlow]:
     found = [flow for file in given for flow in flow_files.flows_in(file)] or flow_files.project_flows(
         all_of_them=True
     )
@@ -222,6 +221,12 @@ class _Voice:
 # --- recording and reading ---------------------------------------------------------------------------
 
 
+EndsIn = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout", metavar="SECONDS", help="Fail the run if it has not ended this many seconds from now."
+    ),
+]
 BeginAt = Annotated[
     str | None,
     typer.Option(
@@ -239,14 +244,7 @@ def start(
     given: options.Input = None,
     run_id: options.NewRunId = None,
     label: options.Label = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout",
-            metavar="SECONDS",
-            help="Fail the run if it has not ended this many seconds from now.",
-        ),
-    ] = None,
+    timeout: EndsIn = None,
     queue: options.Queue = None,
     priority: options.Priority = 0,
     budget: options.Budget = None,
@@ -265,13 +263,13 @@ def start(
     If a run with this id, flow and input exists already, nothing changes, so that starting a run twice is harmless.
     """
     stores.require_shared(store, "start")
-    flow = flow_files.load_flow(file)
+    flow = flow_files.load_flow(file, with_plan="plan run PLAN --no-execute")
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
     value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
     require_fit(flow, value)
     if timeout is not None and not timeout > 0:
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
-    limit, begins = options.read_budget(budget), _Begins(at, delay)
+    limits, begins = options.read_limits(budget, schedule, scope), _Begins(at, delay)
 
     async def use(engine: Engine) -> RunRow:
         engine.flow_files[flow.name] = flow_files.absolute(file)
@@ -284,21 +282,25 @@ def start(
                 timeout=timeout,
                 queue=queue,
                 priority=priority,
-                budget=limit,
-                schedule=schedule,  # type: ignore[arg-type]  # the engine checks it
-                scope=scope,
+                **limits,
                 begin_at=begins.moment(engine.store.now()),
                 by=options.resolve_actor(by),
             )
         return engine.store.run(chosen)
 
     row = stores.execute(store, use, {"flows": [flow], "run_base": run_base}, create=True)
-    executes = line("worker", file, store=store) if not stores.is_server(store) else None
+    say_recorded(row, file, store, as_json=as_json)
+
+
+def say_recorded(row: RunRow, file: str | None, store: str | None, *, as_json: bool) -> None:
+    """Print that a run is recorded, and how it is executed. `file` defines its flow; None if the project lists that file."""
+    words = [file] if file is not None else []
+    executes = line("worker", *words, store=store) if not stores.is_server(store) else None
     if as_json:
-        facts = {"id": chosen, "status": row.status, "queue": row.queue, "due_at": row.due_at}
+        facts = {"id": row.run_id, "status": row.status, "queue": row.queue, "due_at": row.due_at}
         screen.say_json(facts | {"executes": executes})
         return
-    screen.say((row.status, screen.STYLES.get(row.status, "")), f"  {chosen}")
+    screen.say((row.status, screen.STYLES.get(row.status, "")), f"  {row.run_id}")
     if row.status == "pending":
         if row.due_at is not None:
             screen.say(f"  it begins at {screen.when(row.due_at)}")
@@ -306,7 +308,7 @@ def start(
             f"  execute it with a worker: {executes}"
             if executes is not None
             else "  a worker of the server executes it; see its progress: "
-            + line("events", chosen, "--follow", store=store)
+            + line("events", row.run_id, "--follow", store=store)
         )
 
 

@@ -29,7 +29,7 @@ from holdfast.core.definition import (
     QuestionOptions,
 )
 from holdfast.core.events import Values
-from holdfast.core.policies import policy_problems
+from holdfast.core.policies import policy_problems, with_policies
 from holdfast.core.rules import Check, Guards, Policy, Wiring
 from holdfast.core.signatures import (
     argument_type,
@@ -521,7 +521,7 @@ class Graph(Generic[S]):
         decide whether visits may begin, or their results be used (`hf.Policy`).
         """
         rules = list(policies)
-        nodes = _with_policies(self._nodes, rules)
+        nodes = with_policies(self._nodes, rules)
         definition = Definition(
             name=self.name,
             nodes={name: node.options for name, node in nodes.items()},
@@ -663,24 +663,19 @@ class FlowSource(Protocol):
     def called(self) -> tuple[Flow[Any], ...]: ...
 
     @property
-    def nodes(self) -> Mapping[str, Node]:
-        """A node for each capability, to check whether an engine can call it."""
-        ...
+    def state(self) -> StateType[Any]: ...
 
     @property
-    def state(self) -> StateType[Any]:
-        """The type of the state of these runs."""
-        ...
+    def nodes(self) -> Mapping[str, Node]:
+        """A node for each capability, to check whether an engine can call it."""
 
     def made(self, fingerprint: str) -> Flow[Any] | None:
         """Return the flow that was made from the definition with this fingerprint; None if it was not made yet."""
-        ...
 
     def flow(self, definition: Definition, fingerprint: str) -> Flow[Any]:
-        """Make the flow of a stored definition, and remember it. The fingerprint of the flow may be another one: capabilities may
-        have other options than when the definition was stored. Raises `CapabilityMissing`.
+        """Make the flow of a stored definition, and remember it. Its fingerprint may be another one, because options of
+        capabilities may have changed. Raises `CapabilityMissing`.
         """
-        ...
 
 
 def without_functions(definition: Definition) -> Flow[Any]:
@@ -707,21 +702,6 @@ def without_functions(definition: Definition) -> Flow[Any]:
         upgrades={},
         validate_resume=None,
     )
-
-
-def _with_policies(nodes: Mapping[str, Node], policies: Sequence[Policy]) -> dict[str, Node]:
-    """Return the nodes, each with the policies that apply to it."""
-    found = dict(nodes)
-    for name, node in nodes.items() if policies else ():
-        mine = [policy for policy in policies if isinstance(policy, Policy) and policy.applies_to(name)]
-        if node.options.question is not None or not mine:
-            continue
-        pre = tuple(policy for policy in mine if policy.stage == "pre")
-        post = tuple(policy for policy in mine if policy.stage == "post")
-        judged = [policy.stage for policy in (*pre[:1], *post[:1])]
-        options = msgspec.structs.replace(node.options, judged=judged)
-        found[name] = msgspec.structs.replace(node, options=options, pre=pre, post=post)
-    return found
 
 
 def _nothing(state: Any) -> str:

@@ -1,10 +1,12 @@
-"""Finds the mistakes in policies that are given to a graph or to capabilities, before anything runs."""
+"""The policies of a graph in code: which nodes each applies to, and the mistakes in them, found before anything runs."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from holdfast.core.rules import Policy
 from holdfast.core.signatures import is_a, takes_one
@@ -32,6 +34,21 @@ def policy_problems(policies: Sequence[Any], fans_out: Mapping[str, bool]) -> It
                     f"policy {policy.id!r} is asked about the result of {name!r}, which fans out and has no result of its own; "
                     "let the policy apply to the node after it"
                 )
+
+
+def with_policies(nodes: Mapping[str, Any], policies: Sequence[Any]) -> dict[str, Any]:
+    """Return the nodes of a graph, each with the policies that apply to it. None applies to a question node."""
+    found = dict(nodes)
+    for name, node in nodes.items() if policies else ():
+        mine = [policy for policy in policies if isinstance(policy, Policy) and policy.applies_to(name)]
+        if node.options.question is not None or not mine:
+            continue
+        pre = tuple(policy for policy in mine if policy.stage == "pre")
+        post = tuple(policy for policy in mine if policy.stage == "post")
+        judged = [policy.stage for policy in (*pre[:1], *post[:1])]
+        options = msgspec.structs.replace(node.options, judged=judged)
+        found[name] = msgspec.structs.replace(node, options=options, pre=pre, post=post)
+    return found
 
 
 def policy_mistakes(policy: Policy) -> Iterator[str]:

@@ -11,13 +11,14 @@ log. It is made from the state of the run and from what the last event said (`Sa
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from itertools import islice
 from typing import TypeVar
 
 import msgspec
 
-from holdfast.core.budget import raised
+from holdfast.core.budget import explain, raised
 from holdfast.core.events import Event, Failure, NodeName
 from holdfast.core.kinds import FROM_OUTSIDE, MOVES
 from holdfast.core.run_state import FEW, GOING, LIVE, VISIT_STUCK, NodeState, Question, RunState, Status, Wait
@@ -76,6 +77,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Nodes of both that have begun a step with `idempotent=False`, which has no outcome: a resume asks about them."""
     failed: tuple[NodeName, ...] = ()
     """Open nodes that failed for good after they had begun."""
+    returned: tuple[NodeName, ...] = ()
+    """Those of them that have returned: what they returned is kept, and a resume judges it again without calling them."""
     refused: tuple[NodeName, ...] = ()
     """Nodes whose approval was refused."""
     asks: int = 0
@@ -108,6 +111,17 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Situation).decode
+
+
+def typed_file(state: RunState) -> str:
+    """Return the file of a run's flow as it is typed in a command, or a placeholder if it is not recorded."""
+    return shlex.quote(state.options.get(FLOW_FILE) or "FILE.py")
+
+
+def explain_budget(state: RunState) -> str:
+    """Say which limits of a run's budget are reached, and how it continues."""
+    assert state.budget is not None
+    return explain(state.run_id, state.budget, state.spent(), typed_file(state))
 
 
 def said_by(event: Event) -> Said:
@@ -164,6 +178,7 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
         interrupted=tuple(interrupted[:few]),
         in_doubt=tuple(in_doubt[:few]),
         failed=tuple(failed[:few]),
+        returned=tuple(name for name in failed[:few] if nodes[name].returned is not None),
         refused=tuple(name for name in islice(state.failed, few) if _is_refused(nodes[name])),
         asks=asks,
         questions=tuple(_short(one) for one in islice(state.questions.values(), QUESTIONS_FEW))

@@ -65,7 +65,7 @@ class LedgerHead(_Part, frozen=True, kw_only=True, tag="ledger"):
 
 
 class LedgerDefinition(_Part, frozen=True, kw_only=True, tag="definition"):
-    """The definition of a flow that the log names, as stored."""
+    """The definition of a flow that the log names, as stored; empty if the store does not have it."""
 
     fingerprint: str
     body: str = ""
@@ -211,16 +211,14 @@ def _read(store: Store, run_id: str) -> tuple[RunRow, list[Row], Iterator[Part]]
 
 
 def _parts(store: Store, head: LedgerHead, rows: list[Row]) -> Iterator[Part]:
-    named: dict[str, Definition] = {}
+    named: dict[str, Definition | None] = {}
     lines: list[Part] = []
 
     def lookup(fingerprint: str) -> Definition | None:
-        stored = store.definition(fingerprint)
-        if stored is None:
-            return None
         if fingerprint not in named:
-            named[fingerprint] = history.defined(stored, head.run_id)
-            lines.append(LedgerDefinition(fingerprint=fingerprint, **_text_or_bytes(stored)))
+            stored = store.definition(fingerprint)
+            named[fingerprint] = history.defined(stored, head.run_id) if stored is not None else None
+            lines.append(LedgerDefinition(fingerprint=fingerprint, **_text_or_bytes(stored or b"")))
         return named[fingerprint]
 
     def open_event(row: Row) -> Any:
@@ -411,6 +409,8 @@ class LedgerFile:
 
     def _lookup(self, fingerprint: str) -> Definition | None:
         stored = self._definitions.get(fingerprint)
+        if stored == b"":  # nor did the store have it
+            return None
         try:
             found = history.defined(stored, self.head.run_id) if stored is not None else None
             if found is not None and fingerprint_of(found) == fingerprint:

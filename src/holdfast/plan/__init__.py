@@ -4,8 +4,8 @@
     order = shop.plan(plan.read("order.json"))    # raises PlanError: every problem at once, each with its path
     hf.run(order, run_id="order-4711")
 
-`document` has the fields of a plan, `checking` finds its problems, `compiling` makes a flow of it, `rules` and `references`
-are what the runtime calls. `expressions` is the only module that imports CEL.
+`document` has the fields of a plan, `checking` finds its problems, `compiling` makes a flow of it, `wiring` and
+`judges` are what the runtime calls. `expressions` is the only module that imports CEL.
 """
 
 from holdfast.core.rules import Asked, Verdict, allow, ask, deny

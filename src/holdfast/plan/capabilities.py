@@ -19,7 +19,7 @@ from holdfast.core.definition import END, START, Definition
 from holdfast.core.graph import Flow, Graph, Node, Retry
 from holdfast.core.rules import Asked, Verdict
 from holdfast.errors import CodecError, GraphError, PlanError, Problem
-from holdfast.plan import checking, compiling, document, rules, schemas
+from holdfast.plan import checking, compiling, document, judges, schemas
 from holdfast.plan.document import Document, Source
 from holdfast.plan.registry import Capability, Registry, Ruled
 
@@ -171,7 +171,7 @@ class Capabilities:
             self._refuse_rule("policy", id, fn, self._registry.policies)
             if stage not in ("pre", "post"):
                 raise GraphError(self.name, [f"policy {id!r} has stage={stage!r}; use 'pre' or 'post'"])
-            self._registry.policies[id] = Ruled(capability, rules.make_python_policy(id, stage, fn))
+            self._registry.policies[id] = Ruled(capability, judges.make_python_policy(id, stage, fn))
             self._made.clear()
             return fn
 
@@ -184,7 +184,7 @@ class Capabilities:
 
         def add(fn: C) -> C:
             self._refuse_rule("verifier", id, fn, self._registry.verifiers)
-            self._registry.verifiers[id] = Ruled(capability, rules.make_verifier(id, fn))
+            self._registry.verifiers[id] = Ruled(capability, judges.make_verifier(id, fn))
             self._made.clear()
             return fn
 

@@ -18,9 +18,9 @@ from holdfast.core.graph import Flow, FlowSource, Node, Retry
 from holdfast.core.rules import Check, Guards, Policy
 from holdfast.core.state import StateType, append, merge
 from holdfast.plan.document import FORMAT, Document, PlanEdge, PolicyRule, RetryRule, Task
-from holdfast.plan.references import parse_template
+from holdfast.plan.judges import make_check, make_policy
 from holdfast.plan.registry import Capability, Registry
-from holdfast.plan.rules import EdgesOut, TaskWiring, make_check, make_policy
+from holdfast.plan.wiring import EdgesOut, TaskWiring
 
 _Judged: TypeAlias = 'list[Literal["pre", "verify", "post"]]'
 
@@ -173,7 +173,6 @@ class _Options:
             is_async=base.is_async,
             wiring=TaskWiring(
                 task=task,
-                template=parse_template(task.input),
                 input=capability.input,
                 output=capability.output,
                 catches=tuple(self.caught.get(task.id, ())),

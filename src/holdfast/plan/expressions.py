@@ -243,7 +243,7 @@ def _compiled(text: str) -> Expression:
         )
     if syntax.has_messages(tree):
         return _refused(text, "it makes a message of protocol buffers, which has no meaning in a plan")
-    if syntax.cost(tree).units > UNITS_MAX:
+    if syntax.effort(tree).units > UNITS_MAX:
         return _refused(
             text,
             "it could take too long: compare smaller parts, write a pattern of matches(…) as a short literal, or compute the "

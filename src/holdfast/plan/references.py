@@ -6,14 +6,18 @@ reads nothing of the run but the places that the template names. A value of the 
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
+from holdfast.core.codec import key_path
 from holdfast.core.events import Failure
 from holdfast.core.rules import Facts
 from holdfast.errors import StateError
+from holdfast.plan import expressions
+from holdfast.plan.expressions import Evaluated
 from holdfast.plan.syntax import Path
 
 ROOTS = ("context", "policy", "goal", "outputs", "error")
@@ -61,7 +65,7 @@ def find_references(part: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]
         yield path, part
     elif isinstance(part, dict):
         for key, inner in part.items():
-            yield from find_references(inner, f"{path}.{key}")
+            yield from find_references(inner, key_path(path, key))
     elif isinstance(part, list):
         for index, inner in enumerate(part):
             yield from find_references(inner, f"{path}[{index}]")
@@ -85,7 +89,7 @@ def parse_template(part: Any, path: str = "input") -> Any:
         assert place is not None, "the plan was checked"
         return Reference(path, place, part.get("default", NOTHING))
     if isinstance(part, dict):
-        inner = {key: parse_template(value, f"{path}.{key}") for key, value in part.items()}
+        inner = {key: parse_template(value, key_path(path, key)) for key, value in part.items()}
         return _Object(inner) if any(map(_is_open, inner.values())) else part
     if isinstance(part, list):
         items = [parse_template(value, f"{path}[{index}]") for index, value in enumerate(part)]
@@ -147,3 +151,21 @@ def describe_failure(failure: Failure | None) -> Any:
     if failure is None:
         return NOTHING
     return {"type": failure.type, "kind": failure.kind, "message": failure.message}
+
+
+def evaluate_over(text: str, facts: Facts, **more: Any) -> Evaluated:
+    """Evaluate an expression over what a rule may read of a run; `more` are more roots, such as `input`."""
+    values = facts.values
+    outputs: Any = values["outputs"]
+    roots = {
+        "context": values["context"],
+        "policy": values["policy"],
+        "goal": values["goal"],
+        "outputs": ChainMap(facts.fresh, outputs) if facts.fresh else outputs,  # type: ignore[arg-type]
+        "now": facts.now,
+        **more,
+    }
+    error = describe_failure(facts.error)
+    if error is not NOTHING:
+        roots["error"] = error
+    return expressions.evaluate(text, roots)

@@ -15,18 +15,18 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.codec import Codec, is_pydantic, type_name
+from holdfast.core.codec import Codec, is_pydantic, key_path, type_name
 from holdfast.errors import CodecError, Problem, did_you_mean
 
 
-class Field(typing.NamedTuple):
+class DeclaredField(typing.NamedTuple):
     """A field of a declared type."""
 
     type: Any
     required: bool
 
 
-def fields_of(declared: Any) -> Mapping[str, Field] | None:
+def fields_of(declared: Any) -> Mapping[str, DeclaredField] | None:
     """Return the fields of a type by their names in JSON; None if the type has no declared fields."""
     try:
         return _fields_of(_bare(declared))
@@ -35,10 +35,10 @@ def fields_of(declared: Any) -> Mapping[str, Field] | None:
 
 
 @lru_cache(maxsize=1024)
-def _fields_of(declared: Any) -> Mapping[str, Field] | None:
+def _fields_of(declared: Any) -> Mapping[str, DeclaredField] | None:
     if is_pydantic(declared):
         return {
-            str(field.alias or name): Field(field.annotation, field.is_required())
+            str(field.alias or name): DeclaredField(field.annotation, field.is_required())
             for name, field in declared.model_fields.items()
         }
     is_struct = isinstance(declared, type) and (
@@ -50,7 +50,10 @@ def _fields_of(declared: Any) -> Mapping[str, Field] | None:
         return None
     hints = typing.get_type_hints(declared, include_extras=True)
     info: Any = msgspec.inspect.type_info(declared)
-    return {field.encode_name: Field(_unwrapped(hints[field.name]), field.required) for field in info.fields}
+    return {
+        field.encode_name: DeclaredField(_unwrapped(hints[field.name]), field.required)
+        for field in info.fields
+    }
 
 
 def _unwrapped(declared: Any) -> Any:
@@ -70,7 +73,7 @@ def _bare(declared: Any) -> Any:
     return declared
 
 
-def missing_key(declared: Any, keys: tuple[str, ...]) -> tuple[str, Mapping[str, Field]] | None:
+def missing_key(declared: Any, keys: tuple[str, ...]) -> tuple[str, Mapping[str, DeclaredField]] | None:
     """Return the first of the keys that values of a type never have, and the fields beside it; None if all may exist."""
     for key in keys:
         declared = _bare(declared)
@@ -113,7 +116,7 @@ def fit(template: Any, declared: Any, path: str, is_reference: Callable[[Any], b
     elif isinstance(template, dict) and (typing.get_origin(bare) or bare) is dict:
         kind = (*typing.get_args(bare), Any, Any)[1]
         for key, item in template.items():
-            yield from fit(item, kind, f"{path}.{key}", is_reference)
+            yield from fit(item, kind, key_path(path, key), is_reference)
     elif not has_references(template, is_reference):
         try:
             Codec.of(declared).decode(template, path=path)
@@ -126,7 +129,7 @@ def fit(template: Any, declared: Any, path: str, is_reference: Callable[[Any], b
 
 def _fit_fields(
     template: dict[str, Any],
-    fields: Mapping[str, Field],
+    fields: Mapping[str, DeclaredField],
     declared: Any,
     path: str,
     is_reference: Callable[[Any], bool],
@@ -134,9 +137,9 @@ def _fit_fields(
     name = type_name(declared)
     for key, value in template.items():
         if key in fields:
-            yield from fit(value, fields[key].type, f"{path}.{key}", is_reference)
+            yield from fit(value, fields[key].type, key_path(path, key), is_reference)
         else:
-            yield Problem(f"{path}.{key}", f"{name} has no field {key!r}{did_you_mean(key, fields)}")
+            yield Problem(key_path(path, key), f"{name} has no field {key!r:.60}{did_you_mean(key, fields)}")
     for key, field in fields.items():
         if field.required and key not in template:
             near = any(other not in fields and did_you_mean(other, [key]) for other in template)

@@ -1,7 +1,7 @@
 """What a CEL expression consists of: its tree, the paths that it reads, and how much work it can cause at most.
 
 The tree is read from the bytes of `cel.expr.CheckedExpr` (protocol buffers), which the library writes, so that nothing here
-parses the text of an expression a second time. The invariant: the work of an expression that `cost` accepts is bounded
+parses the text of an expression a second time. The invariant: the work of an expression that `effort` accepts is bounded
 whatever values it reads, because it reads at most `READ_BYTES_MAX` bytes and lists of at most `ITEMS_MAX` items.
 """
 
@@ -270,7 +270,7 @@ def _place(tree: Tree, roots: frozenset[str], bound: frozenset[str]) -> Path | N
 # --- the work ---------------------------------------------------------------------------------------------
 
 
-class Cost(NamedTuple):
+class Effort(NamedTuple):
     """The most that a tree can cause: bytes of its value, items of its value, and units of work (about 10 ns each)."""
 
     bytes: float
@@ -278,64 +278,66 @@ class Cost(NamedTuple):
     units: float
 
 
-def cost(tree: Tree, bound: dict[str, Cost] | None = None) -> Cost:
+def effort(tree: Tree, bound: dict[str, Effort] | None = None) -> Effort:
     """Return what a tree costs at most. A macro multiplies its parts by the items of its range; the sizes of these items add up
     to the size of the range.
     """
     bound = bound or {}
     match tree:
         case ("const", value):
-            return Cost(len(value) if isinstance(value, str) else 8, 1, 1)
+            return Effort(len(value) if isinstance(value, str) else 8, 1, 1)
         case ("ident", name) if name in bound:
             return bound[name]
         case ("ident", _):
-            return Cost(READ_BYTES_MAX, ITEMS_MAX, 1)
+            return Effort(READ_BYTES_MAX, ITEMS_MAX, 1)
         case ("select" | "has" as kind, operand, _):
-            above = cost(operand, bound)
-            return Cost(8, 1, above.units + 1) if kind == "has" else above._replace(units=above.units + 1)
+            above = effort(operand, bound)
+            return Effort(8, 1, above.units + 1) if kind == "has" else above._replace(units=above.units + 1)
         case ("list" | "map", *parts):
-            costs = [cost(part, bound) for part in parts]
-            return Cost(sum(one.bytes for one in costs) + 8, len(parts), sum(one.units for one in costs) + 1)
+            costs = [effort(part, bound) for part in parts]
+            return Effort(
+                sum(one.bytes for one in costs) + 8, len(parts), sum(one.units for one in costs) + 1
+            )
         case ("macro", names, over, *parts):
-            return _macro_cost(names, over, parts, bound)
+            return _macro_effort(names, over, parts, bound)
         case ("call", function, *arguments):
-            return _call_cost(function, arguments, [cost(part, bound) for part in arguments])
+            return _call_effort(function, arguments, [effort(part, bound) for part in arguments])
         case _:
-            return Cost(0, 0, 0)
+            return Effort(0, 0, 0)
 
 
-def _macro_cost(names: frozenset[str], over: Tree, parts: list[Tree], bound: dict[str, Cost]) -> Cost:
-    ranged = cost(over, bound)
+def _macro_effort(names: frozenset[str], over: Tree, parts: list[Tree], bound: dict[str, Effort]) -> Effort:
+    ranged = effort(over, bound)
     count = max(ranged.items, 1)
-    inside = bound | dict.fromkeys(names, Cost(ranged.bytes / count, ITEMS_MAX, 1))
-    costs = [cost(part, inside) for part in parts]
-    return Cost(
+    inside = bound | dict.fromkeys(names, Effort(ranged.bytes / count, ITEMS_MAX, 1))
+    costs = [effort(part, inside) for part in parts]
+    return Effort(
         ranged.bytes + count * sum(one.bytes for one in costs),
         count,
         ranged.units + count * (sum(one.units for one in costs) + _CALL_UNITS),
     )
 
 
-def _call_cost(function: str, arguments: list[Tree], costs: list[Cost]) -> Cost:
+def _call_effort(function: str, arguments: list[Tree], costs: list[Effort]) -> Effort:
     total = sum(one.bytes for one in costs)
     units = sum(one.units for one in costs) + _CALL_UNITS
     largest = max((one.bytes for one in costs), default=8)
     items = max((one.items for one in costs), default=1)
     if function in _COMPARED:
-        return Cost(8, 1, units + 2 * min(one.bytes for one in costs))
+        return Effort(8, 1, units + 2 * min(one.bytes for one in costs))
     match function:
         case "_+_":
-            return Cost(total, sum(one.items for one in costs), units + total)
+            return Effort(total, sum(one.items for one in costs), units + total)
         case "_&&_" | "_||_" | "!_":
-            return Cost(8, 1, units)
+            return Effort(8, 1, units)
         case "_?_:_" | "_[_]" | "dyn":
-            return Cost(largest, items, units)
+            return Effort(largest, items, units)
         case "contains" if len(costs) == 2:
-            return Cost(8, 1, units + costs[0].bytes * max(1, costs[1].bytes / 64))
+            return Effort(8, 1, units + costs[0].bytes * max(1, costs[1].bytes / 64))
         case "matches":
-            return Cost(8, 1, units + 2 * costs[0].bytes + _pattern_units(arguments[-1]))
+            return Effort(8, 1, units + 2 * costs[0].bytes + _pattern_units(arguments[-1]))
         case _:
-            return Cost(largest, 1, units + total)
+            return Effort(largest, 1, units + total)
 
 
 def _pattern_units(pattern: Tree) -> float:

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core import events
+from holdfast.core.conditions import conditions_of
 from holdfast.core.definition import START, Definition
 from holdfast.core.run_state import (
     ITEM_STATUSES,
@@ -87,21 +88,17 @@ class PictureStates(msgspec.Struct, frozen=True, kw_only=True):
     taken: list[tuple[str, str]]
     """The edges that the run has taken, as source and target."""
     chosen: dict[str, list[str]]
-    """Source of a branch -> the targets that its latest visit chose."""
+    """Source of a branch, or in a plan of an edge that has a condition -> the targets that its latest visit chose."""
+    verdicts: list[tuple[str, str, bool]] = []
+    """The edges of a plan whose guards were evaluated, as source and target, and what the guards said."""
     not_taken: list[tuple[str, str]] = []
-    """The edges of a plan that were decided against, as source and target: no guard or failure can take them any more."""
+    """The edges of a plan that were decided against, as source and target: nothing can take them any more."""
 
 
 def picture_states(store: Store, row: RunRow, definition: Definition, state: RunState) -> PictureStates:
     """Return the states of the nodes of a run. `state` is the state of the run at the wanted event."""
     asleep = _asleep(row, state)
-    chosen, taken = _choices(store, row, definition, state)
-    decided = dict(_decided(definition, state)) if state.plan else {}
-    plain = (
-        [edge for edge, is_taken in decided.items() if is_taken]
-        if state.plan
-        else _plain_edges(definition, state)
-    )
+    chosen, taken = _planned(definition, state) if state.plan else _choices(store, row, definition, state)
     return PictureStates(
         run_id=row.run_id,
         seq=state.seq,
@@ -111,9 +108,10 @@ def picture_states(store: Store, row: RunRow, definition: Definition, state: Run
         flow=state.flow,
         fingerprint=state.fingerprint,
         nodes=node_marks(row, state, _sizes(store, row, definition, state)),
-        taken=list(dict.fromkeys([*plain, *taken])),
+        taken=taken if state.plan else list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
         chosen=chosen,
-        not_taken=[edge for edge, is_taken in decided.items() if not is_taken],
+        verdicts=list(_verdicts(store, row, state)) if state.plan else [],
+        not_taken=list(_not_taken(definition, state)) if state.plan else [],
     )
 
 
@@ -249,14 +247,13 @@ def _plain_edges(definition: Definition, state: RunState) -> Iterator[tuple[str,
             yield edge.source, edge.target
 
 
-def _decided(definition: Definition, state: RunState) -> Iterator[tuple[tuple[str, str], bool]]:
-    """Yield the edges of a plan that are decided, each with whether it was taken."""
+def _not_taken(definition: Definition, state: RunState) -> Iterator[tuple[str, str]]:
+    """Yield the edges of a plan whose source has ended, and that do not lead on."""
     for edge in definition.edges:
         source = state.nodes.get(edge.source)
-        if edge.source == START:
-            yield (edge.source, edge.target), True
-        elif source is not None and source.status in VISIT_DONE and source.routes is not None:
-            yield (edge.source, edge.target), edge.target in source.routes
+        routes = source.routes if source is not None and source.status in VISIT_DONE else None
+        if routes is not None and edge.target not in routes:
+            yield edge.source, edge.target
 
 
 def _choices(
@@ -284,6 +281,34 @@ def _choices(
         if source not in chosen and (source == START or (done is not None and done.completed_seq)):
             taken += [(source, target) for target in targets if target in state.nodes]
     return chosen, taken
+
+
+def _planned(definition: Definition, state: RunState) -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
+    """Return the edges of a plan that were taken, and those that each node with conditions chose. The state has them."""
+    deciding = {edge.source for edge in conditions_of(definition)}
+    chosen: dict[str, list[str]] = {}
+    taken: list[tuple[str, str]] = []
+    for edge in definition.edges:
+        source = state.nodes.get(edge.source)
+        routes = source.routes if source is not None else None
+        if edge.source == START or (routes is not None and edge.target in routes):
+            taken.append((edge.source, edge.target))
+            if edge.source in deciding:
+                chosen.setdefault(edge.source, []).append(edge.target)
+    return chosen, taken
+
+
+def _verdicts(store: Store, row: RunRow, state: RunState) -> Iterator[tuple[str, str, bool]]:
+    """Yield the verdicts of guards, without those of events that the run was rewound over."""
+    parts = stretches(row.rewinds, state.seq)
+    rows = [
+        one
+        for one in store.events(row.run_id, 0, state.seq, kinds=("GuardEvaluated",))
+        if any(first <= one.seq <= last for first, last in parts)
+    ]
+    for stored in history.opened(store, row.run_id, rows):
+        for target, verdict in stored.event.verdicts.items():
+            yield stored.event.node, target, verdict
 
 
 def _routes(event: object) -> Iterator[tuple[str, list[str] | None]]:

@@ -80,7 +80,8 @@ class Reader:
         state = history.load(self.store, run_id, seq, row=row)
         if seq is None:
             return self.view(row, state, flow)
-        return run_view(state, None, self._fitting(row, state, flow), children_then(self.store, state))
+        children = children_then(self.store, state)
+        return run_view(state, None, self._fitting(row, state, flow), children, is_past=True)
 
     def view(self, row: RunRow, state: RunState, flow: Flow[Any] | None = None) -> Run[Any]:
         """Return the view of a run whose row and state were read already."""

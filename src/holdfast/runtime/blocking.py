@@ -32,8 +32,9 @@ from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, R
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.creation import OnExists, Repeat, Schedule
-from holdfast.runtime.engine import Edit, Engine, open_store_for
+from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.listeners import Listener
+from holdfast.runtime.services import open_store_for
 from holdfast.runtime.settings import Durability
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.upkeep.retention import KEEP_LAST, Pruned

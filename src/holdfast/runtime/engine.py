@@ -61,18 +61,24 @@ from holdfast.runtime.followers import Followers, Following
 from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
+from holdfast.runtime.pruning import prepare_prune
 from holdfast.runtime.requests import Requests, refuse_id_here
 from holdfast.runtime.resume import OutOfScope, read_take_up
 from holdfast.runtime.runner import SOON_S, Runner
-from holdfast.runtime.services import Commits, ReadingThread, Services, refuse_while_loading, waker
+from holdfast.runtime.services import (
+    Commits,
+    ReadingThread,
+    Services,
+    open_store_for,
+    refuse_while_loading,
+    waker,
+)
 from holdfast.runtime.signals import Signals, Stopping
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.storage.leases import this_process
 from holdfast.storage.rows import SALT_BYTES, Salts
-from holdfast.storage.urls import open_store
 from holdfast.storage.writer import InlineWriter, Writer
-from holdfast.upkeep import retention
 from holdfast.upkeep.retention import KEEP_LAST, Keeper, Pruned
 
 S = TypeVar("S")
@@ -693,22 +699,8 @@ class Engine:
         another process holds the run. With `archive`, the whole log is first written to that file or URL. Running nodes never
         wait for this.
         """
-        services, held = self._open(), self._holdings.get(run_id)
-        call = partial(retention.prune, services.store, run_id, keep_last)
-        if compact:
-            self._holdings.hold()
-            call = partial(
-                retention.compact,
-                services.store,
-                run_id,
-                keep_last,
-                holder=self._holdings.holder,
-                fence=held.fence if held is not None else None,
-                rewinds=held.journal.rewinds if isinstance(held, Runner) else (),
-                archive_to=os.fspath(archive) if archive is not None else None,
-                blob_over=services.blob_over,
-                doubt=self._holdings.doubt,
-            )
+        services = self._open()
+        call = prepare_prune(services, run_id, keep_last, compact=compact, archive=archive)
         return call() if services.inline else await asyncio.to_thread(call)
 
     # --- verbs that read ------------------------------------------------------------------------------
@@ -810,12 +802,6 @@ class Engine:
         self._open()
         await self._driver.until_stopped(run_id, timeout)
         return result_of(await self.get(run_id))
-
-
-def open_store_for(options: settings.Settings, clock: Clock | None) -> Store:
-    """Open the store that the options name. A clock that the caller gives is also the clock of the store."""
-    own_clock = None if clock is None or type(clock) is SystemClock else clock.now
-    return open_store(options.store, clock=own_clock, blobs=options.blobs)
 
 
 def _named(given: object) -> str:

@@ -19,8 +19,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core import events, run_state, situation
-from holdfast.core.events import Encoded, Event, Stored, encode
+from holdfast.core import event_encoding, events, run_state, situation
+from holdfast.core.event_encoding import Encoded, encode
+from holdfast.core.events import Event, Stored
 from holdfast.core.fold import fold
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS, ENDS, HEARD, MOVES, OURS, RESULTS
@@ -271,7 +272,7 @@ class Journal:
         if encoded.kind in SAYS:
             self._said[encoded.kind] = said_by(event)
         try:
-            events.decode(encoded)
+            event_encoding.decode(encoded)
         except StoreCorrupt as fault:
             raise SettingError(f"this value cannot be recorded: {fault.__cause__ or fault}") from fault
 

@@ -52,6 +52,14 @@ def _error_of(node: Node, state: RunState) -> Failure | None:
     return None
 
 
+def plain_input(node: Node, state: RunState, item: int | None, now: float) -> Any:
+    """Return what the function of a node gets, as plain data: an item, what the plan refers to, or the state."""
+    visit = state.nodes[node.name]
+    if item is not None and visit.items is not None:
+        return visit.items.values[item]
+    return node.wiring.resolve(facts_of(node, state, now)) if node.wiring is not None else visit.input or {}
+
+
 def _given(node: Node, state: RunState, facts: Facts) -> Any:
     """Return the input of a node as rules see it: the resolved input in a plan, the state for a graph in code."""
     if node.wiring is not None:

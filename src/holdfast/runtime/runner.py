@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from holdfast.core import commands, events
 from holdfast.core.decide import decide
 from holdfast.core.graph import Flow, Node
-from holdfast.core.run_state import FINAL, HALTED, STOPPED, NodeState, visit_of
+from holdfast.core.run_state import FINAL, HALTED, STOPPED, visit_of
 from holdfast.errors import FenceLost, LogLimit, RunHeld
 from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
@@ -667,24 +667,16 @@ class Runner:
             self._around.copy().run(body.call_inline, node.fn, arguments)
 
     def _call_of(self, node: Node, body: Body, item: int | None, arguments: tuple[Any, ...]) -> Call:
-        visit, work = self.state.nodes[node.name], body.work
         return Call(
             flow=self.flow,
             node=node,
             item=item,
-            plain=self._plain_input(node, visit, item),
+            plain=judging.plain_input(node, self.state, item, self.journal.at),
             given=body.given,
             context=arguments[1] if len(arguments) > 1 else None,
-            work=work,
+            work=body.work,
             returned=body.collect,
         )
-
-    def _plain_input(self, node: Node, visit: NodeState, item: int | None) -> Any:
-        if item is not None and visit.items is not None:
-            return visit.items.values[item]
-        if node.wiring is not None:
-            return node.wiring.resolve(judging.facts_of(node, self.state, self.journal.at))
-        return visit.input or {}
 
     def context_of(self, body: Body) -> Context | BlockingContext:
         loop = self.done.get_loop()
@@ -733,7 +725,7 @@ class Runner:
         if self.flow.guards is not None:  # in a plan, a node gets what the plan refers to
             node = self.flow.nodes[start.node]
             assert node.wiring is not None
-            return node.wiring.decode(self._plain_input(node, visit, None))
+            return node.wiring.decode(judging.plain_input(node, self.state, None, self.journal.at))
         if item is None:
             return self.flow.state.load(visit.input or {})
         assert visit.items is not None

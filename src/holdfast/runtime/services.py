@@ -23,12 +23,14 @@ from holdfast.reading.flows import Flows
 from holdfast.reading.views import Run
 from holdfast.runtime.calls.executors import Executor, Threads, loading
 from holdfast.runtime.calls.shared_task import Stage
-from holdfast.runtime.clock import Clock
+from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.listeners import Listeners
+from holdfast.runtime.settings import Settings
 from holdfast.storage.contract import Along, Append, Holder, Store
 from holdfast.storage.oversize import BLOB_OVER, LOG_LIMIT
 from holdfast.storage.rows import SALT_BYTES
+from holdfast.storage.urls import open_store
 from holdfast.storage.writer import Done, InlineWriter, Writer
 
 P = ParamSpec("P")
@@ -306,3 +308,9 @@ class Services:
         for executor in self._own_executors.values():
             executor.close()
         self.commits.close()
+
+
+def open_store_for(options: Settings, clock: Clock | None) -> Store:
+    """Open the store that the options name. A clock that the caller gives is also the clock of the store."""
+    own_clock = None if clock is None or type(clock) is SystemClock else clock.now
+    return open_store(options.store, clock=own_clock, blobs=options.blobs)

@@ -15,7 +15,8 @@ from typing import Protocol
 
 import zstandard
 
-from holdfast.core.events import Encoded, Stored, decode
+from holdfast.core.event_encoding import Encoded, decode
+from holdfast.core.events import Stored
 from holdfast.errors import StoreCorrupt
 from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Row

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.events import Encoded
+from holdfast.core.event_encoding import Encoded
 from holdfast.storage import failpoints, rows
 from holdfast.storage.contract import Append, Holder, NewRun, View
 

@@ -18,11 +18,12 @@ from typing import Any, Literal, TypeVar, cast, get_origin
 
 import msgspec
 
-from holdfast.core import commands, events, run_state
+from holdfast.core import commands, event_encoding, events, run_state
 from holdfast.core.budget import Budget
 from holdfast.core.commands import AnyCommand
 from holdfast.core.decide import decide
-from holdfast.core.events import Changes, Encoded, Event, Failure, NodeEvent, Stored
+from holdfast.core.event_encoding import Encoded
+from holdfast.core.events import Changes, Event, Failure, NodeEvent, Stored
 from holdfast.core.fold import fold
 from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.readiness import Readiness
@@ -30,12 +31,13 @@ from holdfast.core.run_state import RunState, visit_of, wait_key
 from holdfast.core.slots import Slot
 from holdfast.core.writers import Writers
 from holdfast.reading import history
-from holdfast.runtime import failures, outcomes, perform, questions
+from holdfast.runtime import failures, judging, outcomes, perform, questions
 from holdfast.runtime.creation import input_digest
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listeners
 from holdfast.runtime.services import Commits, ReadingThread, Services
+from holdfast.storage import definitions
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import SALT_BYTES, open_row, pack
@@ -70,7 +72,7 @@ class History:
         are recorded in `RunCreated.options`, e.g. `timeout_s`.
         """
         flow = self.flow
-        values = flow.state.dump({} if given is None else given)
+        values = flow.state.dump(flow.input if flow.input is not None else {} if given is None else given)
         return self.record(
             events.RunCreated(
                 flow=flow.name,
@@ -80,6 +82,7 @@ class History:
                 starts=outcomes.route(flow, START, values).to,
                 schedule=schedule or flow.definition.schedule,
                 options={"durability": "sync", **options},
+                plan=bool(flow.definition.plan),
             )
         )
 
@@ -123,8 +126,8 @@ class History:
         return self
 
     def completed(self, node: str, update: Any = None, *, routes: list[str] | None = None) -> History:
-        """Record that the node returned `update`. `routes` replaces the choice of its branch. For a fan-out, complete all of
-        its items first (`item_completed`).
+        """Record that the node returned `update`, which in a plan is its output, and what its rules say about it. `routes`
+        replaces the choice of its branch. For a fan-out, complete all of its items first (`item_completed`).
         """
         if not self._is_running(node):
             self.started(node)
@@ -134,10 +137,14 @@ class History:
         if routes is not None:
             changes = self.flow.state.changes(update, visit.input or {}, node=node)
             return self.record(events.NodeCompleted(**visit_of(node, visit), changes=changes, routes=routes))
-        given = self.flow.state.load(visit.input or {})
-        for event in outcomes.complete_node(
-            self.flow, self.state, self.writers, self.faults, node, given, update, {}
-        ):
+        if self.flow.nodes[node].is_ruled:
+            produced = judging.complete(self._journal, node, None, update, {})
+        else:
+            given = self.flow.state.load(visit.input or {})
+            produced = outcomes.complete_node(
+                self.flow, self.state, self.writers, self.faults, node, given, update, {}
+            )
+        for event in produced:
             self.record(event)
         return self
 
@@ -354,7 +361,9 @@ class History:
 
     def events(self) -> list[Stored]:
         """Return the events of the log, decoded."""
-        return [Stored(seq, at, events.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)]
+        return [
+            Stored(seq, at, event_encoding.decode(encoded)) for seq, (at, encoded) in enumerate(self.log, 1)
+        ]
 
     def write(self, store: Store, *, holder: Holder | None = None, one_by_one: bool = False) -> History:
         """Write the log into a store. No engine holds the run there, unless `holder` is given: then that holder has the lease,
@@ -369,16 +378,16 @@ class History:
             row=None,
             fence=int(holder is not None),
         )
-        created = events.decode(self.log[0][1])
+        created = event_encoding.decode(self.log[0][1])
         assert isinstance(created, events.RunCreated), "call `created` first: a history begins with it"
         digest = input_digest(self.flow, created.input)
         journal.create = NewRun(
             flow=self.flow.name, input_digest=digest, created_at=self.log[0][0], labels=created.labels
         )
-        journal.definition = self.flow.definition_json
+        journal.definition = definitions.encode(self.flow.definition, self.flow.definition_json)
         for at, encoded in self.log:
             journal.tick(at)
-            journal.record(events.decode(encoded))
+            journal.record(event_encoding.decode(encoded))
             if one_by_one:
                 journal.save(_raise)
         if journal.unsaved:
@@ -395,7 +404,7 @@ class History:
 
     def record(self, event: Event) -> History:
         """Add one event to the log and fold it, then advance the time of the history by one second."""
-        encoded = events.encode(event)
+        encoded = event_encoding.encode(event)
         fold(self.state, Stored(self.state.seq + 1, self.at, event))
         self.ready.observe(self.state, event)
         self.writers.observe(self.state, event)

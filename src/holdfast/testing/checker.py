@@ -6,7 +6,7 @@ witness file lists what nodes, callers and readers saw, and is written independe
 
 The checker reads rows (`checked`), interprets them by its own rules (`replay`), and compares the result with the run rows, the
 snapshots and the lines of a witness (`witness`). It imports nothing of the fold, of `decide` or of the runtime, so that it does
-not share a mistake of the engine. It checks the invariants of `docs/testing.md`: I1 to I17, L1 to L4 and D1. Invariant: a check
+not share a mistake of the engine. It checks the invariants of `docs/testing.md`: I1 to I18, L1 to L4 and D1. Invariant: a check
 takes time linear in the number of events, and changes nothing.
 """
 
@@ -34,6 +34,7 @@ from holdfast.testing.checked import (
     source_of,
     unpack,
 )
+from holdfast.testing.checked_definitions import Shape, shape_of
 from holdfast.testing.checked_families import FamilyLog, check_families, log_of
 from holdfast.testing.handled_requests import Refusals, check_requests
 from holdfast.testing.replay import FINAL, Replay
@@ -146,6 +147,8 @@ class Checking:
         self._seen = seen
         self._secrets = secrets
         self._fingerprints: dict[str, str] = {}
+        self._shapes: dict[str, Shape | None] = {}
+        """Fingerprint -> what that definition says; None if it is not in the store, or cannot be read."""
         self._lineages: dict[str, str] = {}
         """Fork -> the run whose idempotency keys it shares."""
         self._runs: dict[str, tuple[RunFacts, Refusals]] = {}
@@ -186,7 +189,9 @@ class Checking:
         source, run_id, secrets = self._source, run.run_id, self._secrets
         snapshots = {snapshot.seq: snapshot for snapshot in source.snapshots(run)}
         replay = Replay(
-            lambda invariant, text: say(invariant, text, replay.seq), _rewind_targets(source, run)
+            lambda invariant, text: say(invariant, text, replay.seq),
+            _rewind_targets(source, run),
+            self._shape,
         )
         read, marks, asked = replay.read, notes.marks, self._runs[run_id][1]
         last_seq, last_at, previous = None, float("-inf"), b""
@@ -224,8 +229,19 @@ class Checking:
                 asked.note(seq, kind, fields)
             if secrets:
                 self._look_for_secrets(unpack(body), kind, run_id, seq)
+        replay.end()
         _end_of_the_log(run, last_seq, previous, snapshots, say)
         return replay
+
+    def _shape(self, fingerprint: str) -> Shape | None:
+        """Return what the definition with this fingerprint says; None if the store does not have it, or it cannot be read."""
+        if fingerprint not in self._shapes:
+            for name, body in {fingerprint: b"", **self._source.definitions({fingerprint})}.items():
+                try:
+                    self._shapes[name] = shape_of(body) if body else None
+                except (ValueError, LookupError, TypeError, AttributeError):
+                    self._shapes[name] = None
+        return self._shapes[fingerprint]
 
     def _beginning(
         self,
@@ -312,6 +328,8 @@ class Checking:
             "aside",
             "lineage",
             "origin",
+            "plan",
+            "routes",
             "budget",
             "scope",
         ):

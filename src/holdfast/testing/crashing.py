@@ -32,6 +32,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import RunState
 from holdfast.errors import RunNotFound, SettingError, describe_failure, did_you_mean
 from holdfast.reading import history
+from holdfast.reading.ledger import decisions, read_ledger
 from holdfast.storage import failpoints
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.memory.store import MemoryStore
@@ -94,7 +95,7 @@ class CrashFinding(msgspec.Struct, frozen=True):
     end as expected.
     """
 
-    kind: Literal["end", "state", "effect", "ran again", "log", "step"]
+    kind: Literal["end", "state", "effect", "ran again", "log", "step", "decision"]
     text: str
     crashes: tuple[Crash, ...]
 
@@ -167,6 +168,8 @@ class _Outcome(msgspec.Struct, frozen=True):
     asks: bool
     """True if the run waits for the operator to decide about an interrupted node."""
     log: tuple[str, ...]
+    decisions: list[dict[str, Any]]
+    """What the run has decided, without what an interruption adds: see `reading.ledger.decisions`."""
     again: Counter[str]
     unreached: tuple[str, ...]
     why: str
@@ -314,6 +317,11 @@ class _Plan(msgspec.Struct, frozen=True):
     limits: dict[str, Any]
     options: dict[str, Any]
 
+    @property
+    def has_rules(self) -> bool:
+        """True if the flow is a plan, or policies judge its nodes: then its decisions are compared too."""
+        return self.flow.guards is not None or any(one.options.judged for one in self.flow.nodes.values())
+
 
 class _Stage:
     """Everything around one run of the flow: its store, its clock, the holders that died, and the receivers."""
@@ -326,7 +334,7 @@ class _Stage:
         self.dead: set[str] = set()
         self.children = FakeChildren(plan.children)
         self.seen: list[Line] = []
-        self.flow = watch_flow(plan.flow, lambda what, ctx: self.seen.append({"what": what, **visit_of(ctx)}))
+        self.flow = self._watched_flow()
         if plan.reset is not None:
             plan.reset()
         resources = plan.resources() if callable(plan.resources) else plan.resources
@@ -336,6 +344,9 @@ class _Stage:
             receiver.reset()
         self._file = tempfile.mktemp(suffix=".db", dir=folder) if plan.store == "sqlite" else None
         self.store = self._open_store()
+
+    def _watched_flow(self) -> Flow[Any]:
+        return watch_flow(self.plan.flow, lambda what, ctx: self.seen.append({"what": what, **visit_of(ctx)}))
 
     def _open_store(self) -> Store:
         if self._file is None:
@@ -351,6 +362,7 @@ class _Stage:
     def restart(self) -> None:
         """Restart as a new process would: drop what was only in memory, and open the store again."""
         self.clock = ManualClock(self.clock.now(), auto=True)
+        self.flow = self._watched_flow()
         if self.plan.forget is not None:
             self.plan.forget()
         if self._file is not None:
@@ -380,6 +392,7 @@ class _Stage:
             log=tuple(
                 f"{v.invariant}: {v.text}" for v in check(self.store, testified=self.seen, at_end=True)
             ),
+            decisions=decisions(read_ledger(self.store, RUN_ID)),
             again=again,
             unreached=tuple(name for name in self.plan.flow.nodes if name not in state.nodes),
             why=_why(state),
@@ -600,6 +613,8 @@ def _findings(plan: _Plan, undisturbed: _Outcome, resumed: _Outcome) -> Iterable
     yield from _effect_findings(undisturbed, resumed)
     if resumed.asks and not undisturbed.asks:
         return  # the operator decides how the run continues
+    if plan.has_rules and resumed.status == undisturbed.status:
+        yield from _other_decisions(undisturbed, resumed)
     if resumed.status != undisturbed.status:
         yield "end", f"the resumed run is {resumed.status}, the undisturbed run is {undisturbed.status}"
     elif plan.same is not None:
@@ -619,6 +634,15 @@ def _findings(plan: _Plan, undisturbed: _Outcome, resumed: _Outcome) -> Iterable
                 yield "state", _other_order(field, expected, found, nodes)
             else:
                 yield "state", f"{field} is {found!r:.100}, but {expected!r:.100} without a crash"
+
+
+def _other_decisions(undisturbed: _Outcome, resumed: _Outcome) -> Iterable[tuple[str, str]]:
+    """Yield what only one of the two runs has decided: by guards, policies, verification, answers and skips."""
+    mine, other = (_count(one.decisions) for one in (undisturbed, resumed))
+    for told in mine - other:
+        yield "decision", f"only the run without a crash has the decision {told:.300}"
+    for told in other - mine:
+        yield "decision", f"the run without a crash has not the decision {told:.300}"
 
 
 def _steps_that_were_not_kept(undisturbed: _Outcome, resumed: _Outcome) -> Iterable[tuple[str, str]]:

@@ -16,6 +16,7 @@ from typing import TypeAlias
 
 from holdfast.testing.replayed_children import ChildReplay
 from holdfast.testing.replayed_limits import LimitReplay
+from holdfast.testing.replayed_rules import RuleReplay, Shapes
 from holdfast.testing.standings import (
     NODE,
     Body,
@@ -70,6 +71,11 @@ _HANDLERS = {
     "NodeSkipped": "_node_skipped",
     "NodeRouted": "_node_routed",
     "RoutingFailed": "_routing_failed",
+    "GuardEvaluated": "rules.evaluate",
+    "NodesSkipped": "rules.skip",
+    "PolicyDecided": "rules.judge",
+    "OutputVerified": "rules.verify",
+    "NodeReturned": "rules.keep",
     "ItemsListed": "_items_listed",
     "ItemStarted": "_item_started",
     "ItemCompleted": "_item_completed",
@@ -83,16 +89,16 @@ _HANDLERS = {
     "StepCompleted": "_step_completed",
     "StepStarted": "_step_started",
     "StepFailed": "_step_failed",
-    "CostIncurred": "_cost_incurred",
+    "CostIncurred": "limits.spend",
     "TimerSet": "_timer_set",
     "TimerFired": "_timer_fired",
     "SignalAwaited": "_signal_awaited",
     "SignalReceived": "_signal_received",
     "SignalSetAside": "_signal_set_aside",
     "WaitWithdrawn": "_wait_withdrawn",
-    "ChildStarted": "_child_started",
+    "ChildStarted": "limits.start_child",
     "ChildAwaited": "children.wait",
-    "ChildEnded": "_child_ended",
+    "ChildEnded": "limits.end_child",
 }
 """Event kind -> the method that handles it."""
 
@@ -100,7 +106,9 @@ _HANDLERS = {
 class Replay:
     """The state of a run according to its events. Call `read` with each event, in order."""
 
-    def __init__(self, say: Say, returns_to: frozenset[int] = frozenset()) -> None:
+    def __init__(
+        self, say: Say, returns_to: frozenset[int] = frozenset(), shapes: Shapes = lambda fingerprint: None
+    ) -> None:
         self.now = RewindableState()
         self.seq = 0
         self.at = 0.0
@@ -122,6 +130,7 @@ class Replay:
         itself.
         """
         self.children = ChildReplay(self)
+        self.rules = RuleReplay(self, shapes)
         self.limits = LimitReplay(self)
         self.report = self._say = say
         self._last: dict[tuple[str, int, int, int], int] = {}
@@ -136,6 +145,7 @@ class Replay:
     def begin_from(self, seq: int, base: Body) -> None:
         """Begin with the state of a base, which replaces the events up to `seq`."""
         self.now = standing_of(base)
+        self.rules.count_edges()
         self.seq = self.base = seq
         self._remember(seq)
 
@@ -154,11 +164,16 @@ class Replay:
         else:
             if kind in _INSIDE:
                 self._require_inside(kind, where, body)
+            self.rules.look(kind, where, body)
             now.at = at
             handler(where, body, at)
             self.now.last_at = at
         if seq in self._returns_to:
             self._remember(seq)
+
+    def end(self) -> None:
+        """Note that the log has no more events."""
+        self.rules.end()
 
     def _remember(self, seq: int) -> None:
         self._places[seq] = copy.deepcopy(self.now)
@@ -174,12 +189,13 @@ class Replay:
         now.state_version = body.get("state_version", 1)
         now.schedule = body.get("schedule", "eager")
         now.created_at, now.labels = at, body.get("labels", {})
-        now.values = dict(body.get("input", {}))
+        now.values, now.plan = dict(body.get("input", {})), body.get("plan", False)
         options = body.get("options", {})
         self.durability, self.begin_at = options.get("durability", "sync"), options.get("begin_at")
         self.limits.set(options)
         now.origin, now.lineage = body.get("caller", {}).get("run"), body.get("caller", {}).get("lineage", "")
         self.now.arrive(body.get("starts", ()))
+        self.rules.count_edges()
 
     def _forked(self, where: Where, body: Body, at: float) -> None:
         now = self.now
@@ -242,6 +258,8 @@ class Replay:
 
     def _completed(self, where: Where, body: Body, at: float) -> None:
         now = self.now
+        self.rules.require_closed("RunCompleted", at_once=True)
+        self.rules.require_complete()
         left = [*now.open, *now.arrivals, *now.held]
         if left:
             self._say("I7", f"RunCompleted is recorded, but these nodes are still open or due: {left}")
@@ -260,18 +278,6 @@ class Replay:
         now.questions.clear()
         now.waits.clear()
 
-    def _cost_incurred(self, where: Where, body: Body, at: float) -> None:
-        self.limits.spend(body)
-
-    def _child_started(self, where: Where, body: Body, at: float) -> None:
-        if not body.get("adopted"):
-            self.limits.require_budget(f"the child {body.get('run')!r} of {_named(where)}")
-        self.children.start(where, body, at)
-
-    def _child_ended(self, where: Where, body: Body, at: float) -> None:
-        self.limits.spend_of_child(body)
-        self.children.end(where, body, at)
-
     def _ignore(self, where: Where, body: Body, at: float) -> None:
         """Read an event that does not change the state of the run."""
 
@@ -289,6 +295,8 @@ class Replay:
     def _flow_changed(self, where: Where, body: Body, at: float) -> None:
         now, rename = self.now, body.get("rename", {})
         now.fingerprint = body.get("fingerprint", "")
+        if now.plan:
+            self.rules.count_edges()
         if not rename:
             return
         now.rename(rename)
@@ -313,11 +321,13 @@ class Replay:
     def _started(self, where: Where, body: Body, at: float) -> None:
         name, iteration, execution, attempt = where
         now = self.now
-        self.starts[where] = self.starts.get(where, 0) + 1
         visit = now.visit(name)
+        if not body.get("woken") or visit.returned is None:  # otherwise its function is not called
+            self.starts[where] = self.starts.get(where, 0) + 1
         if body.get("woken"):
             self._woken(where, visit)
             return
+        self.rules.require_allowed(where, visit)
         took = body.get("took", 1)
         self.limits.require_scope(name, _named(where))
         self.limits.require_budget(_named(where))
@@ -345,7 +355,7 @@ class Replay:
         now.status = "running"
 
     def _woken(self, where: Where, visit: Visit) -> None:
-        if where[1:] != visit.here() or NODE not in visit.parked:
+        if where[1:] != visit.here() or (NODE not in visit.parked and visit.returned is None):
             self._say("I6", f"{_named(where)} is recorded as woken, but was not waiting")
         visit.parked.pop(NODE, None)
         self.now.turn(visit, "running")
@@ -383,6 +393,7 @@ class Replay:
         name, iteration, execution, _ = where
         visit = self._require_end("NodeCompleted", where, ("running",))
         self._note_done((name, iteration, execution, NODE), where)
+        self.rules.complete(where, visit, body)
         results = self._item_results(where, visit) if body.get("items") else []
         self._close(name, visit, "completed")
         self._finish(name, visit, results, body)
@@ -416,6 +427,7 @@ class Replay:
         self.now.close_waits(name)
         now.note_failure(name, NODE, body)
         visit.forget(NODE, "try:")
+        self.rules.fail(where, visit, body)
         if body.get("retry_at") is None:
             now.failed[name] = None
             now.turn(visit, "failed")
@@ -438,6 +450,7 @@ class Replay:
         now.open.pop(name, None)
         now.failed.pop(name, None)
         self.now.arrive(body.get("routes", ()))
+        self.rules.lead(name, body.get("routes", []))
         now.settle()
 
     def _routing_failed(self, where: Where, body: Body, at: float) -> None:
@@ -457,8 +470,10 @@ class Replay:
             for changes in (*items, own):
                 apply(now.values, changes)
         apply(now.values, body.get("changes", {}))
-        for routes in body.get("routes", {}).values():
+        for name, routes in body.get("routes", {}).items():
             self.now.arrive(routes)
+            self.rules.lead(name, routes, caught=name in now.caught)
+        now.caught.clear()
         now.settle()
 
     # --- items ------------------------------------------------------------------------------------------
@@ -684,7 +699,7 @@ class Replay:
                 if asked["about"] == "ask":
                     self.resolve(*place)
                 else:
-                    self._refuse(place[0])
+                    self.refuse(place[0])
                     now.settle()
                 return
         self._say("I6", f"the timer {place[2]!r} of {_named(where)} fires, but is not set")
@@ -748,15 +763,17 @@ class Replay:
         if repeat is not None and body.get("answer") in ("run", "skip"):
             repeat.choice = body["answer"]
         if body.get("refused"):
-            self._refuse(asked["node"])
+            self.refuse(asked["node"])
         else:
+            self.rules.answer(asked["node"], asked["about"])
             visit.again |= visit.gone
             visit.gone = set()
             visit.forget_begun()
             now.turn(visit, "pending")
         now.rouse()
 
-    def _refuse(self, name: str) -> None:
+    def refuse(self, name: str) -> None:
+        """Fail a node without running it, because its visit may not begin, or its result may not be used."""
         visit = self.now.visit(name)
         visit.question = None
         self.now.failed[name] = None
@@ -783,6 +800,7 @@ class Replay:
         now.forget_children(name)
         visit.question, visit.begun = None, False
         visit.kept, visit.parked, visit.filled, visit.withdrawn = {}, {}, {}, set()
+        visit.returned, visit.verdict, visit.passed = None, "", set()
         visit.forget_items()
         now.open.pop(name, None)
         now.failed.pop(name, None)
@@ -792,6 +810,8 @@ class Replay:
         now, changes = self.now, body.get("changes", {})
         if now.schedule == "layered":
             now.held[name] = (items, changes)
+            if body.get("caught"):
+                now.caught[name] = None
         else:
             for part in items:
                 apply(now.values, part)
@@ -801,6 +821,7 @@ class Replay:
                 now.open[name] = None
             else:
                 self.now.arrive(body["routes"])
+                self.rules.lead(name, body["routes"], caught=body.get("caught", False))
         now.settle()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from holdfast.testing.replayed_children import ChildReplay, Where
 from holdfast.testing.standings import Body, RewindableState
 
 _TINY = 1e-9
@@ -19,6 +20,7 @@ class Replayed(Protocol):
     """The part of a `Replay` that is used here."""
 
     now: RewindableState
+    children: ChildReplay
 
     def report(self, invariant: str, text: str) -> None: ...
 
@@ -54,15 +56,22 @@ class LimitReplay:
         now.children_tokens = max(now.children_tokens, body.get("children_tokens", 0))
         self._active_s = max(self._active_s, body.get("active_s", 0.0))
 
-    def spend(self, body: Body) -> None:
+    def spend(self, where: Where, body: Body, at: float) -> None:
         """Read a cost that a node has reported."""
         self._replay.now.usd += body.get("usd", 0.0)
         self._replay.now.tokens += body.get("tokens", 0)
 
-    def spend_of_child(self, body: Body) -> None:
-        """Read the cost of a child that has ended."""
+    def start_child(self, where: Where, body: Body, at: float) -> None:
+        """Read the start of a child, which may not begin over the budget; one that existed already may be adopted."""
+        if not body.get("adopted"):
+            self.require_budget(f"the child {body.get('run')!r} of node {where[0]!r}")
+        self._replay.children.start(where, body, at)
+
+    def end_child(self, where: Where, body: Body, at: float) -> None:
+        """Read the end of a child, with its cost."""
         self._replay.now.children_usd += body.get("usd", 0.0)
         self._replay.now.children_tokens += body.get("tokens", 0)
+        self._replay.children.end(where, body, at)
 
     def require_budget(self, what: str) -> None:
         """Report what begins although the budget of the run is spent."""

@@ -153,6 +153,7 @@ def simulate(
     resources: Mapping[str, Any] | None = None,
     children: Mapping[str, FakeChild] | None = None,
     compare: Callable[[dict[str, Any]], Any] = lambda values: values,
+    **limits: Any,
 ) -> SimulationReport:
     """Run a flow once without faults, then once per seed with two or three workers that crash, pause, lose replies and restart.
     The report lists every difference in the final state (`compare(values)` selects what is compared), every node that ran
@@ -164,17 +165,19 @@ def simulate(
     `answers` maps the name of a node that asks to a value, a list (one value for each iteration of the node) or a function
     of the question; or it is one function for all nodes, `answers(node, iteration, options)`. A question without a prepared
     answer gets `approve`, `retry` or else its first option. `signals` maps names of signals to payloads, `children` names of
-    flows to functions that stand for child runs (see `rehearse`). Raises `StateError` for
-    a wrong input, and `AnswerRefused` or `SettingError` for an answer that no question allows.
+    flows to functions that stand for child runs (see `rehearse`); `limits` are `budget`, `schedule` and `scope` of the run. A
+    plan brings its own input. Raises `StateError` for a wrong input, and `AnswerRefused` or `SettingError` for an answer that
+    no question allows.
     """
     if answers is not None and not callable(answers):
         require_answers(flow, answers, keys=False)
     if signals is not None and not isinstance(signals, Mapping):
         raise SettingError(f"signals={signals!r}: give a dict of names and payloads, e.g. {{'paid': 12}}")
-    flow.state.dump(
-        {} if input is None else input
-    )  # a wrong input is refused here, not by every worker in turn
-    subject = Subject("r", witness_flow(flow), input)
+    if flow.input is None:
+        flow.state.dump(
+            {} if input is None else input
+        )  # a wrong input is refused here, not by every worker in turn
+    subject = Subject("r", witness_flow(flow), input, limits=limits)
     given: dict[str, Any] = {
         "answers": {} if answers is None else answers,
         "signals": dict(signals or {}),

@@ -27,6 +27,7 @@ from holdfast.core.state import add, append, merge
 from holdfast.core.step import Step
 from holdfast.errors import Recoverable
 from holdfast.runtime.calls.context import Context
+from holdfast.testing.copied_flows import copy_flow
 from holdfast.testing.flows import Plan, Sketch, largest, nested
 
 WORLD = "holdfast.world"
@@ -604,21 +605,13 @@ def witness_flow(flow: Flow[Any]) -> Flow[Any]:
     """Return a copy of the flow whose nodes note in the `BodyWitness` of the schedule when they are called and when they
     return.
     """
-    nodes = {
-        name: node
-        if node.options.question is not None or node.streams or node.calls is not None
-        else msgspec.structs.replace(node, fn=_witness_node(node), takes_context=True)
-        for name, node in flow.nodes.items()
-    }
-    return Flow(
-        definition=flow.definition,
-        nodes=nodes,
-        branches=flow.branches,
-        state=flow.state,
-        upgrades=flow.upgrades,
-        validate_resume=flow.validate_resume,
-        description=flow.description,
-    )
+
+    def change(node: Node) -> Node:
+        if node.options.question is not None or node.streams or node.calls is not None:
+            return node
+        return msgspec.structs.replace(node, fn=_witness_node(node), takes_context=True)
+
+    return copy_flow(flow, change)
 
 
 def _witness_node(node: Node) -> Callable[..., Any]:

@@ -63,6 +63,8 @@ class Subject(msgspec.Struct, frozen=True):
     priority: int = 0
     waits_s: float = 0.0
     """How many seconds after its start the run begins."""
+    limits: dict[str, Any] = {}
+    """Further options of the run: `budget`, `schedule` and `scope`."""
 
 
 class EngineProcess(Protocol):
@@ -175,6 +177,7 @@ class Hand:
             queue=subject.queue,
             priority=subject.priority,
             begin_at=datetime.fromtimestamp(begins, UTC) if subject.waits_s else None,
+            **subject.limits,
         )
 
     async def _see_to(self, status: str) -> None:

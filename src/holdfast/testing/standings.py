@@ -21,7 +21,7 @@ class Visit:
 
     __slots__ = (
         "again", "attempt", "begun", "changes", "execution", "filled", "gone", "items", "iteration", "kept", "parked",
-        "question", "routed", "running", "since", "status", "withdrawn",
+        "passed", "question", "returned", "routed", "running", "since", "status", "verdict", "weighed", "withdrawn",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -50,6 +50,14 @@ class Visit:
         """Item and slot -> a wait that a signal has ended, if the payload must fit a type."""
         self.withdrawn: set[tuple[int, str]] = set()
         """Item and slot of each wait that the node has withdrawn."""
+        self.verdict = ""
+        """What policies have decided about the next start: `allow`, `ask` or `deny`; empty if they have decided nothing."""
+        self.returned: list[Any] | None = None
+        """What the node has returned, if it is kept and not used yet."""
+        self.passed: set[str] = set()
+        """Which of `verify` and `post` the result of the latest attempt has passed."""
+        self.weighed: set[tuple[int, int, int, str]] = set()
+        """Iteration, execution, attempt and target of each edge whose guard was evaluated."""
 
     def here(self) -> tuple[int, int, int]:
         return self.iteration, self.execution, self.attempt
@@ -169,6 +177,8 @@ class RewindableState:
         self.arrivals: dict[str, int] = {}
         self.held: dict[str, tuple[list[Body], Body]] = {}
         """For a layered flow: node that completed while its layer has not -> the changes of its items, and its own changes."""
+        self.caught: dict[str, None] = {}
+        """Those of them whose failure an edge of the plan takes."""
         self.failed: dict[str, None] = {}
         self.questions: dict[str, Body] = {}
         self.waits: dict[tuple[str, int | None, str], Body] = {}
@@ -182,6 +192,14 @@ class RewindableState:
         self.children: dict[str, ChildRecord] = {}
         self.failed_for: dict[tuple[str, int], str] = {}
         """Node and item that failed because a child did -> that child."""
+        self.plan = False
+        """True if the run is one of a plan. The next three are empty otherwise."""
+        self.routes: dict[str, list[str]] = {}
+        """Node whose edges are decided -> the nodes that it leads to; none if it is skipped."""
+        self.undecided: dict[str, int] = {}
+        """Node -> how many edges to it are not decided."""
+        self.doomed: dict[str, float] = {}
+        """Node that can never run any more and is not skipped yet -> the time of the event by which this was decided."""
         self.at = self.last_at = 0.0
         """The times of the event that is being read, and of the event before it."""
         self.active_s = 0.0
@@ -273,12 +291,13 @@ class RewindableState:
                 visit.attempt = 0
             visit.forget_items()
             visit.question, visit.kept, visit.parked, visit.filled, visit.withdrawn = None, {}, {}, {}, set()
+            visit.verdict, visit.returned = "", None
             self.turn(visit, "pending", visit.since)
             self.children = {run: child for run, child in self.children.items() if child.node != name}
         for name in self.arrivals:
             gate = self.nodes.get(name)
             if gate is not None and name not in self.open and gate.status in ("waiting", "failed"):
-                gate.question = None
+                gate.question, gate.verdict = None, ""
                 self.turn(gate, "pending")
         self.failed.clear()
         self.questions.clear()
@@ -296,7 +315,7 @@ class RewindableState:
             return
         if visit.question is not None:
             self.questions.pop(visit.question, None)
-        visit.question = None
+        visit.question, visit.verdict = None, ""
         waited, visit.parked = visit.parked, {}
         for _, item, slot in [
             place for place in self.waits if place[0] == name and place[2].startswith("try:")
@@ -454,6 +473,7 @@ def standing_of(snapshot: Body) -> RewindableState:
         "active_s",
         "lineage",
         "origin",
+        "plan",
         "budget",
         "usd",
         "tokens",
@@ -470,6 +490,7 @@ def standing_of(snapshot: Body) -> RewindableState:
     now.held = {
         name: (held.get("items", []), held.get("changes", {})) for name, held in told.get("held", {}).items()
     }
+    now.caught = {name: None for name, held in told.get("held", {}).items() if held.get("routes") is not None}
     now.signals = {name: len(waiting) for name, waiting in told.get("signals", {}).items()}
     now.aside = [signal["name"] for signal in told.get("aside", ())]
     for wait in told.get("waits", {}).values():
@@ -490,6 +511,8 @@ def standing_of(snapshot: Body) -> RewindableState:
         found.begun = name in begun
         now.busy += found.status == "running"
         now.idle += found.status == "waiting"
+        if node.get("routes") is not None:
+            now.routes[name] = node["routes"]
         _note_ends(now, name, node)
     return now
 
@@ -523,6 +546,10 @@ def _visit_of(node: Body) -> Visit:
     visit.iteration, visit.execution = node.get("iteration", 0), node.get("execution", 1)
     visit.attempt, visit.routed = node.get("attempt", 0), node.get("routed", True)
     visit.question = node.get("question")
+    visit.verdict = "allow" if node.get("approved") else "ask" if visit.question is not None else ""
+    returned = node.get("returned")
+    visit.returned = [returned.get("value")] if returned is not None else None
+    visit.passed = {"verify", "post"} if returned is not None and returned.get("accepted") else set()
     visit.since = node.get("started_at", 0.0)
     visit.kept = {int(item): set(slots) for item, slots in node.get("kept", {}).items()}
     visit.parked = {int(item): slots for item, slots in node.get("parked", {}).items()}

@@ -117,9 +117,13 @@ def _check_bodies(seen: Seen, replay: Replay, say: Say) -> None:
         done = replay.done.get((node, iteration, execution, NODE if item is None else item))
         if done is not None and attempt > done:
             say("I5", f"{_visit(line)} ran, although attempt {done} of it was recorded as completed", None)
-    if replay.durability != "sync" or replay.base:
+    if replay.base:
         return
+    shape = replay.rules.shape
     for (node, iteration, execution, attempt, item), times in entered.items():
+        judged = shape is not None and bool(shape.judged.get(node)) and not replay.was_renamed
+        if replay.durability != "sync" and not judged:
+            continue
         where = (node, iteration, execution, attempt)
         starts = replay.starts.get(where, 0) if item is None else replay.item_starts.get((*where, item), 0)
         if times > starts:

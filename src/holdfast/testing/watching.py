@@ -20,6 +20,7 @@ import msgspec
 from holdfast.core.graph import Flow, Node
 from holdfast.runtime.calls.body import executing
 from holdfast.runtime.calls.context import BlockingContext, Context, function_of
+from holdfast.testing.copied_flows import copy_flow
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -29,17 +30,7 @@ Seen: TypeAlias = Callable[[str, Any], None]
 
 def watch_flow(flow: Flow[S], seen: Seen) -> Flow[S]:
     """Return a copy of the flow that calls `seen` when a node is called and when it returns."""
-    twin = Flow(
-        definition=flow.definition,
-        nodes={name: _watch_node(node, seen) for name, node in flow.nodes.items()},
-        branches=flow.branches,
-        state=flow.state,
-        upgrades=flow.upgrades,
-        validate_resume=flow.validate_resume,
-        description=flow.description,
-    )
-    twin.item_codecs, twin.called = flow.item_codecs, flow.called
-    return twin
+    return copy_flow(flow, lambda node: _watch_node(node, seen))
 
 
 def _watch_node(node: Node, seen: Seen) -> Node:

@@ -80,7 +80,11 @@ def judge_amount(asked: plan.Asked) -> plan.Verdict:
 
 @delivery.policy("insurance", stage="post", capability="ship@*")
 def judge_parcel(asked: plan.Asked) -> plan.Verdict:
-    return plan.ask("Send this parcel without insurance?") if asked.output["tracking"] == "T-4902" else plan.allow()
+    return (
+        plan.ask("Send this parcel without insurance?")
+        if asked.output["tracking"] == "T-4902"
+        else plan.allow()
+    )
 
 
 _ORDER = {"$ref": "context.facts.order"}
@@ -97,9 +101,19 @@ ORDER: dict[str, Any] = {
             "title": "Charge the card",
             "capability": "charge@2",
             "input": {"order": _ORDER, "cents": {"$ref": "context.facts.cents"}},
-            "verification": [{"id": "amount", "rule": "output.cents == input.cents", "reason": "another amount was charged"}],
+            "verification": [
+                {
+                    "id": "amount",
+                    "rule": "output.cents == input.cents",
+                    "reason": "another amount was charged",
+                }
+            ],
         },
-        {"id": "ship", "capability": "ship@1", "input": {"order": _ORDER, "paid": {"$ref": "outputs.charge.id"}}},
+        {
+            "id": "ship",
+            "capability": "ship@1",
+            "input": {"order": _ORDER, "paid": {"$ref": "outputs.charge.id"}},
+        },
         {"id": "pickup", "capability": "hold@1", "input": {"order": _ORDER}},
         {"id": "apologise", "capability": "mail@1", "input": {"why": {"$ref": "error.message"}}},
         {
@@ -117,7 +131,12 @@ ORDER: dict[str, Any] = {
         {"from": "pickup", "to": "tell"},
     ],
     "policies": [
-        {"id": "address", "capability": "ship@1", "rule": "context.facts.country != ''", "reason": "the country is not known"}
+        {
+            "id": "address",
+            "capability": "ship@1",
+            "rule": "context.facts.country != ''",
+            "reason": "the country is not known",
+        }
     ],
 }
 
@@ -132,7 +151,12 @@ def order(**facts: Any) -> hf.Flow[Any]:
 
 def make_runs(store: str) -> None:
     """Make a run for each thing that can happen."""
-    for facts in ({"order": "4904"}, {"order": "4903", "cents": 89_000}, {"order": "4902"}, {"order": "4901"}):
+    for facts in (
+        {"order": "4904"},
+        {"order": "4903", "cents": 89_000},
+        {"order": "4902"},
+        {"order": "4901"},
+    ):
         with suppress(hf.RunFailed):
             hf.run(order(**facts), run_id=f"order-{facts['order']}", store=store)
 

@@ -23,10 +23,9 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from holdfast.core import events
-from holdfast.core.budget import explain
 from holdfast.core.codec import Codec
 from holdfast.core.events import NodeEvent
 from holdfast.core.graph import Retry
@@ -34,23 +33,24 @@ from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
 from holdfast.core.slots import CHECKPOINT, TRY, Slot, labels, raised_text, try_text
 from holdfast.core.step import Step as Declared
 from holdfast.documents.artifacts import Artifacts
-from holdfast.errors import BudgetExceeded, ContextError
+from holdfast.errors import ContextError
 from holdfast.reading.chunks import Step, Streamer
 from holdfast.reading.inbox import ChildEnd
 from holdfast.runtime import failures
-from holdfast.runtime.calls import asyncio_timers, steps
+from holdfast.runtime.calls import asyncio_timers, spending, steps
 from holdfast.runtime.calls.body import Body, Parked, Stopped
 from holdfast.runtime.calls.child_runs import Children
 from holdfast.runtime.calls.executors import Threads
+from holdfast.runtime.calls.promises import Promises
+from holdfast.runtime.calls.recorder import Recorder
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.calls.task_family import Family
-from holdfast.runtime.clock import Clock, Timer, sleep
-from holdfast.runtime.journal import Journal
+from holdfast.runtime.calls.waiter import Waiter
+from holdfast.runtime.clock import Clock, sleep
 from holdfast.runtime.judging import facts_of
 
 T = TypeVar("T")
 _ANY: Codec[Any] = Codec.of(Any)
-_PROMISES_MAX = 100
 _calling: ContextVar[tuple[object, str, int] | None] = ContextVar("holdfast_step", default=None)
 """The step whose function is being called: its attempt, its name, and the number of this call, counted from 1."""
 _NOT_AWAITED = (CHECKPOINT, "begun:", TRY)
@@ -61,37 +61,6 @@ _LOOK_AGAIN_S = 0.02
 """Seconds until the engine checks again whether a cancelled task has ended, which may take time to clean up."""
 _STEP_ENDS = (events.StepCompleted, events.StepFailed)
 _log = logging.getLogger("holdfast")
-
-
-def _is_untouched(coroutine: Coroutine[Any, Any, Any]) -> bool:
-    return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
-
-
-class _Waiter:
-    """A coroutine of the node that waits in memory."""
-
-    def __init__(self, began_at: float) -> None:
-        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.task = asyncio.current_task()
-        self.began_at = began_at
-        self.timer: Timer | None = None
-
-
-class Recorder(Protocol):
-    """The methods of a runner that an attempt uses."""
-
-    journal: Journal
-    park_after_s: float
-
-    def is_current(self, body: Body) -> bool: ...
-
-    def cleans_up(self, body: Body) -> bool: ...
-
-    def look_again(self) -> None: ...
-
-    def leave_if_crowded(self) -> None: ...
-
-    def record_stream(self, body: Body) -> None: ...
 
 
 class Attempt:
@@ -156,7 +125,7 @@ class Attempt:
         self._steps = 0
         self._threads = 0
         self._gone: asyncio.Future[None] | None = None
-        self._waiters: dict[str, _Waiter] = {}
+        self._waiters: dict[str, Waiter] = {}
         self._begin_again: dict[str, Callable[[], object]] = {}
         """Slot of a wait that the node is in -> the function that records the wait again if it was withdrawn."""
         self._cancelled: list[tuple[str, str | None]] = []
@@ -164,7 +133,7 @@ class Attempt:
         self._is_closing = False
         self._park_due = False
         self._in_step: dict[asyncio.Task[Any] | None, str] = {}
-        self._promises: list[tuple[Coroutine[Any, Any, Any], str]] = []
+        self._promises = Promises()
         self._artifacts: Artifacts | None = None
         self.artifacts_made: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -247,7 +216,9 @@ class Attempt:
         if not found:
             if raised_text(slot.label) in self.kept():
                 steps.refuse_undeclared(self, slot)
-            self.refuse_over_budget(slot)
+            self._used.discard(slot.text)  # a step that is refused may be called again later
+            self.refuse_over_budget()
+            self._used.add(slot.text)
         return found
 
     def kept_result(self, slot: Slot, codec: Codec[Any]) -> list[Any]:
@@ -438,16 +409,12 @@ class Attempt:
                 "Only steps are possible now (ctx.step), for a few seconds."
             )
 
-    def refuse_over_budget(self, slot: Slot | None = None) -> None:
-        """Refuse what would begin (the step of this slot, which may be called again later) if the budget of the run is spent.
-        Steps with which a node cleans up after a cancellation are not refused.
+    def refuse_over_budget(self) -> None:
+        """Raise `BudgetExceeded` if the budget of the run is spent: nothing begins then, except steps with which a node cleans up
+        after a cancellation.
         """
-        state = self._journal.state
-        if state.budget is None or not state.is_over_budget or (self.body.cancelled and self._cleans_up()):
-            return
-        if slot is not None:
-            self.unclaim_step(slot)
-        raise BudgetExceeded(explain(state.run_id, state.budget, state.spent()))
+        if not (self.body.cancelled and self._cleans_up()):
+            spending.refuse_over_budget(self._journal.state)
 
     def refuse_waits(self, what: str) -> None:
         """Refuse a wait in a node that is not idempotent: a wait unwinds the node, which then runs again from its top. Refuse it
@@ -507,18 +474,11 @@ class Attempt:
 
     def promised(self, coroutine: Coroutine[Any, Any, Any], told: str) -> None:
         """Note that the node has called a method of its context, and must await the coroutine that it got."""
-        self._promises.append((coroutine, told))
-        if len(self._promises) > _PROMISES_MAX:
-            self._promises = [promise for promise in self._promises if _is_untouched(promise[0])]
+        self._promises.add(coroutine, told)
 
     def refuse_forgotten(self) -> None:
         """Raise `ContextError` if the node called a method of its context without awaiting it: the method has done nothing."""
-        for coroutine, told in self._promises:
-            if _is_untouched(coroutine):
-                coroutine.close()
-                raise ContextError(
-                    f"node {self._header['node']!r} called {told} and did not await it, so it was not done: await {told}"
-                )
+        self._promises.refuse_forgotten(self._header["node"])
 
     async def find_kept(self, slots: list[str]) -> dict[str, list[Any]]:
         """Return the outcomes of those of these waits that are over and whose outcome is durable."""
@@ -543,7 +503,7 @@ class Attempt:
         return came
 
     async def _wait_here(self, slot: str) -> None:
-        waiter = self._waiters[slot] = _Waiter(self.clock.now())
+        waiter = self._waiters[slot] = Waiter(self.clock.now())
         patience_s = min(self._park_soon_s(), _CHILD_S) if slot.startswith("child:") else self._park_soon_s()
         soonest_at = waiter.began_at + patience_s
         waiter.timer = self.clock.call_at(soonest_at, lambda: self._park_in_time(waiter))
@@ -571,7 +531,7 @@ class Attempt:
             if slot in kept and not waiter.over.done():
                 waiter.over.set_result(None)
 
-    def _park_in_time(self, waiter: _Waiter) -> None:
+    def _park_in_time(self, waiter: Waiter) -> None:
         """Unwind the attempt because this wait takes long. If the node may cancel one of its waits by an asyncio timer, which
         unwinding would lose, the attempt is unwound only `park_after` seconds after this wait began.
         """
@@ -721,7 +681,7 @@ class Attempt:
                 wait.child, f"{self._header['node']!r} of its caller has cancelled the call"
             )
 
-    def _is_cancelled(self, waiter: _Waiter) -> bool:
+    def _is_cancelled(self, waiter: Waiter) -> bool:
         """Return whether the node has cancelled one of its own tasks, which waits."""
         task = waiter.task
         return task is not None and task is not self.body.task and task.cancelling() > 0

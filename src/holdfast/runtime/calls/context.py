@@ -32,6 +32,7 @@ from holdfast.errors import CodecError, ContextError, WaitTimeout
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import executing
 from holdfast.runtime.calls.child_runs import ChildRun, StartOptions
+from holdfast.runtime.calls.spending import check_cost
 from holdfast.runtime.calls.steps import Try, course, drive, drive_blocking, require_callable, result_codec
 from holdfast.runtime.calls.streams import encode_chunk
 
@@ -137,7 +138,7 @@ class _AnyContext:
         """Add to the cost of the run. The sum survives crashes, resumes and rewinds. Raises `BudgetExceeded` when the cost is
         recorded, if the budget of the run is spent then: report the cost of a step after the step, so that its result is kept.
         """
-        self._work.cost(*_cost(self.node, usd, tokens))
+        self._work.cost(*check_cost(self.node, usd, tokens))
 
     def __repr__(self) -> str:
         item = f" item {self.item}" if self.item is not None else ""
@@ -734,22 +735,6 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 async def _await(value: Awaitable[T]) -> T:
     return await value
-
-
-def _cost(node: str, usd: Any, tokens: Any) -> tuple[float, int]:
-    fits = (
-        isinstance(usd, (int, float))
-        and not isinstance(usd, bool)
-        and 0 <= usd < 1e12
-        and isinstance(tokens, int)
-        and not isinstance(tokens, bool)
-        and 0 <= tokens < 2**40
-    )
-    if not fits:
-        raise ContextError(
-            f"node {node!r}: ctx.cost(usd={usd!r}, tokens={tokens!r}) is not a valid cost; give amounts of 0 or more"
-        )
-    return float(usd), tokens
 
 
 def _digest(item: Any) -> str | None:

@@ -30,7 +30,7 @@ from holdfast.core.events import NodeEvent
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import FROM_PROCESS
 from holdfast.core.run_state import NODE_LEVEL, NodeState
-from holdfast.core.slots import CHECKPOINT, Slot, raised_text, step_text
+from holdfast.core.slots import CHECKPOINT, raised_text, step_text
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError
 from holdfast.reading.chunks import Step
@@ -340,14 +340,9 @@ class DistantAttempt(Attempt):
     def cost(self, usd: float, tokens: int) -> None:
         self._ask("cost", {"usd": usd, "tokens": tokens})
 
-    def refuse_over_budget(self, slot: Slot | None = None) -> None:
+    def refuse_over_budget(self) -> None:
         if self._has_budget:
-            try:
-                self._ask("refuse_over_budget", {})
-            except BaseException:
-                if slot is not None:
-                    self.unclaim_step(slot)
-                raise
+            self._ask("refuse_over_budget", {})
 
     def emit(self, written: bytes, value: Any, step: Step | None) -> None:
         self._ask("emit", {"chunk": msgspec.Raw(written), "step": step})
