@@ -84,7 +84,7 @@ function wordsOf(mark, look, { now, chosen, loops }) {
     .filter(([, count]) => count > 1)
     .map((count) => count.join(" "));
   if (chosen?.length && DONE.has(status))
-    return `${loops || iteration > 1 ? `iteration ${iteration} ` : ""}→ ${chosen.join(", ")}`;
+    return `${loops || iteration > 1 ? `iteration ${iteration} ` : status === "skipped" ? "skipped " : ""}→ ${chosen.join(", ")}`;
   if (status === "completed") return iteration > 1 ? `${iteration} iterations` : plural(tries || 1, "attempt");
   return [
     ...(look.turns && counts.length ? [] : [waitOf(mark, now) ?? (mark.misrouted ? "routing failed" : look.word)]),
