@@ -494,3 +494,60 @@ def test_mermaid_is_balanced_and_draws_every_arrow_once(definition, data):
     assert drawn.count('"') == 2 * (len(definition.nodes) + 2)
     assert len(re.findall(r"->", drawn)) == len(definition.arrows())
     assert drawn.isascii()
+
+
+# --- plans -------------------------------------------------------------------------------------------
+
+PLAN = Definition(
+    name="shop",
+    nodes={name: NodeOptions(join="every") for name in ("charge", "ship", "pickup", "call", "tell")},
+    edges=[
+        Edge(START, "charge"),
+        Edge("charge", "ship"),
+        Edge("charge", "pickup"),
+        Edge("charge", "call"),
+        Edge("ship", "tell"),
+        Edge("call", "tell"),
+        Edge("pickup", END),
+        Edge("tell", END),
+    ],
+    plan={
+        "edges": [
+            {"from": "charge", "to": "ship", "guard": 'facts.country in ["DE"]'},
+            {"from": "charge", "to": "pickup", "guard": "!facts.home", "on_error": False},
+            {"from": "charge", "to": "call", "on_error": ["partial", "TimeoutError"]},
+            {"from": "ship", "to": "tell", "on_error": True, "guard": "facts.loud"},
+            {"from": "call", "to": "tell"},
+        ]
+    },
+)
+
+
+def test_a_plan_has_its_guards_and_error_edges_beside_the_nodes_that_they_lead_to():
+    assert terminal(PLAN) == dedent("""\
+        ○      START
+        ●      charge
+        ├┄┬┄╮
+        ● ┆ ┆  ship     ◇ if facts.country in ["DE"]
+        ┆ ● ┆  pickup   ◇ if !facts.home
+        ┆ │ ●  call     ↯ on partial or TimeoutError
+        ├─│─╯
+        ● │    tell     ↯ from ship on any failure if facts.loud
+        ├─╯
+        ◎      END""")
+
+
+def test_the_picture_of_a_run_says_which_conditions_were_met():
+    statuses = {"charge": "completed", "ship": "running", "pickup": "skipped", "call": "skipped"}
+    drawn = terminal(PLAN, statuses, routes={"charge": ["ship"], "call": [], "pickup": []})
+    assert '▶ ┆ ┆  ship     ◇ if facts.country in ["DE"]: taken' in drawn
+    assert "◇ if !facts.home: not taken" in drawn
+    assert "↯ on partial or TimeoutError: not taken" in drawn
+    assert drawn.count("taken") == 3, "whether ship fails is not decided"
+
+
+def test_a_flowchart_has_conditions_as_labels_that_no_guard_can_break():
+    drawn = mermaid(PLAN)
+    assert 'n0 -.->|"if facts.country in #91;#34;DE#34;#93;"| n1' in drawn
+    assert 'n0 -.->|"on partial or TimeoutError"| n3' in drawn
+    assert "n3 --> n4" in drawn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -176,3 +177,58 @@ def test_a_notebook_shows_flows_and_runs_as_pictures():
     assert drawn.findtext(f"{SVG}title") == "Run r of flow outline: completed"
     assert texts(drawn) == ["a", "completed", "b", "completed"]
     assert hf.get("r", store="memory://pictures")._repr_html_() is None, "the flow is not known there"
+
+
+# --- plans -------------------------------------------------------------------------------------------
+
+PLAN = Definition(
+    name="shop",
+    nodes={name: NodeOptions(join="every") for name in ("charge", "ship", "call")},
+    edges=[Edge(START, "charge"), Edge("charge", "ship"), Edge("charge", "call"), Edge("ship", END), Edge("call", END)],
+    plan={
+        "edges": [
+            {"from": "charge", "to": "ship", "guard": '"<DE>" in facts.countries && facts.hour < 20'},
+            {"from": "charge", "to": "call", "on_error": True},
+        ]
+    },
+)  # fmt: skip
+
+
+def labels(drawn: ET.Element) -> dict[str, str]:
+    """The text at each edge -> its whole condition."""
+    found = [text for text in drawn.iter(f"{SVG}text") if (text.get("class") or "").startswith("hf-label")]
+    return {
+        (text[0].tail or ""): text.findtext(f"{SVG}title", "") + (" (error)" * ("hf-error" in text.get("class", "")))
+        for text in found
+    }  # fmt: skip
+
+
+def test_the_edges_of_a_plan_have_their_conditions():
+    assert labels(draw(PLAN)) == {
+        '"<DE>" in facts.countries…': 'if "<DE>" in facts.countries && facts.hour < 20',
+        "on any failu…": "on any failure (error)",
+    }
+
+
+def test_the_edges_of_a_run_are_marked_as_its_guards_decided():
+    statuses = {"charge": "completed", "ship": "completed", "call": "skipped"}
+    drawn = draw(PLAN, statuses, routes={"charge": ["ship"], "ship": [END], "call": []})
+    assert [text[:2] for text in labels(drawn)] == ["✓ ", "✗ "]
+    lines = [one for one in classes(drawn) if one.startswith("hf-line")]
+    assert lines.count("hf-line hf-open hf-pale") == 2, "to the node that was skipped, and from it"
+    assert "not reached" not in texts(drawn)
+
+
+def test_a_plan_of_1000_nodes_with_guards_is_drawn_in_little_time():
+    nodes = [f"n{number}" for number in range(1000)]
+    edges = [{"from": one, "to": other, "guard": f"facts.{one}"} for one, other in itertools.pairwise(nodes)]
+    definition = Definition(
+        name="long",
+        nodes=dict.fromkeys(nodes, NodeOptions(join="every")),
+        edges=[Edge(START, "n0"), *(Edge(edge["from"], edge["to"]) for edge in edges), Edge("n999", END)],
+        plan={"edges": edges},
+    )
+    begun = time.perf_counter()
+    drawn = svg.draw(definition)
+    assert drawn.count("hf-label") == 1000
+    assert time.perf_counter() - begun < 5

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import holdfast as hf
 from holdfast import plan
@@ -213,6 +214,25 @@ def layered() -> dict[str, Any]:
         ],
         budget={"usd": 5.0},
     )
+
+
+class Proved(NamedTuple):
+    """A plan, and what its run needs."""
+
+    document: Callable[[], dict[str, Any]]
+    answers: dict[str, Any] | None = None
+    limits: dict[str, Any] = {}  # noqa: RUF012 - not changed
+    """`schedule` and `budget` of the run."""
+
+
+PLANS = {
+    "guarded": Proved(guarded),
+    "joined": Proved(joined),
+    "caught": Proved(caught),
+    "asked": Proved(asked, {"pay": ["approve", "approve"]}),
+    "verified": Proved(verified),
+    "layered": Proved(layered, limits={"schedule": "layered"}),
+}
 
 
 def flow(made: dict[str, Any]) -> Flow[Any]:

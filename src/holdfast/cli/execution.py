@@ -48,7 +48,7 @@ from holdfast.errors import (
 )
 from holdfast.reading import history, inbox, words
 from holdfast.reading.diagnosis import Diagnosis
-from holdfast.reading.flows import find_flow
+from holdfast.reading.known_flows import find_flow
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run, held_by
 from holdfast.runtime import blocking
@@ -349,7 +349,7 @@ def skip(
         typer.Option(
             "--update",
             metavar="JSON|@FILE",
-            help="The result to record for the skipped node, as a JSON object.",
+            help="The result to record for the skipped node, as a JSON object; for a task of a plan, its output.",
         ),
     ] = None,
     dry_run: options.DryRunOfOne = False,
@@ -369,7 +369,7 @@ def skip(
     """
     given: dict[str, Any] = {
         "node": node,
-        "update": options.read_fields(update, "--update"),
+        "update": stores.read_update(update, run_id, store),
         "reason": reason,
     }
     if dry_run:
@@ -378,7 +378,15 @@ def skip(
     actor = options.resolve_actor(by)
 
     async def ask(engine: Engine) -> Run[Any]:
-        return await engine.skip(run_id, **given, by=actor, execute=not no_execute, expects=expects)
+        try:
+            return await engine.skip(run_id, **given, by=actor, execute=not no_execute, expects=expects)
+        except StateError as misfit:
+            if all(isinstance(flow, Flow) for flow in errand.flows):
+                raise
+            raise SettingError(
+                f"--update does not fit: {misfit}. Give the whole output of the task, as its capability returns it; nothing was "
+                "changed"
+            ) from misfit
 
     return (
         leave(errand, ask, {"--grace": grace, "--run-base": run_base}) if no_execute else execute(errand, ask)

@@ -35,7 +35,7 @@ from holdfast.reading.ledger_entries import LedgerEntry
 from holdfast.reading.pages import ListedRun
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree
-from holdfast.reading.views import NodeView, RequestView, Run, draw_run, held_by
+from holdfast.reading.views import NodeView, RequestView, Run, draw_run, held_by, routes_of
 from holdfast.reading.visits import OpenVisit, open_visits, partial_of
 from holdfast.storage.contract import Query, RunRow
 
@@ -305,7 +305,7 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
         screen.say(("Warning:  ", "yellow"), f"node {warned.node} failed, {how}: {fault}")
     for one in shown.partial:
         say_visit(one, _head(one, run, crashed=found.crashed))
-    _say_more(run, store)
+    _say_more(run, store, has_plan=bool(shown.definition.plan))
 
 
 def _say_decided(shown: _Shown, store: str | None) -> None:
@@ -404,7 +404,12 @@ def _say_graph(run: Run[Any], definition: Definition, now: float, *, crashed: bo
     }
     notes = {name: _note(node, now, crashed=crashed) for name, node in run.nodes.items()}
     picture = drawing.terminal(
-        definition, statuses, width=screen.picture_width(), notes=notes, ascii=screen.ascii_only()
+        definition,
+        statuses,
+        width=screen.picture_width(),
+        notes=notes,
+        routes=routes_of(run),
+        ascii=screen.ascii_only(),
     )
     styles = {
         mark: screen.STYLES[status] for status, mark in drawing.MARKS.items() if status in screen.STYLES
@@ -434,10 +439,12 @@ def _note(node: NodeView, now: float, *, crashed: bool) -> str:
     return ", ".join(notes)
 
 
-def _say_more(run: Run[Any], store: str | None) -> None:
+def _say_more(run: Run[Any], store: str | None, *, has_plan: bool) -> None:
     screen.say("")
     screen.say("More:")
+    of_plan = [(line("plan", "show", run.id, store=store), "show why each task ran, or why not")]
     say_commands([
+        *(of_plan if has_plan else []),
         (line("events", run.id, store=store), "print its log"),
         (line("state", run.id, store=store), "print its state"),
         (line("checkpoints", run.id, store=store), "list the places it can go back to"),
@@ -500,7 +507,8 @@ def print_graph(
         print(draw_run(run, definition) if run is not None else draw(definition))
     else:
         width = screen.picture_width()
-        print(drawing.terminal(definition, statuses, width=width, ascii=screen.ascii_only()))
+        routes = routes_of(run) if run is not None else {}
+        print(drawing.terminal(definition, statuses, width=width, routes=routes, ascii=screen.ascii_only()))
 
 
 @command(CHECK)

@@ -71,7 +71,7 @@ def answer(
     The process that executes the run continues with the answer; if there is none, `holdfast resume` continues the run. Only the
     answer skip needs the flow.
     """
-    fields = options.read_fields(update, "--update")
+    fields = stores.read_update(update, run_id, store)
     with stores.opened(store) as opened:
         before = case_of(opened, opened.run(run_id))
         asked = _asked(before, question)

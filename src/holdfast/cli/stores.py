@@ -12,9 +12,10 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.cli import asking
+from holdfast.cli import options as shared
 from holdfast.errors import RunNotFound, SettingError, StoreUnusable, did_you_mean
 from holdfast.reading.reader import Reader
 from holdfast.runtime import blocking, settings
@@ -73,6 +74,21 @@ def watch(store: str | None, use: Use[T], *, create: bool = False) -> T:
 def flow_of(store: str | None, run_id: str) -> str:
     """Return the name of the flow of a run."""
     return read(store, lambda reader: reader.store.run(run_id).flow)
+
+
+def read_update(given: str | None, run_id: str, store: str | None) -> Any:
+    """Return the value of `--update`: fields of the state as a JSON object; in the run of a plan, the output of the node, which
+    may be any JSON. None if the option was not given.
+    """
+    value = shared.read_json(given, "--update")
+    if value is None or isinstance(value, dict) or read(store, lambda reader: has_plan(reader, run_id)):
+        return value
+    return shared.read_fields(given, "--update")
+
+
+def has_plan(reader: Reader, run_id: str) -> bool:
+    """Return whether a run follows a plan, and not a graph in code."""
+    return bool(reader.definition(reader.store.run(run_id)).plan)
 
 
 def execute(

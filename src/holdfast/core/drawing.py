@@ -17,9 +17,10 @@ its way to a node further down; a rail forks where the run continues with severa
     ●    publish
     ◎    END
 
-Dashed rails belong to branches; `◇` lists the nodes that the branch may choose. A rail never leads up: an edge that closes a
-loop is written beside the node it starts from (`↺ write`). A node directly below another on the same rail comes after it. If
-rails would take too much room, the next nodes are listed beside each node instead.
+Dashed rails belong to branches; `◇` lists the nodes that the branch may choose. In a plan, an edge that has a condition is
+dashed, too: the node that it leads to has the guard beside it (`◇ if …`), or the failures that the edge takes (`↯ on …`). A
+rail never leads up: an edge that closes a loop is written beside the node it starts from (`↺ write`). A node directly below
+another on the same rail comes after it. If rails would take too much room, the next nodes are listed beside each node instead.
 
 Names that users chose are never put unescaped into Mermaid or the terminal: ids are numbers, labels are escaped, and control
 characters are removed.
@@ -29,11 +30,12 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from holdfast.core.definition import END, START, Definition
+from holdfast.core.conditions import conditions_of
+from holdfast.core.definition import END, START, Definition, Edge
 from holdfast.core.topology import Topology
 
 MARKS: dict[str, str] = {
@@ -61,6 +63,7 @@ _ASCII = str.maketrans({
 _NODES_MAX = 60
 _LANES_MAX = 14
 _LABEL_COLUMNS_MAX = 32  # one long name does not push all notes to the right
+_CONDITION_MAX = 120
 _HARMLESS = frozenset(string.ascii_letters + string.digits + " ._-")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
@@ -79,8 +82,8 @@ _COLOURS: dict[str, str] = {
 
 
 def mermaid(definition: Definition, statuses: Mapping[str, str] = {}) -> str:
-    """Return the flow as a Mermaid flowchart: branches are dashed, edges that close a loop are labelled `again`, statuses are
-    colours.
+    """Return the flow as a Mermaid flowchart: branches are dashed, edges that close a loop are labelled `again`, edges of a plan
+    with their guards and the failures that they take; statuses are colours.
     """
     shape = _Shape(definition)
     ids = {name: f"n{number}" for number, name in enumerate(definition.nodes)} | {START: "first", END: "last"}
@@ -90,7 +93,10 @@ def mermaid(definition: Definition, statuses: Mapping[str, str] = {}) -> str:
         lines.append(f'    {ids[name]}[["{label}"]]' if options.each else f'    {ids[name]}["{label}"]')
     lines.append('    last(["END"])')
     for source, ways in shape.onward.items():
-        lines += [f"    {ids[source]} {'-.->' if way.dashed else '-->'} {ids[way.to]}" for way in ways]
+        for way in ways:
+            condition = shape.conditions.get(Edge(source, way.to))
+            label = f'|"{_entities(_shortened(str(condition)))}"|' if condition is not None else ""
+            lines.append(f"    {ids[source]} {'-.->' if way.dashed else '-->'}{label} {ids[way.to]}")
         for target in shape.back.get(source, ()):
             arrow = "-. again .->" if target in shape.branches.get(source, ()) else "-- again -->"
             lines.append(f"    {ids[source]} {arrow} {ids[target]}")
@@ -98,6 +104,10 @@ def mermaid(definition: Definition, statuses: Mapping[str, str] = {}) -> str:
         if members := [ids[name] for name in definition.nodes if statuses.get(name) == status]:
             lines += [f"    classDef {status} {colours}", f"    class {','.join(members)} {status}"]
     return "\n".join(lines)
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _CONDITION_MAX else f"{text[: _CONDITION_MAX - 1]}…"
 
 
 def _entities(text: str) -> str:
@@ -113,16 +123,19 @@ def terminal(
     *,
     width: int = 80,
     notes: Mapping[str, str] = {},
+    routes: Mapping[str, Collection[str]] = {},
     ascii: bool = False,
 ) -> str:
     """Return the flow as plain text, at most `width` columns wide unless a node's name or note needs more.
 
-    With `statuses`, every node has the mark of its status; `notes` (a time, a count) are printed after the names.
+    With `statuses`, every node has the mark of its status; `notes` (a time, a count) are printed after the names. In a plan,
+    `routes` says where the run went from each node that has ended.
     """
     shape = _Shape(definition)
     rows = _rails(shape) if len(definition.nodes) <= _NODES_MAX else []
     room = max((len(row.rail) for row in rows), default=0)
-    if rows and room < 2 * _LANES_MAX and room + 2 + max(map(len, definition.nodes), default=0) <= width:
+    fits = room < 2 * _LANES_MAX and room + 2 + max(map(len, definition.nodes), default=0) <= width
+    if rows and fits:
         tails = {name: _choices(shape, name) for name in (START, *definition.nodes)}
     else:
         rows = [_Row("", name) for name in (START, *definition.nodes)]
@@ -130,6 +143,8 @@ def terminal(
             name: " ".join([*_leads(shape, name), _choices(shape, name)])
             for name in (START, *definition.nodes)
         }
+    for name, told in _entries(shape, routes, is_compact=not (rows and rows[0].rail)):
+        tails[name] = f"{tails[name]}  {told}".strip()
     drawn = _lines(definition, rows, statuses, notes, tails, width)
     return "\n".join(in_ascii(line) if ascii else line for line in drawn)
 
@@ -150,7 +165,8 @@ class _Shape:
 
     def __init__(self, definition: Definition) -> None:
         back = Topology.of(definition).back_edges
-        plain = frozenset(definition.edges)
+        self.conditions = conditions_of(definition)
+        plain = frozenset(definition.edges) - self.conditions.keys()
         self.onward: dict[str, list[_Way]] = {name: [] for name in (START, *definition.nodes, END)}
         self.back: dict[str, list[str]] = {name: [] for name in definition.nodes}
         self.branches = definition.branches
@@ -334,6 +350,20 @@ def _choices(shape: _Shape, name: str) -> str:
             "◇ " + " or ".join(f"{'↺ ' if target in back else ''}{clean(target)}" for target in chosen)
         )
     return "  ".join(words)
+
+
+def _entries(
+    shape: _Shape, routes: Mapping[str, Collection[str]], *, is_compact: bool
+) -> Iterator[tuple[str, str]]:
+    """Yield the conditions of edges, with the node that each leads to. Rails show where an edge comes from; without them, or if
+    several edges lead to the node, the source is named.
+    """
+    arriving = shape.waiting()
+    for edge, condition in shape.conditions.items():
+        source = f"from {edge.source} " if is_compact or arriving[edge.target] > 1 else ""
+        taken = ": taken" if edge.target in routes.get(edge.source, ()) else ": not taken"
+        told = f"{source}{condition}{taken if edge.source in routes else ''}"
+        yield edge.target, f"{'↯' if condition.errors else '◇'} {clean(told)}"
 
 
 def clean(text: str) -> str:

@@ -62,6 +62,13 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
     """The name of a signal, or the id of a child run that has ended."""
 
+    def describe_arrival(self) -> str:
+        """Say what has come to a run that no process executes: an answer, a signal, or the end of a child."""
+        by = f" by {self.by}" if self.by else ""
+        if self.kind == "SignalReceived":
+            return f"the signal {self.name!r} was sent{by}"
+        return f"the child run {self.name} has ended" if self.kind == "ChildEnded" else f"answered{by}"
+
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The facts that explain the status of a run."""
@@ -77,6 +84,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Nodes of both that have begun a step with `idempotent=False`, which has no outcome: a resume asks about them."""
     failed: tuple[NodeName, ...] = ()
     """Open nodes that failed for good after they had begun."""
+    returned: tuple[NodeName, ...] = ()
+    """Those of them that have returned: what they returned is kept, and a resume judges it again without calling them."""
     refused: tuple[NodeName, ...] = ()
     """Nodes whose approval was refused."""
     asks: int = 0
@@ -176,6 +185,7 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
         interrupted=tuple(interrupted[:few]),
         in_doubt=tuple(in_doubt[:few]),
         failed=tuple(failed[:few]),
+        returned=tuple(name for name in failed[:few] if nodes[name].returned is not None),
         refused=tuple(name for name in islice(state.failed, few) if _is_refused(nodes[name])),
         asks=asks,
         questions=tuple(_short(one) for one in islice(state.questions.values(), QUESTIONS_FEW))

@@ -8,9 +8,11 @@ pictures can be part of one web page.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from html import escape
 
+from holdfast.core.conditions import Condition, conditions_of
 from holdfast.core.definition import END, START, Definition
 from holdfast.core.drawing import clean
 from holdfast.core.layout import Box, EdgeLine, Geometry, lay_out
@@ -50,6 +52,10 @@ _STYLE = """
 .hf-done .hf-full{fill:var(--hf-done)}
 .hf-sign .hf-cut{stroke:var(--hf-panel)}
 """
+_LABEL_STYLE = """\
+.hf-label{font-size:11px;fill:var(--hf-text3);paint-order:stroke;stroke:var(--hf-canvas);stroke-width:3px}
+.hf-error{fill:var(--hf-fail)}
+"""
 _TONES = {"running": "accent", "completed": "done", "failed": "fail"}
 _SIGNS: dict[str, str] = {  # 16 by 16 pixels, around the middle
     "pending": '<circle r="5.5" stroke-dasharray="2.6 2"/>',
@@ -69,6 +75,8 @@ _NAME_CHARS, _CHAR_W = 15, 7.8
 _NOTE_CHARS = 21
 _ALONE_MAX = 8
 _NODES_TOLD = 60  # in the description for readers who do not see the picture
+_LABEL_CHARS, _LABEL_CHAR_W = 26, 6.0
+_CONDITIONS_TOLD = 10
 _ONCE = "1\N{MULTIPLICATION SIGN}"
 
 
@@ -80,13 +88,16 @@ def draw(
     repeated: Collection[str] = frozenset(),
     open: Collection[str] = frozenset(),
     title: str = "",
+    routes: Mapping[str, Collection[str]] | None = None,
 ) -> str:
     """Return the flow as an SVG document. With `statuses`, every node has the sign of its status, and lines that the run did not
     take are pale; loops were taken to the nodes in `repeated`. `notes` (a time, a count) are written below the names. Stacks that
-    are named in `open` show their members. The title (default: the name of the flow) and a list of the nodes are for readers who
+    are named in `open` show their members. In the run of a plan, `routes` says where the run went from each node that has ended,
+    which the statuses do not tell. The title (default: the name of the flow) and a list of the nodes are for readers who
     do not see the picture.
     """
     geometry = lay_out(definition, open=open, alone=_busy(statuses))
+    edges = _Edges(definition, geometry, routes if definition.plan else None)
     reached = {name for box in geometry.boxes for name in (box.name, *box.members) if name in statuses}
     size = f'width="{geometry.width}" height="{geometry.height}"'
     style = _STYLE % tuple(
@@ -97,8 +108,9 @@ def draw(
         f'<svg xmlns="http://www.w3.org/2000/svg" class="hf-flow" {frame} role="img">',
         f"<title>{escape(clean(title or f'Flow {definition.name}'))}</title>",
         f"<desc>{escape(clean(_described(geometry, statuses)))}</desc>",
-        f"<style>{style}</style>",
-        *_lines(geometry, statuses, reached, repeated),
+        f"<style>{style}{_LABEL_STYLE if edges.conditions else ''}</style>",
+        *_lines(geometry, statuses, reached, repeated, edges),
+        *edges.labels(geometry),
         *(_diamond(box) for box in geometry.boxes if box.diamond),
         *(_badge(line) for line in geometry.lines if line.badge),
         *(_box(box, definition, statuses, notes) for box in geometry.boxes),
@@ -124,17 +136,71 @@ def _described(geometry: Geometry, statuses: Mapping[str, str]) -> str:
 # --- lines -------------------------------------------------------------------------------------------
 
 
+class _Edges:
+    """What a plan says about the lines of its picture: the conditions of their edges, and which of them a run took."""
+
+    def __init__(
+        self, definition: Definition, geometry: Geometry, routes: Mapping[str, Collection[str]] | None
+    ) -> None:
+        box_of = {name: box.name for box in geometry.boxes for name in (box.name, *box.members)}
+        self.taken: set[tuple[str, str]] | None = None
+        self.decided: set[str] = set()
+        """The boxes of the nodes that have ended."""
+        self.conditions: dict[tuple[str, str], list[Condition]] = {}
+        for edge, condition in conditions_of(definition).items():
+            self.conditions.setdefault((box_of[edge.source], box_of[edge.target]), []).append(condition)
+        if routes is not None:
+            self.taken = {
+                (box_of[source], box_of[to]) for source, targets in routes.items() for to in targets
+            }
+            self.taken |= {(START, box_of[edge.target]) for edge in definition.edges if edge.source == START}
+            self.decided = {box_of[source] for source in routes}
+
+    def labels(self, geometry: Geometry) -> Iterator[str]:
+        """Yield the conditions as text beside the ends of their lines. If several lead to one box, there is room for one."""
+        arriving = Counter(target for _, target in self.conditions)
+        for line in geometry.lines:
+            conditions = self.conditions.get((line.source, line.target))
+            if not conditions:
+                continue
+            x, y = line.points[-1]
+            alone = len(conditions) == 1 and arriving[line.target] == 1
+            told = str(conditions[0]).removeprefix("if ") if alone else f"{arriving[line.target]} conditions"
+            room = max(8, min(_LABEL_CHARS, int((geometry.width - x - 20) / _LABEL_CHAR_W)))
+            tone = " hf-error" if all(condition.errors for condition in conditions) else ""
+            whole = "; ".join(clean(str(condition)) for condition in conditions[:_CONDITIONS_TOLD])
+            yield (
+                f'<text class="hf-label{tone}" x="{x + 5}" y="{y - 7}"><title>{escape(self._mark(line) + whole)}</title>'
+                f"{escape(self._mark(line) + _cut(clean(told), room))}</text>"
+            )
+
+    def _mark(self, line: EdgeLine) -> str:
+        if self.taken is None or line.source not in self.decided:
+            return ""
+        return "✓ " if (line.source, line.target) in self.taken else "✗ "
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
 def _lines(
-    geometry: Geometry, statuses: Mapping[str, str], reached: set[str], repeated: Collection[str]
+    geometry: Geometry,
+    statuses: Mapping[str, str],
+    reached: set[str],
+    repeated: Collection[str],
+    edges: _Edges,
 ) -> Iterator[str]:
     """Yield the lines; those that the run took come last, so that they cover the others where lines meet."""
     members = {box.name: box.members or (box.name,) for box in geometry.boxes}
     passed = ({START} if statuses else set()) | {name for name in reached if statuses[name] in VISIT_DONE}
+    planned = edges.taken
     taken = [
-        any(name in passed for name in members[line.source])
+        (line.source, line.target) in planned if planned is not None
+        else any(name in passed for name in members[line.source])
         and any(name in (repeated if line.kind == "loop" else reached) for name in members[line.target])
         for line in geometry.lines
-    ]
+    ]  # fmt: skip
     for wanted in (False, True):
         for line, was_taken in zip(geometry.lines, taken, strict=True):
             if was_taken == wanted:

@@ -24,7 +24,7 @@ from holdfast.core.run_state import ENDED, FEW, FINAL, Question, RunState, Wait
 from holdfast.core.situation import QUESTIONS_FEW, Situation, situate
 from holdfast.core.slots import parse
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
-from holdfast.reading import history, inbox, limits, remedies, text, words
+from holdfast.reading import history, inbox, limits, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import held_by
 from holdfast.storage.contract import STATUSES, Request, RunRow, RunStatus, Store
@@ -359,7 +359,11 @@ def _look(case: Case, now: float, commands: CommandLine) -> _Seen:
         running=(*names[:FEW], *([f"{others} more"] if others else [])),
         expects=tuple(_expects(known, now, children)),
         asked_about={} if row.held else dict(_asked_about(known, case.nodes)),
-        once=tuple(name for name in known.failed if name in case.nodes and not case.nodes[name].idempotent),
+        once=tuple(
+            name
+            for name in known.failed
+            if name in case.nodes and not case.nodes[name].idempotent and name not in known.returned
+        ),
         known=known,
         children=children,
         stuck=tuple(
@@ -470,7 +474,8 @@ def _reason(case: Case, seen: _Seen, kind: Kind, now: float) -> str:
     if seen.answered:
         refused = seen.known.refused
         refuses = f", which refuses node {' and '.join(refused)}" if refused else ""
-        return f"{words.came(seen.known.said)}{refuses}{_unclaimed(case, kind)}{expects}"
+        came = seen.known.said.describe_arrival() if seen.known.said is not None else "answered"
+        return f"{came}{refuses}{_unclaimed(case, kind)}{expects}"
     if kind in ("question", "signal", "child"):
         return "; ".join(seen.expects)
     if kind == "waiting" and row.status == "pending" and row.due_at is not None:
@@ -659,12 +664,13 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
     if status == "pending" and kind == "waiting":
         return [resume("begin it now")]
     of_children = [remedy for child in seen.children.values() for remedy in _of_child(child)]
-    if (wanted := limits.find_wider(seen.known, status)) is not None:
+    if (seen.known.beyond or seen.known.higher_budget) and (wanted := limits.find_wider(seen.known, status)):
         return [resume(words, *options) for words, options in wanted]
     if status == "failed":
         words, force = _after_failure(seen)
         return _after_child(case, seen, of_children, commands) or [
             resume(words, force=force),
+            *_call_again(case, seen, commands),
             *_skip(case, seen, commands),
         ]
     speak = [
@@ -738,11 +744,26 @@ def _after_failure(seen: _Seen) -> tuple[str, bool]:
     """Say what resuming does to a failed run, and whether that needs `force`."""
     error = seen.known.failure
     again = f"; it runs {' and '.join(seen.once)} AGAIN, which is not idempotent" if seen.once else ""
+    node = seen.known.failure_node
+    has_returned = node in seen.known.returned
+    if error is not None and error.type == "PolicyDenied":
+        about = f"about what {node} returned; it is not called again" if has_returned else f"about {node}"
+        return f"ask the policies again {about}", True
     if error is None or error.kind != "fatal":
-        return f"fix the cause, then resume it{again}", False
+        judged = f"; it judges what {node} returned, and does not call it" if has_returned else ""
+        return f"fix the cause, then resume it{judged}{again}", False
     if error.type == "QuestionRefused":
-        return f"ask again; {seen.known.failure_node} starts only if it is approved this time", True
+        return f"ask again; {node} starts only if it is approved this time", True
     return f"retry in spite of the fatal failure{again}", True
+
+
+def _call_again(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
+    """Return the remedy that calls a node again although it has returned, if its result did not pass the verification."""
+    node, error = seen.known.failure_node, seen.known.failure
+    if node not in seen.known.returned or node is None or error is None or error.type != "VerificationFailed":
+        return []
+    words = f"call {node} again, with new idempotency keys; its effect has happened once"
+    return [remedies.retry_fresh(commands, case.row.run_id, node, words)]
 
 
 def _skip(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
@@ -750,6 +771,8 @@ def _skip(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
     if node is None or not seen.known.is_stuck:
         return []  # a node whose router failed has completed: only its router is called again
     happened = "; choose it if its effect did happen" if node in seen.once else ""
+    if node in seen.known.returned:
+        happened = ", and without what it returned; --update JSON gives a result in its place"
     words = f"continue without {node}{happened}"
     made_with = remedies.PLACEHOLDER if case.takes else None  # `skip` refuses a flow whose shape has changed
     return [

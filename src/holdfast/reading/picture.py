@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.core import events
+from holdfast.core.conditions import conditions_of
 from holdfast.core.definition import START, Definition
 from holdfast.core.run_state import ITEM_STATUSES, Items, ItemStatus, NodeState, RunState, Status, stretches
 from holdfast.errors import describe_failure
@@ -78,13 +79,15 @@ class PictureStates(msgspec.Struct, frozen=True, kw_only=True):
     taken: list[tuple[str, str]]
     """The edges that the run has taken, as source and target."""
     chosen: dict[str, list[str]]
-    """Source of a branch -> the targets that its latest visit chose."""
+    """Source of a branch, or in a plan of an edge that has a condition -> the targets that its latest visit chose."""
+    verdicts: list[tuple[str, str, bool]] = []
+    """The edges of a plan whose guards were evaluated, as source and target, and what the guards said."""
 
 
 def picture_states(store: Store, row: RunRow, definition: Definition, state: RunState) -> PictureStates:
     """Return the states of the nodes of a run. `state` is the state of the run at the wanted event."""
     asleep = _asleep(row, state)
-    chosen, taken = _choices(store, row, definition, state)
+    chosen, taken = _planned(definition, state) if state.plan else _choices(store, row, definition, state)
     return PictureStates(
         run_id=row.run_id,
         seq=state.seq,
@@ -94,8 +97,9 @@ def picture_states(store: Store, row: RunRow, definition: Definition, state: Run
         flow=state.flow,
         fingerprint=state.fingerprint,
         nodes=node_marks(row, state, _sizes(store, row, definition, state)),
-        taken=list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
+        taken=taken if state.plan else list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
         chosen=chosen,
+        verdicts=list(_verdicts(store, row, state)) if state.plan else [],
     )
 
 
@@ -256,6 +260,34 @@ def _choices(
         if source not in chosen and (source == START or (done is not None and done.completed_seq)):
             taken += [(source, target) for target in targets if target in state.nodes]
     return chosen, taken
+
+
+def _planned(definition: Definition, state: RunState) -> tuple[dict[str, list[str]], list[tuple[str, str]]]:
+    """Return the edges of a plan that were taken, and those that each node with conditions chose. The state has them."""
+    deciding = {edge.source for edge in conditions_of(definition)}
+    chosen: dict[str, list[str]] = {}
+    taken: list[tuple[str, str]] = []
+    for edge in definition.edges:
+        source = state.nodes.get(edge.source)
+        routes = source.routes if source is not None else None
+        if edge.source == START or (routes is not None and edge.target in routes):
+            taken.append((edge.source, edge.target))
+            if edge.source in deciding:
+                chosen.setdefault(edge.source, []).append(edge.target)
+    return chosen, taken
+
+
+def _verdicts(store: Store, row: RunRow, state: RunState) -> Iterator[tuple[str, str, bool]]:
+    """Yield the verdicts of guards, without those of events that the run was rewound over."""
+    parts = stretches(row.rewinds, state.seq)
+    rows = [
+        one
+        for one in store.events(row.run_id, 0, state.seq, kinds=("GuardEvaluated",))
+        if any(first <= one.seq <= last for first, last in parts)
+    ]
+    for stored in history.opened(store, row.run_id, rows):
+        for target, verdict in stored.event.verdicts.items():
+            yield stored.event.node, target, verdict
 
 
 def _routes(event: object) -> Iterator[tuple[str, list[str] | None]]:

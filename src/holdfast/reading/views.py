@@ -69,6 +69,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     chunks: int
     """How many streamed chunks of the node are in the log."""
     cost: Cost
+    routes: tuple[str, ...] | None = None
+    """In the run of a plan: the nodes that the run went to from here. None if that is not decided, and for a graph in code."""
 
 
 class ChildView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -247,7 +249,13 @@ def draw_run(run: Run[Any], definition: Definition) -> str:
         notes={name: _note(node) for name, node in nodes},
         repeated={name for name, node in nodes if node.iteration > 1},
         title=f"Run {run.id} of flow {run.flow}: {run.status}",
+        routes=routes_of(run),
     )
+
+
+def routes_of(run: Run[Any]) -> dict[str, tuple[str, ...]]:
+    """Return where the run of a plan went from each node that has ended."""
+    return {name: node.routes for name, node in run.nodes.items() if node.routes is not None}
 
 
 def _note(node: NodeView) -> str:
@@ -374,6 +382,7 @@ def _node_view(node: NodeState, place: tuple[int, int, int], *, waits: bool) -> 
         checkpoint=kept.get(CHECKPOINT),
         chunks=node.streamed,
         cost=Cost(node.usd, node.tokens) if node.tokens or node.usd else _NOTHING,
+        routes=tuple(node.routes) if node.routes is not None else None,
     )
 
 

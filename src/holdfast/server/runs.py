@@ -16,7 +16,7 @@ from holdfast.errors import SettingError
 from holdfast.reading import pages
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import case_of, diagnose, waiting_requests
-from holdfast.reading.flows import find_flow
+from holdfast.reading.known_flows import find_flow
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree
 from holdfast.reading.remedies import Remedy

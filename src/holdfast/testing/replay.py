@@ -258,7 +258,7 @@ class Replay:
 
     def _completed(self, where: Where, body: Body, at: float) -> None:
         now = self.now
-        self.rules.require_closed("RunCompleted")
+        self.rules.require_closed("RunCompleted", at_once=True)
         self.rules.require_complete()
         left = [*now.open, *now.arrivals, *now.held]
         if left:

@@ -1,5 +1,5 @@
-"""The part of the second reading that concerns rules (`replay`): guards on the edges of a plan, the nodes that it skips, policies,
-and the verification of results (invariant I18 in docs/testing.md).
+"""The part of the second reading that concerns rules (`replay`): guards on the edges of a plan, the nodes that it skips,
+policies, and the verification of results (invariant I18 in docs/testing.md).
 
 - Each edge of a plan is decided once: taken or not. What guards decided is followed at once by the route.
 - A node of a plan begins only when all edges to it are decided and enough of them are taken. If too few are, it is skipped,
@@ -137,7 +137,7 @@ class RuleReplay:
         for target in shape.targets.get(name, ()) if shape is not None else ():
             now.undecided[target] -= 1
             if not now.undecided[target] and self._taken(target) < shape.wanted(target):  # type: ignore[union-attr]
-                now.doomed[target] = None
+                now.doomed[target] = now.at
 
     def _taken(self, name: str) -> int:
         shape, routes = self._plan(), self._replay.now.routes
@@ -151,7 +151,7 @@ class RuleReplay:
             now.undecided[name] = sum(source not in now.routes for source in sources)
             begun = name in now.nodes and now.nodes[name].iteration
             if not now.undecided[name] and not begun and self._taken(name) < shape.wanted(name):  # type: ignore[union-attr]
-                now.doomed[name] = None
+                now.doomed[name] = now.at
 
     def skip(self, where: Where, body: Body, at: float) -> None:
         now, why = self._replay.now, body.get("why", {})
@@ -174,12 +174,14 @@ class RuleReplay:
             self._say(f"the skip leaves nodes that can never run: {[*now.doomed]}")
         now.settle()
 
-    def require_closed(self, what: str) -> None:
-        """Report nodes that can never run and are not skipped when something else begins or the run ends."""
-        if self._replay.now.doomed:
-            self._say(
-                f"{what} comes before the skip of nodes that can never run: {[*self._replay.now.doomed]}"
-            )
+    def require_closed(self, what: str, *, at_once: bool = False) -> None:
+        """Report nodes that can never run and are not skipped when something else begins, or (`at_once`) the run ends. Events
+        with the same time may be one append, in any order.
+        """
+        now = self._replay.now
+        left = [name for name, since in now.doomed.items() if at_once or since < now.at]
+        if left:
+            self._say(f"{what} comes before the skip of nodes that can never run: {left}")
 
     def require_complete(self) -> None:
         """Report the nodes of a plan that are neither done, nor skipped, nor handled when the run is completed."""

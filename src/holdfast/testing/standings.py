@@ -198,8 +198,8 @@ class RewindableState:
         """Node whose edges are decided -> the nodes that it leads to; none if it is skipped."""
         self.undecided: dict[str, int] = {}
         """Node -> how many edges to it are not decided."""
-        self.doomed: dict[str, None] = {}
-        """The nodes that can never run any more and are not skipped yet."""
+        self.doomed: dict[str, float] = {}
+        """Node that can never run any more and is not skipped yet -> the time of the event by which this was decided."""
         self.at = self.last_at = 0.0
         """The times of the event that is being read, and of the event before it."""
         self.active_s = 0.0

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from holdfast.core.conditions import conditions_of
 from holdfast.core.definition import END, START, Definition
 from holdfast.core.layout import geometry as g
 from holdfast.core.topology import find_back_edges
@@ -72,8 +73,10 @@ def group_nodes(definition: Definition, open: Collection[str], alone: Collection
 
 
 def _edges(definition: Definition) -> list[_Edge]:
-    """Return all edges, those of one source in the order of declaration."""
-    plain = frozenset(definition.edges)
+    """Return all edges, those of one source in the order of declaration. An edge of a plan that has a condition belongs to a
+    branch: the run may take it or not.
+    """
+    plain = frozenset(definition.edges) - conditions_of(definition).keys()
     pairs = [(arrow.source, arrow.target) for arrow in definition.arrows()]
     back = find_back_edges([pair for pair in pairs if pair[1] != END])
     return [
