@@ -544,7 +544,7 @@ def _unanswered(case: Case, kind: Kind, now: float) -> str:
 def _failure(case: Case, known: Situation) -> str:
     error = known.failure
     what = (
-        describe_failure(error.type, _first_line(error.message))
+        describe_failure(error.type, text.first_line(error.message))
         if error is not None
         else case.row.error or "unknown"
     )
@@ -555,23 +555,18 @@ def _failure(case: Case, known: Situation) -> str:
     return f"{where}: {what}{fatal}"
 
 
-def _first_line(given: str) -> str:
-    """Return the first non-blank line of a text, shortened if it is long."""
-    return text.one_line(situation.first_line(given), situation.LINE_MAX)
-
-
 def _expects(known: Situation, now: float, children: Mapping[str, Diagnosis | None]) -> Iterator[str]:
     shown = known.questions[:QUESTIONS_FEW]
-    yield from (f"{asks(question)}{_until(question.until, now)}" for question in shown)
+    yield from (f"{asks(question)}{text.until(question.until, now)}" for question in shown)
     if known.asks > len(shown):
         yield text.count(known.asks - len(shown), "more question")
     for wait in known.waits[:FEW]:
-        whose = _whose(wait.node, wait.item)
+        whose = text.name_item(wait.node, wait.item)
         match wait.kind:
             case "signal":
-                yield f"{whose} waits for the signal {wait.signal!r}{_until(wait.until, now)}"
+                yield f"{whose} waits for the signal {wait.signal!r}{text.until(wait.until, now)}"
             case "child":
-                waits = f"{whose} waits for the child run {wait.child}{_until(wait.until, now)}"
+                waits = f"{whose} waits for the child run {wait.child}{text.until(wait.until, now)}"
                 yield waits + (_fate(children[wait.child]) if wait.child and wait.child in children else "")
             case "timer":
                 if wait.until is not None:
@@ -608,25 +603,10 @@ def asks(question: Question) -> str:
     """Return a question and the node that asks it, in one line. The text of a question that Holdfast asks names the node: in
     quotes, which a sentence does not need.
     """
-    asked = _first_line(question.text)
+    asked = text.first_line(question.text)
     if question.about in ("interrupt", "repeat"):
         return asked.replace(repr(question.node), question.node)
-    return f"{_whose(question.node, question.item)} asks: {asked}"
-
-
-def _whose(node: str, item: int | None) -> str:
-    return node if item is None else f"{node} (item {item})"
-
-
-def _until(until: float | None, now: float) -> str:
-    if until is None:
-        return ""
-    past = (
-        ", which has passed: the next process that executes the run records the timeout"
-        if until <= now
-        else ""
-    )
-    return f" (until {text.soon(until, now)}{past})"
+    return f"{text.name_item(question.node, question.item)} asks: {asked}"
 
 
 # --- what can be done --------------------------------------------------------------------------------
