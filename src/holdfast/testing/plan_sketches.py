@@ -80,6 +80,8 @@ class SketchedNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """What its policy decides about its result; a `refused` node has one that denies."""
     verifies: bool = False
     idempotent: bool = True
+    tokens: int = 0
+    """What each call of it costs."""
 
     def output(self, inputs: list[int]) -> dict[str, int]:
         """Return what the node returns, given the numbers of the outputs that reached it."""
@@ -283,7 +285,7 @@ def _make_node(sketch: PlanSketch, node: SketchedNode, options: NodeOptions) -> 
         takes_context=True,
         is_async=True,
         wiring=SketchedWiring(tuple(sketch.inputs(node.name))),
-        pre=(_policy("before", pre),) if pre else (),
+        pre=(_policy("before", pre), _policy("before too", "allow")) if pre else (),
         checks=(Verifier("try", _check_of(node)),) if _verifies(node) else (),
         post=(_policy("after", post),) if post else (),
     )
@@ -291,6 +293,8 @@ def _make_node(sketch: PlanSketch, node: SketchedNode, options: NodeOptions) -> 
 
 def _body(node: SketchedNode) -> Any:
     async def body(given: list[int], ctx: Context) -> dict[str, int]:
+        if node.tokens:
+            ctx.cost(tokens=node.tokens)
         match node.ends:
             case "slow":
                 await asyncio.sleep(0.3)
@@ -311,7 +315,7 @@ def _body(node: SketchedNode) -> Any:
 
 def _policy(name: str, verdict: str) -> Policy:
     says: dict[str, Verdict] = {"allow": allow(), "ask": ask("Sure?"), "deny": deny("as sketched")}
-    return Policy(name, lambda asked: says[verdict], stage="pre" if name == "before" else "post")
+    return Policy(name, lambda asked: says[verdict], stage="post" if name == "after" else "pre")
 
 
 def _check_of(node: SketchedNode) -> Any:
@@ -426,6 +430,7 @@ def _draw_node(
         post=luck.choice(("allow", "ask")) if luck.random() < judged and ends != "refused" else "",
         verifies=luck.random() < judged,
         idempotent=luck.random() < 0.85 or ends in _RETRIED,
+        tokens=luck.choice((0, 1, 2)),
     )
 
 
