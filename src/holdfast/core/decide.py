@@ -24,7 +24,7 @@ A run never ends while a node that it has reached has not begun: that would be a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol, TypeAlias, assert_never
 
 from holdfast.core.commands import (
@@ -193,11 +193,14 @@ def is_caught(options: NodeOptions, node: NodeState) -> bool:
     return catches(options.on_error, failure)
 
 
-def catches(named: list[str], failure: Failure) -> bool:
-    """Return whether one of these failure classes or types is that of a failure. `*` is every failure but a refusal."""
-    if failure.type in named or (failure.type not in REFUSALS and failure.kind in named):
+def catches(named: Collection[str], failure: Failure) -> bool:
+    """Return whether one of these failure classes or types is that of a failure. `*` is every failure. A refusal must be named by
+    its type: neither its class nor `*` takes it.
+    """
+    name = failure.type.rpartition(".")[2]
+    if failure.type in named or name in named:
         return True
-    return "*" in named and failure.type not in REFUSALS
+    return name not in REFUSALS and ("*" in named or failure.kind in named)
 
 
 def _cut(
