@@ -83,10 +83,10 @@ def test_what_is_left_is_never_less_than_nothing():
 
 def test_the_message_says_which_limit_how_much_and_a_command_with_more():
     budget, spent = hf.Budget(usd=5, tokens=1000), Spent(5.25, 10, 1.0)
-    message = explain("r1", budget, spent)
+    message = explain("r1", budget, spent, "work.py")
     assert "has spent 5.25 usd of a budget of 5" in message
     assert "tokens of a budget" not in message
-    assert f"`holdfast resume r1 --budget {raised(budget, spent)}`" in message
+    assert f"`holdfast resume r1 work.py --budget {raised(budget, spent)}`" in message
     assert not reached(raised(budget, spent), spent)
 
 

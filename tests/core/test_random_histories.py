@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,8 @@ from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import NODE_LEVEL, RunState
 from holdfast.testing.builders import History
 from holdfast.testing.flows import Sketch, arbitrary, attended, nested
-from holdfast.testing.random_histories import play
+from holdfast.testing.plan_sketches import PlanSketch, draw_plan
+from holdfast.testing.random_histories import play, play_plan
 
 STEPS_MAX = 4_000
 
@@ -52,6 +54,28 @@ def for_random_histories(check: Callable[[History], None], *, each_step: bool, e
     return seen
 
 
+def for_random_plans(check: Callable[[History], None], *, each_step: bool, examples: int) -> Counter[str]:
+    """As `for_random_histories`, for plans whose failures are all taken by edges."""
+    seen: Counter[str] = Counter()
+
+    @settings(max_examples=examples)
+    @given(st.integers(0, 2**32 - 1))
+    def holds(seed: int) -> None:
+        luck = random.Random(seed)
+        sketch = draw_plan(luck, least=3, most=20, handled=True)
+        history = History("r", sketch.flow()).created(schedule=luck.choice(("eager", "eager", "layered")))
+        for step, _ in enumerate(play_plan(history, sketch, luck, trouble=0.05)):
+            if each_step:
+                check(history)
+            assert step < STEPS_MAX, "the run does not end"
+        assert history.state.status == "completed"
+        check(history)
+        seen.update(stored.kind for stored in history.events())
+
+    holds()
+    return seen
+
+
 def counted(state: RunState) -> dict[str, int]:
     return {
         status: sum(node.status == status for node in state.nodes.values())
@@ -68,10 +92,10 @@ def folded(log: list[Stored]) -> RunState:
 
 def test_random_histories_hold_events_of_every_kind_that_comes_without_a_person_at_the_controls():
     seen = set(for_random_histories(lambda history: None, each_step=False, examples=60))
+    seen |= set(for_random_plans(lambda history: None, each_step=False, examples=30))
     by_hand = {
         "RunForked", "RunClaimed", "RunRewound", "RunInterrupted", "RunCancelled", "RequestRefused", "ResumeRefused",
         "StateEdited", "StateUpgraded", "FlowChanged", "NodeInterrupted", "NodeRouted", "RoutingFailed",
-        "GuardEvaluated", "NodesSkipped", "PolicyDecided", "OutputVerified", "NodeReturned",
     }  # fmt: skip
     if set(events.KINDS) - seen != by_hand:  # sixty may be too few
         seen |= set(for_random_histories(lambda history: None, each_step=False, examples=400))
@@ -87,6 +111,55 @@ def test_what_is_kept_beside_the_state_is_what_the_state_says_after_every_event(
         assert counted(state) == {"running": state.running, "waiting": state.waiting}
 
     for_random_histories(check, each_step=True, examples=60)
+
+
+def test_the_edges_of_a_plan_are_counted_as_the_state_says_after_every_event():
+    def check(history: History) -> None:
+        ready, fresh = history.ready, Readiness(history.flow.topology, history.state)
+        assert (set(ready.due), set(ready.unscheduled)) == (set(fresh.due), set(fresh.unscheduled))
+        assert (set(ready.open), set(ready.undecided())) == (set(fresh.open), set(fresh.undecided()))
+        assert set(ready.doomed) == set(fresh.doomed)
+        assert counted(history.state) == {"running": history.state.running, "waiting": history.state.waiting}
+
+    for_random_plans(check, each_step=True, examples=60)
+
+
+def test_every_run_of_a_plan_comes_to_what_plain_python_says():
+    def check(history: History) -> None:
+        if history.state.status != "completed":
+            return
+        sketch = msgspec.convert(history.flow.definition.plan["sketch"], PlanSketch)
+        expected = sketch.expect()
+        skipped = {"handled": "skipped"}
+        assert {name: node.status for name, node in history.state.nodes.items()} == {
+            name: skipped.get(status, status) for name, status in expected.statuses.items()
+        }
+        outputs = history.state.values["outputs"]
+        assert {name: {"n": told["n"]} for name, told in outputs.items()} == expected.outputs
+
+    for_random_plans(check, each_step=False, examples=60)
+
+
+def test_a_snapshot_of_a_plan_anywhere_and_the_tail_behind_it_give_the_full_fold():
+    for_random_plans(same_by_snapshot, each_step=False, examples=25)
+
+
+def test_any_prefix_of_the_history_of_a_plan_can_be_carried_on():
+    def check(history: History) -> None:
+        luck = random.Random(history.state.seq)
+        cut = History("r", history.flow)
+        for stored in history.events()[: luck.randrange(1, len(history.log))]:
+            cut.at = stored.at
+            cut.record(stored.event)
+        sketch = msgspec.convert(history.flow.definition.plan["sketch"], PlanSketch)
+        if cut.state.status != "completed":
+            failure = cut.state.failure
+            cut.taken_up(force=failure is not None and failure.kind == "fatal")
+            for _ in play_plan(cut, sketch, luck):
+                pass
+            assert cut.state.values == history.state.values
+
+    for_random_plans(check, each_step=False, examples=40)
 
 
 def test_a_run_is_never_said_to_be_over_while_something_waits():
@@ -157,20 +230,21 @@ def accounted(items: run_state.Items, parked: set[int]) -> bool:
     return known == set(range(items.begun)) and len(items.done) + len(items.running) <= items.begun
 
 
-def test_a_snapshot_anywhere_and_the_tail_behind_it_give_the_full_fold():
-    def check(history: History) -> None:
-        whole, state = folded(history.events()), RunState("r")
-        assert whole == history.state
-        for place, stored in enumerate(history.events(), 1):
-            fold(state, stored)
-            if place % 7 == 0:
-                loaded = run_state.load(run_state.dump(state))
-                assert loaded == state
-                for later in history.events()[place:]:
-                    fold(loaded, later)
-                assert loaded == whole
+def same_by_snapshot(history: History) -> None:
+    whole, state = folded(history.events()), RunState("r")
+    assert whole == history.state
+    for place, stored in enumerate(history.events(), 1):
+        fold(state, stored)
+        if place % 7 == 0:
+            loaded = run_state.load(run_state.dump(state))
+            assert loaded == state
+            for later in history.events()[place:]:
+                fold(loaded, later)
+            assert loaded == whole
 
-    for_random_histories(check, each_step=False, examples=25)
+
+def test_a_snapshot_anywhere_and_the_tail_behind_it_give_the_full_fold():
+    for_random_histories(same_by_snapshot, each_step=False, examples=25)
 
 
 def test_any_prefix_of_any_history_folds_and_can_be_carried_on():

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import plan_flows
 from family_flows import caller_flow, pay_flow
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, add, append, merge
 from holdfast.core.event_encoding import Encoded
+from holdfast.core.graph import FlowSource
 from holdfast.reading import history
 from holdfast.reading.views import run_view
 from holdfast.runtime import failures
@@ -114,7 +116,7 @@ class Recorder:
         self.clock = ManualClock(auto=True)
         self.store = MemoryStore(clock=self.clock.now)
 
-    def call(self, use: Callable[[hf.Engine], Awaitable[Any]], *flows: Flow[Any]) -> None:
+    def call(self, use: Callable[[hf.Engine], Awaitable[Any]], *flows: Flow[Any] | FlowSource) -> None:
         """Call `use` with a new engine. Ignore failed runs and refusals: they are part of the story."""
 
         async def main() -> None:
@@ -666,10 +668,103 @@ def outcomes(recorder: Recorder) -> str:
     return "r"
 
 
+def spending_flow(broken: set[str]) -> Flow[Report]:
+    """plan -> write -> check, each of which costs a dollar."""
+    graph = Graph("spending", Report)
+
+    def add_node(name: str) -> None:
+        @graph.node(name=name)
+        async def node(state: Report, ctx: hf.Context) -> dict[str, Any]:
+            ctx.cost(usd=1.0, tokens=10)
+            if name in broken:
+                raise ValueError("broken")
+            return {"facts": [name], "drafts": 1}
+
+    for name in ("plan", "write", "check"):
+        add_node(name)
+    return graph.chain(START, "plan", "write", "check", END).compile()
+
+
+def limited(recorder: Recorder) -> str:
+    """A layered run of an eager flow with a budget and a scope: the scope is widened, the budget is spent and raised, and a
+    rewind keeps both.
+    """
+    flow, given, broken = spending_flow(set()), Report("limits"), spending_flow({"check"})
+    limits: dict[str, Any] = {
+        "budget": hf.Budget(usd=2, tokens=100),
+        "scope": ["plan"],
+        "schedule": "layered",
+    }
+    recorder.call(lambda e: e.run(flow, given, run_id="r", **limits))
+    recorder.call(lambda e: e.resume("r"), flow)
+    recorder.call(lambda e: e.resume("r", scope=["write"], by="ann"), flow)
+    recorder.call(lambda e: e.resume("r", budget=hf.Budget(usd=2.5)), flow)
+    recorder.call(lambda e: e.resume("r", scope=["*"], budget=hf.Budget(usd=9, active_s=60)), broken)
+    recorder.call(lambda e: e.resume("r", after="plan"), flow)
+    return "r"
+
+
+def guarded(recorder: Recorder) -> str:
+    """A plan: guards of which one fails and is evaluated again after an edit, skipped tasks, a join of what is left."""
+    flow = plan_flows.order_plan()
+    recorder.call(lambda e: e.run(flow, run_id="r"))
+    facts = {"order": "4711", "country": "DE", "parts": 20}
+    recorder.call(lambda e: e.resume("r", edit={"context": {"facts": facts}}, by="ann"), plan_flows.desk)
+    return "r"
+
+
+def judged(recorder: Recorder) -> str:
+    """A plan: a policy asks before a charge and another one about what it returned. Both are answered."""
+    recorder.call(lambda e: e.run(plan_flows.payment_plan(5_000), run_id="r"))
+    recorder.call(lambda e: e.answer("r", "charge", "approve", by="ann"), plan_flows.desk)
+    recorder.call(lambda e: e.resume("r"), plan_flows.desk)
+    recorder.call(lambda e: e.answer("r", "charge", "approve", by="agent:clerk"), plan_flows.desk)
+    recorder.call(lambda e: e.resume("r"), plan_flows.desk)
+    return "r"
+
+
+def judging(recorder: Recorder) -> str:
+    """The run of the story `judged` at the point where the charge has happened, and a question about it waits."""
+    judged(recorder)
+    place = recorder.store.events("r", kinds=("QuestionAsked",), node="charge")[-1].seq
+    copy_of(recorder.store, "r", "half", place, active="charge", status="waiting")
+    return "half"
+
+
+def denied(recorder: Recorder) -> str:
+    """A plan: a policy denies a charge, which does not begin."""
+    recorder.call(lambda e: e.run(plan_flows.payment_plan(500_000), run_id="r"))
+    return "r"
+
+
+def verified(recorder: Recorder) -> str:
+    """A plan: a result that fails its verification, and another one that passes."""
+    recorder.call(lambda e: e.run(plan_flows.draft_plan(), run_id="r"))
+    return "r"
+
+
+def caught(recorder: Recorder) -> str:
+    """A plan: an error edge takes a failure, the guard of another one does not let it."""
+    recorder.call(lambda e: e.run(plan_flows.carrier_plan(), run_id="r"))
+    return "r"
+
+
+def caught_in_a_layer(recorder: Recorder) -> str:
+    """The plan of the story `caught`, layer by layer, within a budget, and with a scope that is widened."""
+    budget, scope = hf.Budget(tokens=100), ["ship", "mail"]
+    flow = plan_flows.carrier_plan()
+    recorder.call(lambda e: e.run(flow, run_id="r", schedule="layered", budget=budget, scope=scope))
+    recorder.call(
+        lambda e: e.resume("r", scope=["*"], budget=hf.Budget(tokens=200), by="ann"), plan_flows.desk
+    )
+    return "r"
+
+
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
     *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked, asked),
-    *(repeat_asked, repeated, outcomes, called, mended, child_cancelled, adopted),
+    *(repeat_asked, repeated, outcomes, called, mended, child_cancelled, adopted, limited),
+    *(guarded, judged, judging, denied, verified, caught, caught_in_a_layer),
 )
 
 
@@ -730,7 +825,7 @@ def lines_of(store: MemoryStore, run_id: str) -> list[dict[str, Any]]:
         "run_id": run_id,
         "create": _part(row, NewRun),
         "view": _part(row, View),
-        "definition": json.loads(store.definition(row.fingerprint) or b"{}"),
+        "definition": json.loads(unpack(store.definition(row.fingerprint) or b"{}")),
     }
     if base is not None:
         head["base"] = {"seq": base.seq, "digest": base.digest.hex(), **_body(base.body)}

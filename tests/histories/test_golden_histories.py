@@ -266,3 +266,28 @@ def test_what_an_old_version_kept_of_a_declined_step_is_not_asked_for_again(vers
         "message": "('no cover', 51)",
         "arguments": ["no cover", 51],
     }
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_what_a_task_had_returned_is_accepted_and_used_without_a_second_call(version: str) -> None:
+    """The plan is read from the definition that was stored with the run."""
+    store, run_id, seq = left(version, "judging")
+    desk = stories().plan_flows.desk
+    resume(store, desk, "answer", run_id, "charge", "approve")
+    run = resume(store, desk, "resume", run_id)
+    assert (run.status, run.state.outputs["tell"]) == ("completed", {"id": "c-1"})
+    assert [row.kind for row in store.events(run_id, seq, node="charge")] == [
+        "QuestionAnswered",
+        "NodeStarted",
+        "NodeCompleted",
+    ]
+    assert verification.verify(store, run_id).problems == []
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_a_denial_that_an_old_version_recorded_is_in_force(version: str) -> None:
+    store, run_id, seq = left(version, "denied")
+    desk = stories().plan_flows.desk
+    with pytest.raises(hf.ResumeRefused, match="PolicyDenied"):
+        resume(store, desk, "resume", run_id)
+    assert store.events(run_id, seq, kinds=("NodeStarted",)) == []

@@ -7,10 +7,11 @@ import {
   headPath,
   linePath,
   markPaths,
+  markPath,
   widenBox,
   netOf,
 } from "../../src/holdfast/server/page/pure/graph_shapes.js";
-import { aloneNodes, stepFrom, takenLines, viewBox, viewGroup } from "../../src/holdfast/server/page/pure/graph_views.js";
+import { aloneNodes, edgesOf, ruleMarks, stepFrom, viewBox, viewGroup } from "../../src/holdfast/server/page/pure/graph_views.js";
 import { fitName, viewNode } from "../../src/holdfast/server/page/pure/node_views.js";
 
 const mark = (status, more = {}) => ({ status, iteration: 1, execution: 1, attempt: 1, tries: 1, seconds: 2.4, ...more });
@@ -86,8 +87,41 @@ test("a picture fits the width between 60 and 100 %", () => {
 });
 
 test("a line is taken if the run took it", () => {
-  const taken = [...takenLines(BRIEF, LIVE)].map((one) => `${one.source} ${one.target}`);
+  const taken = [...edgesOf(BRIEF, LIVE.taken)].map((one) => `${one.source} ${one.target}`);
   assert.deepEqual(taken, ["plan write", "photos write", "check write"]);
+});
+
+test("a guard or an error edge has a mark that says what came of it", () => {
+  const rules = [
+    { source: "plan", target: "write", guard: "context.ok" },
+    { source: "check", target: "publish", errors: ["*"] },
+    { source: "photos", target: "write", errors: ["Timeout", "partial"], guard: "now > 1.0" },
+    { source: "nowhere", target: "write", guard: "true" },
+  ];
+  const taken = edgesOf(BRIEF, [["plan", "write"]]);
+  const marks = ruleMarks(BRIEF, taken, edgesOf(BRIEF, [["check", "publish"]]), rules);
+  assert.deepEqual(
+    marks.map((one) => [one.words, one.isTaken, one.isError]),
+    [
+      ["if context.ok: taken", true, false],
+      ["on Timeout or partial, if now > 1.0: not decided", undefined, true],
+      ["on any failure: not taken", false, true],
+    ],
+  );
+  assert.deepEqual(ruleMarks(BRIEF, taken, new Set()), []);
+});
+
+test("the mark of a guard is on its line, shortly before its end", () => {
+  const down = { points: [[10, 0], [10, 40]] }; // prettier-ignore
+  assert.match(markPath(down, true), /^M4.5 24a/);
+  assert.notEqual(markPath(down, true), markPath(down, false));
+  assert.ok(markPath(down, false).startsWith(markPath(down, undefined)));
+  assert.match(markPath({ points: [[0, 0], [0, 8]] }, true), /^M-5.5 4a/); // prettier-ignore
+});
+
+test("a node that was skipped before it began has no time", () => {
+  assert.equal(viewNode("pickup", {}, mark("skipped", { attempt: 0, seconds: 0 }), { now: 100 }).time, "");
+  assert.equal(viewNode("pickup", {}, mark("skipped"), { now: 100 }).time, "2.4 s");
 });
 
 test("a node says its counts above 1, or what it waits for", () => {
@@ -155,7 +189,7 @@ test("a long name is cut in the middle", () => {
 
 test("arrow keys follow lines, and lead in the order of reading to the side", () => {
   const net = netOf({ ...BRIEF, boxes: BRIEF.boxes.toSorted((a, b) => a.y - b.y || a.x - b.x) });
-  const step = (name, key, states = LIVE) => stepFrom(net, takenLines(BRIEF, states), name, key);
+  const step = (name, key, states = LIVE) => stepFrom(net, edgesOf(BRIEF, states.taken), name, key);
   assert.deepEqual([step("plan", "down"), step("plan", "up")], ["write", undefined]);
   assert.deepEqual([step("plan", "right"), step("photos", "left"), step("photos", "right")], ["photos", "plan", "write"]);
   assert.deepEqual([step("check", "down"), step("write", "up"), step("publish", "down")], ["publish", "plan", undefined]);
@@ -224,7 +258,7 @@ test("a stack counts its members by status, and its line is taken once a member 
   const view = viewGroup(STACKED.boxes[0], { nodes }, false);
   assert.deepEqual([view.name, words(view), view.act], ["load_0 … load_23", "21 completed · 2 running · 1 failed", "open 24"]);
   assert.equal(viewGroup(STACKED.boxes[0], { nodes }, true).act, "close");
-  assert.equal(takenLines(STACKED, { taken: [["load_3", "merge"]] }).size, 1);
+  assert.equal(edgesOf(STACKED, [["load_3", "merge"]]).size, 1);
 });
 
 test("a member that runs, waits or failed is drawn alone, failures first, and stays alone", () => {

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import jsonschema
 import plan_shop as shop
 import pytest
 
@@ -192,11 +193,20 @@ def test_a_stored_plan_of_a_thousand_tasks_becomes_a_flow_in_time() -> None:
 def test_the_schema_has_the_inputs_of_the_capabilities() -> None:
     schema = SHOP.schema()
     json.dumps(schema)
-    charge = schema["$defs"]["Task charge@2"]["properties"]
+    charge = schema["$defs"]["Task:charge@2"]["properties"]
     assert charge["capability"] == {"const": "charge@2"}
     fields = charge["input"]["anyOf"][0]["properties"]
     assert fields["cents"] == {"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/Reference"}]}
-    assert {"$ref": "#/$defs/Task%20charge%402"} in schema["properties"]["tasks"]["items"]["anyOf"]
+    assert {"$ref": "#/$defs/Task:charge@2"} in schema["properties"]["tasks"]["items"]["anyOf"]
+
+
+def test_the_schema_accepts_the_worked_plan_and_not_one_with_other_inputs() -> None:
+    validator = jsonschema.Draft202012Validator(SHOP.schema())
+    assert list(validator.iter_errors(shop.ORDER)) == []
+    for path, wrong in (("cents", "much"), ("cent", 1)):
+        given = shop.order()
+        given["tasks"][1]["input"][path] = wrong
+        assert list(validator.iter_errors(given))
 
 
 # --- runs -------------------------------------------------------------------------------------------------

@@ -413,3 +413,20 @@ def test_a_thousand_tasks_with_three_hundred_guards_are_checked_in_time() -> Non
     began = time.thread_time()
     assert SHOP.check(given) == []
     assert time.thread_time() - began < 0.3
+
+
+def test_a_plan_full_of_mistakes_is_refused_in_time() -> None:
+    names = [f"task{number}" for number in range(3_000)]
+    given = shop.tasks(*names, edges=[(f"tsk{number}", f"taks{number}") for number in range(3_000)])
+    for task in given["tasks"]:
+        task |= {"capability": "an@1", "inptu": {}, "tmieout_s": 3}
+    began = time.thread_time()
+    assert len(ANY.check(given)) == 5 * 3_000
+    assert time.thread_time() - began < 3
+
+
+def test_a_plan_has_a_limited_number_of_expressions() -> None:
+    given = shop.tasks(
+        {"id": "a", "verification": [{"id": str(number), "rule": "true"} for number in range(10_001)]}
+    )
+    assert "the plan has 10,001 expressions" in only(given)[1]

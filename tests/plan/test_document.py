@@ -134,12 +134,24 @@ def test_every_problem_of_structure_is_reported_with_its_path() -> None:
 def test_too_many_tasks_are_one_problem() -> None:
     _, problems = parsed({"holdfast": "plan/1", "tasks": [{"id": "a", "capability": "x@1"}] * 20_000})
     assert problems == [
-        "tasks: there are 20,000 tasks; a plan has at most 10,000 tasks. Split it into several plans"
+        "tasks: there are 20,000 tasks; a plan has at most 10,000. Split it into several plans"
     ]
 
 
 def test_a_plan_without_tasks_is_refused() -> None:
     assert parsed({"holdfast": "plan/1"})[1][0].startswith("tasks: the plan has no tasks")
+
+
+def test_a_text_that_no_store_could_keep_is_reported() -> None:
+    given = shop.order()
+    given["tasks"][2]["title"] = "a\0b"
+    assert parsed(given)[1][0].startswith("tasks[2].title: the text contains a NUL character")
+
+
+def test_a_value_that_contains_itself_is_refused() -> None:
+    given = shop.order()
+    given["context"]["self"] = given["context"]
+    assert any("contains itself" in problem for problem in parsed(given)[1])
 
 
 def test_dates_of_yaml_are_not_plain_data() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import plan
 from holdfast.core.events import Failure
-from holdfast.core.rules import Asked, Facts
+from holdfast.core.rules import Asked, RuleFacts
 from holdfast.errors import CodecError, GuardError, PolicyError, StateError
 from holdfast.plan.wiring import takes
 
@@ -18,10 +18,10 @@ SECRET = "4711-secret-0815"
 FLOW = SHOP.plan(shop.ORDER)
 
 
-def facts(outputs: dict[str, Any] | None = None, **more: Any) -> Facts:
+def facts(outputs: dict[str, Any] | None = None, **more: Any) -> RuleFacts:
     values = {"goal": None, "context": {}, "policy": {}, "messages": [], "about": {}, **(FLOW.input or {})}
     values |= more.pop("values", {})
-    return Facts(values={**values, "outputs": outputs or {}}, now=1_700_000_000.0, **more)
+    return RuleFacts(values={**values, "outputs": outputs or {}}, now=1_700_000_000.0, **more)
 
 
 def failure(kind: str = "fatal", type: str = "ValueError") -> Failure:
@@ -139,6 +139,11 @@ def test_an_input_is_filled_in_from_the_places_that_it_names() -> None:
         "goal": "g",
         "same": {"k": [1]},
     }
+
+
+def test_an_input_reads_what_has_just_ended() -> None:
+    found = wiring({"x": {"$ref": "outputs.a.v"}}, "a")
+    assert found.resolve(facts(fresh={"a": {"v": 1}})) == {"x": 1}
 
 
 def test_a_whole_input_may_be_a_reference() -> None:

@@ -95,12 +95,12 @@ def left_of(budget: Budget, spent: Spent) -> BudgetLeft:
     )  # fmt: skip
 
 
-def explain(run_id: str, budget: Budget, spent: Spent) -> str:
-    """Say which limits are reached, and how the run continues."""
+def explain(run_id: str, budget: Budget, spent: Spent, file: str) -> str:
+    """Say which limits are reached, and how the run continues. `file` is the file of its flow."""
     said = " and ".join(_compare(name, budget, spent) for name in reached(budget, spent))
     return (
         f"run {run_id!r} {said}, so nothing more begins in it. To continue, resume it with a higher budget: "
-        f"`holdfast resume {run_id} --budget {raised(budget, spent)}`"
+        f"`holdfast resume {run_id} {file} --budget {raised(budget, spent)}`"
     )
 
 

@@ -27,7 +27,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol, TypeAlias, assert_never
 
-from holdfast.core.budget import explain
 from holdfast.core.commands import (
     AnyCommand,
     AskAboutNode,
@@ -57,6 +56,7 @@ from holdfast.core.definition import Definition, NodeOptions
 from holdfast.core.events import Failure
 from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import ACTIVE, NODE_LEVEL, NodeState, RunState
+from holdfast.core.situation import explain_budget
 from holdfast.core.topology import Topology
 from holdfast.errors import IllegalEvent
 
@@ -346,9 +346,7 @@ def _over_budget(
     """Return what a run still does whose budget is spent: what has begun continues and ends, and nothing begins. `commands` are
     those for its waits and its open visits. When nothing runs any more, the run fails if something would begin.
     """
-    budget = state.budget
-    assert budget is not None
-    failure = Failure("partial", "BudgetExceeded", explain(state.run_id, budget, state.spent()))
+    failure = Failure("partial", "BudgetExceeded", explain_budget(state))
     wanted = [command for command in commands if not _begins(state, command)]
     wanted += [fail for name in ready.open if (fail := _fail_unfinished(state, name, failure)) is not None]
     if state.running or wanted:

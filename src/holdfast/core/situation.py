@@ -11,13 +11,14 @@ log. It is made from the state of the run and from what the last event said (`Sa
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
 from itertools import islice
 from typing import TypeVar
 
 import msgspec
 
-from holdfast.core.budget import raised
+from holdfast.core.budget import explain, raised
 from holdfast.core.events import Event, Failure, NodeName
 from holdfast.core.kinds import FROM_OUTSIDE, MOVES
 from holdfast.core.run_state import FEW, GOING, LIVE, VISIT_STUCK, NodeState, Question, RunState, Status, Wait
@@ -110,6 +111,17 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Situation).decode
+
+
+def typed_file(state: RunState) -> str:
+    """Return the file of a run's flow as it is typed in a command, or a placeholder if it is not recorded."""
+    return shlex.quote(state.options.get(FLOW_FILE) or "FILE.py")
+
+
+def explain_budget(state: RunState) -> str:
+    """Say which limits of a run's budget are reached, and how it continues."""
+    assert state.budget is not None
+    return explain(state.run_id, state.budget, state.spent(), typed_file(state))
 
 
 def said_by(event: Event) -> Said:

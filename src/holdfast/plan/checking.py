@@ -19,7 +19,7 @@ from holdfast.errors import Problem, did_you_mean
 from holdfast.plan import expressions, references, shapes
 from holdfast.plan.certainty import Certainty
 from holdfast.plan.compiling import merge_retry
-from holdfast.plan.document import BudgetRule, Document, PlanEdge, PolicyRule, Task
+from holdfast.plan.document import SUGGESTED_MAX, BudgetRule, Document, PlanEdge, PolicyRule, Task
 from holdfast.plan.expressions import Expression
 from holdfast.plan.registry import Capability, Registry
 from holdfast.plan.syntax import Path, Tree
@@ -27,8 +27,8 @@ from holdfast.plan.syntax import Path, Tree
 TASK_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
 _FAILURE = re.compile(r"[A-Za-z_][\w.]{0,199}")
 _ERROR_KEYS = ("type", "kind", "message")
-_SUGGESTIONS_MAX = 50
-"""For how many unknown names of tasks a similar one is looked for."""
+_KNOWN_MAX = 2_000
+EXPRESSIONS_MAX = 10_000
 _SHARED = ("context", "policy", "goal", "outputs")
 
 
@@ -36,7 +36,21 @@ def find_problems(registry: Registry, document: Document, plain: Mapping[str, An
     """Return the problems of a document that was parsed. `plain` is what it was parsed from: names of tasks that could not be
     parsed are known from there.
     """
+    count = _count_expressions(document)
+    if count > EXPRESSIONS_MAX:
+        told = f"the plan has {count:,} expressions, and at most {EXPRESSIONS_MAX:,} are allowed; split it into several plans"
+        return [Problem("", told)]
     return [*_Plan(registry, document, plain).problems()]
+
+
+def _count_expressions(document: Document) -> int:
+    guards = sum(edge is not None and edge.guard is not None for edge in document.edges)
+    rules = sum(
+        len(task.verification) + (task.idempotency_key is not None)
+        for task in document.tasks
+        if task is not None
+    )
+    return guards + rules + len(document.policies)
 
 
 class _Plan:
@@ -55,7 +69,7 @@ class _Plan:
         self.edges: dict[int, PlanEdge] = {}
         self.guards: dict[int, Tree] = {}
         self._pairs: dict[tuple[str, str], int] = {}
-        self._suggested = 0
+        self._searches = 0
 
     def problems(self) -> Iterator[Problem]:
         yield from self._budget()
@@ -126,13 +140,14 @@ class _Plan:
         versions = [one for one in known if one.partition("@")[0] == name.partition("@")[0]]
         if versions:
             return f"{self.registry.name!r} has no {name!r}, but {', '.join(map(repr, versions[:5]))}; name one of these versions"
-        near = did_you_mean(name, known) or "; register it, or name another one"
+        near = self._near(name, known) or "; register it, or name another one"
         return f"{self.registry.name!r} has no capability {name!r:.80}{near}"
 
-    def _near(self, name: str) -> str:
-        """Return which task was probably meant; nothing after many wrong names, because each is compared with all tasks."""
-        self._suggested += 1
-        return did_you_mean(name, self.tasks) if self._suggested <= _SUGGESTIONS_MAX else ""
+    def _near(self, name: str, known: Collection[str]) -> str:
+        """Return the most similar known name, as a question. Only for the first problems, and among few names."""
+        self._searches += 1
+        is_cheap = self._searches <= SUGGESTED_MAX and len(known) <= _KNOWN_MAX and len(name) <= 128
+        return did_you_mean(name, known) if is_cheap else ""
 
     def _edge(self, index: int, edge: PlanEdge) -> Iterator[Problem]:
         path = f"edges[{index}]"
@@ -141,8 +156,10 @@ class _Plan:
             if name not in self.tasks:
                 is_sound = False
                 if name not in self.named:
-                    near = self._near(name) or "; name the id of a task"
-                    yield Problem(f"{path}.{field}", f"there is no task {name!r:.80}{near}")
+                    near = self._near(name, self.tasks)
+                    yield Problem(
+                        f"{path}.{field}", f"there is no task {name!r:.80}{near or '; name the id of a task'}"
+                    )
         if isinstance(edge.on_error, list):
             yield from _failure_name_problems(f"{path}.on_error", edge.on_error)
         if is_sound and edge.source == edge.target:
@@ -222,7 +239,7 @@ class _Plan:
         if task not in self.tasks:
             if task in self.named:
                 return None
-            return f"there is no task {task!r:.80}{self._near(task)}"
+            return f"there is no task {task!r:.80}{self._near(task, self.tasks)}"
         told = decided(task)
         if told and told != "maybe":
             return f"{told}; add an edge, so that {task!r} always ends before"

@@ -22,6 +22,9 @@ from holdfast.errors import PlanError, Problem, did_you_mean
 FORMAT = "plan/1"
 BYTES_MAX = 4_000_000
 TASKS_MAX = 10_000
+_PARTS_MAX = {"tasks": TASKS_MAX, "edges": 10 * TASKS_MAX, "policies": 200}
+SUGGESTED_MAX = 50
+"""Similar names are looked for until there are this many problems: a search compares with every known name."""
 Source: TypeAlias = "str | bytes | os.PathLike[str] | Mapping[str, Any]"
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -222,8 +225,9 @@ def _refuse_shared(plain: dict[str, Any], name: str, *, shared: bool = True) -> 
                 if id(child) in seen and shared:
                     told = "it is a YAML alias, which a plan may not have; write the value out"
                     raise PlanError(name, [Problem(place.lstrip("."), told)])
-                seen.add(id(child))
-                inner.append((place, child))
+                if id(child) not in seen:
+                    seen.add(id(child))
+                    inner.append((place, child))
         if not inner:
             return
         level = inner
@@ -244,6 +248,7 @@ def parse(plain: Mapping[str, Any], problems: list[Problem]) -> Document:
     repaired where that is possible (a field is left out), so that the parts can still be checked against each other.
     """
     given = dict(plain)
+    problems += _text_problems(plain)
     if given.get("holdfast") != FORMAT:
         problems.append(Problem("holdfast", f"it must be {FORMAT!r}, the format of this document"))
     given["holdfast"] = FORMAT
@@ -267,6 +272,17 @@ def parse(plain: Mapping[str, Any], problems: list[Problem]) -> Document:
     return msgspec.structs.replace(whole, **lists)
 
 
+def _text_problems(plain: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield the first text of a document that no store could keep (a NUL character, half of a surrogate pair)."""
+    try:
+        is_sound = b"\\u0000" not in msgspec.json.encode(plain)
+    except (TypeError, ValueError, RecursionError):
+        is_sound = False
+    found = None if is_sound else plain_problem(dict(plain), "")
+    if found:
+        yield Problem(found[0].lstrip("."), found[1])
+
+
 _EMPTY: dict[str, Any] = {"goal": None, "context": {}, "policy": {}, "alternatives": []}
 
 
@@ -282,11 +298,11 @@ def _parse_list(given: dict[str, Any], name: str, kind: type[T], problems: list[
         problems.append(
             Problem(name, "the plan has no tasks; add one: {'id': …, 'capability': 'name@version'}")
         )
-    if len(parts) > (TASKS_MAX if name != "edges" else 10 * TASKS_MAX):
+    if len(parts) > _PARTS_MAX[name]:
         problems.append(
             Problem(
                 name,
-                f"there are {len(parts):,} {name}; a plan has at most {TASKS_MAX:,} tasks. Split it into several plans",
+                f"there are {len(parts):,} {name}; a plan has at most {_PARTS_MAX[name]:,}. Split it into several plans",
             )
         )
         return []
@@ -307,9 +323,10 @@ def _parse_part(part: Any, kind: type[T], path: str, problems: list[Problem]) ->
     names = {field.encode_name: field for field in fields}
     values: dict[str, Any] = {}
     for key, value in part.items():
-        where = f"{path}.{key}" if path else str(key)
+        where = key_path(path, key).lstrip(".")
         if key not in names:
-            told = _LATER.get(str(key)) or f"there is no such field{did_you_mean(str(key), names)}"
+            near = did_you_mean(str(key), names) if len(problems) < SUGGESTED_MAX else ""
+            told = _LATER.get(str(key)) or f"there is no such field{near or '; remove it'}"
             problems.append(Problem(where, told))
             continue
         fault = _misfit(value, get_type_hints(kind)[names[key].name], where)
@@ -317,7 +334,9 @@ def _parse_part(part: Any, kind: type[T], path: str, problems: list[Problem]) ->
             values[str(key)] = value
         else:
             problems.append(fault)
-    is_misspelt = any(key not in names and did_you_mean(str(key), names) for key in part)
+    is_misspelt = len(problems) < SUGGESTED_MAX and any(
+        key not in names and did_you_mean(str(key), names) for key in part
+    )
     for name, field in names.items():
         if field.required and name not in values:
             if name not in part and not is_misspelt:

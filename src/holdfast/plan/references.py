@@ -12,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.codec import key_path
 from holdfast.core.events import Failure
-from holdfast.core.rules import Facts
+from holdfast.core.rules import RuleFacts
 from holdfast.errors import StateError
 from holdfast.plan import expressions
 from holdfast.plan.expressions import Evaluated
@@ -64,7 +65,7 @@ def find_references(part: Any, path: str) -> Iterator[tuple[str, dict[str, Any]]
         yield path, part
     elif isinstance(part, dict):
         for key, inner in part.items():
-            yield from find_references(inner, f"{path}.{key}")
+            yield from find_references(inner, key_path(path, key))
     elif isinstance(part, list):
         for index, inner in enumerate(part):
             yield from find_references(inner, f"{path}[{index}]")
@@ -88,7 +89,7 @@ def parse_template(part: Any, path: str = "input") -> Any:
         assert place is not None, "the plan was checked"
         return Reference(path, place, part.get("default", NOTHING))
     if isinstance(part, dict):
-        inner = {key: parse_template(value, f"{path}.{key}") for key, value in part.items()}
+        inner = {key: parse_template(value, key_path(path, key)) for key, value in part.items()}
         return _Object(inner) if any(map(_is_open, inner.values())) else part
     if isinstance(part, list):
         items = [parse_template(value, f"{path}[{index}]") for index, value in enumerate(part)]
@@ -100,7 +101,7 @@ def _is_open(part: Any) -> bool:
     return isinstance(part, (Reference, _Object, _Array))
 
 
-def fill(template: Any, facts: Facts) -> Any:
+def fill(template: Any, facts: RuleFacts) -> Any:
     """Return the input of a visit as plain data. Raises `StateError` if the place of a reference without default does not
     exist.
     """
@@ -122,7 +123,7 @@ def fill(template: Any, facts: Facts) -> Any:
     )
 
 
-def find(place: Path, facts: Facts) -> Any:
+def find(place: Path, facts: RuleFacts) -> Any:
     """Return the value at a place of the run, or `NOTHING`."""
     keys = place.keys
     match place.root:
@@ -152,7 +153,7 @@ def describe_failure(failure: Failure | None) -> Any:
     return {"type": failure.type, "kind": failure.kind, "message": failure.message}
 
 
-def evaluate_over(text: str, facts: Facts, **more: Any) -> Evaluated:
+def evaluate_over(text: str, facts: RuleFacts, **more: Any) -> Evaluated:
     """Evaluate an expression over what a rule may read of a run; `more` are more roots, such as `input`."""
     values = facts.values
     outputs: Any = values["outputs"]

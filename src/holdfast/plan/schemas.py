@@ -30,9 +30,9 @@ def describe(registry: Registry) -> dict[str, Any]:
     task = defs.pop("Task")
     kinds = []
     for known in registry.capabilities.values():
-        name = f"Task {known.name}"
+        name = f"Task:{known.name}"
         defs[name] = _task(task, known, defs)
-        kinds.append({"$ref": f"#/$defs/{name.replace(' ', '%20').replace('@', '%40')}"})
+        kinds.append({"$ref": f"#/$defs/{name}"})
     if kinds:
         schema["properties"]["tasks"]["items"] = {"anyOf": kinds}
     else:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.codec import Codec, is_pydantic, type_name
+from holdfast.core.codec import Codec, is_pydantic, key_path, type_name
 from holdfast.errors import CodecError, Problem, did_you_mean
 
 
@@ -116,7 +116,7 @@ def fit(template: Any, declared: Any, path: str, is_reference: Callable[[Any], b
     elif isinstance(template, dict) and (typing.get_origin(bare) or bare) is dict:
         kind = (*typing.get_args(bare), Any, Any)[1]
         for key, item in template.items():
-            yield from fit(item, kind, f"{path}.{key}", is_reference)
+            yield from fit(item, kind, key_path(path, key), is_reference)
     elif not has_references(template, is_reference):
         try:
             Codec.of(declared).decode(template, path=path)
@@ -137,9 +137,9 @@ def _fit_fields(
     name = type_name(declared)
     for key, value in template.items():
         if key in fields:
-            yield from fit(value, fields[key].type, f"{path}.{key}", is_reference)
+            yield from fit(value, fields[key].type, key_path(path, key), is_reference)
         else:
-            yield Problem(f"{path}.{key}", f"{name} has no field {key!r}{did_you_mean(key, fields)}")
+            yield Problem(key_path(path, key), f"{name} has no field {key!r:.60}{did_you_mean(key, fields)}")
     for key, field in fields.items():
         if field.required and key not in template:
             near = any(other not in fields and did_you_mean(other, [key]) for other in template)

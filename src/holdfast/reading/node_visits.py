@@ -24,6 +24,7 @@ from holdfast.reading.attempts import (
     step_of,
 )
 from holdfast.reading.chunks import spilled_chunks
+from holdfast.reading.node_reasons import NodeReasons, reasons_of
 from holdfast.reading.state_changes import Value, describe
 from holdfast.reading.views import Cost, EventView, event_view
 from holdfast.reading.visits import partial_of
@@ -122,6 +123,14 @@ class NodeVisit(msgspec.Struct, frozen=True, kw_only=True):
     items: list[ItemView] | None
     """Items of a fan-out, those that failed first; None if the node is not a fan-out."""
     items_all: int
+    title: str = ""
+    """What the plan calls the node; empty in a graph in code."""
+    capability: str = ""
+    """What the node calls, as in `charge@2`; empty in a graph in code."""
+    returned: Value | None = None
+    """What the node has returned, if it did not pass its verification, or if a policy denies it or asks about it."""
+    reasons: NodeReasons | None = None
+    """Why the node of a plan ran or did not, what policies decided about it, and how its result was verified."""
 
 
 class VisitWanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,8 +190,12 @@ def show_visit(
     streamed = [chunk for (_, item), part in chunks.items() if item == wanted.item for chunk in part]
     if wanted.item is None and not streamed:
         streamed = [chunk for part in chunks.values() for chunk in part]
-    node_state = state.nodes.get(node) if is_latest else None
+    # A node of a plan that was skipped, because no edge led to it, has no visit.
+    node_state = state.nodes.get(node) if is_latest or not visit.places else None
     every_item = _item_statuses(visit)
+    returned = visit.last("NodeReturned")
+    is_judged = bool(definition.plan or definition.nodes.get(node, NodeOptions()).judged)
+    planned: dict[str, Any] = next((one for one in definition.plan.get("tasks", ()) if one["id"] == node), {})
     return NodeVisit(
         run_id=row.run_id,
         node=node,
@@ -215,6 +228,10 @@ def show_visit(
         children=_called(store, visit, wanted.item),
         items=_items(visit, every_item, wanted) if every_item is not None else None,
         items_all=len(every_item) if every_item is not None else 0,
+        title=planned.get("title", ""),
+        capability=planned.get("capability", ""),
+        returned=describe(returned.body.get("value")) if returned is not None else None,
+        reasons=reasons_of(store, row, definition, state).get(node) if is_judged else None,
     )
 
 

@@ -14,7 +14,16 @@ import msgspec
 from holdfast.core import events
 from holdfast.core.conditions import conditions_of
 from holdfast.core.definition import START, Definition
-from holdfast.core.run_state import ITEM_STATUSES, Items, ItemStatus, NodeState, RunState, Status, stretches
+from holdfast.core.run_state import (
+    ITEM_STATUSES,
+    VISIT_DONE,
+    Items,
+    ItemStatus,
+    NodeState,
+    RunState,
+    Status,
+    stretches,
+)
 from holdfast.errors import describe_failure
 from holdfast.reading import history, text
 from holdfast.storage.contract import RunRow, Store
@@ -82,6 +91,8 @@ class PictureStates(msgspec.Struct, frozen=True, kw_only=True):
     """Source of a branch, or in a plan of an edge that has a condition -> the targets that its latest visit chose."""
     verdicts: list[tuple[str, str, bool]] = []
     """The edges of a plan whose guards were evaluated, as source and target, and what the guards said."""
+    not_taken: list[tuple[str, str]] = []
+    """The edges of a plan that were decided against, as source and target: nothing can take them any more."""
 
 
 def picture_states(store: Store, row: RunRow, definition: Definition, state: RunState) -> PictureStates:
@@ -100,6 +111,7 @@ def picture_states(store: Store, row: RunRow, definition: Definition, state: Run
         taken=taken if state.plan else list(dict.fromkeys([*_plain_edges(definition, state), *taken])),
         chosen=chosen,
         verdicts=list(_verdicts(store, row, state)) if state.plan else [],
+        not_taken=list(_not_taken(definition, state)) if state.plan else [],
     )
 
 
@@ -232,6 +244,15 @@ def _plain_edges(definition: Definition, state: RunState) -> Iterator[tuple[str,
     for edge in definition.edges:
         source = state.nodes.get(edge.source)
         if edge.source == START or (source is not None and source.completed_seq):
+            yield edge.source, edge.target
+
+
+def _not_taken(definition: Definition, state: RunState) -> Iterator[tuple[str, str]]:
+    """Yield the edges of a plan whose source has ended, and that do not lead on."""
+    for edge in definition.edges:
+        source = state.nodes.get(edge.source)
+        routes = source.routes if source is not None and source.status in VISIT_DONE else None
+        if routes is not None and edge.target not in routes:
             yield edge.source, edge.target
 
 

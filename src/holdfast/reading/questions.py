@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from holdfast.core import events
+from holdfast.core.conditions import Condition, conditions_of
 from holdfast.core.definition import END, Definition, NodeOptions
 from holdfast.core.events import Stored
 from holdfast.core.run_state import Question, RunState
@@ -117,6 +118,12 @@ def _effect(
             return "begins", here
         case "ask", _:
             return "continues", here
+        case "result", _:
+            return (
+                ("fails", [])
+                if question.approving and answer not in question.approving
+                else ("completes", after)
+            )
         case _:
             if question.approving and answer not in question.approving:
                 return "fails", []
@@ -142,12 +149,17 @@ def _words(definition: Definition, node: str, effect: Effect, nodes: list[str]) 
     follow = [name for name in nodes if name != END]
     if not follow:
         return f"{node} {effect}, and its path ends"
-    names = " or ".join(nodes) if node in definition.branches else " and ".join(follow)
+    is_choice = node in definition.branches or any(
+        edge.source == node and condition.guard for edge, condition in conditions_of(definition).items()
+    )
+    names = " or ".join(nodes) if is_choice else " and ".join(follow)
     return f"{node} {effect}, then {names}"
 
 
 def _after(definition: Definition, node: str) -> list[str]:
-    return list(dict.fromkeys(edge.target for edge in definition.arrows() if edge.source == node))
+    conditions = conditions_of(definition)
+    arrows = (edge for edge in definition.arrows() if edge.source == node)
+    return list(dict.fromkeys(edge.target for edge in arrows if not conditions.get(edge, Condition()).errors))
 
 
 def state_seen(state: RunState, node: str) -> dict[str, Any]:

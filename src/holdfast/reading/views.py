@@ -268,14 +268,20 @@ def _note(node: NodeView) -> str:
 
 
 def run_view(
-    state: RunState, row: RunRow | None, flow: Flow[S] | None, children: tuple[ChildView, ...] = ()
+    state: RunState,
+    row: RunRow | None,
+    flow: Flow[S] | None,
+    children: tuple[ChildView, ...] = (),
+    *,
+    is_past: bool = False,
 ) -> Run[S]:
     """Return the view of a run, from its state, its row and its children (`relatives.children_of`). Its state is typed if the
-    flow is given. A node that waits is shown as waiting also while the process that executes it keeps it in memory.
+    flow is given. A node that waits is shown as waiting also while the process that executes it keeps it in memory. `is_past`
+    is True if the run has moved on since.
     """
     waiting = state.waiting_in_memory() if row is not None and row.held else []
     status: RunStatus = state.status if state.status != "new" else "pending"
-    if status == "running" and state.running == len(waiting):
+    if status == "running" and state.running == len(waiting) and not is_past:
         status = "waiting"
     run: Run[S] = Run(
         id=state.run_id,

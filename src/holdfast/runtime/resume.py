@@ -17,7 +17,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core import events
-from holdfast.core.budget import Budget, check_budget, explain, number, raised, reached
+from holdfast.core.budget import Budget, check_budget, number, raised, reached
 from holdfast.core.commands import PauseRun
 from holdfast.core.consequences import begins_again
 from holdfast.core.decide import decide
@@ -27,6 +27,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS
 from holdfast.core.run_state import NODE_LEVEL, VISIT_DONE, NodeState, RunState
 from holdfast.core.scope import EVERY, check_scope
+from holdfast.core.situation import explain_budget, typed_file
 from holdfast.core.state import always, apply, diff
 from holdfast.errors import (
     HoldfastError,
@@ -158,7 +159,7 @@ def prepare_unchecked(
     fatal = head.failure is not None and head.failure.kind == "fatal"
     if head.failure is not None and fatal and not take_up.named and not take_up.force:
         raise ResumeRefused(row.run_id, _fatal(head.failure))
-    limits = _limits(flow, head, take_up)
+    limits, was_paused = _limits(flow, head, take_up), head.paused
     state = head if to is None else _rewound_to(services, flow, row, head, to, take_up)
     state.at = head.at  # after a rewind, the time of new events is still later than that of all old ones
     journal = Journal(services, flow, state, row=row, fence=fence)
@@ -186,7 +187,7 @@ def prepare_unchecked(
             )
         )
     _refuse_misfit(flow, journal.state)
-    if journal.state.scope is not None and not take_up.claims:
+    if journal.state.scope is not None and was_paused and not take_up.claims:
         _refuse_within_scope(journal, flow)
     return journal
 
@@ -269,12 +270,13 @@ def _refuse_spent(head: RunState, take_up: TakeUp) -> None:
         higher = raised(take_up.budget, spent)
         raise ResumeRefused(
             head.run_id,
-            f"the budget {told} the run has spent already. Give it more: `holdfast resume {head.run_id} --budget {higher}`",
+            f"the budget {told} the run has spent already. Give it more: "
+            f"`holdfast resume {head.run_id} {typed_file(head)} --budget {higher}`",
         )
     failed_for_it = head.failure is not None and head.failure.type == "BudgetExceeded"
     is_asked = take_up.budget is None and not take_up.claims and not take_up.named
     if failed_for_it and is_asked and head.budget is not None and head.is_over_budget:
-        raise ResumeRefused(head.run_id, explain(head.run_id, head.budget, spent))
+        raise ResumeRefused(head.run_id, explain_budget(head))
 
 
 class OutOfScope(ResumeRefused):
@@ -290,7 +292,7 @@ def _refuse_within_scope(journal: Journal, flow: Flow[Any]) -> None:
     raise OutOfScope(
         state.run_id,
         f"everything in its scope is done, and {' and '.join(left)} {'is' if len(left) == 1 else 'are'} not in scope. To let "
-        f"{'it' if len(left) == 1 else 'them'} run too: `holdfast resume {state.run_id} "
+        f"{'it' if len(left) == 1 else 'them'} run too: `holdfast resume {state.run_id} {typed_file(state)} "
         f"{' '.join(f'--scope {name}' for name in left)}`; `--scope '*'` lets all nodes run.",
     )
 

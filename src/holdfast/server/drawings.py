@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core import VERSION
+from holdfast.core.conditions import conditions_of
 from holdfast.core.definition import Definition
 from holdfast.core.graph import Flow
 from holdfast.core.layout import Box, EdgeLine, lay_out
@@ -48,6 +49,21 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     asks: bool = False
     """True if a question must be answered before a visit begins."""
     safe_to_fail: bool = False
+    title: str = ""
+    """What the plan calls it; empty in a graph in code."""
+    capability: str = ""
+    """What it calls, as in `charge@2`; empty in a graph in code."""
+
+
+class EdgeRule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When an edge of a plan is taken. An edge that is not listed is taken if its source completes."""
+
+    source: str
+    target: str
+    guard: str = ""
+    """The expression that must be true."""
+    errors: tuple[str, ...] = ()
+    """The failures of its source that it takes: classes and types, `*` for all; empty for an ordinary edge."""
 
 
 class FlowPicture(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +79,8 @@ class FlowPicture(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes, in the order in which the picture is read."""
     max_iterations: int
     """How often a loop can go around at most."""
+    rules: tuple[EdgeRule, ...] = ()
+    """The guards and error edges of a plan."""
 
 
 class FlowPictureQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -133,17 +151,24 @@ def flow_picture(definition: Definition, fingerprint: str, query: FlowPictureQue
         lines=drawn.lines,
         nodes=_facts(definition, drawn.boxes),
         max_iterations=definition.max_iterations,
+        rules=tuple(
+            EdgeRule(source=edge.source, target=edge.target, guard=one.guard, errors=one.errors)
+            for edge, one in conditions_of(definition).items()
+        ),
     )
 
 
 def _facts(definition: Definition, boxes: tuple[Box, ...]) -> dict[str, NodeFacts]:
     names = dict.fromkeys(name for box in boxes for name in (box.members or (box.name,)))
+    planned = {one["id"]: one for one in definition.plan.get("tasks", ())}
     return {
         name: NodeFacts(
             idempotent=options.idempotent,
             each=options.each,
             asks=options.gated,
             safe_to_fail=options.safe_to_fail,
+            title=planned.get(name, {}).get("title", ""),
+            capability=planned.get(name, {}).get("capability", ""),
         )
         for name in names
         if (options := definition.nodes.get(name))

@@ -27,6 +27,7 @@ from holdfast.reading.relatives import open_family
 from holdfast.reading.state_changes import Value, describe
 from holdfast.reading.views import AskedQuestion
 from holdfast.server.calls import HttpCall
+from holdfast.server.plan_inputs import input_of
 from holdfast.server.problems import refuse
 from holdfast.server.runs import PAGE_MAX, Limit, Name, RunId, Seq
 from holdfast.storage.contract import Query, RunRow, Store
@@ -50,7 +51,7 @@ class QuestionDetails(AskedQuestion, frozen=True, kw_only=True):
     closing: Closing | None
     """How the question was closed, and by whom; None if it is open."""
     state: dict[str, Value] | None = None
-    """The state that the asking node sees; only if one question is asked for with `key`."""
+    """The state that the asking node sees, or in a plan its input; only if one question is asked for with `key`."""
 
 
 class QuestionsOfRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,7 +139,11 @@ def _details(
     visible = None
     if seen:
         then = state if one.closing is None else history.load(store, row.run_id, one.seq, row=row)
-        visible = {name: describe(value) for name, value in state_seen(then, question.node).items()}
+        visible = (
+            input_of(definition, then, question.node)
+            if definition.plan
+            else {name: describe(value) for name, value in state_seen(then, question.node).items()}
+        )
     return QuestionDetails(
         run_id=row.run_id,
         flow=row.flow,

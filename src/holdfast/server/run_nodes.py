@@ -12,6 +12,7 @@ from holdfast.errors import did_you_mean, end_sentence
 from holdfast.reading import history
 from holdfast.reading.node_visits import NodeVisit, VisitWanted, show_visit
 from holdfast.server.calls import HttpCall
+from holdfast.server.plan_inputs import input_of
 from holdfast.server.problems import refuse
 from holdfast.server.runs import Limit, Seq
 
@@ -69,4 +70,10 @@ def get_visit(call: HttpCall[VisitQuery, None]) -> NodeVisit:
             f"This visit has {visit.items_all} items, counted from 0.",
             remedy="Leave out `item`.",
         )
-    return visit
+    if not definition.plan:
+        return visit
+    state = history.load(store, run_id, wanted.upto, row=row)
+    return msgspec.structs.replace(
+        visit,
+        input=input_of(definition, state, node) if visit.attempts or visit.status == "waiting" else None,
+    )

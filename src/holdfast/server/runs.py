@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.core.run_state import FINAL, UNDER_WAY
+from holdfast.core.run_state import FINAL, UNDER_WAY, RunState
 from holdfast.errors import SettingError
 from holdfast.reading import pages
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import case_of, diagnose, waiting_requests
-from holdfast.reading.flows import find_flow
+from holdfast.reading.known_flows import find_flow
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree
 from holdfast.reading.remedies import Remedy
@@ -81,6 +81,10 @@ class ShownRun(Run[Any], frozen=True, kw_only=True):
     """True if an answer or a signal has come, but no process executes the run."""
     reason: str
     remedies: tuple[Remedy, ...]
+    title: str = ""
+    """The title of its plan; empty if it has none."""
+    goal: str = ""
+    """The goal of its plan in words; empty if it has none."""
 
 
 class RunsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -198,9 +202,7 @@ def get_family(call: HttpCall[FamilyQuery, None]) -> FamilyTree:
 
 
 async def get_run(call: HttpCall[RunQuery, None]) -> Answer:
-    """Get a run as it is now; with `wait` and `after`, as soon as it has moved past that event; with `at`, as it was at an
-    event.
-    """
+    """Get a run as it is now, or as it was at the event `at`; with `wait` and `after`, as soon as it has moved past `after`."""
     if call.query.at is not UNSET:
         return await call.backend.read(_answer_run_at, call, call.query.at)
     if call.query.wait is UNSET:
@@ -296,4 +298,17 @@ def show_run(backend: Backend, row: RunRow, holders: list[LiveHolder] | None = N
         answered=found.answered,
         reason=found.reason,
         remedies=found.remedies,
+        **_about_plan(case.state),
     )
+
+
+def _about_plan(state: RunState) -> dict[str, Any]:
+    """Return the title and the goal of a plan, as far as they are text."""
+    if not state.plan:
+        return {}
+    goal, about = state.values.get("goal"), state.values.get("about")
+    told = {
+        "title": about.get("title") if isinstance(about, dict) else None,
+        "goal": goal.get("text") if isinstance(goal, dict) else goal,
+    }
+    return {name: value for name, value in told.items() if isinstance(value, str)}

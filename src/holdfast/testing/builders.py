@@ -31,12 +31,13 @@ from holdfast.core.run_state import RunState, visit_of, wait_key
 from holdfast.core.slots import Slot
 from holdfast.core.writers import Writers
 from holdfast.reading import history
-from holdfast.runtime import failures, outcomes, perform, questions
+from holdfast.runtime import failures, judging, outcomes, perform, questions
 from holdfast.runtime.creation import input_digest
 from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listeners
 from holdfast.runtime.services import Commits, ReadingThread, Services
+from holdfast.storage import definitions
 from holdfast.storage.contract import Append, Holder, NewRun, Snapshot, Store, View
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import SALT_BYTES, open_row, pack
@@ -71,7 +72,7 @@ class History:
         are recorded in `RunCreated.options`, e.g. `timeout_s`.
         """
         flow = self.flow
-        values = flow.state.dump({} if given is None else given)
+        values = flow.state.dump(flow.input if flow.input is not None else {} if given is None else given)
         return self.record(
             events.RunCreated(
                 flow=flow.name,
@@ -81,6 +82,7 @@ class History:
                 starts=outcomes.route(flow, START, values).to,
                 schedule=schedule or flow.definition.schedule,
                 options={"durability": "sync", **options},
+                plan=bool(flow.definition.plan),
             )
         )
 
@@ -124,8 +126,8 @@ class History:
         return self
 
     def completed(self, node: str, update: Any = None, *, routes: list[str] | None = None) -> History:
-        """Record that the node returned `update`. `routes` replaces the choice of its branch. For a fan-out, complete all of
-        its items first (`item_completed`).
+        """Record that the node returned `update`, which in a plan is its output, and what its rules say about it. `routes`
+        replaces the choice of its branch. For a fan-out, complete all of its items first (`item_completed`).
         """
         if not self._is_running(node):
             self.started(node)
@@ -135,10 +137,14 @@ class History:
         if routes is not None:
             changes = self.flow.state.changes(update, visit.input or {}, node=node)
             return self.record(events.NodeCompleted(**visit_of(node, visit), changes=changes, routes=routes))
-        given = self.flow.state.load(visit.input or {})
-        for event in outcomes.complete_node(
-            self.flow, self.state, self.writers, self.faults, node, given, update, {}
-        ):
+        if self.flow.nodes[node].is_ruled:
+            produced = judging.complete(self._journal, node, None, update, {})
+        else:
+            given = self.flow.state.load(visit.input or {})
+            produced = outcomes.complete_node(
+                self.flow, self.state, self.writers, self.faults, node, given, update, {}
+            )
+        for event in produced:
             self.record(event)
         return self
 
@@ -378,7 +384,7 @@ class History:
         journal.create = NewRun(
             flow=self.flow.name, input_digest=digest, created_at=self.log[0][0], labels=created.labels
         )
-        journal.definition = self.flow.definition_json
+        journal.definition = definitions.encode(self.flow.definition, self.flow.definition_json)
         for at, encoded in self.log:
             journal.tick(at)
             journal.record(event_encoding.decode(encoded))

@@ -53,7 +53,6 @@ from holdfast.testing.fakes import (
     attend_run,
     require_answers,
     require_signals,
-    take_run_options,
 )
 from holdfast.testing.watching import watch_flow
 from holdfast.testing.witness import Line, visit_of
@@ -455,7 +454,7 @@ def crash_everywhere(
     equality. At most `limit` crashes are tried, spread evenly.
     `budget`, `schedule` and `scope` are those of the run.
     `ends` is the expected status of the undisturbed run; if that run ends otherwise, this is the only finding, and no crash is
-    tried. `options` are options of `Engine`, or `budget`, `schedule` and `scope` of the run. Raises `SettingError` for a wrong argument, and `AnswerRefused` for an answer that
+    tried. `options` are options of `Engine`. Raises `SettingError` for a wrong argument, and `AnswerRefused` for an answer that
     its question does not allow.
     """
     _refuse_running_loop()
@@ -464,7 +463,6 @@ def crash_everywhere(
     _require_crashes(moments, limit)
     require_answers(flow, answers)
     require_signals(signals)
-    limits = take_run_options(options)
     plan = _Plan(
         flow, input, answers, signals, store, resources, children, observe, reset, forget, frozenset(ignore), same, seed,
         {"budget": budget, "schedule": schedule, "scope": scope}, options,

@@ -66,15 +66,6 @@ class Signal(msgspec.Struct, frozen=True):
     after: float = 0.0
 
 
-RUN_OPTIONS = ("budget", "schedule", "scope")
-"""The options of a test tool that are options of the run, not of its engine."""
-
-
-def take_run_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options of the run from those of the engine, and return them."""
-    return {name: options.pop(name) for name in RUN_OPTIONS if name in options}
-
-
 def require_answers(flow: Flow[Any], answers: Mapping[str, Answer] | None, *, keys: bool = True) -> None:
     """Raise `SettingError` unless `answers` is a dict whose keys are names of nodes. If `keys` is true, keys of questions are
     allowed too.

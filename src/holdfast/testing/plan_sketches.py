@@ -1,12 +1,13 @@
 """Random plans for tests, and what their runs must come to, computed by plain Python.
 
 A `PlanSketch` says of each node how it joins, how it ends and what judges it, and of each edge its guard and the failures that it
-takes. `PlanSketch.expect` follows these words by themselves: it is the oracle, and shares no code with the engine. `PlanSketch.flow`
-makes the flow of a plan of the same nodes whose rules are Python and need no expressions, so that this package does not depend
-on `holdfast.plan`. The plan is stored in the definition, as that of every plan: another engine makes the flow from there.
+takes. `PlanSketch.expect` follows these words by themselves: it is the oracle, and shares no code with the engine.
+`PlanSketch.flow` makes the flow of a plan of the same nodes whose rules are Python and need no expressions, so that this package
+does not depend on `holdfast.plan`. The plan is stored in the definition, as that of every plan: another engine makes the flow
+from there.
 
-Every node returns `{"n": …}`, a number that depends on the outputs that reached it. A guard reads the number of its source. So the
-values of a run show which nodes ran before which, and guards depend on data.
+Every node returns `{"n": …}`, a number that depends on the outputs that reached it. A guard reads the number of its source. So
+the values of a run show which nodes ran before which, and guards depend on data.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import msgspec
 from holdfast.core.definition import END, START, Definition, Edge, NodeOptions
 from holdfast.core.events import Checked, Failure
 from holdfast.core.graph import Flow, Node, Retry
-from holdfast.core.rules import Asked, Check, Choice, Facts, Policy, Verdict, allow, ask, deny
+from holdfast.core.rules import Asked, EdgeChoice, Policy, RuleFacts, Verdict, Verifier, allow, ask, deny
 from holdfast.core.state import StateType, append, merge
 from holdfast.errors import Fatal, Recoverable
 from holdfast.runtime.calls.context import Context
@@ -44,7 +45,7 @@ FAILURES: dict[str, tuple[str, str]] = {
 }
 """How a node ends -> type and class of its failure."""
 _REFUSALS = frozenset({"PolicyDenied", "QuestionRefused"})
-_RETRY = {"attempts": 20, "backoff": 0.05, "factor": 1.0, "jitter": 0.0}
+_RETRY: dict[str, Any] = {"attempts": 20, "backoff": 0.05, "factor": 1.0, "jitter": 0.0}
 
 
 class SketchedEdge(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -79,6 +80,8 @@ class SketchedNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """What its policy decides about its result; a `refused` node has one that denies."""
     verifies: bool = False
     idempotent: bool = True
+    tokens: int = 0
+    """What each call of it costs."""
 
     def output(self, inputs: list[int]) -> dict[str, int]:
         """Return what the node returns, given the numbers of the outputs that reached it."""
@@ -282,14 +285,16 @@ def _make_node(sketch: PlanSketch, node: SketchedNode, options: NodeOptions) -> 
         takes_context=True,
         is_async=True,
         wiring=SketchedWiring(tuple(sketch.inputs(node.name))),
-        pre=(_policy("before", pre),) if pre else (),
-        checks=(Check("try", _check_of(node)),) if _verifies(node) else (),
+        pre=(_policy("before", pre), _policy("before too", "allow")) if pre else (),
+        checks=(Verifier("try", _check_of(node)),) if _verifies(node) else (),
         post=(_policy("after", post),) if post else (),
     )
 
 
 def _body(node: SketchedNode) -> Any:
     async def body(given: list[int], ctx: Context) -> dict[str, int]:
+        if node.tokens:
+            ctx.cost(tokens=node.tokens)
         match node.ends:
             case "slow":
                 await asyncio.sleep(0.3)
@@ -310,11 +315,11 @@ def _body(node: SketchedNode) -> Any:
 
 def _policy(name: str, verdict: str) -> Policy:
     says: dict[str, Verdict] = {"allow": allow(), "ask": ask("Sure?"), "deny": deny("as sketched")}
-    return Policy(name, lambda asked: says[verdict], stage="pre" if name == "before" else "post")
+    return Policy(name, lambda asked: says[verdict], stage="post" if name == "after" else "pre")
 
 
 def _check_of(node: SketchedNode) -> Any:
-    def check(asked: Asked, facts: Facts) -> Checked:
+    def check(asked: Asked, facts: RuleFacts) -> Checked:
         ok = node.ends != "unverified" and asked.output.get("try", 2) == 2
         return Checked("try", ok, "" if ok else "as sketched", {"output.n": asked.output["n"]})
 
@@ -326,9 +331,9 @@ class SketchedGuards(msgspec.Struct, frozen=True):
 
     edges: tuple[SketchedEdge, ...]
 
-    def choose(self, facts: Facts, failure: Failure | None) -> Choice:
+    def choose(self, facts: RuleFacts, failure: Failure | None) -> EdgeChoice:
         """Return the edges that are taken."""
-        choice = Choice([], {}, {})
+        choice = EdgeChoice([], {}, {})
         for edge in self.edges:
             if bool(edge.on_error) != (failure is not None):
                 continue
@@ -342,7 +347,7 @@ class SketchedGuards(msgspec.Struct, frozen=True):
                 choice.to.append(edge.target)
         return choice
 
-    def _number(self, source: str, facts: Facts) -> int:
+    def _number(self, source: str, facts: RuleFacts) -> int:
         """Return the number of the source, which is 0 if an operator has skipped it without one."""
         told = facts.fresh.get(source) or facts.values["outputs"].get(source) or {"n": 0}
         return int(told["n"])
@@ -356,7 +361,7 @@ class SketchedWiring(msgspec.Struct, frozen=True):
     title: str = ""
     catches: tuple[str, ...] = ()
 
-    def resolve(self, facts: Facts) -> Any:
+    def resolve(self, facts: RuleFacts) -> Any:
         """Return the numbers of the outputs that exist."""
         outputs = facts.values["outputs"]
         return [outputs[source]["n"] for source in self.sources if source in outputs]
@@ -370,7 +375,7 @@ class SketchedWiring(msgspec.Struct, frozen=True):
     def encode(self, returned: Any) -> Any:
         return returned
 
-    def key(self, facts: Facts) -> str | None:
+    def key(self, facts: RuleFacts) -> str | None:
         return None
 
 
@@ -425,6 +430,7 @@ def _draw_node(
         post=luck.choice(("allow", "ask")) if luck.random() < judged and ends != "refused" else "",
         verifies=luck.random() < judged,
         idempotent=luck.random() < 0.85 or ends in _RETRIED,
+        tokens=luck.choice((0, 1, 2)),
     )
 
 

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from holdfast.core import commands, run_state
 from holdfast.core.run_state import wait_key
-from holdfast.errors import ChildFailed
+from holdfast.errors import ChildFailed, Fatal
 from holdfast.testing.builders import History
 from holdfast.testing.flows import Sketch
+from holdfast.testing.plan_sketches import PlanSketch
 
 
 def play(
@@ -198,3 +199,51 @@ def _disturb(history: History, name: str, item: int | None, luck: random.Random)
         if item is None
         else history.item_failed(name, item, error, retry_in=retry_in)
     )
+
+
+# --- plans -------------------------------------------------------------------------------------------------
+
+
+def play_plan(
+    history: History, sketch: PlanSketch, luck: random.Random, *, trouble: float = 0.0
+) -> Iterator[History]:
+    """Extend the history of a sketched plan until its run is over, and yield it after every few events. `luck` chooses which node
+    ends next. An edge must take every failure of the plan (`draw_plan(handled=True)`). `trouble` is the probability that the
+    process dies, an operator pauses the run, or an answer refuses.
+    """
+    while True:
+        for command in history.commands():
+            yield history.perform(command)
+        if history.state.status == "completed":
+            return
+        if history.state.status in ("failed", "paused"):
+            failure = history.state.failure
+            yield history.taken_up(force=failure is not None and failure.kind == "fatal")
+        elif not history.commands():
+            yield _extend_plan(history, sketch, luck, trouble)
+
+
+def _extend_plan(history: History, sketch: PlanSketch, luck: random.Random, trouble: float) -> History:
+    """Add one random happening: the end of a node, an answer, or trouble."""
+    if luck.random() < trouble and not history.state.paused:
+        return history.taken_up() if luck.random() < 0.7 else history.paused()
+    asked = [*history.state.questions.values()]
+    if asked and (not history.running or luck.random() < 0.3):
+        question = luck.choice(asked)
+        answer = question.options[-1 if question.about != "interrupt" and luck.random() < trouble else 0]
+        return history.answered(question.key, answer)
+    if not history.running:
+        return history.taken_up()
+    return _end_of_plan_node(history, sketch, luck.choice(history.running))
+
+
+def _end_of_plan_node(history: History, sketch: PlanSketch, name: str) -> History:
+    node = next(node for node in sketch.nodes if node.name == name)
+    attempt = history.state.nodes[name].attempt
+    if node.ends in ("raises", "fatal"):
+        return history.failed(name, ValueError("as drawn") if node.ends == "raises" else Fatal("as drawn"))
+    if node.ends == "flaky" and attempt < 3:
+        return history.failed(name, ValueError("not yet"), retry_in=1.0)
+    outputs = history.state.values["outputs"]
+    told = node.output([outputs[source]["n"] for source in sketch.inputs(name) if source in outputs])
+    return history.completed(name, told | ({"try": min(2, attempt)} if node.ends == "later" else {}))

@@ -1,5 +1,5 @@
-"""The part of the second reading that concerns rules (`replay`): guards on the edges of a plan, the nodes that it skips, policies,
-and the verification of results (invariant I18 in docs/testing.md).
+"""The part of the second reading that concerns rules (`replay`): guards on the edges of a plan, the nodes that it skips,
+policies, and the verification of results (invariant I18 in docs/testing.md).
 
 - Each edge of a plan is decided once: taken or not. What guards decided is followed at once by the route.
 - A node of a plan begins only when all edges to it are decided and enough of them are taken. If too few are, it is skipped,
@@ -107,25 +107,41 @@ class RuleReplay:
             self._owe(where, "GuardEvaluated", *_ROUTES)
             self._verdicts[name] = verdicts
 
+    def hold(self, name: str, routes: list[str]) -> None:
+        """Read where the run goes from a node of a layered run whose failure an edge takes. The route counts with its layer."""
+        self._compare(name, routes, caught=True)
+        self._replay.now.caught[name] = list(routes)
+
     def lead(self, name: str, routes: list[str], *, caught: bool = False) -> None:
         """Read where the run goes from a node that has ended. Does nothing for a graph in code."""
-        now, verdicts = self._replay.now, self._verdicts.pop(name, {})
+        now = self._replay.now
         if not now.plan:
             return
+        held = now.caught.pop(name, None)
+        if held is None:
+            self._compare(name, routes, caught=caught)
+        elif held != routes:
+            self._say(
+                f"an edge took the failure of node {name!r} and led to {held}, but the route is {routes}"
+            )
+        self._decide(name, list(routes))
+
+    def _compare(self, name: str, routes: list[str], *, caught: bool) -> None:
+        """Compare a route with what the guards have decided, and with the edges of the plan."""
+        verdicts, shape = self._verdicts.pop(name, {}), self._plan()
         for target, taken in verdicts.items():
             if taken != (target in routes):
                 said = "true" if taken else "false"
                 self._say(
                     f"the guard on the edge {name!r} -> {target!r} is {said}, but the route is {routes}"
                 )
-        shape = self._plan()
-        if shape is not None and shape.says_guards:
-            wanted = shape.must_lead(name, verdicts, caught=caught)
-            if wanted is None:
-                self._say(f"the route of node {name!r} is decided without its guards")
-            elif wanted != {*routes} - {"END"} and (not caught or not {*routes} <= wanted):
-                self._say(f"node {name!r} must lead to {sorted(wanted)}, but the route is {routes}")
-        self._decide(name, list(routes))
+        if shape is None or not shape.says_guards:
+            return
+        wanted = shape.must_lead(name, verdicts, caught=caught)
+        if wanted is None:
+            self._say(f"the route of node {name!r} is decided without its guards")
+        elif wanted != {*routes} - {"END"} and (not caught or not {*routes} <= wanted):
+            self._say(f"node {name!r} must lead to {sorted(wanted)}, but the route is {routes}")
 
     def _decide(self, name: str, routes: list[str]) -> None:
         """Note that the edges out of a node are decided, and which nodes can never run any more."""
@@ -137,7 +153,7 @@ class RuleReplay:
         for target in shape.targets.get(name, ()) if shape is not None else ():
             now.undecided[target] -= 1
             if not now.undecided[target] and self._taken(target) < shape.wanted(target):  # type: ignore[union-attr]
-                now.doomed[target] = None
+                now.doomed[target] = now.at
 
     def _taken(self, name: str) -> int:
         shape, routes = self._plan(), self._replay.now.routes
@@ -151,7 +167,7 @@ class RuleReplay:
             now.undecided[name] = sum(source not in now.routes for source in sources)
             begun = name in now.nodes and now.nodes[name].iteration
             if not now.undecided[name] and not begun and self._taken(name) < shape.wanted(name):  # type: ignore[union-attr]
-                now.doomed[name] = None
+                now.doomed[name] = now.at
 
     def skip(self, where: Where, body: Body, at: float) -> None:
         now, why = self._replay.now, body.get("why", {})
@@ -174,12 +190,14 @@ class RuleReplay:
             self._say(f"the skip leaves nodes that can never run: {[*now.doomed]}")
         now.settle()
 
-    def require_closed(self, what: str) -> None:
-        """Report nodes that can never run and are not skipped when something else begins or the run ends."""
-        if self._replay.now.doomed:
-            self._say(
-                f"{what} comes before the skip of nodes that can never run: {[*self._replay.now.doomed]}"
-            )
+    def require_closed(self, what: str, *, at_once: bool = False) -> None:
+        """Report nodes that can never run and are not skipped when something else begins, or (`at_once`) the run ends. Events
+        with the same time may be one append, in any order.
+        """
+        now = self._replay.now
+        left = [name for name, since in now.doomed.items() if at_once or since < now.at]
+        if left:
+            self._say(f"{what} comes before the skip of nodes that can never run: {left}")
 
     def require_complete(self) -> None:
         """Report the nodes of a plan that are neither done, nor skipped, nor handled when the run is completed."""
@@ -206,6 +224,8 @@ class RuleReplay:
         if visit.status == "running":
             self._say(f"the policies decide whether {_named(where)} may begin, which has begun")
         visit.verdict = verdict
+        if not visit.status:
+            self._replay.now.turn(visit, "pending")
         if verdict == "ask":
             self._owe(where, "PolicyDecided", "QuestionAsked")
         elif verdict == "deny":

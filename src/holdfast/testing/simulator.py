@@ -165,9 +165,9 @@ def simulate(
     `answers` maps the name of a node that asks to a value, a list (one value for each iteration of the node) or a function
     of the question; or it is one function for all nodes, `answers(node, iteration, options)`. A question without a prepared
     answer gets `approve`, `retry` or else its first option. `signals` maps names of signals to payloads, `children` names of
-    flows to functions that stand for child runs (see `rehearse`); `limits` are `budget`, `schedule` and `scope` of the run. A plan
-    brings its own input. Raises `StateError` for a wrong input, and `AnswerRefused` or `SettingError` for an answer that no
-    question allows.
+    flows to functions that stand for child runs (see `rehearse`); `limits` are `budget`, `schedule` and `scope` of the run. A
+    plan brings its own input. Raises `StateError` for a wrong input, and `AnswerRefused` or `SettingError` for an answer that
+    no question allows.
     """
     if answers is not None and not callable(answers):
         require_answers(flow, answers, keys=False)

@@ -59,7 +59,7 @@ def test_the_cost_is_recorded_and_then_the_node_fails(stage: Stage) -> None:
     assert (run.failed_node, run.state.log, run.cost.usd) == ("b", ["a"], 2.0)
     assert stage.kinds()[-3:] == ["CostIncurred", "NodeFailed", "RunFailed"]
     assert (run.budget, run.budget_left.usd) == (hf.Budget(usd=2), 0)  # type: ignore[union-attr]
-    assert "`holdfast resume r --budget usd=4`" in run.error.message  # type: ignore[union-attr]
+    assert "`holdfast resume r FILE.py --budget usd=4`" in run.error.message  # type: ignore[union-attr]
     assert sound(stage)
 
 
@@ -81,7 +81,7 @@ def test_a_resume_without_a_higher_budget_is_refused_and_nothing_is_recorded(sta
     flow = spending()
     fails(stage, flow, budget=hf.Budget(usd=2))
     before = stage.kinds()
-    with pytest.raises(hf.ResumeRefused, match="holdfast resume r --budget usd=4"):
+    with pytest.raises(hf.ResumeRefused, match=r"holdfast resume r FILE\.py --budget usd=4"):
         stage.resume(flow)
     with pytest.raises(
         hf.ResumeRefused, match=r"usd=1\.5 is not above the 2 that the run has spent"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.core.budget import explain
 from holdfast.core.run_state import RunState
+from holdfast.core.situation import explain_budget
 from holdfast.errors import BudgetExceeded, ContextError
 
 
 def refuse_over_budget(state: RunState) -> None:
     """Raise `BudgetExceeded` if the budget of a run is spent."""
     if state.budget is not None and state.is_over_budget:
-        raise BudgetExceeded(explain(state.run_id, state.budget, state.spent()))
+        raise BudgetExceeded(explain_budget(state))
 
 
 def check_cost(node: str, usd: Any, tokens: Any) -> tuple[float, int]:

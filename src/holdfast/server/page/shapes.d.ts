@@ -230,6 +230,11 @@ export interface ShownRun {
   children: Child[];
   /** Of the child runs that have ended. */
   children_cost: Cost;
+  /** What it may cost in total; null: no limit. */
+  budget?: { usd?: number | null; tokens?: number | null; active_s?: number | null } | null;
+  /** Of its plan, if it has one. */
+  title?: string;
+  goal?: string;
   held_by: string | null;
   queue: string;
   crashed: boolean;
@@ -281,6 +286,62 @@ export interface NodeVisit {
   children: { id: string; flow: string; status: RunStatus | null }[];
   items: { item: number; value: Value; status: string; attempt: number; failure: FailureView | null }[] | null;
   items_all: number;
+  /** In a plan. */
+  title?: string;
+  capability?: string;
+  /** What it returned, if that is not used. */
+  returned?: Value | null;
+  reasons?: NodeReasons | null;
+}
+
+/** What a rule found, and the values that it has read. */
+interface Found {
+  reason?: string;
+  reads?: Record<string, unknown>;
+}
+
+/** Why a node of a plan ran, or did not. */
+export interface NodeReasons {
+  edges: {
+    source: string;
+    passage: "taken" | "not taken" | "undecided";
+    guard: string;
+    verdict: boolean | null;
+    reads: Record<string, unknown>;
+    seq: number | null;
+    why: string;
+  }[];
+  /** Why it was skipped; empty if it was not. */
+  skipped: string;
+  policies: {
+    seq: number;
+    stage: "pre" | "post";
+    verdict: string;
+    decisions: ({ policy: string; verdict: string } & Found)[];
+    fault: string;
+  }[];
+  verifications: { seq: number; ok: boolean; checks: ({ id: string; ok: boolean } & Found)[] }[];
+}
+
+/** A decision: `GET runs/{id}/ledger`. */
+export interface LedgerEntry {
+  seq: number;
+  at: number;
+  type: string;
+  actor: string;
+  by: string | null;
+  reason: string | null;
+  text: string;
+  digest: string;
+}
+
+export interface Ledger {
+  entries: LedgerEntry[];
+  next: number | null;
+  /** null: not checked. */
+  verified: boolean | null;
+  problems: string[];
+  damage: { seq: number }[];
 }
 
 export interface Question {
@@ -371,6 +432,17 @@ export interface PictureStates {
   taken: [string, string][];
   /** Source of a branch -> the targets that its latest visit chose. */
   chosen: Record<string, string[]>;
+  /** Edges of a plan that were decided against. */
+  not_taken?: [string, string][];
+}
+
+/** When an edge of a plan is taken. */
+export interface EdgeRule {
+  source: string;
+  target: string;
+  guard?: string;
+  /** The failures that it takes. */
+  errors?: string[];
 }
 
 export type Point = [x: number, y: number];
@@ -414,6 +486,7 @@ export interface FlowPicture {
   lines: EdgeLine[];
   nodes: Record<string, NodeFacts>;
   max_iterations: number;
+  rules?: EdgeRule[];
 }
 
 /** A place that a run can be resumed or forked from: `GET runs/{id}/checkpoints`. */

@@ -1,8 +1,18 @@
 // The graph of a run: boxes and lines of its flow, with what the run has done. Boxes are buttons above one drawing of all lines.
 // A live change touches the box that it concerns, and nothing else moves.
 
-import { fitScale, foldCompleted, headPath, isButton, linePath, netOf, signPath, widenBox } from "../pure/graph_shapes.js";
-import { aloneNodes, stepFrom, takenLines, viewBox, viewGroup } from "../pure/graph_views.js";
+import {
+  fitScale,
+  foldCompleted,
+  headPath,
+  isButton,
+  linePath,
+  markPath,
+  netOf,
+  signPath,
+  widenBox,
+} from "../pure/graph_shapes.js";
+import { aloneNodes, edgesOf, ruleMarks, stepFrom, viewBox, viewGroup } from "../pure/graph_views.js";
 import { groupBy } from "../pure/groups.js";
 import { nameOfKey } from "../pure/keys.js";
 import { DONE } from "../pure/node_views.js";
@@ -144,8 +154,9 @@ export function createGraph({ choose, chooseIteration, reshape }) {
 
   /** Lines that the run took cover the others where lines meet, and signs cover all lines. */
   function drawLines() {
-    taken = takenLines(layout, value.states);
-    const next = layout.lines.map((line) => Number(taken.has(line))).join("");
+    taken = edgesOf(layout, value.states.taken);
+    const off = edgesOf(layout, value.states.not_taken);
+    const next = layout.lines.map((line) => Number(taken.has(line)) || (off.has(line) ? 2 : 0)).join("");
     if (next === drawn) return;
     drawn = next;
     const ahead = layout.lines.filter((line) => !taken.has(line));
@@ -162,6 +173,13 @@ export function createGraph({ choose, chooseIteration, reshape }) {
       ),
       path("edge-sign", signs.get(false)?.map(signPath)),
       path("edge-sign taken", signs.get(true)?.map(signPath)),
+      ...ruleMarks(layout, taken, off, value.picture.rules).map(({ line, isTaken, isError, words }) =>
+        drawing(
+          "path",
+          { class: `edge-rule ${isTaken ? "taken" : ""} ${isError ? "error" : ""}`, d: markPath(line, isTaken) },
+          drawing("title", {}, words),
+        ),
+      ),
     );
   }
 

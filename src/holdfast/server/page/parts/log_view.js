@@ -109,7 +109,7 @@ export function createLogView(app) {
  * @param {string} all
  * @param {() => void} changed
  */
-function createSelect(label, all, changed) {
+export function createSelect(label, all, changed) {
   const host = element("select", { class: "field", "aria-label": label, onchange: changed });
   let shown = "-";
   return {

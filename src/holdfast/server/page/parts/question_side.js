@@ -2,14 +2,17 @@
 // sees, and how far the run has come.
 
 import { hrefOfRun } from "../pure/fragments.js";
-import { consequences } from "../pure/questions.js";
+import { consequences, isAboutCrash } from "../pure/questions.js";
+import { checkLines, policyLines } from "../pure/reasons.js";
+import { timeOf } from "../pure/node_views.js";
 import { lookOfNode } from "../pure/statuses.js";
-import { duration, instant, markNames, plural, span } from "../pure/words.js";
+import { instant, markNames, plural, span } from "../pure/words.js";
 import { element, glyph, setSentence } from "../shell/elements.js";
 import { valueText } from "./difference.js";
 import { createOnce } from "./graph_node.js";
 import { createSlot } from "./slot.js";
 import { createStatus } from "./status.js";
+import { createWordLine } from "./visit_overview.js";
 
 /**
  * @typedef {import("../shapes.js").QuestionDetails} QuestionDetails
@@ -17,7 +20,7 @@ import { createStatus } from "./status.js";
  * @typedef {object} Known
  * @property {QuestionDetails} details
  * @property {Record<string, import("../shapes.js").NodeMark>} marks  the nodes that the run has reached
- * @property {import("../shapes.js").NodeVisit | null} visit  of a node that crashed
+ * @property {import("../shapes.js").NodeVisit | null} visit  of a node that crashed, or that policies judge
  */
 
 const FIELDS_SHOWN = 12;
@@ -31,9 +34,10 @@ export function createQuestionSide(now) {
     const more = fields.length - FIELDS_SHOWN;
     return [
       createSection("What follows", createConsequences(details)),
-      visit && createSection("What is known", createEvidence(details, visit, now())),
+      visit && isAboutCrash(question) && createSection("What is known", createEvidence(details, visit, now())),
+      ...createJudgement(question, visit),
       createSection(
-        "State it sees",
+        visit?.capability ? `Input of ${visit.capability}` : "State it sees",
         createFacts(fields.slice(0, FIELDS_SHOWN).map(([name, value]) => [name, valueText(value)])),
         more > 0 && element("a", { href: hrefOfRun(run_id, { view: ["state"] }) }, plural(more, "more field")),
       ),
@@ -59,6 +63,21 @@ function createConsequences({ outcomes, question, then }) {
   });
   if (then) rows.push(element("li", {}, glyph("waiting"), `Without an answer in time, ${then}.`));
   return element("ul", {}, ...rows);
+}
+
+/**
+ * What a policy asks about: what was returned, and what the policies and the verification said.
+ * @param {import("../shapes.js").Question} question
+ * @param {Known["visit"]} visit
+ */
+function createJudgement({ about, partial }, visit) {
+  if (!visit?.reasons) return [];
+  const lines = [...policyLines(visit.reasons), ...checkLines(visit.reasons)].map(createWordLine);
+  const returned = element("p", { class: "excerpt" }, element("code", {}, valueText({ value: partial?.returned })));
+  return [
+    about === "result" && createSection("What it returned", returned),
+    lines.length > 0 && createSection("Policies", ...lines),
+  ];
 }
 
 /**
@@ -101,12 +120,7 @@ function createRunProgress({ outcomes, question }, marks, now) {
     const mark = marks[node];
     const status = createStatus();
     status.update(lookOfNode(mark));
-    const took =
-      mark?.waits_for === "question"
-        ? span(Math.max(0, now - question.asked_at))
-        : mark?.seconds === undefined
-          ? ""
-          : duration(mark.seconds);
+    const took = mark?.waits_for === "question" ? span(Math.max(0, now - question.asked_at)) : timeOf(mark, now);
     return element("li", {}, status.element, element("code", { class: mark ? "cut" : "cut hint" }, node), took);
   });
   return element("ul", { class: "progress-list" }, ...rows);

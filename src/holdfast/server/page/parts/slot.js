@@ -5,7 +5,7 @@ import { element } from "../shell/elements.js";
 /**
  * @template T
  * @param {string} look  classes
- * @param {(value: T) => (Node | null)[]} make  no content hides the place
+ * @param {(value: T) => (Node | null | false)[]} make  no content hides the place
  * @returns {import("../shell/elements.js").Part<T>}
  */
 export function createSlot(look, make) {
@@ -17,7 +17,7 @@ export function createSlot(look, make) {
       const text = JSON.stringify(value) ?? "";
       if (text === shown) return;
       shown = text;
-      const content = make(value).filter((one) => one !== null);
+      const content = make(value).flatMap((one) => one || []);
       host.replaceChildren(...content);
       host.hidden = !content.length;
     },

@@ -8,13 +8,14 @@ import { createStatus } from "./status.js";
 
 /**
  * @typedef {import("../pure/run_actions.js").RunAction} RunAction
- * @typedef {{ name: string, value: string, title?: string, place?: import("../pure/fragments.js").Place, wide?: boolean }} Fact
- *   `wide`: left out on a phone
+ * @typedef {{ name: string, value: string, title?: string, place?: import("../pure/fragments.js").Place, wide?: boolean,
+ *   meter?: { part: number, tone: string } }} Fact  `wide`: left out on a phone; `meter`: how much of a limit is used, up to 1
  *
  * @typedef {object} StandingView
  * @property {string} id
  * @property {import("../pure/statuses.js").Look} look
  * @property {{ text: string, code: boolean }[]} reason
+ * @property {string} about  title and goal of its plan
  * @property {string} next  what the first way out does
  * @property {string} ago
  * @property {Fact[]} facts
@@ -32,6 +33,7 @@ export function createStanding(act) {
   const status = createStatus();
   const [id, reason] = [element("h1", { class: "run-id" }), element("span", { class: "standing-reason", dir: "auto" })];
   const [next, ago, note] = ["hint", "hint ago phone-only", "hint"].map((look) => element("span", { class: look }));
+  const about = element("p", { class: "standing-about", dir: "auto" });
   const [facts, labels] = [element("dl", { class: "facts" }), element("ul", { class: "labels" })];
   const shown = element("div", { class: "acts" });
   /** @type {StandingView} */
@@ -72,6 +74,7 @@ export function createStanding(act) {
       { class: "standing" },
       element("div", { class: "standing-line" }, status.element, id, copy, ago),
       acts,
+      about,
       element("p", { class: "standing-sentence" }, reason, next),
       element("div", { class: "standing-facts" }, facts, labels),
     ),
@@ -80,6 +83,8 @@ export function createStanding(act) {
       status.update(view.look);
       setText(id, view.id);
       setSentence(reason, view.reason);
+      setText(about, view.about);
+      about.hidden = !view.about;
       setText(next, view.next);
       setText(ago, view.ago);
       drawFacts(view.facts);
@@ -107,7 +112,8 @@ function createAct({ verb, node, word, glyph: mark }, act) {
 /** @param {Fact} first @returns {import("../shell/elements.js").Part<Fact>} */
 function createFact({ name, place }) {
   const link = element("a", {});
-  const value = element("dd", { dir: "auto" }, place && link);
+  const [value, used] = [element("dd", { dir: "auto" }, place && link), element("span", {})];
+  const meter = element("dd", { class: "meter", "aria-hidden": "true" }, used);
   const host = element("div", {}, element("dt", {}, name), value);
   return {
     element: host,
@@ -116,6 +122,10 @@ function createFact({ name, place }) {
       if (fact.place) setAttribute(link, "href", formatFragment(fact.place));
       setAttribute(value, "title", fact.title);
       setAttribute(host, "class", fact.wide && "wide");
+      if (!fact.meter) return;
+      if (!meter.isConnected) host.append(meter);
+      used.style.width = `${fact.meter.part * 100}%`;
+      setAttribute(meter, "data-tone", fact.meter.tone);
     },
   };
 }

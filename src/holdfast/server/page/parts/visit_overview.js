@@ -3,6 +3,7 @@
 import { familyRow } from "../pure/families.js";
 import { formatFragment, withQuery } from "../pure/fragments.js";
 import { statusOfItem } from "../pure/node_views.js";
+import { checkLines, policyLines } from "../pure/reasons.js";
 import { placeOfVisit } from "../pure/run_choices.js";
 import { lookOfRun } from "../pure/statuses.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../pure/visit_words.js";
@@ -64,8 +65,12 @@ export function createVisitOverview(app) {
       error.update(attempt?.failure ?? null);
       attempts.hidden = !visit.attempts.length;
       const asks = mark?.waits_for === "question" && !visit.attempts.length;
-      none.hidden = !asks && Boolean(visit.attempts.length || visit.causes.length);
-      setText(none, asks ? "It begins when its question is answered." : "The run has not reached this node.");
+      const skipped = visit.reasons?.skipped;
+      none.hidden = !asks && !skipped && Boolean(visit.attempts.length || visit.causes.length);
+      const waits = asks ? "It begins when its question is answered." : "The run has not reached this node.";
+      // The failure that led there is shown below.
+      const why = visit.attempts.length ? skipped?.split(":")[0] : skipped;
+      setText(none, why ? `It was skipped: ${why}.` : waits);
       rows.update(
         visit.attempts.toReversed().map((one) => ({
           key: String(one.attempt),
@@ -90,7 +95,15 @@ export function createVisitOverview(app) {
 
 /** Why it ran, the steps that are kept, and what else is known: beside every tab that has room for it. */
 export function createVisitSide() {
-  const why = createSlot("", (/** @type {Line[]} */ lines) => titledList("Why it ran", lines.map(createWordLine)));
+  const [why, policies, checks] = ["Why it ran", "Policies", "Verification"].map((title) =>
+    createSlot("", (/** @type {Line[]} */ lines) => titledList(title, lines.map(createWordLine))),
+  );
+  const returned = createSlot("", (/** @type {import("../shapes.js").Value | null} */ value) =>
+    titledList(
+      "Returned, and not used",
+      value ? [element("p", { class: "excerpt" }, element("code", {}, valueText(value)))] : [],
+    ),
+  );
   const steps = createSlot("", (/** @type {NodeVisit["steps"]} */ all) =>
     titledList(
       "Steps kept",
@@ -104,12 +117,16 @@ export function createVisitSide() {
   const [open, excerpt] = [element("a", {}, "Open"), element("code", {})];
   const title = element("header", {}, element("h3", {}, "Input"), open);
   const input = element("div", {}, title, element("p", { class: "excerpt" }, excerpt));
-  const parts = [why.element, steps.element, facts.element, input];
+  const parts = [why, policies, checks, returned, steps, facts].map((part) => part.element);
   return {
-    element: element("section", { class: "visit-side", "aria-label": "About this visit" }, ...parts),
+    element: element("section", { class: "visit-side", "aria-label": "About this visit" }, ...parts, input),
     /** @param {OverviewView} view */
     update({ visit, attempt, place }) {
+      const { reasons, status } = visit;
       why.update(whyItRan(visit, attempt));
+      policies.update(reasons ? policyLines(reasons) : []);
+      checks.update(reasons ? checkLines(reasons) : []);
+      returned.update(status === "completed" ? null : (visit.returned ?? null));
       steps.update(visit.steps);
       facts.update(visitFacts(visit));
       input.hidden = !visit.input;
@@ -130,10 +147,10 @@ function excerptOf(input) {
 }
 
 /** @param {Line} line */
-function createWordLine({ glyph: mark, tone, text, names, seq }) {
+export function createWordLine({ glyph: mark, tone, text, names, seq, rest }) {
   const words = element("bdi", {});
   setSentence(words, markNames(text, names));
-  return createTold(mark, tone, words, seq !== null && element("span", { class: "hint" }, ` @${seq}`));
+  return createTold(mark, tone, words, rest, seq !== null && element("span", { class: "hint" }, ` @${seq}`));
 }
 
 /**

@@ -11,7 +11,7 @@ export const toneOfEvent = ({ kind }) => (kind.endsWith("Failed") ? "fail" : /(I
 /** "NodeFailed" as "node failed". @param {string} kind */
 export const kindWords = (kind) => kind.replace(/(?!^)([A-Z])/g, " $1").toLowerCase();
 
-const TEXTS = ["step", "question", "key", "text", "answer", "name", "reason", "holder", "verb"];
+const TEXTS = ["step", "question", "key", "text", "answer", "name", "stage", "verdict", "reason", "holder", "verb"];
 
 /**
  * What the body says, in a line.
@@ -19,7 +19,7 @@ const TEXTS = ["step", "question", "key", "text", "answer", "name", "reason", "h
  * @param {number} now
  */
 export function eventWords({ body = {}, by }, now) {
-  const { failure, chunks, routes, retry_at, item = null, usd = 0, tokens = 0 } = /** @type {any} */ (body);
+  const { failure, chunks, routes, retry_at, item = null, usd = 0, tokens = 0, nodes, verdicts } = /** @type {any} */ (body);
   const texts = TEXTS.map((name) => typeof body[name] === "string" && (name === "reason" ? `“${body[name]}”` : body[name]));
   return [
     by && `by ${by}`,
@@ -27,6 +27,11 @@ export function eventWords({ body = {}, by }, now) {
     costWords({ usd, tokens }),
     failure && `${failure.type}: ${failure.message}`,
     chunks?.length && plural(chunks.length, "chunk"),
+    nodes?.join?.(", "),
+    verdicts &&
+      Object.entries(verdicts)
+        .map(([target, is]) => `${is ? "to" : "not to"} ${target}`)
+        .join(", "),
     routes?.length && `then ${routes.join(", ")}`,
     ...texts,
     retry_at && `retry at ${instant(retry_at, now)}`,

@@ -59,6 +59,23 @@ export function signPath(box) {
   return isButton(box) ? "" : circle(w / 2 - 1) + (kind === "end" ? circle(1) : "");
 }
 
+const [MARK_R, MARK_UP] = [5.5, 16];
+
+/**
+ * The mark on the line of a guard, shortly before its end: a tick if it was taken, a cross if not, a ring if that is open.
+ * @param {{ points: Point[] }} line
+ * @param {boolean | undefined} isTaken
+ */
+export function markPath({ points }, isTaken) {
+  const [here, end] = points.slice(-2);
+  const [x, y] = towards(end, here, Math.min(MARK_UP, length(here, end) / 2))
+    .split(" ")
+    .map(Number);
+  const ring = `M${x - MARK_R} ${y}a${MARK_R} ${MARK_R} 0 1 0 ${2 * MARK_R} 0a${MARK_R} ${MARK_R} 0 1 0-${2 * MARK_R} 0`;
+  const sign = isTaken ? `m2.8 .3 2 2 3.6-4` : `m3.3-2.2 4.4 4.4m0-4.4-4.4 4.4`;
+  return isTaken === undefined ? ring : ring + sign;
+}
+
 /** @param {Point} a @param {Point} b */
 const length = (a, b) => Math.abs(a[0] - b[0]) + Math.abs(a[1] - b[1]);
 

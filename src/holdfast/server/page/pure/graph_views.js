@@ -3,6 +3,7 @@
 
 import { isButton } from "./graph_shapes.js";
 import { DONE, countNotes, viewNode } from "./node_views.js";
+import { ruleWords } from "./reasons.js";
 import { lookOfNode } from "./statuses.js";
 import { cutMiddle, number } from "./words.js";
 
@@ -12,7 +13,7 @@ import { cutMiddle, number } from "./words.js";
  * @typedef {import("../shapes.js").FlowPicture} FlowPicture
  * @typedef {import("./graph_shapes.js").Layout} Layout
  * @typedef {import("./graph_shapes.js").Net} Net
- * @typedef {Pick<import("../shapes.js").PictureStates, "nodes" | "taken" | "chosen">} States
+ * @typedef {Pick<import("../shapes.js").PictureStates, "nodes" | "taken" | "chosen" | "not_taken">} States
  *
  * @typedef {object} GraphValue
  * @property {FlowPicture} picture
@@ -29,15 +30,32 @@ import { cutMiddle, number } from "./words.js";
 const membersIn = (box) => (box?.members?.length ? box.members : box ? [box.name] : []);
 
 /**
- * The lines that the run took. Those of nodes that are drawn as one begin and end at their box.
+ * The lines of these edges: of those that the run took, or decided against. Those of nodes that are drawn as one begin and end at
+ * their box.
  * @param {Layout} layout
- * @param {Pick<States, "taken">} states
+ * @param {[string, string][]} [edges]
  * @returns {Set<EdgeLine>}
  */
-export function takenLines({ boxes, lines }, { taken }) {
+export function edgesOf({ boxes, lines }, edges = []) {
   const holders = new Map(boxes.flatMap((box) => (box.members ?? []).map((name) => [name, box.name])));
-  const pairs = new Set(taken.map((pair) => pair.map((name) => holders.get(name) ?? name).join("\n")));
+  const pairs = new Set(edges.map((pair) => pair.map((name) => holders.get(name) ?? name).join("\n")));
   return new Set(lines.filter(({ source, target }) => pairs.has(`${source}\n${target}`)));
+}
+
+/**
+ * The marks on the lines of a plan: its guards and error edges, and what came of each.
+ * @param {Layout} layout
+ * @param {import("../shapes.js").EdgeRule[]} [rules]
+ * @param {Set<EdgeLine>} taken
+ * @param {Set<EdgeLine>} off
+ */
+export function ruleMarks({ lines }, taken, off, rules = []) {
+  const found = new Map(rules.map((rule) => [`${rule.source}\n${rule.target}`, rule]));
+  return lines.flatMap((line) => {
+    const rule = found.get(`${line.source}\n${line.target}`);
+    const isTaken = taken.has(line) || (off.has(line) ? false : undefined);
+    return rule ? [{ line, isTaken, isError: Boolean(rule.errors), words: ruleWords(rule, isTaken) }] : [];
+  });
 }
 
 /**

@@ -25,7 +25,12 @@ const STATUS_AFTER = {
 const WAITS_AFTER = { QuestionAsked: "question", SignalAwaited: "signal", ChildAwaited: "child", TimerSet: "timer" };
 
 /** Kinds that change no node. Any other kind changes several, or counts that the picture shows: it is then read anew. */
-const QUIET = new Set(["NodeStreamed", "NodeCheckpointed", "StepCompleted", "CostIncurred", "RequestRefused", "StateEdited"]);
+const QUIET = new Set(
+  (
+    "NodeStreamed NodeCheckpointed StepCompleted CostIncurred RequestRefused StateEdited " +
+    "GuardEvaluated PolicyDecided OutputVerified NodeReturned"
+  ).split(" "),
+);
 
 /**
  * @param {NodeStates} states

@@ -59,7 +59,7 @@ export function viewNode(name, facts, mark, around) {
 /** How long this attempt has run, or if none runs, all of them. @param {NodeMark | undefined} mark @param {number} now */
 export function timeOf(mark, now) {
   if (mark?.status === "running" && !mark.crashed && mark.started_at) return duration(now - mark.started_at);
-  return mark && (mark.seconds || DONE.has(mark.status)) ? duration(mark.seconds ?? 0) : "";
+  return mark?.attempt && (mark.seconds || DONE.has(mark.status)) ? duration(mark.seconds ?? 0) : "";
 }
 
 /**
@@ -84,7 +84,7 @@ function wordsOf(mark, look, { now, chosen, loops }) {
     .filter(([, count]) => count > 1)
     .map((count) => count.join(" "));
   if (chosen?.length && DONE.has(status))
-    return `${loops || iteration > 1 ? `iteration ${iteration} ` : ""}→ ${chosen.join(", ")}`;
+    return `${loops || iteration > 1 ? `iteration ${iteration} ` : status === "skipped" ? "skipped " : ""}→ ${chosen.join(", ")}`;
   if (status === "completed") return iteration > 1 ? `${iteration} iterations` : plural(tries || 1, "attempt");
   return [
     ...(look.turns && counts.length ? [] : [waitOf(mark, now) ?? (mark.misrouted ? "routing failed" : look.word)]),

@@ -19,7 +19,7 @@ import { withQuery } from "./fragments.js";
 
 export const TABS = ["overview", "input", "output", "change", "steps", "stream", "receipts"];
 /** The graph is a view of its own where it has no room beside the others. */
-export const VIEWS = ["timeline", "graph", "state", "log", "files", "family"];
+export const VIEWS = ["timeline", "graph", "state", "log", "ledger", "files", "family"];
 
 /** The name of a tab or view as it is shown. @param {string} key */
 export const titled = (key) => key.replace(/^./, (first) => first.toUpperCase());

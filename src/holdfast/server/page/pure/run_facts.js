@@ -1,5 +1,6 @@
 // The head of a run as it is shown: sentence, next step and facts, from what is known of it.
 
+import { budgetFacts } from "./budgets.js";
 import { titled } from "./run_choices.js";
 import { LOOKS, lookOfRun } from "./statuses.js";
 import { costWords } from "./visit_words.js";
@@ -33,6 +34,7 @@ export function standingOf(known, context) {
     id: facts.id,
     look: isDamaged ? LOOKS.unreadable : lookOfRun({ ...facts, asks, remedy: remedies[0] ?? null }),
     reason: markReason(facts.reason, facts.held_by ? [facts.held_by] : []),
+    about: [run?.title, run?.goal].filter(Boolean).join(" · "),
     next: first ? `${stop} ${titled(first.words)}.` : stop,
     ago: ago(facts.updated_at, context),
     facts: factList(known, facts, context),
@@ -78,7 +80,7 @@ function factList({ run, picture, timeline }, facts, context) {
     ["Forked from", parent, { place: compared(origin ?? "", id) }],
     [timeline?.forks.length === 1 ? "Fork" : "Last fork", fork, { place: compared(id, fork ?? "") }],
   ];
-  return all.flatMap(([name, value, more]) => (value ? { name, value, ...more } : []));
+  return [...all.flatMap(([name, value, more]) => (value ? { name, value, ...more } : [])), ...(run ? budgetFacts(run) : [])];
 }
 
 /** @param {string} a @param {string} b @returns {import("./fragments.js").Place} */

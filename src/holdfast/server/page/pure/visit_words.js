@@ -1,11 +1,13 @@
 // A visit of a node in words: why it ran, why each attempt began, how it ended, and what a crashed one left behind.
 
+import { edgeLines } from "./reasons.js";
 import { duration, plural } from "./words.js";
 
 /**
  * @typedef {import("../shapes.js").NodeVisit} NodeVisit
  * @typedef {import("../shapes.js").AttemptView} AttemptView
- * @typedef {{ glyph: import("./glyphs.js").GlyphName, tone: string, text: string, names: string[], seq: number | null }} Line
+ * @typedef {{ glyph: import("./glyphs.js").GlyphName, tone: string, text: string, names: string[], seq: number | null,
+ *   rest?: string }} Line
  */
 
 /**
@@ -16,7 +18,8 @@ import { duration, plural } from "./words.js";
  */
 export function whyItRan(visit, attempt) {
   const before = visit.attempts.find((one) => one.attempt === (attempt?.attempt ?? 0) - 1);
-  return [...causesOf(visit), ...(attempt?.because ? [becauseOf(attempt, before)] : [])];
+  const edges = visit.reasons ? edgeLines(visit.reasons) : [];
+  return [...(edges.length ? edges : causesOf(visit)), ...(attempt?.because ? [becauseOf(attempt, before)] : [])];
 }
 
 /** @param {NodeVisit} visit @returns {Line[]} */
@@ -95,10 +98,12 @@ export function leftWords({ steps, chunks, last_lines, files }) {
  * @param {NodeVisit} visit
  * @returns {[name: string, value: string][]}
  */
-export function visitFacts({ options, cost }) {
+export function visitFacts({ options, cost, title = "", capability = "" }) {
   const tries = options.retry?.attempts;
   /** @type {[name: string, value: string][]} */
   const all = [
+    ["Title", title],
+    ["Capability", capability],
     ["Cost", costWords(cost)],
     ["Time limit", options.timeout_s ? duration(options.timeout_s) : ""],
     ["Retries", tries ? plural(Number(tries), "attempt") : ""],

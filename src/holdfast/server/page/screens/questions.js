@@ -5,7 +5,6 @@ import { mayOperate } from "../pure/actions.js";
 import { formatFragment, hrefOfRun } from "../pure/fragments.js";
 import { byName } from "../pure/groups.js";
 import {
-  isAboutCrash,
   keyOfAsked,
   lookOfQuestion,
   questionWords,
@@ -39,7 +38,7 @@ import { keyHints } from "../shell/keyboard.js";
  *
  * @typedef {object} Facts  what is known about its run
  * @property {Record<string, import("../shapes.js").NodeMark>} marks
- * @property {import("../shapes.js").NodeVisit | null} visit  of a node that crashed
+ * @property {import("../shapes.js").NodeVisit | null} visit  of the node, unless it asks by itself
  * @property {import("../shapes.js").RunRequest[]} requests
  * @property {import("../shapes.js").Row | null} row
  */
@@ -163,7 +162,7 @@ export function createQuestionsScreen(app) {
     /** @type {QuestionDetails} */
     const details = asked.value.questions[0];
     const { question } = details;
-    const visit = isAboutCrash(question) ? await app.api.get(`runs/${run}/nodes/${question.node}`) : null;
+    const visit = question.about !== "ask" ? await app.api.get(`runs/${run}/nodes/${question.node}`) : null;
     /** @type {import("../shapes.js").Row | null} */
     const row = (listed.ok && listed.value.runs[0]) || null;
     const [program, words] = row?.remedy?.command.split(" answer ") ?? [];

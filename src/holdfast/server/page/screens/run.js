@@ -20,6 +20,7 @@ import { createBanner, problemBanner } from "../parts/banner.js";
 import { createCheckpointBar } from "../parts/checkpoint_bar.js";
 import { createFamilyView } from "../parts/family_view.js";
 import { createFilesView } from "../parts/files_view.js";
+import { createLedgerView } from "../parts/ledger_view.js";
 import { createLogView } from "../parts/log_view.js";
 import { createPanel } from "../parts/panel.js";
 import { openPreview } from "../parts/preview.js";
@@ -74,7 +75,13 @@ export function createRunScreen(app) {
   });
   const [panel, log] = [createPanel(app), createLogView(app)];
   /** @type {Record<string, import("../shell/elements.js").Part<any>>} */
-  const views = { state: createStateView(app), log, files: createFilesView(app), family: createFamilyView(app) };
+  const views = {
+    state: createStateView(app),
+    log,
+    ledger: createLedgerView(app),
+    files: createFilesView(app),
+    family: createFamilyView(app),
+  };
   const [title, content] = [element("h2", { class: "unseen" }), element("div", { class: "run-view" })];
   const head = element("div", { class: "view-head" }, title, tabs.element, drawings.tools);
   const main = element("div", { class: "run-main" }, head, content, panel.element);

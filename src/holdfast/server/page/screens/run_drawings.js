@@ -73,7 +73,7 @@ export function createRunDrawings({ go, choose, chooseVisit, chooseIteration, re
     if (!shown.every(isSame))
       part.update({
         picture: geometry,
-        states: { nodes, taken: picture.taken, chosen: picture.chosen },
+        states: { nodes, taken: picture.taken, chosen: picture.chosen, not_taken: picture.not_taken },
         now: then,
         at: place.at ?? null,
         node: chosen,
