@@ -32,11 +32,20 @@ from holdfast.storage.queues import LiveHolder, Queue
 
 Kind: TypeAlias = Literal[
     "executing", "waiting", "completed", "cancelled", "unreadable", "quarantined", "failed", "crashed", "answered",
-    "flow changed", "flow unknown", "queue full", "due", "no worker", "interrupted", "paused", "question", "signal",
+    "flow changed", "flow unknown", "capability missing", "queue full", "due", "no worker", "interrupted", "paused", "question", "signal",
     "child", "not started", "retry", "store",
 ]  # fmt: skip
 ON_OFFER: frozenset[Kind] = frozenset(
-    {"no worker", "interrupted", "answered", "due", "flow unknown", "queue full", "crashed"}
+    {
+        "no worker",
+        "interrupted",
+        "answered",
+        "due",
+        "flow unknown",
+        "capability missing",
+        "queue full",
+        "crashed",
+    }
 )
 """Kinds of diagnosis where a worker may claim the run at any moment."""
 WAITS: frozenset[Kind] = frozenset({"question", "signal", "child", "paused"})
@@ -100,6 +109,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, NodeOptions] = {}
     """The options of the nodes; empty if the diagnosis does not depend on them."""
     flow_known: bool = True
+    lacks: tuple[str, ...] = ()
+    """The capabilities that its plan needs, and that those which are known here do not have."""
     changes: tuple[str, ...] = ()
     """How the shape of the known flow differs from the flow that the run was created with."""
     takes: tuple[str, ...] | None = ()
@@ -320,7 +331,7 @@ def may_be_claimed(case: Case, found: Diagnosis, now: float, patience_s: float) 
     to a run whose queue is full, or if the live holders were not read. The run of a dead holder is claimed when a worker next
     looks for runs.
     """
-    if found.kind not in ON_OFFER or case.has_no_taker:
+    if found.kind not in ON_OFFER or found.kind == "capability missing" or case.has_no_taker:
         return False
     if found.kind == "crashed":
         return bool(case.takers)
@@ -406,6 +417,8 @@ def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
         return needed
     if case.changes:
         return "flow changed", since
+    if case.lacks:
+        return "capability missing", since
     if row.holder is not None:
         return "crashed", since
     if row.status == "waiting" and not seen.answered:
@@ -517,6 +530,9 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
 def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
     """Return the words that say that no worker has claimed the run, and why, if that is known."""
     row, words = case.row, "" if said else ", and no worker has claimed the run"
+    if kind == "capability missing":
+        names = " and ".join(map(repr, case.lacks))
+        return f"{':' if said else ', and'} its plan needs {names}, which {row.flow!r} does not have here"
     if case.has_no_taker:
         some_take_flow = any(row.flow in one.holder.flows for one in case.holders or ())
         place = f" from queue {row.queue!r}" if some_take_flow else ""
@@ -620,6 +636,10 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     if case.takes is None:
         commands = commands.without_file()
     found = _usual_remedies(case, seen, kind, commands)
+    if kind == "capability missing":
+        words = f"register {' and '.join(case.lacks)}, or name a file that has it; then start a worker"
+        line = commands.line("worker", *commands.file_words())
+        return [Remedy("work", {}, words, line), *(one for one in found if one.verb != "resume")]
     if (kind in ON_OFFER or case.requests) and case.has_no_taker:
         found = [remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base), *found]
     if kind == "queue full":
