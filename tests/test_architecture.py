@@ -137,6 +137,7 @@ TWICE: dict[str, str] = {
     "upkeep": "the contract of a store's upkeep, its implementations and its suite",
     "worker": "the worker, and the commands that start and watch workers",
     # classes
+    "Problem": "one problem of a plan, a public name; and the body of a refusal over HTTP, which is called so by its standard",
     "Answer": "the request `inbox.Answer`, and the engine's message that answers the process of a node",
     "Ledger": "the decisions of a run, a public name; and what the simulator knows about writes that were acknowledged",
     "Report": "the state of the demo, which writes a report; and what `crash_everywhere` returns, a public name",

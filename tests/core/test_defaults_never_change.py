@@ -196,7 +196,7 @@ PARTS = {
         "routes": None,
         "unhandled": False,
     },
-    run_state.Returned: {"accepted": False},
+    run_state.KeptResult: {"accepted": False},
     run_state.Question: {
         "about": "interrupt",
         "answer_schema": {},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -220,10 +221,7 @@ def test_the_edges_of_a_run_are_marked_as_its_guards_decided():
 
 def test_a_plan_of_1000_nodes_with_guards_is_drawn_in_little_time():
     nodes = [f"n{number}" for number in range(1000)]
-    edges = [
-        {"from": one, "to": other, "guard": f"facts.{one}"}
-        for one, other in zip(nodes, nodes[1:], strict=False)
-    ]
+    edges = [{"from": one, "to": other, "guard": f"facts.{one}"} for one, other in itertools.pairwise(nodes)]
     definition = Definition(
         name="long",
         nodes=dict.fromkeys(nodes, NodeOptions(join="every")),

@@ -686,8 +686,8 @@ def spending_flow(broken: set[str]) -> Flow[Report]:
 
 
 def limited(recorder: Recorder) -> str:
-    """A layered run of an eager flow with a budget and a scope: the scope is widened, the budget is spent and raised, and a rewind
-    keeps both.
+    """A layered run of an eager flow with a budget and a scope: the scope is widened, the budget is spent and raised, and a
+    rewind keeps both.
     """
     flow, given, broken = spending_flow(set()), Report("limits"), spending_flow({"check"})
     limits: dict[str, Any] = {

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import plan
 from holdfast.core.events import Failure
-from holdfast.core.rules import Asked, Facts
+from holdfast.core.rules import Asked, RuleFacts
 from holdfast.errors import CodecError, GuardError, PolicyError, StateError
 from holdfast.plan.wiring import takes
 
@@ -18,10 +18,10 @@ SECRET = "4711-secret-0815"
 FLOW = SHOP.plan(shop.ORDER)
 
 
-def facts(outputs: dict[str, Any] | None = None, **more: Any) -> Facts:
+def facts(outputs: dict[str, Any] | None = None, **more: Any) -> RuleFacts:
     values = {"goal": None, "context": {}, "policy": {}, "messages": [], "about": {}, **(FLOW.input or {})}
     values |= more.pop("values", {})
-    return Facts(values={**values, "outputs": outputs or {}}, now=1_700_000_000.0, **more)
+    return RuleFacts(values={**values, "outputs": outputs or {}}, now=1_700_000_000.0, **more)
 
 
 def failure(kind: str = "fatal", type: str = "ValueError") -> Failure:

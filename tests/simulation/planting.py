@@ -17,9 +17,11 @@ from functools import wraps
 from holdfast.runtime import driver
 from holdfast.testing.simulator import schedule
 from holdfast.testing.simulator_families import family_schedule
+from holdfast.testing.simulator_plans import plan_schedule
 
 BUGS: dict[str, Callable] = {}
 OF_FAMILIES: set[str] = set()
+OF_PLANS: set[str] = set()
 SHARP_FAMILIES = (3, 6, 12, 26, 71, 114, 116)
 """Seeds of families that have found many of these bugs."""
 
@@ -36,11 +38,19 @@ def family_bug(plant):
     return bug(plant)
 
 
+def plan_bug(plant):
+    """Register a bug about plans and policies, which is searched for with simulated plans."""
+    OF_PLANS.add(plant.__name__)
+    return bug(plant)
+
+
 def found(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
     """Return the first seed that finds the bug, and the violation that it reports; None if no seed does."""
     make = schedule
     if name in OF_FAMILIES:
         make, seeds = family_schedule, itertools.chain(SHARP_FAMILIES, seeds)
+    elif name in OF_PLANS:
+        make = plan_schedule
     with BUGS[name]():
         for seed in seeds:
             try:
@@ -70,8 +80,7 @@ def on_take_up(spoil: Callable) -> Iterator[None]:
     @wraps(real)
     def prepare(*args, **named):
         prepared = real(*args, **named)
-        spoil(prepared)
-        prepared.ready.rebuild(prepared.state)
+        spoil(prepared)  # which nodes are due is computed from the state after this
         return prepared
 
     with patched((driver, "prepare", prepare)):

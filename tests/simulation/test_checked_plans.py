@@ -6,18 +6,33 @@ its file, and repairs the hash chain, so that nothing else is wrong.
 
 from __future__ import annotations
 
+import asyncio
+import json
+import random
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from forgery import Forger, forged
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from proved_plans import PLANS, flow
 
+import holdfast as hf
+from holdfast.core import run_state
+from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing import rehearse
+from holdfast.testing.builders import History, crashed_copy
+from holdfast.testing.checked_definitions import shape_of
 from holdfast.testing.checker import Violation, check
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.plan_sketches import PlanSketch, SketchedEdge, SketchedNode, draw_plan
+from holdfast.testing.random_histories import play_plan
+from holdfast.testing.replay import Replay
+from holdfast.testing.standings import RewindableState, standing_of
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +44,7 @@ def lived(tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = rehearse(
             flow(plan.document()), answers=plan.answers, run_id=name, store=store, clock=clock, **plan.limits
         )
-        assert run.status == "completed", run.error
+        assert run.status == plan.ends, run.error
     store.close()
     return path
 
@@ -197,3 +212,115 @@ PLANTED: dict[Callable[[Forger], None], tuple[str, str]] = {
 def test_a_planted_violation_is_found(plant: Callable[[Forger], None], lived: Path, tmp_path: Path) -> None:
     run_id, told = PLANTED[plant]
     assert told in texts(found(lived, tmp_path, run_id, plant))
+
+
+# --- random plans ------------------------------------------------------------------------------------------
+
+
+def known(now: RewindableState) -> dict[str, Any]:
+    """What a second reading and a snapshot both know of the run of a plan."""
+    parts = ("status", "values", "arrivals", "routes", "plan", "paused", "busy", "idle", "schedule")
+    visits = {
+        name: (*one.here(), one.status, one.routed, one.question, one.returned, one.verdict == "allow")
+        for name, one in now.nodes.items()
+        if one.status
+    }
+    return {
+        **{part: getattr(now, part) for part in parts},
+        "open": list(now.open),
+        "failed": list(now.failed),
+        "held": set(now.held),
+        "caught": set(now.caught),
+        "asked": set(now.questions),
+        "visits": visits,
+    }
+
+
+@given(st.randoms(use_true_random=True))
+@settings(max_examples=60)
+def test_the_second_reading_of_the_log_of_a_plan_agrees_with_the_fold(luck: random.Random) -> None:
+    sketch = draw_plan(luck, least=3, most=20, handled=True)
+    made = sketch.flow()
+    history, read, said = History("r", made).created(schedule=luck.choice(["eager", "layered"])), 0, []
+    shape = shape_of(made.definition_json)
+    replay = Replay(lambda invariant, text: said.append((invariant, text)), shapes=lambda fingerprint: shape)
+    for _ in play_plan(history, sketch, luck, trouble=0.05):
+        for at, e in history.log[read:]:
+            read += 1
+            body = json.loads(e.body or b"{}")
+            replay.read(read, at, e.kind, (e.node, e.iteration, e.execution, e.attempt), body)
+        assert known(replay.now) == known(standing_of(json.loads(run_state.dump(history.state)))), read
+    replay.end()
+    assert said == []
+
+
+@given(st.randoms(use_true_random=True))
+@settings(max_examples=25)
+def test_plans_that_were_cut_rewound_and_forked_have_no_violation(luck: random.Random) -> None:
+    asyncio.run(cut_rewound_and_forked(luck))
+
+
+async def cut_rewound_and_forked(luck: random.Random) -> None:
+    clock = ManualClock(auto=True)
+    sketch = draw_plan(luck, least=4, most=15, handled=True)
+    made = sketch.flow()
+    whole, cut = MemoryStore(clock=clock.now), MemoryStore(clock=clock.now)
+    options = {"flows": [made], "clock": clock, "luck": luck, "inline": True}
+    schedule = luck.choice(["eager", "layered"])
+    async with hf.Engine(whole, **options) as engine:
+        await engine.start(made, run_id="r", schedule=schedule)
+        await see_through(engine, "r")
+    assert check(whole, at_end=True) == []
+    ends = [row.seq for row in whole.events("r")[:-1] if row.kind not in NEVER_LAST]
+    crashed_copy(whole, "r", luck.choice(ends), cut)
+    async with hf.Engine(cut, **options) as engine:
+        places = [place.seq for place in await engine.checkpoints("r")]
+        await engine.resume("r", checkpoint=luck.choice(places), force=True)
+        await see_through(engine, "r")
+        places = [place.seq for place in await engine.checkpoints("r")]
+        fork = await engine.fork("r", checkpoint=luck.choice(places), repeat="run")
+        await see_through(engine, fork)
+        for run_id in ("r", fork):
+            run = await engine.get(run_id)
+            outputs = {name: {"n": told["n"]} for name, told in run.state.outputs.items()}
+            assert (run.status, outputs) == ("completed", sketch.expect().outputs)
+    # The copy has the claims of the log that was cut, and not their fences.
+    assert [one for one in check(cut, at_end=True) if one.invariant != "I3"] == []
+
+
+NEVER_LAST = ("GuardEvaluated", "PolicyDecided", "OutputVerified", "NodeReturned")
+"""Events that others follow in the same append, so that a crash cannot make one the last of a log."""
+
+
+async def see_through(engine: hf.Engine, run_id: str) -> None:
+    """Resume a run and approve what it asks, until it is over."""
+    for _ in range(200):
+        run = await engine.get(run_id)
+        if run.status == "completed":
+            return
+        asked = await engine.questions(run_id)
+        for one in asked:
+            await engine.answer(run_id, one.question.key, one.question.options[0])
+        await engine.resume(run_id)
+    raise AssertionError(f"{run_id} does not end: {run.status} {run.error}")
+
+
+def test_a_denial_that_an_edge_took_is_another_execution_after_a_rewind() -> None:
+    nodes = (SketchedNode("a", 1), SketchedNode("b", 2, ends="denied"), SketchedNode("c", 3))
+    edges = (SketchedEdge("a", "b"), SketchedEdge("b", "c", None, ("PolicyDenied",)))
+    made, clock = PlanSketch(nodes, edges).flow(), ManualClock(auto=True)
+    store = MemoryStore(clock=clock.now)
+
+    async def main() -> None:
+        async with hf.Engine(store, flows=[made], clock=clock, inline=True) as engine:
+            await engine.run(made, run_id="r", scope=["a", "b"])
+            await engine.resume("r", after="a", force=True, scope=["*"])
+
+    asyncio.run(main())
+    assert [row.execution for row in store.events("r", kinds=("PolicyDecided", "NodeSkipped"))] == [
+        1,
+        1,
+        2,
+        2,
+    ]
+    assert check(store) == []

@@ -24,7 +24,7 @@ async def pay(given: dict[str, Any], ctx: hf.Context) -> dict[str, Any]:
     """Pay once: the receiver knows the key of a payment that it has made."""
     bank = ctx.resources.get("bank")
     if bank is not None:
-        bank.receive(ctx.idempotency_key(), given["cents"])
+        bank.send(given["cents"], key=ctx.idempotency_key())
     return {"paid": given["cents"]}
 
 
@@ -216,6 +216,31 @@ def layered() -> dict[str, Any]:
     )
 
 
+def spent() -> dict[str, Any]:
+    """Three tasks in a row, for the last of which no budget is left."""
+    task = {"capability": "spend@1", "input": {"usd": 0.5}}
+    return document(
+        {"one": task, "two": task, "three": task}, [("one", "two"), ("two", "three")], budget={"usd": 1.0}
+    )
+
+
+def denied() -> dict[str, Any]:
+    """A payment that a policy denies: an edge that names denials takes it, one for all failures does not."""
+    return document(
+        {
+            "pay": {"capability": "pay@1", "input": {"cents": 500_000}},
+            "mail": "make@1",
+            "tell": {"capability": "make@1", "input": {"why": {"$ref": "error.type"}}},
+            "other": "make@1",
+        },
+        [
+            ("pay", "mail"),
+            ("pay", "tell", {"on_error": ["PolicyDenied"]}),
+            ("pay", "other", {"on_error": True}),
+        ],
+    )
+
+
 class Proved(NamedTuple):
     """A plan, and what its run needs."""
 
@@ -223,6 +248,7 @@ class Proved(NamedTuple):
     answers: dict[str, Any] | None = None
     limits: dict[str, Any] = {}  # noqa: RUF012 - not changed
     """`schedule` and `budget` of the run."""
+    ends: str = "completed"
 
 
 PLANS = {
@@ -232,6 +258,8 @@ PLANS = {
     "asked": Proved(asked, {"pay": ["approve", "approve"]}),
     "verified": Proved(verified),
     "layered": Proved(layered, limits={"schedule": "layered"}),
+    "spent": Proved(spent, ends="failed"),
+    "denied": Proved(denied),
 }
 
 

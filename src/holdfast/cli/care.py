@@ -29,7 +29,7 @@ from holdfast.storage.files import remote, restoring
 from holdfast.upkeep import archive as archives
 from holdfast.upkeep import doctor as doctors
 from holdfast.upkeep import retention
-from holdfast.upkeep.retention import Choice, Policy, Pruned, Swept
+from holdfast.upkeep.retention import Choice, Pruned, RetentionPolicy, Swept
 
 _NAMED_MAX = 3
 
@@ -162,7 +162,7 @@ def _prune_one(
 
 def _policies(
     older_than: str | None, keep: int | None, status: list[str] | None, flow: str | None, archive: str | None
-) -> tuple[list[Policy], str | None]:
+) -> tuple[list[RetentionPolicy], str | None]:
     if older_than is None and keep is None and status is None and flow is None:
         where = f"{settings.project_file()}: [tool.holdfast.retention]"
         found, place = retention.policies(settings.project_table().get("retention", {}), where)
@@ -172,7 +172,7 @@ def _policies(
                 "under [tool.holdfast.retention]"
             )
         return found, archive or place
-    policy = Policy(
+    policy = RetentionPolicy(
         flow=flow,
         status=tuple(map(retention.status_of, status)) if status else in_order(FINAL),
         older_than=retention.seconds(older_than, "--older-than") if older_than is not None else None,
@@ -182,7 +182,7 @@ def _policies(
 
 
 def _prune_many(
-    wanted: list[Policy],
+    wanted: list[RetentionPolicy],
     place: str | None,
     shared_blobs: bool,
     store: str | None,

@@ -48,7 +48,7 @@ from holdfast.errors import (
 )
 from holdfast.reading import history, inbox, words
 from holdfast.reading.diagnosis import Diagnosis
-from holdfast.reading.flows import find_flow
+from holdfast.reading.known_flows import find_flow
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run, held_by
 from holdfast.runtime import blocking

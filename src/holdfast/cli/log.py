@@ -32,7 +32,7 @@ from holdfast.reading.following import Cursor
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.reader import Reader, rows_of
 from holdfast.reading.story import visit
-from holdfast.reading.verification import Verdict
+from holdfast.reading.verification import LogVerdict
 from holdfast.reading.verification import verify as verify_run
 from holdfast.reading.views import EventView
 from holdfast.runtime.engine import Engine
@@ -380,10 +380,10 @@ def verify(
     Checks the sequence of events, their hash chain, the blobs they refer to, and that the run's row agrees with its log.
     """
 
-    def use(reader: Reader) -> tuple[list[Verdict], list[str]]:
+    def use(reader: Reader) -> tuple[list[LogVerdict], list[str]]:
         if run_id is not None:
             return [_verdict(reader, run_id)], []
-        verdicts: list[Verdict] = []
+        verdicts: list[LogVerdict] = []
         definitions: dict[str, list[str]] = {}
         with gauge(quiet=as_json) as tell:
             tell("the database", 0, 0)
@@ -401,7 +401,7 @@ def verify(
     return Exit.DAMAGED if found else Exit.OK
 
 
-def _say_verdicts(verdicts: list[Verdict], damage: list[str], *, as_json: bool) -> None:
+def _say_verdicts(verdicts: list[LogVerdict], damage: list[str], *, as_json: bool) -> None:
     broken = [verdict for verdict in verdicts if verdict.problems]
     well = not (broken or damage)
     if as_json:
@@ -426,9 +426,9 @@ def _say_verdicts(verdicts: list[Verdict], damage: list[str], *, as_json: bool) 
         )
 
 
-def _verdict(reader: Reader, run_id: str, **known: Any) -> Verdict:
+def _verdict(reader: Reader, run_id: str, **known: Any) -> LogVerdict:
     """Verify one run. A run that cannot be read is reported as damaged, so that the check of the others continues."""
     try:
         return verify_run(reader.store, run_id, **known)
     except (StoreCorrupt, SchemaTooNew) as fault:
-        return Verdict(run_id=run_id, events=0, problems=[str(fault)])
+        return LogVerdict(run_id=run_id, events=0, problems=[str(fault)])

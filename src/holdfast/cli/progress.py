@@ -27,7 +27,7 @@ from holdfast.core.run_state import VISIT_DONE
 from holdfast.errors import RunNotFound, StoreError
 from holdfast.reading import words
 from holdfast.reading.chunks import Chunk
-from holdfast.reading.flows import find_flow
+from holdfast.reading.known_flows import find_flow
 from holdfast.reading.story import Line, NodeSeen, Story
 from holdfast.reading.views import EventView, Run
 from holdfast.runtime.clock import SystemClock

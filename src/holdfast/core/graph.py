@@ -30,7 +30,7 @@ from holdfast.core.definition import (
 )
 from holdfast.core.events import Values
 from holdfast.core.policies import policy_problems, with_policies
-from holdfast.core.rules import Check, Guards, Policy, Wiring
+from holdfast.core.rules import Guards, Policy, Verifier, Wiring
 from holdfast.core.signatures import (
     argument_type,
     is_a,
@@ -114,7 +114,7 @@ class Node(msgspec.Struct, frozen=True):
     """How the node of a plan gets its input and gives its output; None for a graph in code: a node gets the state."""
     pre: tuple[Policy, ...] = ()
     """The policies that decide whether a visit may begin."""
-    checks: tuple[Check, ...] = ()
+    checks: tuple[Verifier, ...] = ()
     """The verification of what the function returns."""
     post: tuple[Policy, ...] = ()
     """The policies that decide whether the result may be used."""
@@ -515,7 +515,7 @@ class Graph(Generic[S]):
         max_parallel: int = 64,
         policies: Iterable[Policy] = (),
     ) -> Flow[S]:
-        """Check the graph and turn it into a flow. Raises `GraphError` with all problems at once.
+        """Verifier the graph and turn it into a flow. Raises `GraphError` with all problems at once.
 
         `max_iterations` limits how often a run may reach one node, `max_parallel` how many of its nodes run at once. `policies`
         decide whether visits may begin, or their results be used (`hf.Policy`).

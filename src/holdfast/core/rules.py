@@ -19,7 +19,7 @@ Stage: TypeAlias = Literal["pre", "post"]
 """When a policy is asked: before a visit begins, or before its result is used."""
 
 
-class Facts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class RuleFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What a rule or a reference of a plan may read. Nothing here is a copy, so a reader must not change it."""
 
     values: Values
@@ -92,7 +92,7 @@ class Policy(msgspec.Struct, frozen=True, gc=False):
     stage: Stage = "pre"
     node: str = "*"
     """The nodes that it applies to: a name, or a pattern with `*` and `?`."""
-    rule: Callable[[Facts], Verdict] | None = None
+    rule: Callable[[RuleFacts], Verdict] | None = None
     """The policy of a plan, an expression: called in place of `judge`."""
 
     def applies_to(self, node: NodeName) -> bool:
@@ -100,14 +100,14 @@ class Policy(msgspec.Struct, frozen=True, gc=False):
         return fnmatchcase(node, self.node)
 
 
-class Check(msgspec.Struct, frozen=True, gc=False):
+class Verifier(msgspec.Struct, frozen=True, gc=False):
     """One rule of the verification of a node's result."""
 
     id: str
-    check: Callable[[Asked, Facts], Checked]
+    check: Callable[[Asked, RuleFacts], Checked]
 
 
-class Choice(msgspec.Struct, frozen=True, gc=False):
+class EdgeChoice(msgspec.Struct, frozen=True, gc=False):
     """The edges out of a node that are taken."""
 
     to: list[NodeName]
@@ -119,7 +119,7 @@ class Choice(msgspec.Struct, frozen=True, gc=False):
 class Guards(Protocol):
     """The edges out of a node of a plan, with their guards."""
 
-    def choose(self, facts: Facts, failure: Failure | None) -> Choice:
+    def choose(self, facts: RuleFacts, failure: Failure | None) -> EdgeChoice:
         """Return the edges that are taken: the ordinary ones or, after a failure for good, those that take this failure. Raises
         `GuardError`.
         """
@@ -140,7 +140,7 @@ class Wiring(Protocol):
         """The sources of the error edges to the node."""
         ...
 
-    def resolve(self, facts: Facts) -> Any:
+    def resolve(self, facts: RuleFacts) -> Any:
         """Return the input as plain data. Raises `StateError` if something that it refers to does not exist."""
         ...
 
@@ -158,6 +158,6 @@ class Wiring(Protocol):
         """Return what the function returned as plain data. Raises `StateError` if it does not fit the declared type."""
         ...
 
-    def key(self, facts: Facts) -> str | None:
+    def key(self, facts: RuleFacts) -> str | None:
         """Return the idempotency key that the plan chooses for the node; None if it chooses none."""
         ...

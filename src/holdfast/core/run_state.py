@@ -106,7 +106,7 @@ NODE_LEVEL = -1
 """The key that is used in place of an item's index for data of the node itself."""
 
 
-class Returned(msgspec.Struct, omit_defaults=True, gc=False):
+class KeptResult(msgspec.Struct, omit_defaults=True, gc=False):
     """What the function of a node has returned, if it is not accepted yet."""
 
     value: Any
@@ -163,7 +163,7 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     """How many chunks of this visit are recorded."""
     usd: float = 0.0
     tokens: int = 0
-    returned: Returned | None = None
+    returned: KeptResult | None = None
     """What the latest attempt has returned, if a verification or a policy has not accepted it: the visit continues with that, and
     its function is not called again."""
     routes: list[NodeName] | None = None

@@ -30,7 +30,7 @@ from holdfast.reading import history
 from holdfast.reading.damage import LogDamage, find_damage, rows_damage
 from holdfast.reading.ledger import Ledger, add_verdict
 from holdfast.reading.ledger_entries import LedgerBook, LedgerEntry
-from holdfast.reading.verification import Verdict, find_base
+from holdfast.reading.verification import LogVerdict, find_base
 from holdfast.storage import oversize
 from holdfast.storage.blobs import Blobs
 from holdfast.storage.contract import Row, RunRow, Store
@@ -325,7 +325,7 @@ class LedgerFile:
             entries=self.entries,
             beginning=head.beginning,
         )
-        verdict = Verdict(
+        verdict = LogVerdict(
             run_id=head.run_id, events=len(self.events), problems=self.problems, damage=self.damage
         )
         return add_verdict(made, verdict)

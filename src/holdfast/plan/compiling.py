@@ -15,7 +15,7 @@ import msgspec
 from holdfast.core.definition import END, START, Definition, Edge, NodeOptions
 from holdfast.core.events import Values
 from holdfast.core.graph import Flow, FlowSource, Node, Retry
-from holdfast.core.rules import Check, Guards, Policy
+from holdfast.core.rules import Guards, Policy, Verifier
 from holdfast.core.state import StateType, append, merge
 from holdfast.plan.document import FORMAT, Document, PlanEdge, PolicyRule, RetryRule, Task
 from holdfast.plan.judges import make_check, make_policy
@@ -131,7 +131,7 @@ class _Options:
             if edge.catches:
                 self.caught.setdefault(edge.target, []).append(edge.source)
         self._policies = [(rule.capability, make_policy(rule)) for rule in plan.policies]
-        self._rules: dict[str, tuple[tuple[Policy, ...], tuple[Check, ...], tuple[Policy, ...]]] = {}
+        self._rules: dict[str, tuple[tuple[Policy, ...], tuple[Verifier, ...], tuple[Policy, ...]]] = {}
 
     def of_all(self) -> dict[str, NodeOptions]:
         """Return the options of every task."""
@@ -182,7 +182,9 @@ class _Options:
             post=post,
         )
 
-    def _rules_of(self, capability: str) -> tuple[tuple[Policy, ...], tuple[Check, ...], tuple[Policy, ...]]:
+    def _rules_of(
+        self, capability: str
+    ) -> tuple[tuple[Policy, ...], tuple[Verifier, ...], tuple[Policy, ...]]:
         """Return the rules that apply to a capability: those in Python first, then those of the plan, which can only add to
         them.
         """

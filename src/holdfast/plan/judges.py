@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core.events import Checked
-from holdfast.core.rules import Asked, Check, Facts, Policy, Verdict, allow, ask, deny
+from holdfast.core.rules import Asked, Policy, RuleFacts, Verdict, Verifier, allow, ask, deny
 from holdfast.errors import PolicyError
 from holdfast.plan.document import PolicyRule, VerificationRule
 from holdfast.plan.references import evaluate_over
@@ -34,7 +34,7 @@ def _judged_by_rule(asked: Asked) -> Verdict:
     raise AssertionError("a policy of a plan is decided by its expression")
 
 
-def _judge_by_rule(rule: PolicyRule, facts: Facts) -> Verdict:
+def _judge_by_rule(rule: PolicyRule, facts: RuleFacts) -> Verdict:
     more = {"input": facts.input} if rule.stage == "pre" else {"input": facts.input, "output": facts.output}
     found = evaluate_over(rule.rule, facts, **more)
     if found.problem or not isinstance(found.value, bool):
@@ -46,12 +46,12 @@ def _judge_by_rule(rule: PolicyRule, facts: Facts) -> Verdict:
     return refuse(rule.reason or f"{rule.id}: {rule.rule}", reads=found.reads)
 
 
-def make_check(rule: VerificationRule) -> Check:
+def make_check(rule: VerificationRule) -> Verifier:
     """Return a rule of a task's verification: it accepts outputs that its expression is true for."""
-    return Check(rule.id, functools.partial(_check_by_rule, rule))
+    return Verifier(rule.id, functools.partial(_check_by_rule, rule))
 
 
-def _check_by_rule(rule: VerificationRule, asked: Asked, facts: Facts) -> Checked:
+def _check_by_rule(rule: VerificationRule, asked: Asked, facts: RuleFacts) -> Checked:
     found = evaluate_over(rule.rule, facts, input=facts.input, output=facts.output)
     if found.problem or not isinstance(found.value, bool):
         problem = found.problem or "it does not give true or false"
@@ -65,12 +65,12 @@ def make_python_policy(id: str, stage: Any, fn: Callable[[Asked], Verdict]) -> P
     return Policy(id=id, judge=functools.partial(_timed, "policy", id, fn), stage=stage)
 
 
-def make_verifier(id: str, fn: Callable[[Asked], bool | str]) -> Check:
+def make_verifier(id: str, fn: Callable[[Asked], bool | str]) -> Verifier:
     """Return a verifier in Python: it returns True, or False, or the reason why it does not accept an output."""
-    return Check(id, functools.partial(_check_in_python, id, fn))
+    return Verifier(id, functools.partial(_check_in_python, id, fn))
 
 
-def _check_in_python(id: str, fn: Callable[[Asked], bool | str], asked: Asked, facts: Facts) -> Checked:
+def _check_in_python(id: str, fn: Callable[[Asked], bool | str], asked: Asked, facts: RuleFacts) -> Checked:
     told = _timed("verifier", id, fn, asked)
     if isinstance(told, str) and told:
         return Checked(id, ok=False, reason=told)

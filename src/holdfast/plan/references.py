@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core.codec import key_path
 from holdfast.core.events import Failure
-from holdfast.core.rules import Facts
+from holdfast.core.rules import RuleFacts
 from holdfast.errors import StateError
 from holdfast.plan import expressions
 from holdfast.plan.expressions import Evaluated
@@ -101,7 +101,7 @@ def _is_open(part: Any) -> bool:
     return isinstance(part, (Reference, _Object, _Array))
 
 
-def fill(template: Any, facts: Facts) -> Any:
+def fill(template: Any, facts: RuleFacts) -> Any:
     """Return the input of a visit as plain data. Raises `StateError` if the place of a reference without default does not
     exist.
     """
@@ -123,7 +123,7 @@ def fill(template: Any, facts: Facts) -> Any:
     )
 
 
-def find(place: Path, facts: Facts) -> Any:
+def find(place: Path, facts: RuleFacts) -> Any:
     """Return the value at a place of the run, or `NOTHING`."""
     keys = place.keys
     match place.root:
@@ -153,7 +153,7 @@ def describe_failure(failure: Failure | None) -> Any:
     return {"type": failure.type, "kind": failure.kind, "message": failure.message}
 
 
-def evaluate_over(text: str, facts: Facts, **more: Any) -> Evaluated:
+def evaluate_over(text: str, facts: RuleFacts, **more: Any) -> Evaluated:
     """Evaluate an expression over what a rule may read of a run; `more` are more roots, such as `input`."""
     values = facts.values
     outputs: Any = values["outputs"]

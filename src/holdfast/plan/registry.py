@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.core.codec import Codec
 from holdfast.core.graph import Node
-from holdfast.core.rules import Check, Policy
+from holdfast.core.rules import Policy, Verifier
 from holdfast.errors import CapabilityMissing
 
 
@@ -59,6 +59,6 @@ class Registry:
         """Return the policies in Python that apply to a capability."""
         return [one.rule for one in self.policies.values() if fnmatchcase(capability, one.capability)]
 
-    def verifiers_for(self, capability: str) -> list[Check]:
+    def verifiers_for(self, capability: str) -> list[Verifier]:
         """Return the verifiers in Python that apply to a capability."""
         return [one.rule for one in self.verifiers.values() if fnmatchcase(capability, one.capability)]

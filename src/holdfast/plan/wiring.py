@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.core.codec import Codec
 from holdfast.core.events import Failure
-from holdfast.core.rules import Choice, Facts
+from holdfast.core.rules import EdgeChoice, RuleFacts
 from holdfast.errors import GuardError, StateError
 from holdfast.plan import expressions
 from holdfast.plan.document import PlanEdge, Task
@@ -29,11 +29,11 @@ class EdgesOut(msgspec.Struct, frozen=True):
     source: str
     edges: tuple[PlanEdge, ...] = ()
 
-    def choose(self, facts: Facts, failure: Failure | None) -> Choice:
+    def choose(self, facts: RuleFacts, failure: Failure | None) -> EdgeChoice:
         """Return the edges that are taken: the ordinary ones or, after a failure for good, those that take this failure."""
         if failure is not None:
             facts = msgspec.structs.replace(facts, error=failure)
-        choice = Choice([], {}, {})
+        choice = EdgeChoice([], {}, {})
         for edge in self.edges:
             caught = edge.catches
             if bool(caught) != (failure is not None) or (failure is not None and not takes(caught, failure)):
@@ -42,7 +42,7 @@ class EdgesOut(msgspec.Struct, frozen=True):
                 choice.to.append(edge.target)
         return choice
 
-    def _is_open(self, edge: PlanEdge, facts: Facts, choice: Choice) -> bool:
+    def _is_open(self, edge: PlanEdge, facts: RuleFacts, choice: EdgeChoice) -> bool:
         assert edge.guard is not None
         found = evaluate_over(edge.guard, facts)
         problem = found.problem
@@ -90,7 +90,7 @@ class TaskWiring(msgspec.Struct, kw_only=True):
     def title(self) -> str:
         return self.task.title
 
-    def resolve(self, facts: Facts) -> Any:
+    def resolve(self, facts: RuleFacts) -> Any:
         """Return the input of a visit as plain data."""
         if self._template is msgspec.UNSET:
             self._template = parse_template(self.task.input)
@@ -113,7 +113,7 @@ class TaskWiring(msgspec.Struct, kw_only=True):
         """
         return self.output.decode(given, path="output", node=self.task.id)
 
-    def key(self, facts: Facts) -> str | None:
+    def key(self, facts: RuleFacts) -> str | None:
         """Return the idempotency key that the plan chooses for the task; None if it chooses none."""
         text = self.task.idempotency_key
         if text is None:

@@ -18,7 +18,7 @@ from holdfast.errors import SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
 from holdfast.reading.damage import LogDamage
 from holdfast.reading.ledger_entries import LedgerEntry, kinds_for, read_entries
-from holdfast.reading.verification import Verdict, find_base, verify
+from holdfast.reading.verification import LogVerdict, find_base, verify
 from holdfast.storage.contract import Row, Store
 from holdfast.storage.rows import open_body
 
@@ -86,7 +86,7 @@ def read_ledger(store: Store, run_id: str, *, check: bool = False) -> Ledger:
     return made if verdict is None else add_verdict(made, verdict)
 
 
-def add_verdict(ledger: Ledger, verdict: Verdict) -> Ledger:
+def add_verdict(ledger: Ledger, verdict: LogVerdict) -> Ledger:
     """Return the ledger with the result of a check of its log. LogDamage to an event with an entry gets the type of the entry."""
     types = {entry.seq: entry.type for entry in ledger.entries}
     damage = [msgspec.structs.replace(one, type=types.get(one.seq)) for one in verdict.damage]
@@ -95,11 +95,11 @@ def add_verdict(ledger: Ledger, verdict: Verdict) -> Ledger:
     )
 
 
-def _verdict(store: Store, run_id: str) -> Verdict:
+def _verdict(store: Store, run_id: str) -> LogVerdict:
     try:
         return verify(store, run_id)
     except (StoreCorrupt, SchemaTooNew) as fault:
-        return Verdict(run_id=run_id, events=0, problems=[str(fault)])
+        return LogVerdict(run_id=run_id, events=0, problems=[str(fault)])
 
 
 # --- what two runs have in common --------------------------------------------------------------------

@@ -27,7 +27,7 @@ from holdfast.reading import attention as attend
 from holdfast.reading import history
 from holdfast.reading.changes import compare, may_have_changed
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, case_of_row, diagnose
-from holdfast.reading.flows import Flows, find_flow
+from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import AskedQuestion
 from holdfast.storage.contract import Position, Query, Request, RunRow, Store

@@ -24,9 +24,9 @@ from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
 from holdfast.reading import history, inbox
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
-from holdfast.reading.flows import Flows, find_flow
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.reading.ledger import Ledger, read_ledger
 from holdfast.reading.pages import Definitions, ListedRun, Page, list_page, look_at
 from holdfast.reading.relatives import (
@@ -38,7 +38,7 @@ from holdfast.reading.relatives import (
     open_family,
 )
 from holdfast.reading.remedies import CommandLine
-from holdfast.reading.verification import Verdict, verify
+from holdfast.reading.verification import LogVerdict, verify
 from holdfast.reading.views import (
     AskedQuestion,
     EventView,
@@ -169,7 +169,7 @@ class Reader:
         """Return the runs that called a run, and its children with theirs, each with the reason for its status."""
         return family_of(self.store, run_id, limit=limit, commands=commands, flows=self.flows)
 
-    def verify(self, run_id: str) -> Verdict:
+    def verify(self, run_id: str) -> LogVerdict:
         """Check whether a run is exactly what was written."""
         return verify(self.store, run_id)
 

@@ -18,7 +18,7 @@ from holdfast.core import events
 from holdfast.core.run_state import OPEN, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
-from holdfast.reading.flows import Flows, find_flow
+from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.reading.pages import look_at
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import ChildView

@@ -19,7 +19,7 @@ from holdfast.storage.contract import Row, RunRow, Snapshot, Store
 from holdfast.storage.rows import open_body, open_row
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class LogVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a check of one run. An empty list of problems means that the run is exactly what was written."""
 
     run_id: str
@@ -33,7 +33,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 def verify(
     store: Store, run_id: str, *, row: RunRow | None = None, definitions: dict[str, list[str]] | None = None
-) -> Verdict:
+) -> LogVerdict:
     """Check one run: its events, their blobs, its row and the definition of its flow. `row` saves reading the row again.
 
     A run that moves or is compacted during the check seems damaged for a moment, so only problems that are found twice in
@@ -47,7 +47,7 @@ def verify(
         before, row = found.problems, None
 
 
-def _look(store: Store, row: RunRow, definitions: dict[str, list[str]]) -> Verdict:
+def _look(store: Store, row: RunRow, definitions: dict[str, list[str]]) -> LogVerdict:
     rows = store.events(row.run_id)
     problems, damage = _chain_problems(store, row, rows)
     problems = problems or _blob_problems(store, rows)
@@ -60,7 +60,7 @@ def _look(store: Store, row: RunRow, definitions: dict[str, list[str]]) -> Verdi
     begins_late = bool(rows) and rows[0].seq > 1
     compacted = begins_late and bool(store.upkeep.trimmed(row.run_id).base)
     rest = history.beginning(store, row) if compacted else ""
-    return Verdict(run_id=row.run_id, events=len(rows), problems=problems, damage=damage, rest=rest)
+    return LogVerdict(run_id=row.run_id, events=len(rows), problems=problems, damage=damage, rest=rest)
 
 
 def _chain_problems(store: Store, row: RunRow, rows: list[Row]) -> tuple[list[str], list[LogDamage]]:

@@ -23,8 +23,8 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.reading import history, inbox
-from holdfast.reading.flows import Flows, find_flow, require_flow
 from holdfast.reading.inbox import AnyRequest
+from holdfast.reading.known_flows import Flows, find_flow, require_flow
 from holdfast.reading.relatives import children_of
 from holdfast.reading.views import Run, result_of, run_view
 from holdfast.runtime import failures, nesting, operator

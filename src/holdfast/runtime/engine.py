@@ -40,8 +40,8 @@ from holdfast.documents.scribe import Scribe
 from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
 from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
-from holdfast.reading.flows import find_flow
 from holdfast.reading.history import Checkpoint
+from holdfast.reading.known_flows import find_flow
 from holdfast.reading.ledger import Ledger
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader, in_asking_order

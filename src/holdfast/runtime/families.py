@@ -38,7 +38,7 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.reading import inbox
-from holdfast.reading.flows import Flows
+from holdfast.reading.known_flows import Flows
 from holdfast.reading.relatives import open_family
 from holdfast.reading.views import Run
 from holdfast.runtime import creation

@@ -20,7 +20,7 @@ from holdfast.core import events
 from holdfast.core.events import Changes, Checked, Decision, Failure
 from holdfast.core.fold.judged import denial
 from holdfast.core.graph import Node
-from holdfast.core.rules import Asked, Check, Facts, Policy, Verdict
+from holdfast.core.rules import Asked, Policy, RuleFacts, Verdict, Verifier
 from holdfast.core.run_state import NodeState, RunState, visit_of
 from holdfast.errors import HoldfastError, PolicyError, StateError, VerificationFailed, end_sentence
 from holdfast.runtime import failures, outcomes
@@ -34,10 +34,10 @@ _STRICTEST: tuple[events.Verdict, ...] = ("deny", "ask", "allow")
 # --- what rules are asked about ------------------------------------------------------------------------
 
 
-def facts_of(node: Node, state: RunState, now: float) -> Facts:
+def facts_of(node: Node, state: RunState, now: float) -> RuleFacts:
     """Return what the references and rules of a node may read before it is called."""
     error = _error_of(node, state) if node.wiring is not None and node.wiring.catches else None
-    return Facts(values=state.values, now=now, error=error)
+    return RuleFacts(values=state.values, now=now, error=error)
 
 
 def _error_of(node: Node, state: RunState) -> Failure | None:
@@ -60,7 +60,7 @@ def plain_input(node: Node, state: RunState, item: int | None, now: float) -> An
     return node.wiring.resolve(facts_of(node, state, now)) if node.wiring is not None else visit.input or {}
 
 
-def _given(node: Node, state: RunState, facts: Facts) -> Any:
+def _given(node: Node, state: RunState, facts: RuleFacts) -> Any:
     """Return the input of a node as rules see it: the resolved input in a plan, the state for a graph in code."""
     if node.wiring is not None:
         return node.wiring.resolve(facts)
@@ -125,12 +125,12 @@ def questions_in(decisions: Iterable[Decision]) -> str:
     return " ".join(dict.fromkeys(asked))
 
 
-def _decide(policies: Iterable[Policy], asked: Asked, facts: Facts) -> list[Decision]:
+def _decide(policies: Iterable[Policy], asked: Asked, facts: RuleFacts) -> list[Decision]:
     """Ask all policies. Raises `PolicyError` if one of them cannot decide."""
     return [_ask_one(policy, asked, facts) for policy in policies]
 
 
-def _ask_one(policy: Policy, asked: Asked, facts: Facts) -> Decision:
+def _ask_one(policy: Policy, asked: Asked, facts: RuleFacts) -> Decision:
     try:
         verdict = policy.judge(asked) if policy.rule is None else policy.rule(facts)
     except HoldfastError as fault:  # of a rule: its message has no data of the run
@@ -261,7 +261,7 @@ def _update(changes: Changes) -> dict[str, Any]:
     return {**changes.set, **changes.append, **changes.merge, **changes.add, **changes.reduce}
 
 
-def _verify(checks: Iterable[Check], asked: Asked, facts: Facts) -> list[Checked]:
+def _verify(checks: Iterable[Verifier], asked: Asked, facts: RuleFacts) -> list[Checked]:
     """Return what each rule of a verification finds. Raises `PolicyError` if one of them cannot decide."""
     found = []
     for check in checks:

@@ -12,7 +12,7 @@ from holdfast.core import events
 from holdfast.core.definition import END
 from holdfast.core.events import Changes, Failure, Values
 from holdfast.core.graph import Flow, Node
-from holdfast.core.rules import Choice, Facts
+from holdfast.core.rules import EdgeChoice, RuleFacts
 from holdfast.core.run_state import NODE_LEVEL, NodeState, RunState, visit_of
 from holdfast.core.slots import begun_steps, labels
 from holdfast.core.state import always, apply, item_conflict
@@ -42,7 +42,7 @@ class Route(msgspec.Struct, frozen=True, gc=False):
     """The nodes that follow a node."""
 
     to: list[str]
-    why: Choice | None = None
+    why: EdgeChoice | None = None
     """What guards decided, which is recorded before the route; None if the route has no guards: plain edges and routers give no
     reasons."""
 
@@ -130,7 +130,6 @@ def _finish_node(
     node = state.nodes[name]
     _refuse_conflict(flow, state, writers, name, changes, items)
     routes, unroutable = None, None
-    produced: list[events.Event] = []
     if state.schedule == "eager":
         if changes.reduce or items:
             changes = apply_reducers(flow, state.values, name, changes, items)
@@ -141,10 +140,19 @@ def _finish_node(
             routes = route(flow, name, state.values, parts).to
         except RouterError as fault:
             unroutable = faults.describe(name, fault.__cause__ or fault)
-    produced.append(_completed(name, node, changes, routes, items=bool(items), artifacts=artifacts))
-    if unroutable is not None:
-        produced.append(events.RoutingFailed(**visit_of(name, node), failure=unroutable))
-    return produced
+    completion = events.NodeCompleted(
+        node=name,
+        iteration=node.iteration,
+        execution=node.execution,
+        attempt=node.attempt,
+        changes=changes,
+        routes=routes,
+        items=bool(items),
+        artifacts=artifacts or {},
+    )
+    if unroutable is None:
+        return [completion]
+    return [completion, events.RoutingFailed(**visit_of(name, node), failure=unroutable)]
 
 
 def complete_ruled(
@@ -157,44 +165,22 @@ def complete_ruled(
     artifacts: dict[str, Any],
 ) -> list[events.Event]:
     """Return the events for a node of a plan whose output is accepted: what its guards decide, and its completion."""
-    node = state.nodes[name]
+    header = visit_of(name, state.nodes[name])
     changes = put_output(name, output)
-    header = visit_of(name, node)
     if state.schedule == "layered":
-        return [_completed(name, node, changes, None, artifacts=artifacts)]
+        return [events.NodeCompleted(**header, changes=changes, artifacts=artifacts)]
     try:
         chosen = choose(flow, state, name, now, fresh={name: output})
     except RouterError as fault:
-        failure = faults.describe(name, fault)
-        completion = _completed(name, node, changes, None, artifacts=artifacts)
-        return [completion, events.RoutingFailed(**header, failure=failure)]
-    return [*chosen.evidence(header), _completed(name, node, changes, chosen.to, artifacts=artifacts)]
+        completion = events.NodeCompleted(**header, changes=changes, artifacts=artifacts)
+        return [completion, events.RoutingFailed(**header, failure=faults.describe(name, fault))]
+    completion = events.NodeCompleted(**header, changes=changes, routes=chosen.to, artifacts=artifacts)
+    return [*chosen.evidence(header), completion]
 
 
 def put_output(name: str, output: Any) -> Changes:
     """Return the changes by which the output of a node becomes part of the state of a plan's run."""
     return Changes(merge={"outputs": {name: output}})
-
-
-def _completed(
-    name: str,
-    node: NodeState,
-    changes: Changes,
-    routes: list[str] | None,
-    *,
-    items: bool = False,
-    artifacts: dict[str, Any] | None = None,
-) -> events.NodeCompleted:
-    return events.NodeCompleted(
-        node=name,
-        iteration=node.iteration,
-        execution=node.execution,
-        attempt=node.attempt,
-        changes=changes,
-        routes=routes,
-        items=items,
-        artifacts=artifacts or {},
-    )
 
 
 def _refuse_conflict(
@@ -359,7 +345,7 @@ def choose(
     that take it. Raises `GuardError`.
     """
     assert flow.guards is not None
-    facts = Facts(values=state.values, now=now, fresh=fresh, error=failure)
+    facts = RuleFacts(values=state.values, now=now, fresh=fresh, error=failure)
     chosen = flow.guards[name].choose(facts, failure)
     return Route(chosen.to or [END], chosen)
 

@@ -219,6 +219,7 @@ def _take_failure(journal: Journal, name: str, header: dict[str, Any]) -> None:
     assert failure is not None
     if name not in journal.state.open:  # it was refused before it began
         header["iteration"] += 1
+        header["execution"] = journal.state.next_execution(name, header["iteration"])
         took = journal.state.arrivals[name]
     try:
         chosen = outcomes.choose(journal.flow, journal.state, name, journal.at, fresh={}, failure=failure)

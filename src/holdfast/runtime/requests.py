@@ -41,8 +41,8 @@ from holdfast.errors import (
     rebuild_refusal,
 )
 from holdfast.reading import history, inbox, previews
-from holdfast.reading.flows import Flows, find_flow, require_flow
 from holdfast.reading.inbox import AnyRequest
+from holdfast.reading.known_flows import Flows, find_flow, require_flow
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import children_of

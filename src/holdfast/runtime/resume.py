@@ -270,7 +270,8 @@ def _refuse_spent(head: RunState, take_up: TakeUp) -> None:
         higher = raised(take_up.budget, spent)
         raise ResumeRefused(
             head.run_id,
-            f"the budget {told} the run has spent already. Give it more: `holdfast resume {head.run_id} {typed_file(head)} --budget {higher}`",
+            f"the budget {told} the run has spent already. Give it more: "
+            f"`holdfast resume {head.run_id} {typed_file(head)} --budget {higher}`",
         )
     failed_for_it = head.failure is not None and head.failure.type == "BudgetExceeded"
     is_asked = take_up.budget is None and not take_up.claims and not take_up.named

@@ -19,7 +19,7 @@ from holdfast.core.definition import BUILT_IN_EXECUTORS
 from holdfast.core.graph import Flow
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError, SettingError
-from holdfast.reading.flows import Flows
+from holdfast.reading.known_flows import Flows
 from holdfast.reading.views import Run
 from holdfast.runtime.calls.executors import Executor, Threads, loading
 from holdfast.runtime.calls.shared_task import Stage

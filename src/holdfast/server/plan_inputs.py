@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core.definition import Definition
-from holdfast.core.rules import Facts
+from holdfast.core.rules import RuleFacts
 from holdfast.core.run_state import RunState
 from holdfast.errors import StateError
 from holdfast.plan.references import fill, parse_template
@@ -26,7 +26,7 @@ def input_of(definition: Definition, state: RunState, node: str) -> dict[str, Va
         if edge["to"] == node and edge.get("on_error")
     ]
     failed = [one.failure for one in reversed(state.warnings) if one.node in caught]
-    facts = Facts(values=state.values, now=state.at, error=failed[0] if failed else None)
+    facts = RuleFacts(values=state.values, now=state.at, error=failed[0] if failed else None)
     try:
         given: Any = fill(parse_template(part.get("input", {})), facts)
     except StateError:

@@ -16,7 +16,7 @@ from holdfast.errors import SettingError
 from holdfast.reading import pages
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import case_of, diagnose, waiting_requests
-from holdfast.reading.flows import find_flow
+from holdfast.reading.known_flows import find_flow
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree
 from holdfast.reading.remedies import Remedy
@@ -202,9 +202,7 @@ def get_family(call: HttpCall[FamilyQuery, None]) -> FamilyTree:
 
 
 async def get_run(call: HttpCall[RunQuery, None]) -> Answer:
-    """Get a run as it is now; with `wait` and `after`, as soon as it has moved past that event; with `at`, as it was at an
-    event.
-    """
+    """Get a run as it is now, or as it was at the event `at`; with `wait` and `after`, as soon as it has moved past `after`."""
     if call.query.at is not UNSET:
         return await call.backend.read(_answer_run_at, call, call.query.at)
     if call.query.wait is UNSET:

@@ -23,7 +23,7 @@ import msgspec
 from holdfast.core.definition import END, START, Definition, Edge, NodeOptions
 from holdfast.core.events import Checked, Failure
 from holdfast.core.graph import Flow, Node, Retry
-from holdfast.core.rules import Asked, Check, Choice, Facts, Policy, Verdict, allow, ask, deny
+from holdfast.core.rules import Asked, EdgeChoice, Policy, RuleFacts, Verdict, Verifier, allow, ask, deny
 from holdfast.core.state import StateType, append, merge
 from holdfast.errors import Fatal, Recoverable
 from holdfast.runtime.calls.context import Context
@@ -80,6 +80,8 @@ class SketchedNode(msgspec.Struct, frozen=True, omit_defaults=True):
     """What its policy decides about its result; a `refused` node has one that denies."""
     verifies: bool = False
     idempotent: bool = True
+    tokens: int = 0
+    """What each call of it costs."""
 
     def output(self, inputs: list[int]) -> dict[str, int]:
         """Return what the node returns, given the numbers of the outputs that reached it."""
@@ -283,14 +285,16 @@ def _make_node(sketch: PlanSketch, node: SketchedNode, options: NodeOptions) -> 
         takes_context=True,
         is_async=True,
         wiring=SketchedWiring(tuple(sketch.inputs(node.name))),
-        pre=(_policy("before", pre),) if pre else (),
-        checks=(Check("try", _check_of(node)),) if _verifies(node) else (),
+        pre=(_policy("before", pre), _policy("before too", "allow")) if pre else (),
+        checks=(Verifier("try", _check_of(node)),) if _verifies(node) else (),
         post=(_policy("after", post),) if post else (),
     )
 
 
 def _body(node: SketchedNode) -> Any:
     async def body(given: list[int], ctx: Context) -> dict[str, int]:
+        if node.tokens:
+            ctx.cost(tokens=node.tokens)
         match node.ends:
             case "slow":
                 await asyncio.sleep(0.3)
@@ -311,11 +315,11 @@ def _body(node: SketchedNode) -> Any:
 
 def _policy(name: str, verdict: str) -> Policy:
     says: dict[str, Verdict] = {"allow": allow(), "ask": ask("Sure?"), "deny": deny("as sketched")}
-    return Policy(name, lambda asked: says[verdict], stage="pre" if name == "before" else "post")
+    return Policy(name, lambda asked: says[verdict], stage="post" if name == "after" else "pre")
 
 
 def _check_of(node: SketchedNode) -> Any:
-    def check(asked: Asked, facts: Facts) -> Checked:
+    def check(asked: Asked, facts: RuleFacts) -> Checked:
         ok = node.ends != "unverified" and asked.output.get("try", 2) == 2
         return Checked("try", ok, "" if ok else "as sketched", {"output.n": asked.output["n"]})
 
@@ -327,9 +331,9 @@ class SketchedGuards(msgspec.Struct, frozen=True):
 
     edges: tuple[SketchedEdge, ...]
 
-    def choose(self, facts: Facts, failure: Failure | None) -> Choice:
+    def choose(self, facts: RuleFacts, failure: Failure | None) -> EdgeChoice:
         """Return the edges that are taken."""
-        choice = Choice([], {}, {})
+        choice = EdgeChoice([], {}, {})
         for edge in self.edges:
             if bool(edge.on_error) != (failure is not None):
                 continue
@@ -343,7 +347,7 @@ class SketchedGuards(msgspec.Struct, frozen=True):
                 choice.to.append(edge.target)
         return choice
 
-    def _number(self, source: str, facts: Facts) -> int:
+    def _number(self, source: str, facts: RuleFacts) -> int:
         """Return the number of the source, which is 0 if an operator has skipped it without one."""
         told = facts.fresh.get(source) or facts.values["outputs"].get(source) or {"n": 0}
         return int(told["n"])
@@ -357,7 +361,7 @@ class SketchedWiring(msgspec.Struct, frozen=True):
     title: str = ""
     catches: tuple[str, ...] = ()
 
-    def resolve(self, facts: Facts) -> Any:
+    def resolve(self, facts: RuleFacts) -> Any:
         """Return the numbers of the outputs that exist."""
         outputs = facts.values["outputs"]
         return [outputs[source]["n"] for source in self.sources if source in outputs]
@@ -371,7 +375,7 @@ class SketchedWiring(msgspec.Struct, frozen=True):
     def encode(self, returned: Any) -> Any:
         return returned
 
-    def key(self, facts: Facts) -> str | None:
+    def key(self, facts: RuleFacts) -> str | None:
         return None
 
 
@@ -426,6 +430,7 @@ def _draw_node(
         post=luck.choice(("allow", "ask")) if luck.random() < judged and ends != "refused" else "",
         verifies=luck.random() < judged,
         idempotent=luck.random() < 0.85 or ends in _RETRIED,
+        tokens=luck.choice((0, 1, 2)),
     )
 
 

@@ -472,8 +472,7 @@ class Replay:
         apply(now.values, body.get("changes", {}))
         for name, routes in body.get("routes", {}).items():
             self.now.arrive(routes)
-            self.rules.lead(name, routes, caught=name in now.caught)
-        now.caught.clear()
+            self.rules.lead(name, routes)
         now.settle()
 
     # --- items ------------------------------------------------------------------------------------------
@@ -811,7 +810,7 @@ class Replay:
         if now.schedule == "layered":
             now.held[name] = (items, changes)
             if body.get("caught"):
-                now.caught[name] = None
+                self.rules.hold(name, body.get("routes", []))
         else:
             for part in items:
                 apply(now.values, part)

@@ -107,25 +107,41 @@ class RuleReplay:
             self._owe(where, "GuardEvaluated", *_ROUTES)
             self._verdicts[name] = verdicts
 
+    def hold(self, name: str, routes: list[str]) -> None:
+        """Read where the run goes from a node of a layered run whose failure an edge takes. The route counts with its layer."""
+        self._compare(name, routes, caught=True)
+        self._replay.now.caught[name] = list(routes)
+
     def lead(self, name: str, routes: list[str], *, caught: bool = False) -> None:
         """Read where the run goes from a node that has ended. Does nothing for a graph in code."""
-        now, verdicts = self._replay.now, self._verdicts.pop(name, {})
+        now = self._replay.now
         if not now.plan:
             return
+        held = now.caught.pop(name, None)
+        if held is None:
+            self._compare(name, routes, caught=caught)
+        elif held != routes:
+            self._say(
+                f"an edge took the failure of node {name!r} and led to {held}, but the route is {routes}"
+            )
+        self._decide(name, list(routes))
+
+    def _compare(self, name: str, routes: list[str], *, caught: bool) -> None:
+        """Compare a route with what the guards have decided, and with the edges of the plan."""
+        verdicts, shape = self._verdicts.pop(name, {}), self._plan()
         for target, taken in verdicts.items():
             if taken != (target in routes):
                 said = "true" if taken else "false"
                 self._say(
                     f"the guard on the edge {name!r} -> {target!r} is {said}, but the route is {routes}"
                 )
-        shape = self._plan()
-        if shape is not None and shape.says_guards:
-            wanted = shape.must_lead(name, verdicts, caught=caught)
-            if wanted is None:
-                self._say(f"the route of node {name!r} is decided without its guards")
-            elif wanted != {*routes} - {"END"} and (not caught or not {*routes} <= wanted):
-                self._say(f"node {name!r} must lead to {sorted(wanted)}, but the route is {routes}")
-        self._decide(name, list(routes))
+        if shape is None or not shape.says_guards:
+            return
+        wanted = shape.must_lead(name, verdicts, caught=caught)
+        if wanted is None:
+            self._say(f"the route of node {name!r} is decided without its guards")
+        elif wanted != {*routes} - {"END"} and (not caught or not {*routes} <= wanted):
+            self._say(f"node {name!r} must lead to {sorted(wanted)}, but the route is {routes}")
 
     def _decide(self, name: str, routes: list[str]) -> None:
         """Note that the edges out of a node are decided, and which nodes can never run any more."""
@@ -208,6 +224,8 @@ class RuleReplay:
         if visit.status == "running":
             self._say(f"the policies decide whether {_named(where)} may begin, which has begun")
         visit.verdict = verdict
+        if not visit.status:
+            self._replay.now.turn(visit, "pending")
         if verdict == "ask":
             self._owe(where, "PolicyDecided", "QuestionAsked")
         elif verdict == "deny":

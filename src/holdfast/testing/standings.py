@@ -177,8 +177,8 @@ class RewindableState:
         self.arrivals: dict[str, int] = {}
         self.held: dict[str, tuple[list[Body], Body]] = {}
         """For a layered flow: node that completed while its layer has not -> the changes of its items, and its own changes."""
-        self.caught: dict[str, None] = {}
-        """Those of them whose failure an edge of the plan takes."""
+        self.caught: dict[str, list[str]] = {}
+        """Those of them whose failure an edge of the plan takes -> where the run goes from there."""
         self.failed: dict[str, None] = {}
         self.questions: dict[str, Body] = {}
         self.waits: dict[tuple[str, int | None, str], Body] = {}
@@ -490,7 +490,9 @@ def standing_of(snapshot: Body) -> RewindableState:
     now.held = {
         name: (held.get("items", []), held.get("changes", {})) for name, held in told.get("held", {}).items()
     }
-    now.caught = {name: None for name, held in told.get("held", {}).items() if held.get("routes") is not None}
+    now.caught = {
+        name: held["routes"] for name, held in told.get("held", {}).items() if held.get("routes") is not None
+    }
     now.signals = {name: len(waiting) for name, waiting in told.get("signals", {}).items()}
     now.aside = [signal["name"] for signal in told.get("aside", ())]
     for wait in told.get("waits", {}).values():
@@ -549,7 +551,9 @@ def _visit_of(node: Body) -> Visit:
     visit.verdict = "allow" if node.get("approved") else "ask" if visit.question is not None else ""
     returned = node.get("returned")
     visit.returned = [returned.get("value")] if returned is not None else None
-    visit.passed = {"verify", "post"} if returned is not None and returned.get("accepted") else set()
+    # What the result of a running attempt has passed is not stored: the base may be between its verdicts and its completion.
+    accepted = visit.status == "running" or (returned is not None and returned.get("accepted"))
+    visit.passed = {"verify", "post"} if accepted else set()
     visit.since = node.get("started_at", 0.0)
     visit.kept = {int(item): set(slots) for item, slots in node.get("kept", {}).items()}
     visit.parked = {int(item): slots for item, slots in node.get("parked", {}).items()}

@@ -19,7 +19,7 @@ from holdfast.core.run_state import OPEN
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, is_problem
-from holdfast.reading.flows import Flows, find_flow
+from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Query, RunRow, Store, in_order

@@ -301,7 +301,7 @@ class Keeper:
 # --- many runs ---------------------------------------------------------------------------------------
 
 
-class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class RetentionPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A rule for deleting runs: a run may be deleted if it meets all conditions of the policy."""
 
     flow: str | None = None
@@ -328,7 +328,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """Where the run was archived; empty if it was not archived."""
 
 
-def policies(table: Any, where: str = "[tool.holdfast.retention]") -> tuple[list[Policy], str | None]:
+def policies(
+    table: Any, where: str = "[tool.holdfast.retention]"
+) -> tuple[list[RetentionPolicy], str | None]:
     """Read the policies of a project (the list `policies`) and the place for its archives (`archive`) from its settings."""
     if not isinstance(table, dict) or not {*table} <= {"archive", "policies"}:
         raise SettingError(
@@ -339,8 +341,8 @@ def policies(table: Any, where: str = "[tool.holdfast.retention]") -> tuple[list
         if not isinstance(entry, dict):
             raise SettingError(f"{where}: policy {number} must be a table")
         for name in entry:
-            if name not in Policy.__struct_fields__:
-                known = Policy.__struct_fields__
+            if name not in RetentionPolicy.__struct_fields__:
+                known = RetentionPolicy.__struct_fields__
                 near = did_you_mean(name, known) or f"; the options are {', '.join(known)}"
                 raise SettingError(f"{where}: policy {number} has no option {name!r}{near}")
         given = dict(entry)
@@ -349,7 +351,7 @@ def policies(table: Any, where: str = "[tool.holdfast.retention]") -> tuple[list
         if "older_than" in given:
             given["older_than"] = seconds(given["older_than"], f"{where}: older_than of policy {number}")
         try:
-            found.append(check_policy(msgspec.convert(given, Policy)))
+            found.append(check_policy(msgspec.convert(given, RetentionPolicy)))
         except msgspec.ValidationError as fault:
             raise SettingError(f"{where}: policy {number}: {fault}") from None
     place = table.get("archive")
@@ -358,7 +360,7 @@ def policies(table: Any, where: str = "[tool.holdfast.retention]") -> tuple[list
     return found, place
 
 
-def check_policy(policy: Policy) -> Policy:
+def check_policy(policy: RetentionPolicy) -> RetentionPolicy:
     """Return the policy, or raise `SettingError` if it would delete runs that have not ended, or all runs by an oversight."""
     for status in policy.status:
         if status not in ENDED:
@@ -374,7 +376,7 @@ def check_policy(policy: Policy) -> Policy:
     return policy
 
 
-def choose(store: Store, wanted: Sequence[Policy]) -> list[Choice]:
+def choose(store: Store, wanted: Sequence[RetentionPolicy]) -> list[Choice]:
     """Decide for each run that a policy applies to whether it is deleted, newest first. The first policy that applies decides."""
     now = store.now()
     chosen: dict[str, Choice] = {}
@@ -394,7 +396,7 @@ def choose(store: Store, wanted: Sequence[Policy]) -> list[Choice]:
     return list(chosen.values())
 
 
-def _goes(policy: Policy) -> str:
+def _goes(policy: RetentionPolicy) -> str:
     reasons = []
     if policy.older_than is not None:
         reasons.append(f"older than {duration(policy.older_than)}")
@@ -403,7 +405,7 @@ def _goes(policy: Policy) -> str:
     return " and ".join(reasons)
 
 
-def _stays(store: Store, policy: Policy, row: RunRow, rank: int, now: float) -> str | None:
+def _stays(store: Store, policy: RetentionPolicy, row: RunRow, rank: int, now: float) -> str | None:
     if policy.keep is not None and rank <= policy.keep:
         return f"among the newest {policy.keep} {row.status} runs of {row.flow}"
     if policy.older_than is not None and now - row.updated_at < policy.older_than:

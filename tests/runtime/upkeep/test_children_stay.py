@@ -21,12 +21,12 @@ from holdfast.storage.oversize import take_out
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import Log
 from holdfast.upkeep import archive, retention
-from holdfast.upkeep.retention import Choice, Policy
+from holdfast.upkeep.retention import Choice, RetentionPolicy
 
 ME = Holder(id="me", ttl_s=30.0)
-ENDED = Policy(keep=0)
-ALL = Policy(keep=0, status=("completed", "failed", "cancelled"))
-BY_FLOW = Policy(keep=0, flow="child", status=("completed", "failed", "cancelled"))
+ENDED = RetentionPolicy(keep=0)
+ALL = RetentionPolicy(keep=0, status=("completed", "failed", "cancelled"))
+BY_FLOW = RetentionPolicy(keep=0, flow="child", status=("completed", "failed", "cancelled"))
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def goes(choices: list[Choice]) -> dict[str, str | None]:
     return {choice.run_id: None if choice.goes else choice.why for choice in choices}
 
 
-def prune(store: Store, *wanted: Policy) -> dict[str, str | None]:
+def prune(store: Store, *wanted: RetentionPolicy) -> dict[str, str | None]:
     """Prune, and require that a dry run says the same before."""
     chosen = retention.choose(store, wanted)
     foretold = goes(retention.preview_deletion(store, chosen))
@@ -148,7 +148,7 @@ def test_a_child_stays_with_a_caller_that_stays_for_its_fork(store: Store) -> No
 
 def test_a_child_outlives_a_caller_that_is_deleted(store: Store) -> None:
     family(store, "completed", "child")
-    assert prune(store, Policy(keep=0, flow="caller")) == {"caller": None}
+    assert prune(store, RetentionPolicy(keep=0, flow="caller")) == {"caller": None}
     assert store.run("child").origin == "caller"
     assert prune(store, BY_FLOW) == {"child": None}
 
@@ -157,7 +157,7 @@ def test_three_generations_go_together_although_each_needs_the_next(store: Store
     execute(store, "caller", fails=True)
     execute(store, "child", fails=True, origin="caller")
     execute(store, "grandchild", origin="child")
-    assert prune(store, Policy(keep=0)) == {
+    assert prune(store, RetentionPolicy(keep=0)) == {
         "grandchild": "run 'child' started it and may still need it: it is failed"
     }
     assert prune(store, ALL) == {"caller": None, "child": None, "grandchild": None}
@@ -194,7 +194,7 @@ def test_a_child_that_is_put_back_from_an_archive_has_its_origin_and_its_blobs(
     digests = archive.references(store, row)
     assert digests
     file = archive.archive(store, "child", tmp_path / "child.holdfast.zst").place
-    assert prune(store, Policy(keep=0) if caller == "deleted" else BY_FLOW)["child"] is None
+    assert prune(store, RetentionPolicy(keep=0) if caller == "deleted" else BY_FLOW)["child"] is None
     for digest in digests:
         store.blobs.delete(digest)
     archive.put_back(store, file)

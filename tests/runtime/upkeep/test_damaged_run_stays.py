@@ -14,7 +14,7 @@ from holdfast import END, START, Graph
 from holdfast.storage.contract import Query, Store
 from holdfast.storage.urls import open_store
 from holdfast.upkeep import archive, retention
-from holdfast.upkeep.retention import Policy
+from holdfast.upkeep.retention import RetentionPolicy
 
 graph = Graph("big", dict)
 
@@ -43,7 +43,7 @@ def file(tmp_path: Path) -> Path:
 
 def pruned(store: Store, place: Path) -> dict[str, str]:
     """What stayed, and why."""
-    chosen = retention.choose(store, [Policy(keep=0)])
+    chosen = retention.choose(store, [RetentionPolicy(keep=0)])
     done = list(retention.delete_all(store, chosen, f"{place}/"))
     return {choice.run_id: choice.why for choice in done if not choice.goes}
 

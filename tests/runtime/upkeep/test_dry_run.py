@@ -14,9 +14,9 @@ from holdfast import END, START, Graph
 from holdfast.cli import care
 from holdfast.storage.urls import open_store
 from holdfast.upkeep import retention
-from holdfast.upkeep.retention import Choice, Policy
+from holdfast.upkeep.retention import Choice, RetentionPolicy
 
-ENDED = Policy(keep=0)
+ENDED = RetentionPolicy(keep=0)
 
 graph = Graph("one", dict)
 

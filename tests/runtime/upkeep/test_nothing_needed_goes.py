@@ -26,7 +26,7 @@ from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import archive, retention
 from holdfast.upkeep.archive import EventPart, Part, RunPart, SnapshotPart
-from holdfast.upkeep.retention import Policy
+from holdfast.upkeep.retention import RetentionPolicy
 
 graph = Graph("rounds", dict)
 
@@ -119,7 +119,7 @@ def once_before(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, act: Cal
 
 # --- a run that asks ---------------------------------------------------------------------------------
 
-OLD = Policy(older_than=1.0, status=("completed", "cancelled", "failed"))
+OLD = RetentionPolicy(older_than=1.0, status=("completed", "cancelled", "failed"))
 
 
 def test_a_failed_run_that_still_asks_stays_and_says_what_it_asks(place: Place) -> None:

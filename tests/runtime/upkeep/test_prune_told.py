@@ -19,7 +19,7 @@ from holdfast.storage.contract import Query
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import retention
-from holdfast.upkeep.retention import Choice, Policy
+from holdfast.upkeep.retention import Choice, RetentionPolicy
 
 graph = Graph("one", dict)
 
@@ -72,7 +72,7 @@ def test_what_went_before_it_ended_is_told(
 
     monkeypatch.setattr(retention, "delete_all", cut)
     with pytest.raises(type(ends)):
-        care._prune_many([Policy(keep=0)], None, False, url, dry_run=False, as_json=True)
+        care._prune_many([RetentionPolicy(keep=0)], None, False, url, dry_run=False, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert [choice["run_id"] for choice in told["deleted"]] == ["r2", "r1"]
     assert (told["dry_run"], told["swept"]) == (False, None)
@@ -88,14 +88,14 @@ def test_where_nothing_went_before_the_error_that_is_told_too(
 
     monkeypatch.setattr(retention, "delete_all", refuse)
     with pytest.raises(StoreUnusable):
-        care._prune_many([Policy(keep=0)], None, False, url, dry_run=False, as_json=True)
+        care._prune_many([RetentionPolicy(keep=0)], None, False, url, dry_run=False, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert (told["deleted"], told["kept"], told["error"]) == ([], [], "the disk is gone.")
     assert left(url) == ["r2", "r1", "r0"]
 
 
 def test_where_all_went_there_is_no_error_to_tell(url: str, capsys: pytest.CaptureFixture[str]) -> None:
-    care._prune_many([Policy(keep=1)], None, False, url, dry_run=False, as_json=True)
+    care._prune_many([RetentionPolicy(keep=1)], None, False, url, dry_run=False, as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert "error" not in told
     assert [choice["run_id"] for choice in told["deleted"]] == ["r1", "r0"]

@@ -28,7 +28,7 @@ from holdfast.storage.urls import open_store
 from holdfast.testing.appends import KilledAtFailpoint, hooked
 from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import archive, retention
-from holdfast.upkeep.retention import Policy
+from holdfast.upkeep.retention import RetentionPolicy
 
 DAY_S = 86_400.0
 
@@ -482,7 +482,7 @@ def test_a_damaged_archive_is_refused_and_nothing_is_written(place: Place, tmp_p
 # --- policies ----------------------------------------------------------------------------------------
 
 
-def prune_all(place: Place, *policies: Policy, **options: Any) -> dict[str, tuple[bool, str]]:
+def prune_all(place: Place, *policies: RetentionPolicy, **options: Any) -> dict[str, tuple[bool, str]]:
     chosen = retention.choose(place.store, policies)
     done = list(retention.delete_all(place.store, chosen, **options))
     retention.sweep(place.store)
@@ -494,7 +494,7 @@ def test_runs_go_by_age_and_number_and_it_is_told_why_the_others_stay(place: Pla
         place.run(f"r{number}", rounds=2)
         place.clock.advance(DAY_S)
     place.run("failed", rounds=2, fail_at=1)
-    assert prune_all(place, Policy(older_than=2 * DAY_S, keep=3)) == {
+    assert prune_all(place, RetentionPolicy(older_than=2 * DAY_S, keep=3)) == {
         "r5": (False, "among the newest 3 completed runs of rounds"),
         "r4": (False, "among the newest 3 completed runs of rounds"),
         "r3": (False, "among the newest 3 completed runs of rounds"),
@@ -503,7 +503,7 @@ def test_runs_go_by_age_and_number_and_it_is_told_why_the_others_stay(place: Pla
         "r0": (True, "older than 2d and not among the newest 3 runs"),
     }
     assert {row.run_id for row in place.store.runs(Query())} == {"r3", "r4", "r5", "failed"}
-    assert prune_all(place, Policy(older_than=100 * DAY_S))["r3"] == (False, "younger than 100d")
+    assert prune_all(place, RetentionPolicy(older_than=100 * DAY_S))["r3"] == (False, "younger than 100d")
     for run_id in ("r3", "r4", "r5", "failed"):
         assert place.well(run_id)
 
@@ -515,14 +515,16 @@ def test_what_something_still_needs_stays(place: Place) -> None:
     place.store.claim("held", this_process(10_000.0, "another"))
     place.run("asks", rounds=7)
     place.clock.advance(5.0)
-    told = prune_all(place, Policy(older_than=1.0))
+    told = prune_all(place, RetentionPolicy(older_than=1.0))
     assert told["parent"] == (False, "run 'fork' was forked from it")
     assert told["held"][0] is False
     assert "executes the run" in told["held"][1]
     assert "asks" not in told
     place.do(lambda engine: engine.cancel("fork"))
     place.clock.advance(5.0)
-    assert {run_id for run_id, (goes, _) in prune_all(place, Policy(older_than=1.0)).items() if goes} == {
+    assert {
+        run_id for run_id, (goes, _) in prune_all(place, RetentionPolicy(older_than=1.0)).items() if goes
+    } == {
         "parent",
         "fork",
     }
@@ -533,7 +535,7 @@ def test_runs_are_archived_before_they_go(place: Place, tmp_path: Path) -> None:
         place.run(f"r{number}", rounds=3)
     before = {f"r{number}": everything(place.store, f"r{number}") for number in range(3)}
     place.clock.advance(20.0)
-    prune_all(place, Policy(older_than=1.0), archive_to=f"{tmp_path}/archive/")
+    prune_all(place, RetentionPolicy(older_than=1.0), archive_to=f"{tmp_path}/archive/")
     assert place.store.runs(Query()) == []
     for file in (tmp_path / "archive").iterdir():
         archive.put_back(place.store, file)
@@ -551,14 +553,14 @@ def test_a_run_that_cannot_be_archived_stays(place: Place, tmp_path: Path) -> No
     place.clock.advance(20.0)
     (tmp_path / "file").write_text("")
     with pytest.raises(hf.HoldfastError):
-        prune_all(place, Policy(older_than=1.0), archive_to=f"{tmp_path}/file/archive/")
+        prune_all(place, RetentionPolicy(older_than=1.0), archive_to=f"{tmp_path}/file/archive/")
     assert place.well()
 
 
 def test_a_run_that_was_carried_on_after_it_was_chosen_stays(place: Place) -> None:
     place.run(fail_at=3)
     place.clock.advance(20.0)
-    (choice,) = retention.choose(place.store, [Policy(older_than=1.0, status=("failed",))])
+    (choice,) = retention.choose(place.store, [RetentionPolicy(older_than=1.0, status=("failed",))])
     place.resume("r")
     done = retention.delete(place.store, choice)
     assert (done.goes, done.why) == (False, "the run was resumed in the meantime")
@@ -588,7 +590,7 @@ def test_the_policies_of_a_project_are_read() -> None:
         "policies": [{"flow": "a", "older_than": "2w"}, {"status": "failed", "keep": 10}],
     }
     assert retention.policies(table) == (
-        [Policy(flow="a", older_than=14 * DAY_S), Policy(status=("failed",), keep=10)],
+        [RetentionPolicy(flow="a", older_than=14 * DAY_S), RetentionPolicy(status=("failed",), keep=10)],
         "s3://bucket/",
     )
 
@@ -603,7 +605,7 @@ def test_a_deletion_that_is_killed_is_finished_by_the_next(place: Place, tmp_pat
         if name == point:
             raise KilledAtFailpoint(name)
 
-    policy = Policy(older_than=1.0, keep=1)
+    policy = RetentionPolicy(older_than=1.0, keep=1)
     with hooked(die), suppress(KilledAtFailpoint):
         prune_all(place, policy)
     left = {row.run_id for row in place.store.runs(Query())}

@@ -28,7 +28,7 @@ from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
 from holdfast.upkeep import archive, doctor, retention
-from holdfast.upkeep.retention import Choice, Policy
+from holdfast.upkeep.retention import Choice, RetentionPolicy
 
 graph = Graph("rounds", dict)
 
@@ -44,7 +44,7 @@ graph.edge(START, "turn")
 graph.branch("turn", lambda state: "turn" if state["turns"] < state["rounds"] else END, to=["turn", END])
 flow = graph.compile()
 
-ENDED = Policy(older_than=1.0, status=("completed", "cancelled", "failed"))
+ENDED = RetentionPolicy(older_than=1.0, status=("completed", "cancelled", "failed"))
 
 
 class Place:
@@ -79,7 +79,7 @@ class Place:
     def delete(self, run_id: str) -> None:
         self.other.upkeep.delete(run_id, self.other.run(run_id).seq)
 
-    def chosen(self, policy: Policy = ENDED) -> list[Choice]:
+    def chosen(self, policy: RetentionPolicy = ENDED) -> list[Choice]:
         return retention.choose(self.store, [policy])
 
     def ids(self) -> list[str]:
@@ -304,7 +304,7 @@ def test_what_went_before_an_error_is_told_by_the_command(
     place.run("r1")
     in_the_way = f"r0-{place.store.run('r0').digest.hex()[:12]}{archive.ENDING}"
     (tmp_path / "archive" / in_the_way).mkdir(parents=True)
-    everything = [Policy(keep=0)]
+    everything = [RetentionPolicy(keep=0)]
     with pytest.raises(StoreUnusable, match="'r0' was not archived"):
         care._prune_many(everything, f"{tmp_path}/archive/", False, place.url, dry_run=False, as_json=False)
     assert "deleted   r1" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from holdfast.core import events
 from holdfast.core.events import Failure, Stored
 from holdfast.core.fold.status import awaken, set_status, settle
 from holdfast.core.fold.waits import refuse
-from holdfast.core.run_state import Returned, RunState
+from holdfast.core.run_state import KeptResult, RunState
 from holdfast.errors import IllegalEvent, end_sentence
 
 
@@ -64,4 +64,4 @@ def output_verified(state: RunState, event: events.OutputVerified, stored: Store
 
 def node_returned(state: RunState, event: events.NodeReturned, stored: Stored) -> None:
     """Keep what a node has returned, so that it can be judged again without calling the node."""
-    state.nodes[event.node].returned = Returned(event.value)
+    state.nodes[event.node].returned = KeptResult(event.value)

@@ -7,7 +7,7 @@ from holdfast.core.events import Changes, Stored
 from holdfast.core.fold.children import doubt_children, forget_children
 from holdfast.core.fold.items import cut_items
 from holdfast.core.fold.kept_steps import forget_tries, make_tries_due
-from holdfast.core.fold.status import close_waits, forget_begun, lead, set_status, settle, spend
+from holdfast.core.fold.status import arrive, close_waits, forget_begun, lead, set_status, settle, spend
 from holdfast.core.run_state import NODE_LEVEL, Held, NodeState, NodeStatus, RunState, Warned
 from holdfast.core.state import apply
 from holdfast.errors import IllegalEvent
@@ -243,7 +243,9 @@ def _finish(
             state.nodes[event.node].routed = False
             state.open[event.node] = None
         else:
-            lead(state, event.node, event.routes)
+            arrive(state, event.routes)
+            if state.plan:
+                state.nodes[event.node].routes = event.routes
     settle(state)
 
 

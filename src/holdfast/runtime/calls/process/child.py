@@ -40,7 +40,7 @@ from holdfast.runtime.calls.body import Parked, executing
 from holdfast.runtime.calls.context import BlockingContext, Context, running_loop
 from holdfast.runtime.calls.executors import Threads, loading
 from holdfast.runtime.calls.fresh_source import spec_of
-from holdfast.runtime.calls.process.wire import Answer, Asked, Order, Place, Raised, Returned, Wire
+from holdfast.runtime.calls.process.wire import Answer, AskedByNode, Order, Place, Raised, Returned, Wire
 from holdfast.runtime.calls.process.work import DistantAttempt, NoResources
 
 _MAIN = "__holdfast_main__"
@@ -181,7 +181,7 @@ class _NodeCall:
     def _ask(self, verb: str, given: dict[str, Any]) -> Any:
         """Send a request of the context to the engine, and return the engine's reply. May be called from any thread."""
         with self._turn:
-            self._wire.send(Asked(verb, given))
+            self._wire.send(AskedByNode(verb, given))
             answer = self._wire.receive()
         assert isinstance(answer, Answer)
         if answer.parked is not None:

@@ -39,7 +39,7 @@ from holdfast.runtime.calls.executors import (
 )
 from holdfast.runtime.calls.process.wire import (
     Answer,
-    Asked,
+    AskedByNode,
     Order,
     Place,
     Raised,
@@ -232,13 +232,13 @@ class _Handle:
         with suppress(OSError):  # the process is gone: `receive` finds that out
             child.wire.send_framed(self._frame)
         while (said := child.wire.receive()) is not None:
-            if not isinstance(said, Asked):
+            if not isinstance(said, AskedByNode):
                 return said
             with suppress(OSError):
                 child.wire.send(self._answer(said))
         raise child.describe_end(self._node, self._limit)
 
-    def _answer(self, asked: Asked) -> Answer:
+    def _answer(self, asked: AskedByNode) -> Answer:
         assert self._answering is not None
         try:
             return Answer(value=self._answering.answer(asked))
@@ -283,8 +283,8 @@ class _Child:
         finally:
             theirs.close()
             os.close(watched)
-        self.wire: Wire[Asked | Returned | Raised] = Wire(
-            ours, Asked | Returned | Raised, is_over=self.is_dead
+        self.wire: Wire[AskedByNode | Returned | Raised] = Wire(
+            ours, AskedByNode | Returned | Raised, is_over=self.is_dead
         )
 
     def kill(self) -> None:

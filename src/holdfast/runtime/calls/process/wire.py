@@ -79,7 +79,7 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True, tag="answer"):
     """The slots that the node waits for, if it must unwind; otherwise None."""
 
 
-class Asked(msgspec.Struct, frozen=True, tag="asked"):
+class AskedByNode(msgspec.Struct, frozen=True, tag="asked"):
     """A request that the node's context sends to the engine."""
 
     verb: str

@@ -39,7 +39,7 @@ from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import Body, Parked
 from holdfast.runtime.calls.child_runs import Children
 from holdfast.runtime.calls.executors import Call, Threads
-from holdfast.runtime.calls.process.wire import Asked, Order, Told
+from holdfast.runtime.calls.process.wire import AskedByNode, Order, Told
 from holdfast.runtime.calls.streams import encode_chunk
 from holdfast.runtime.clock import SystemClock
 
@@ -81,7 +81,7 @@ class Answering:
         self._node = node
         self._loop = asyncio.get_running_loop()
 
-    def answer(self, asked: Asked) -> Any:
+    def answer(self, asked: AskedByNode) -> Any:
         """Serve a request of the node's context. Raises `Parked` if the node has to wait."""
         work, given = self._work, asked.given
         match asked.verb:
