@@ -24,7 +24,7 @@ A run never ends while a node that it has reached has not begun: that would be a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol, TypeAlias, assert_never
 
 from holdfast.core.commands import (
@@ -194,7 +194,7 @@ def is_caught(options: NodeOptions, node: NodeState) -> bool:
     return catches(options.on_error, failure)
 
 
-def catches(named: list[str], failure: Failure) -> bool:
+def catches(named: Collection[str], failure: Failure) -> bool:
     """Return whether one of these failure classes or types is that of a failure. `*` is every failure but a refusal."""
     if failure.type in named or (failure.type not in REFUSALS and failure.kind in named):
         return True

@@ -158,6 +158,20 @@ def test_only_an_error_edge_that_names_a_denial_takes_it(
     assert bank.charges == ([] if stage == "pre" else [5])
 
 
+def test_an_edge_that_takes_fatal_failures_does_not_take_a_denial_that_another_edge_names(bank: Bank) -> None:
+    flow = bank.plan(
+        more=("repair", "call"),
+        edges=(
+            {"from": "charge", "to": "repair", "on_error": ["fatal"]},
+            {"from": "charge", "to": "call", "on_error": ["PolicyDenied"]},
+        ),
+        policies=[{"id": "none", "capability": "charge@1", "rule": "input.cents > 100"}],
+    )
+    assert bank.run(flow).status == "completed"
+    nodes = hf.get("r", store=bank.store).nodes
+    assert (nodes["repair"].status, nodes["call"].status) == ("skipped", "completed")
+
+
 def test_policies_in_python_apply_to_every_plan_and_a_plan_only_adds_to_them(bank: Bank) -> None:
     @bank.shop.policy("always", stage="pre", capability="*")
     def always(asked: plan.Asked) -> plan.Verdict:
