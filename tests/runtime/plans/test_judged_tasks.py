@@ -183,6 +183,77 @@ def test_policies_in_python_apply_to_every_plan_and_a_plan_only_adds_to_them(ban
     assert bank.charges == []
 
 
+@pytest.mark.parametrize("stage", ["pre", "post"])
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        plan.Verdict("denied"),  # type: ignore[arg-type]
+        plan.deny(5),  # type: ignore[arg-type]
+        plan.ask(None),  # type: ignore[arg-type]
+        plan.ask("half a character: \ud800"),
+        plan.allow(reads={"it": object()}),
+        plan.allow(reads={"it": {1, 2}}),
+        plan.allow(reads={1: 2}),  # type: ignore[dict-item]
+        plan.Verdict("allow", "", [1]),  # type: ignore[arg-type]
+    ],
+)
+def test_a_verdict_that_cannot_be_recorded_counts_as_a_denial(
+    bank: Bank, stage: Any, verdict: plan.Verdict
+) -> None:
+    @bank.shop.policy("odd", stage=stage, capability="charge@*")
+    def odd(asked: plan.Asked) -> plan.Verdict:
+        return verdict
+
+    with pytest.raises(
+        hf.RunFailed, match="PolicyError: policy 'odd' returned a verdict about 'charge' that"
+    ):
+        bank.run(bank.plan())
+    with pytest.raises(hf.RunFailed, match="PolicyError"):
+        bank.resume()
+    assert bank.charges == ([] if stage == "pre" else [5]), "what was returned is kept, and judged again"
+
+
+def test_a_reason_of_a_verifier_that_cannot_be_recorded_keeps_the_output(bank: Bank) -> None:
+    @bank.shop.verifier("odd")
+    def odd(asked: plan.Asked) -> bool | str:
+        return "half a character: \ud800"
+
+    with pytest.raises(hf.RunFailed, match="PolicyError: verifier 'odd' cannot judge 'charge'"):
+        bank.run(bank.plan())
+    with pytest.raises(hf.RunFailed, match="PolicyError"):
+        bank.resume()
+    assert bank.charges == [5]
+
+
+@pytest.mark.parametrize("stage", ["pre", "post"])
+def test_a_rule_that_changes_what_it_is_asked_about_changes_nothing_in_the_run(
+    bank: Bank, stage: Any
+) -> None:
+    @bank.shop.policy("odd", stage=stage)
+    def odd(asked: plan.Asked) -> plan.Verdict:
+        asked.context["facts"]["cents"] = 9
+        asked.input.clear()
+        return plan.allow()
+
+    @bank.shop.verifier("even", capability="charge@*")
+    def even(asked: plan.Asked) -> bool:
+        asked.output["cents"] = asked.context["facts"]["cents"] = 8
+        return True
+
+    document = {
+        "holdfast": "plan/1",
+        "context": {"facts": {"cents": 5}},
+        "tasks": [
+            {"id": "charge", "capability": "charge@1", "input": {"cents": {"$ref": "context.facts.cents"}}},
+            {"id": "note", "capability": "note@1", "input": {"$ref": "context.facts"}},
+        ],
+        "edges": [{"from": "charge", "to": "note", "guard": "context.facts.cents == outputs.charge.cents"}],
+    }
+    run = bank.run(bank.shop.plan(document))
+    assert run.state.context == {"facts": {"cents": 5}}
+    assert run.state.outputs == {"charge": {"cents": 5}, "note": {"cents": 5}}
+
+
 def test_a_question_after_the_effect_waits_without_a_body_and_continues_in_another_process(
     bank: Bank, tmp_path: Path
 ) -> None:
