@@ -389,6 +389,6 @@ def _failure_name_problems(path: str, names: list[str], *, may_be_empty: bool = 
         if not _FAILURE.fullmatch(name):
             yield Problem(
                 f"{path}[{index}]",
-                "it is neither a failure class (recoverable, partial, fatal) nor the name of an exception type; write the name of "
-                "a class without its module, as in ConnectionError",
+                "it is neither a failure class (recoverable, partial, fatal) nor the name of an exception type; write the name "
+                "of a class without its module, as in ConnectionError",
             )

@@ -155,7 +155,7 @@ def _ask_one(policy: Policy, asked: Asked, facts: Facts) -> Decision:
     return Decision(policy.id, verdict.verdict, verdict.reason, verdict.reads)
 
 
-def _verdict_problem(verdict: Verdict) -> str:
+def _verdict_problem(verdict: Any) -> str:
     """Return why a verdict cannot be recorded, without its data; empty if it can."""
     if verdict.verdict not in _STRICTEST:
         return "its verdict is none of allow, ask and deny"
