@@ -208,9 +208,9 @@ def finish(journal: Journal, name: str) -> None:
         result = msgspec.convert(result, Changes)
     try:
         produced = (
-            _accept(journal, node, result, {})
+            _accept(journal, node, result, returned.artifacts)
             if returned.accepted
-            else _judge(journal, node, result, {}, kept=True)
+            else _judge(journal, node, result, returned.artifacts, kept=True)
         )
     except StateError as raised:
         produced = [events.NodeFailed(**visit_of(name, visit), failure=journal.faults.describe(name, raised))]
@@ -235,7 +235,9 @@ def _judge(
     output = result if node.wiring is not None else _update(result)
     produced: list[events.Event] = []
     value = result if node.wiring is not None else msgspec.to_builtins(result)
-    returned: list[events.Event] = [events.NodeReturned(**header, value=value)] if not kept else []
+    returned: list[events.Event] = (
+        [events.NodeReturned(**header, value=value, artifacts=artifacts)] if not kept else []
+    )
     try:
         given = _given(node, state, facts)
         facts = msgspec.structs.replace(facts, input=given, output=output)

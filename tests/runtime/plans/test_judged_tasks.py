@@ -276,6 +276,26 @@ def test_a_question_after_the_effect_waits_without_a_body_and_continues_in_anoth
     assert (bank.charges, other.charges) == ([5], [])
 
 
+def test_files_of_a_task_are_recorded_with_its_completion_after_a_question(
+    bank: Bank, tmp_path: Path
+) -> None:
+    @bank.shop.capability("print@1")
+    async def print_label(given: dict[str, Any], ctx: hf.Context) -> None:
+        ctx.artifacts.write("label.txt", "4711")
+
+    @bank.shop.policy("look", stage="post", capability="print@1")
+    def look(asked: plan.Asked) -> plan.Verdict:
+        return plan.ask("Is it readable?")
+
+    document = {"holdfast": "plan/1", "tasks": [{"id": "print", "capability": "print@1"}]}
+    folder = str(tmp_path / "runs")
+    assert bank.run(bank.shop.plan(document), run_base=folder).status == "waiting"
+    hf.answer("r", "print", "approve", store=bank.store)
+    assert bank.resume(run_base=folder).status == "completed"
+    (completed,) = (event for event in hf.events("r", store=bank.store) if event.kind == "NodeCompleted")
+    assert completed.body["artifacts"]["label.txt"]["bytes"] == 4
+
+
 def test_an_output_that_does_not_fit_its_annotation_fails_the_task(bank: Bank) -> None:
     bank.returns = lambda cents: {"cents": "many"}
     with pytest.raises(hf.RunFailed, match=r"node 'charge': output"):
