@@ -35,7 +35,9 @@ class EdgesOut(msgspec.Struct, frozen=True):
         choice = EdgeChoice([], {}, {})
         for edge in self.edges:
             caught = edge.catches
-            if bool(caught) != (failure is not None) or (failure is not None and not catches(caught, failure)):
+            if bool(caught) != (failure is not None) or (
+                failure is not None and not catches(caught, failure)
+            ):
                 continue
             if edge.guard is None or self._is_open(edge, facts, choice):
                 choice.to.append(edge.target)
