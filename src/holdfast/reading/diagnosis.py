@@ -32,8 +32,8 @@ from holdfast.storage.queues import LiveHolder, Queue
 
 Kind: TypeAlias = Literal[
     "executing", "waiting", "completed", "cancelled", "unreadable", "quarantined", "failed", "crashed", "answered",
-    "flow changed", "flow unknown", "capability missing", "queue full", "due", "no worker", "interrupted", "paused", "question", "signal",
-    "child", "not started", "retry", "store",
+    "flow changed", "flow unknown", "capability missing", "queue full", "due", "no worker", "interrupted", "paused",
+    "question", "signal", "child", "not started", "retry", "store",
 ]  # fmt: skip
 ON_OFFER: frozenset[Kind] = frozenset(
     {
