@@ -344,6 +344,16 @@ class Scene:
             self.start("serve", "../shop/basket.py", "--no-work", "--port", "0", folder="family")
         )
 
+    def serve_plans(self) -> str:
+        """Start a server of runs that follow plans, and return its address with the token."""
+        folder = self.folder / "plans"
+        folder.mkdir()
+        making = [sys.executable, "../shop/delivery.py", STORE]
+        subprocess.run(making, cwd=folder, env=self.environment, check=True)
+        return self._address(
+            self.start("serve", "../shop/delivery.py", "--no-work", "--port", "0", folder="plans")
+        )
+
     @staticmethod
     def _address(serving: subprocess.Popen[str]) -> str:
         assert serving.stdout is not None

@@ -30,6 +30,7 @@ CHANGING = [
     (re.compile(r"\b(?:\d+(?:\.\d+)? (?:ms|s|min|h|d)\b ?)+(?:ago\b)?|\bnow\b"), "SPAN "),
     (re.compile(r"\bprocess \d+ on [\w.-]+"), "process PID on HOST"),
     (re.compile(r"\bpid \d+"), "pid PID"),
+    (re.compile(r"\b[0-9a-f]{12}\b"), "DIGEST"),
     (re.compile(r"\b[\d.,]+ [KMGT]?B free\b"), "SIZE free"),
     (re.compile(r"\bvm\b|localhost:\d+|127\.0\.0\.1:\d+"), "HOST"),
 ]
@@ -58,12 +59,22 @@ def _fill_form(page: Any) -> None:
     page.get_by_text("At most 4200", exact=True).wait_for()
 
 
+def _verify(page: Any) -> None:
+    page.get_by_role("button", name="Verify").click()
+    page.get_by_role("status").filter(has_text="Verified").wait_for()
+
+
 SCREENS = {
     "runs": Screen("#/runs", ".run-link"),
     "run": Screen("#/runs/order-4711", ".error-frames"),
     "live": Screen("#/runs/brief-tides-20", ".stream"),
     "checkpoint": Screen("#/runs/brief-storms-07@CHECKPOINT", ".change"),
     "family": Screen("#/runs/order-4800?view=family", ".family li", store="family"),
+    "plan": Screen("#/runs/order-4901?node=ship", ".edge-rule", store="plans"),
+    "ledger": Screen(
+        "#/runs/order-4904?view=ledger", ".ledger tbody:not(.space) td", act=_verify, store="plans"
+    ),
+    "policy": Screen("#/questions?run=order-4902", "aside .told", store="plans"),
     "preview": Screen("#/runs/brief-storms-07@PLANNED", ".checkpoint-bar[data-past]", act=_preview),
     "questions": Screen("#/questions?run=refund-0094", "form", act=_fill_form),
     "compare": Screen("#/compare?a=order-4711&b=order-4711-newcard&node=charge", ".compare-side >> nth=1"),
@@ -104,7 +115,12 @@ class Studio:
         self.errors: list[str] = []
         """What was written to the console as an error."""
         scene.work()
-        self.links = {"shop": scene.serve(), "new": scene.serve_new(), "family": scene.serve_family()}
+        self.links = {
+            "shop": scene.serve(),
+            "new": scene.serve_new(),
+            "family": scene.serve_family(),
+            "plans": scene.serve_plans(),
+        }
         self.places = _places(scene)
 
     def open(self, screen: Screen) -> Any:

@@ -12,6 +12,7 @@ from served_flows import flow, opened, run_order
 from served_plans import BROKEN, ORDER, order, shop
 
 import holdfast as hf
+from command_line import caller, furnish
 from holdfast.plan import PlanError
 from holdfast.server.guard import BODY_BYTES_MAX
 from holdfast.storage.contract import Query
@@ -266,3 +267,19 @@ def test_a_client_raises_the_problems_of_a_plan(client, tmp_path):
     with pytest.raises(hf.FlowNotFound):
         client.check_plan("shops", ORDER)
     assert client.runs() == []
+
+
+# --- the command line ----------------------------------------------------------------------------------
+
+
+def test_commands_record_and_show_plans_over_http(client, tmp_path, monkeypatch, capsys):
+    furnish(tmp_path, monkeypatch, caps="from served_plans import shop\n")
+    monkeypatch.setenv("HOLDFAST_TOKEN", ADMIN)
+    call = caller(capsys, tries_suggestions=False)
+    (tmp_path / "order.json").write_text(json.dumps(ORDER))
+    words = ("plan", "run", "order.json", "caps.py", "--run-id", "o1", "--no-execute", "--store", client.url)
+    ended = call(*words)
+    assert ended.code == 0, ended
+    assert client.plan("o1") == ORDER
+    shown = call("plan", "show", "o1", "--store", client.url)
+    assert (shown.code, "Deliver order 4711" in shown.out) == (0, True), shown
