@@ -71,7 +71,9 @@ SCREENS = {
     "checkpoint": Screen("#/runs/brief-storms-07@CHECKPOINT", ".change"),
     "family": Screen("#/runs/order-4800?view=family", ".family li", store="family"),
     "plan": Screen("#/runs/order-4901?node=ship", ".edge-rule", store="plans"),
-    "ledger": Screen("#/runs/order-4904?view=ledger", ".ledger tbody:not(.space) td", act=_verify, store="plans"),
+    "ledger": Screen(
+        "#/runs/order-4904?view=ledger", ".ledger tbody:not(.space) td", act=_verify, store="plans"
+    ),
     "policy": Screen("#/questions?run=order-4902", "aside .told", store="plans"),
     "preview": Screen("#/runs/brief-storms-07@PLANNED", ".checkpoint-bar[data-past]", act=_preview),
     "questions": Screen("#/questions?run=refund-0094", "form", act=_fill_form),
