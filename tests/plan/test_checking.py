@@ -121,7 +121,14 @@ def test_ten_thousand_tasks_in_a_row_do_not_exhaust_the_stack() -> None:
     assert "t0 -> t1 -> t2 -> t3 -> t4 -> t5 -> … -> t0" in message
 
 
-@pytest.mark.parametrize(("on_error", "path"), [([], "edges[0].on_error"), (["2x"], "edges[0].on_error[0]")])
+@pytest.mark.parametrize(
+    ("on_error", "path"),
+    [
+        ([], "edges[0].on_error"),
+        (["2x"], "edges[0].on_error[0]"),
+        (["fatal", "http.Gone"], "edges[0].on_error[1]"),
+    ],
+)
 def test_an_error_edge_names_failures(on_error: list[str], path: str) -> None:
     assert path in problems(shop.tasks("a", "b", edges=[("a", "b", {"on_error": on_error})]))
 

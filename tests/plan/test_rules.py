@@ -7,10 +7,10 @@ import plan_shop as shop
 import pytest
 
 from holdfast import plan
+from holdfast.core.decide import catches
 from holdfast.core.events import Failure
 from holdfast.core.rules import Asked, RuleFacts
 from holdfast.errors import CodecError, GuardError, PolicyError, StateError
-from holdfast.plan.wiring import takes
 
 SHOP = shop.make_shop()
 ANY = shop.anything()
@@ -81,12 +81,14 @@ def test_the_guard_of_an_error_edge_reads_the_error() -> None:
         (("*", "PolicyDenied"), "fatal", "PolicyDenied", True),
         (("partial",), "fatal", "ValueError", False),
         (("fatal",), "fatal", "ValueError", True),
+        (("fatal",), "fatal", "PolicyDenied", False),
+        (("partial", "*"), "partial", "BudgetExceeded", False),
         (("Declined",), "fatal", "Shop.Declined", True),
         (("Shop.Declined",), "fatal", "Shop.Declined", True),
     ],
 )
 def test_a_denial_must_be_named(caught: tuple[str, ...], kind: str, type: str, is_taken: bool) -> None:
-    assert takes(caught, failure(kind, type)) is is_taken
+    assert catches(caught, failure(kind, type)) is is_taken
 
 
 def test_a_guard_that_errs_names_its_edge_and_never_the_data() -> None:

@@ -37,6 +37,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL
 from holdfast.core.situation import RUN_BASE_WANTED
 from holdfast.errors import (
+    CapabilityMissing,
     FlowNotFound,
     GraphError,
     RunCancelled,
@@ -613,6 +614,8 @@ def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
 
 def name_the_file(missing: FlowNotFound, file: str | None, store: str | None) -> str:
     """Return the message for a run whose flow is neither in `file` nor in the files of the project."""
+    if isinstance(missing, CapabilityMissing):
+        return str(missing)
     known = f" Known flows: {', '.join(map(repr, missing.known))}." if missing.known else ""
     run_id = missing.run_id or ""
     recorded = stores.read(store, lambda reader: history.flow_file(reader.store, run_id))

@@ -24,7 +24,7 @@ A run never ends while a node that it has reached has not begun: that would be a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Protocol, TypeAlias, assert_never
 
 from holdfast.core.commands import (
@@ -60,8 +60,8 @@ from holdfast.core.situation import explain_budget
 from holdfast.core.topology import Topology
 from holdfast.errors import IllegalEvent
 
-_Begins: TypeAlias = StartNode | AskFirst | AskRepeat | SkipRepeat | ScheduleNode
-"""The commands for a node that is due."""
+_Begins: TypeAlias = StartNode | AskFirst | AskRepeat | SkipRepeat | ScheduleNode | SkipNode
+"""The commands for a node that is due, or whose visit was refused before it began."""
 
 
 REFUSALS = ("QuestionRefused", "PolicyDenied", "BudgetExceeded")
@@ -103,9 +103,8 @@ def decide(flow: Shape, state: RunState, now: float, ready: Readiness | None = N
                 if room < 0:
                     continue  # the visit stays due until another node ends and makes room
             commands.append(command)
-    if state.failed:
-        commands.extend(_refused(flow.definition, state))
     if state.budget is not None and state.is_over_budget:
+        commands.extend(_refused(flow.definition, state))
         return _over_budget(state, ready, commands, wakes, lapses)
     starts, limit = _begin(flow.definition, state, ready, room)
     if state.running or commands or starts:
@@ -179,7 +178,7 @@ def _is_refused(node: NodeState) -> bool:
     return node.failure is not None and node.failure.type in REFUSALS
 
 
-def _refused(definition: Definition, state: RunState) -> Iterator[AnyCommand]:
+def _refused(definition: Definition, state: RunState) -> Iterator[SkipNode]:
     """Skip visits that were refused before they began, if an edge takes the refusal."""
     for name in state.failed:
         if name not in state.open and is_caught(definition.nodes[name], state.nodes[name]):
@@ -194,11 +193,14 @@ def is_caught(options: NodeOptions, node: NodeState) -> bool:
     return catches(options.on_error, failure)
 
 
-def catches(named: list[str], failure: Failure) -> bool:
-    """Return whether one of these failure classes or types is that of a failure. `*` is every failure but a refusal."""
-    if failure.type in named or (failure.type not in REFUSALS and failure.kind in named):
+def catches(named: Collection[str], failure: Failure) -> bool:
+    """Return whether one of these failure classes or types is that of a failure. `*` is every failure. A refusal must be named by
+    its type: neither its class nor `*` takes it.
+    """
+    name = failure.type.rpartition(".")[2]
+    if failure.type in named or name in named:
         return True
-    return "*" in named and failure.type not in REFUSALS
+    return name not in REFUSALS and ("*" in named or failure.kind in named)
 
 
 def _cut(
@@ -291,7 +293,9 @@ def _begin(
     node starts and the run fails.
     """
     starts: list[_Begins] = []
-    if state.failed or not ready.due:
+    if state.failed:
+        return list(_refused(definition, state)), None
+    if not ready.due:
         return starts, None
     repeats, scope = state.begun, state.scope
     for name in ready.due:

@@ -476,6 +476,8 @@ class NodeReturned(NodeEvent, frozen=True, kw_only=True):
     """
 
     value: Any = None
+    artifacts: dict[str, Any] = {}
+    """Files that the node wrote into its folder, as in `NodeCompleted`."""
 
 
 class NodeWaiting(NodeEvent, frozen=True, kw_only=True):

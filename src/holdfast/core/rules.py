@@ -57,6 +57,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tokens: int = 0
     active_s: float = 0.0
 
+    def copy(self) -> Asked:
+        """Return the same with data of its own, for a function that may change what it gets."""
+        own = {name: msgspec.to_builtins(getattr(self, name)) for name in _DATA_ASKED_ABOUT}
+        return msgspec.structs.replace(self, **own)
+
+
+_DATA_ASKED_ABOUT = ("input", "output", "goal", "context", "policy")
+
 
 class Verdict(msgspec.Struct, frozen=True, gc=False):
     """The answer of a policy: made by `allow`, `ask` or `deny`."""

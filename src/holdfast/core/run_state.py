@@ -112,6 +112,7 @@ class KeptResult(msgspec.Struct, omit_defaults=True, gc=False):
     value: Any
     accepted: bool = False
     """True if an answer has accepted it."""
+    artifacts: dict[str, Any] = {}
 
 
 class NodeState(msgspec.Struct, omit_defaults=True, gc=False):

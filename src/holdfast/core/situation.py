@@ -62,6 +62,13 @@ class Said(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str | None = None
     """The name of a signal, or the id of a child run that has ended."""
 
+    def describe_arrival(self) -> str:
+        """Say what has come to a run that no process executes: an answer, a signal, or the end of a child."""
+        by = f" by {self.by}" if self.by else ""
+        if self.kind == "SignalReceived":
+            return f"the signal {self.name!r} was sent{by}"
+        return f"the child run {self.name} has ended" if self.kind == "ChildEnded" else f"answered{by}"
+
 
 class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The facts that explain the status of a run."""

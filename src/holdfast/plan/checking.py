@@ -25,7 +25,7 @@ from holdfast.plan.registry import Capability, Registry
 from holdfast.plan.syntax import Path, Tree
 
 TASK_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,127}")
-_FAILURE = re.compile(r"[A-Za-z_][\w.]{0,199}")
+_FAILURE = re.compile(r"[A-Za-z_]\w{0,199}")
 _ERROR_KEYS = ("type", "kind", "message")
 _KNOWN_MAX = 2_000
 EXPRESSIONS_MAX = 10_000
@@ -389,5 +389,6 @@ def _failure_name_problems(path: str, names: list[str], *, may_be_empty: bool = 
         if not _FAILURE.fullmatch(name):
             yield Problem(
                 f"{path}[{index}]",
-                "it is neither a failure class (recoverable, partial, fatal) nor the name of an exception type",
+                "it is neither a failure class (recoverable, partial, fatal) nor the name of an exception type; write the name "
+                "of a class without its module, as in ConnectionError",
             )

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.core.codec import plain_problem
 from holdfast.core.events import Checked
 from holdfast.core.rules import Asked, Policy, RuleFacts, Verdict, Verifier, allow, ask, deny
 from holdfast.errors import PolicyError
@@ -71,8 +72,11 @@ def make_verifier(id: str, fn: Callable[[Asked], bool | str]) -> Verifier:
 
 
 def _check_in_python(id: str, fn: Callable[[Asked], bool | str], asked: Asked, facts: RuleFacts) -> Checked:
-    told = _timed("verifier", id, fn, asked)
+    told = _timed("verifier", id, fn, asked.copy())
     if isinstance(told, str) and told:
+        unfit = plain_problem(told, "the reason")
+        if unfit:
+            raise PolicyError(f"{unfit[0]} that it returned cannot be recorded: {unfit[1]}")
         return Checked(id, ok=False, reason=told)
     if isinstance(told, bool):
         return Checked(id, ok=told)

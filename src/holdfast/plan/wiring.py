@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.codec import Codec
+from holdfast.core.decide import catches
 from holdfast.core.events import Failure
 from holdfast.core.rules import EdgeChoice, RuleFacts
 from holdfast.errors import GuardError, StateError
@@ -19,8 +20,6 @@ from holdfast.plan.document import PlanEdge, Task
 from holdfast.plan.references import evaluate_over, fill, parse_template
 
 KEY_MAX = 200
-_NAMED_ONLY = frozenset({"PolicyDenied", "QuestionRefused"})
-"""Failures that `on_error: true` does not take: a refusal must be named."""
 
 
 class EdgesOut(msgspec.Struct, frozen=True):
@@ -36,7 +35,9 @@ class EdgesOut(msgspec.Struct, frozen=True):
         choice = EdgeChoice([], {}, {})
         for edge in self.edges:
             caught = edge.catches
-            if bool(caught) != (failure is not None) or (failure is not None and not takes(caught, failure)):
+            if bool(caught) != (failure is not None) or (
+                failure is not None and not catches(caught, failure)
+            ):
                 continue
             if edge.guard is None or self._is_open(edge, facts, choice):
                 choice.to.append(edge.target)
@@ -56,17 +57,6 @@ class EdgesOut(msgspec.Struct, frozen=True):
         choice.verdicts[edge.target] = found.value
         choice.reads.update(found.reads)
         return bool(found.value)
-
-
-def takes(caught: tuple[str, ...], failure: Failure) -> bool:
-    """Return whether an error edge takes a failure: by its class, by its type, or all of them but refusals."""
-    name = failure.type.rpartition(".")[2]
-    return (
-        failure.kind in caught
-        or failure.type in caught
-        or name in caught
-        or ("*" in caught and name not in _NAMED_ONLY)
-    )
 
 
 # --- tasks ------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from holdfast.core.run_state import ENDED, FEW, FINAL, Question, RunState, Wait
 from holdfast.core.situation import QUESTIONS_FEW, Situation, situate
 from holdfast.core.slots import parse
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
-from holdfast.reading import history, inbox, limits, remedies, text, words
+from holdfast.reading import history, inbox, limits, remedies, text
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import held_by
 from holdfast.storage.contract import STATUSES, Request, RunRow, RunStatus, Store
@@ -32,11 +32,20 @@ from holdfast.storage.queues import LiveHolder, Queue
 
 Kind: TypeAlias = Literal[
     "executing", "waiting", "completed", "cancelled", "unreadable", "quarantined", "failed", "crashed", "answered",
-    "flow changed", "flow unknown", "queue full", "due", "no worker", "interrupted", "paused", "question", "signal",
+    "flow changed", "flow unknown", "capability missing", "queue full", "due", "no worker", "interrupted", "paused", "question", "signal",
     "child", "not started", "retry", "store",
 ]  # fmt: skip
 ON_OFFER: frozenset[Kind] = frozenset(
-    {"no worker", "interrupted", "answered", "due", "flow unknown", "queue full", "crashed"}
+    {
+        "no worker",
+        "interrupted",
+        "answered",
+        "due",
+        "flow unknown",
+        "capability missing",
+        "queue full",
+        "crashed",
+    }
 )
 """Kinds of diagnosis where a worker may claim the run at any moment."""
 WAITS: frozenset[Kind] = frozenset({"question", "signal", "child", "paused"})
@@ -100,6 +109,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     nodes: Mapping[str, NodeOptions] = {}
     """The options of the nodes; empty if the diagnosis does not depend on them."""
     flow_known: bool = True
+    lacks: tuple[str, ...] = ()
+    """The capabilities that its plan needs, and that those which are known here do not have."""
     changes: tuple[str, ...] = ()
     """How the shape of the known flow differs from the flow that the run was created with."""
     takes: tuple[str, ...] | None = ()
@@ -320,7 +331,7 @@ def may_be_claimed(case: Case, found: Diagnosis, now: float, patience_s: float) 
     to a run whose queue is full, or if the live holders were not read. The run of a dead holder is claimed when a worker next
     looks for runs.
     """
-    if found.kind not in ON_OFFER or case.has_no_taker:
+    if found.kind not in ON_OFFER or found.kind == "capability missing" or case.has_no_taker:
         return False
     if found.kind == "crashed":
         return bool(case.takers)
@@ -406,6 +417,8 @@ def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
         return needed
     if case.changes:
         return "flow changed", since
+    if case.lacks:
+        return "capability missing", since
     if row.holder is not None:
         return "crashed", since
     if row.status == "waiting" and not seen.answered:
@@ -474,7 +487,8 @@ def _reason(case: Case, seen: _Seen, kind: Kind, now: float) -> str:
     if seen.answered:
         refused = seen.known.refused
         refuses = f", which refuses node {' and '.join(refused)}" if refused else ""
-        return f"{words.came(seen.known.said)}{refuses}{_unclaimed(case, kind)}{expects}"
+        came = seen.known.said.describe_arrival() if seen.known.said is not None else "answered"
+        return f"{came}{refuses}{_unclaimed(case, kind)}{expects}"
     if kind in ("question", "signal", "child"):
         return "; ".join(seen.expects)
     if kind == "waiting" and row.status == "pending" and row.due_at is not None:
@@ -516,6 +530,9 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
 def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
     """Return the words that say that no worker has claimed the run, and why, if that is known."""
     row, words = case.row, "" if said else ", and no worker has claimed the run"
+    if kind == "capability missing":
+        names = " and ".join(map(repr, case.lacks))
+        return f"{':' if said else ', and'} its plan needs {names}, which {row.flow!r} does not have here"
     if case.has_no_taker:
         some_take_flow = any(row.flow in one.holder.flows for one in case.holders or ())
         place = f" from queue {row.queue!r}" if some_take_flow else ""
@@ -543,7 +560,7 @@ def _unanswered(case: Case, kind: Kind, now: float) -> str:
 def _failure(case: Case, known: Situation) -> str:
     error = known.failure
     what = (
-        describe_failure(error.type, _first_line(error.message))
+        describe_failure(error.type, text.first_line(error.message))
         if error is not None
         else case.row.error or "unknown"
     )
@@ -554,23 +571,18 @@ def _failure(case: Case, known: Situation) -> str:
     return f"{where}: {what}{fatal}"
 
 
-def _first_line(given: str) -> str:
-    """Return the first non-blank line of a text, shortened if it is long."""
-    return text.one_line(situation.first_line(given), situation.LINE_MAX)
-
-
 def _expects(known: Situation, now: float, children: Mapping[str, Diagnosis | None]) -> Iterator[str]:
     shown = known.questions[:QUESTIONS_FEW]
-    yield from (f"{asks(question)}{_until(question.until, now)}" for question in shown)
+    yield from (f"{asks(question)}{text.until(question.until, now)}" for question in shown)
     if known.asks > len(shown):
         yield text.count(known.asks - len(shown), "more question")
     for wait in known.waits[:FEW]:
-        whose = _whose(wait.node, wait.item)
+        whose = text.name_item(wait.node, wait.item)
         match wait.kind:
             case "signal":
-                yield f"{whose} waits for the signal {wait.signal!r}{_until(wait.until, now)}"
+                yield f"{whose} waits for the signal {wait.signal!r}{text.until(wait.until, now)}"
             case "child":
-                waits = f"{whose} waits for the child run {wait.child}{_until(wait.until, now)}"
+                waits = f"{whose} waits for the child run {wait.child}{text.until(wait.until, now)}"
                 yield waits + (_fate(children[wait.child]) if wait.child and wait.child in children else "")
             case "timer":
                 if wait.until is not None:
@@ -607,25 +619,10 @@ def asks(question: Question) -> str:
     """Return a question and the node that asks it, in one line. The text of a question that Holdfast asks names the node: in
     quotes, which a sentence does not need.
     """
-    asked = _first_line(question.text)
+    asked = text.first_line(question.text)
     if question.about in ("interrupt", "repeat"):
         return asked.replace(repr(question.node), question.node)
-    return f"{_whose(question.node, question.item)} asks: {asked}"
-
-
-def _whose(node: str, item: int | None) -> str:
-    return node if item is None else f"{node} (item {item})"
-
-
-def _until(until: float | None, now: float) -> str:
-    if until is None:
-        return ""
-    past = (
-        ", which has passed: the next process that executes the run records the timeout"
-        if until <= now
-        else ""
-    )
-    return f" (until {text.soon(until, now)}{past})"
+    return f"{text.name_item(question.node, question.item)} asks: {asked}"
 
 
 # --- what can be done --------------------------------------------------------------------------------
@@ -639,6 +636,10 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     if case.takes is None:
         commands = commands.without_file()
     found = _usual_remedies(case, seen, kind, commands)
+    if kind == "capability missing":
+        words = f"register {' and '.join(case.lacks)}, or name a file that has it; then start a worker"
+        line = commands.line("worker", *commands.file_words())
+        return [Remedy("work", {}, words, line), *(one for one in found if one.verb != "resume")]
     if (kind in ON_OFFER or case.requests) and case.has_no_taker:
         found = [remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base), *found]
     if kind == "queue full":
@@ -663,7 +664,7 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
     if status == "pending" and kind == "waiting":
         return [resume("begin it now")]
     of_children = [remedy for child in seen.children.values() for remedy in _of_child(child)]
-    if (wanted := limits.find_wider(seen.known, status)) is not None:
+    if (seen.known.beyond or seen.known.higher_budget) and (wanted := limits.find_wider(seen.known, status)):
         return [resume(words, *options) for words, options in wanted]
     if status == "failed":
         words, force = _after_failure(seen)

@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core import situation
+
 # C0, DEL and C1 move the cursor or colour the terminal; the others break lines, reverse text, or cannot be encoded (surrogates).
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _CONTROL_BUT_NEWLINE = re.compile(_CONTROL.pattern.replace(r"\x00-\x1f", r"\x00-\x09\x0b-\x1f"))
@@ -116,3 +118,25 @@ def size(count: int) -> str:
 def count(number: int, noun: str) -> str:
     """Format a number with its noun: `1 node`, `3 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def first_line(given: str) -> str:
+    """Return the first non-blank line of a text, shortened if it is long."""
+    return one_line(situation.first_line(given), situation.LINE_MAX)
+
+
+def until(until: float | None, now: float) -> str:
+    """Say until when something is waited for, and whether that has passed; empty for a wait without a time limit."""
+    if until is None:
+        return ""
+    past = (
+        ", which has passed: the next process that executes the run records the timeout"
+        if until <= now
+        else ""
+    )
+    return f" (until {soon(until, now)}{past})"
+
+
+def name_item(node: str, item: int | None) -> str:
+    """Return the name of a node, with the item of its fan-out if there is one."""
+    return node if item is None else f"{node} (item {item})"

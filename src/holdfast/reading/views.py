@@ -366,7 +366,7 @@ def _node_view(node: NodeState, place: tuple[int, int, int], *, waits: bool) -> 
     iteration, execution, attempt = place
     items = node.items
     kept = node.kept.get(NODE_LEVEL) or {}
-    return NodeView(
+    view = NodeView(
         status="waiting" if waits else node.status,
         iteration=iteration,
         execution=execution,
@@ -382,8 +382,10 @@ def _node_view(node: NodeState, place: tuple[int, int, int], *, waits: bool) -> 
         checkpoint=kept.get(CHECKPOINT),
         chunks=node.streamed,
         cost=Cost(node.usd, node.tokens) if node.tokens or node.usd else _NOTHING,
-        routes=tuple(node.routes) if node.routes is not None else None,
     )
+    if node.routes is None:  # a call with one argument more would build a dict, for every node of every graph
+        return view
+    return msgspec.structs.replace(view, routes=tuple(node.routes))
 
 
 def event_view(stored: Stored) -> EventView:

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias, assert_never
 
-from holdfast.core.situation import Said
 from holdfast.core.slots import parse
 from holdfast.errors import describe_failure
 from holdfast.reading import text
@@ -241,13 +240,3 @@ _WORDS: dict[str, Callable[[Body], str] | None] = {
     "QuestionAnswered": _answered,
 }  # fmt: skip
 """Kind of event -> the function that describes it; None if its fields are shown instead. Every kind has an entry."""
-
-
-def came(said: Said | None) -> str:
-    """Say what has come to a run that no process executes: an answer, a signal, or the end of a child."""
-    by = f" by {said.by}" if said is not None and said.by else ""
-    if said is not None and said.kind == "SignalReceived":
-        return f"the signal {said.name!r} was sent{by}"
-    if said is not None and said.kind == "ChildEnded":
-        return f"the child run {said.name} has ended"
-    return f"answered{by}"

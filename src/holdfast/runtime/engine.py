@@ -48,11 +48,7 @@ from holdfast.reading.reader import Reader, in_asking_order
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
 from holdfast.runtime import creation, nesting, settings
-from holdfast.runtime.calls.executors import (
-    Executor,
-    check_given,
-    refuse_uncallable,
-)
+from holdfast.runtime.calls.executors import Executor, check_given, refuse_uncallable
 from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.driver import Driver
@@ -175,7 +171,8 @@ class Engine:
         if isinstance(flow, Flow) and flow.source is not None:
             flow = flow.source
         if not isinstance(flow, Flow) and not hasattr(flow, "made"):
-            raise SettingError(f"{_named(flow)} is not a flow; give what graph.compile() returns")
+            given = f"graph {flow.name!r}" if isinstance(flow, Graph) else repr(flow)
+            raise SettingError(f"{given} is not a flow; give what graph.compile() returns")
         known = self.flows.get(flow.name)
         if known is not None and known is not flow:
             raise SettingError(
@@ -318,9 +315,8 @@ class Engine:
         nothing is executed. If another call or engine executes it, this call waits for it, and takes the run over if the
         process that executes it disappears.
 
-        `budget` limits what the run may cost: once it is spent, nothing more begins, and the run fails with `BudgetExceeded`.
-        `schedule` is that of this run, if it is not that of the flow. With `scope`, only these nodes run; then the run is paused.
-        All three are recorded with the run and in force after every resume.
+        Once the `budget` is spent, nothing more begins, and the run fails with `BudgetExceeded`. `schedule` replaces that of the
+        flow. With `scope`, only these nodes run; then the run is paused. All three are in force after every resume.
         """
         self.add(flow)
         asked = creation.read_start(
@@ -802,7 +798,3 @@ class Engine:
         self._open()
         await self._driver.until_stopped(run_id, timeout)
         return result_of(await self.get(run_id))
-
-
-def _named(given: object) -> str:
-    return f"graph {given.name!r}" if isinstance(given, Graph) else repr(given)

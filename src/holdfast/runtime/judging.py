@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import events
+from holdfast.core.codec import plain_problem
 from holdfast.core.events import Changes, Checked, Decision, Failure
 from holdfast.core.fold.judged import denial
 from holdfast.core.graph import Node
@@ -132,7 +133,7 @@ def _decide(policies: Iterable[Policy], asked: Asked, facts: RuleFacts) -> list[
 
 def _ask_one(policy: Policy, asked: Asked, facts: RuleFacts) -> Decision:
     try:
-        verdict = policy.judge(asked) if policy.rule is None else policy.rule(facts)
+        verdict = policy.judge(asked.copy()) if policy.rule is None else policy.rule(facts)
     except HoldfastError as fault:  # of a rule: its message has no data of the run
         raise PolicyError(f"policy {policy.id!r} cannot decide about {asked.node!r}: {fault}") from fault
     except Exception as fault:
@@ -145,7 +146,25 @@ def _ask_one(policy: Policy, asked: Asked, facts: RuleFacts) -> Decision:
             f"policy {policy.id!r} returned {type(verdict).__name__} when it was asked about {asked.node!r}, which counts as a "
             "denial. Return plan.allow(), plan.ask(…) or plan.deny(…), and resume the run."
         )
+    problem = _verdict_problem(verdict)
+    if problem:
+        raise PolicyError(
+            f"policy {policy.id!r} returned a verdict about {asked.node!r} that cannot be recorded, which counts as a denial: "
+            f"{end_sentence(problem)} Correct the policy and resume the run."
+        )
     return Decision(policy.id, verdict.verdict, verdict.reason, verdict.reads)
+
+
+def _verdict_problem(verdict: Any) -> str:
+    """Return why a verdict cannot be recorded, without its data; empty if it can."""
+    if verdict.verdict not in _STRICTEST:
+        return "its verdict is none of allow, ask and deny"
+    if not isinstance(verdict.reason, str):
+        return f"its reason is of type {type(verdict.reason).__name__}, not str"
+    if not isinstance(verdict.reads, dict):
+        return f"its reads are of type {type(verdict.reads).__name__}, not dict"
+    found = plain_problem({"reason": verdict.reason, "reads": verdict.reads}, "")
+    return f"{found[0].lstrip('.')}: {found[1]}" if found else ""
 
 
 def _strictest(decisions: Iterable[Decision]) -> events.Verdict:
@@ -189,9 +208,9 @@ def finish(journal: Journal, name: str) -> None:
         result = msgspec.convert(result, Changes)
     try:
         produced = (
-            _accept(journal, node, result, {})
+            _accept(journal, node, result, returned.artifacts)
             if returned.accepted
-            else _judge(journal, node, result, {}, kept=True)
+            else _judge(journal, node, result, returned.artifacts, kept=True)
         )
     except StateError as raised:
         produced = [events.NodeFailed(**visit_of(name, visit), failure=journal.faults.describe(name, raised))]
@@ -216,7 +235,9 @@ def _judge(
     output = result if node.wiring is not None else _update(result)
     produced: list[events.Event] = []
     value = result if node.wiring is not None else msgspec.to_builtins(result)
-    returned: list[events.Event] = [events.NodeReturned(**header, value=value)] if not kept else []
+    returned: list[events.Event] = (
+        [events.NodeReturned(**header, value=value, artifacts=artifacts)] if not kept else []
+    )
     try:
         given = _given(node, state, facts)
         facts = msgspec.structs.replace(facts, input=given, output=output)

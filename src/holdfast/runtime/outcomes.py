@@ -444,7 +444,9 @@ def merge_layer(
 
 def _route_layer(flow: Flow[Any], state: RunState, nodes: Sequence[str], now: float) -> dict[str, Route]:
     """Return where the run of a plan goes from each node of a layer."""
-    fresh = {name: state.held[name].changes.merge.get("outputs", {}).get(name) for name in nodes}
+    fresh: dict[str, Any] = {}
+    for name in nodes:
+        fresh |= state.held[name].changes.merge.get("outputs", {})
     routes: dict[str, Route] = {}
     for name in nodes:
         decided = state.held[name].routes

@@ -516,9 +516,9 @@ class Runner:
         if error is None and not body.timed_out:
             made = body.work.artifacts_made if body.work is not None else {}
             try:
-                if item is None and self.flow.nodes[name].is_ruled:
-                    return judging.complete(self.journal, name, body.given, body.value, made)
                 if item is None:
+                    if self.flow.nodes[name].is_ruled:
+                        return judging.complete(self.journal, name, body.given, body.value, made)
                     return outcomes.complete_node(
                         self.flow,
                         self.state,

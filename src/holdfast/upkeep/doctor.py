@@ -16,10 +16,10 @@ import msgspec
 from holdfast.core.definition import NodeOptions
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import OPEN
-from holdfast.errors import HoldfastError, RunNotFound, StoreError
+from holdfast.errors import CapabilityMissing, FlowNotFound, HoldfastError, RunNotFound, StoreError
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, is_problem
-from holdfast.reading.known_flows import Flows, find_flow
+from holdfast.reading.known_flows import Flows, require_flow
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Query, RunRow, Store, in_order
@@ -206,12 +206,18 @@ class _Examination:
         self._definitions: dict[str, Mapping[str, NodeOptions]] = {}
 
     def judge(self, row: RunRow, now: float) -> Diagnosis | None:
-        flow = find_flow(self._store, self._flows, row)
+        flow: Flow[Any] | None = None
+        lacks: tuple[str, ...] = ()
+        with suppress(FlowNotFound, StoreError):  # if the store is damaged, so is the case
+            try:
+                flow = require_flow(self._store, self._flows or {}, row)
+            except CapabilityMissing as missing:
+                lacks = missing.missing
         lacks_flow = self._flows is not None and flow is None
-        commands = self._commands.without_file() if lacks_flow else self._commands
-        return judge(self._case(row, flow), now, commands)
+        commands = self._commands.without_file() if lacks_flow and not lacks else self._commands
+        return judge(self._case(row, flow, lacks), now, commands)
 
-    def _case(self, row: RunRow, flow: Flow[Any] | None) -> Case:
+    def _case(self, row: RunRow, flow: Flow[Any] | None, lacks: tuple[str, ...]) -> Case:
         try:
             case = case_of(self._store, row, definitions=self._definitions, holders=self._holders)
             case = compare(self._store, case, flow)
@@ -222,6 +228,7 @@ class _Examination:
         return msgspec.structs.replace(
             case,
             flow_known=self._flows is None or flow is not None,
+            lacks=lacks,
             queue=self._queues.get(row.queue),
         )
 

@@ -158,6 +158,20 @@ def test_only_an_error_edge_that_names_a_denial_takes_it(
     assert bank.charges == ([] if stage == "pre" else [5])
 
 
+def test_an_edge_that_takes_fatal_failures_does_not_take_a_denial_that_another_edge_names(bank: Bank) -> None:
+    flow = bank.plan(
+        more=("repair", "call"),
+        edges=(
+            {"from": "charge", "to": "repair", "on_error": ["fatal"]},
+            {"from": "charge", "to": "call", "on_error": ["PolicyDenied"]},
+        ),
+        policies=[{"id": "none", "capability": "charge@1", "rule": "input.cents > 100"}],
+    )
+    assert bank.run(flow).status == "completed"
+    nodes = hf.get("r", store=bank.store).nodes
+    assert (nodes["repair"].status, nodes["call"].status) == ("skipped", "completed")
+
+
 def test_policies_in_python_apply_to_every_plan_and_a_plan_only_adds_to_them(bank: Bank) -> None:
     @bank.shop.policy("always", stage="pre", capability="*")
     def always(asked: plan.Asked) -> plan.Verdict:
@@ -167,6 +181,77 @@ def test_policies_in_python_apply_to_every_plan_and_a_plan_only_adds_to_them(ban
     with pytest.raises(hf.RunFailed, match="not today"):
         bank.run(bank.plan(policies=allows))
     assert bank.charges == []
+
+
+@pytest.mark.parametrize("stage", ["pre", "post"])
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        plan.Verdict("denied"),  # type: ignore[arg-type]
+        plan.deny(5),  # type: ignore[arg-type]
+        plan.ask(None),  # type: ignore[arg-type]
+        plan.ask("half a character: \ud800"),
+        plan.allow(reads={"it": object()}),
+        plan.allow(reads={"it": {1, 2}}),
+        plan.allow(reads={1: 2}),  # type: ignore[dict-item]
+        plan.Verdict("allow", "", [1]),  # type: ignore[arg-type]
+    ],
+)
+def test_a_verdict_that_cannot_be_recorded_counts_as_a_denial(
+    bank: Bank, stage: Any, verdict: plan.Verdict
+) -> None:
+    @bank.shop.policy("odd", stage=stage, capability="charge@*")
+    def odd(asked: plan.Asked) -> plan.Verdict:
+        return verdict
+
+    with pytest.raises(
+        hf.RunFailed, match="PolicyError: policy 'odd' returned a verdict about 'charge' that"
+    ):
+        bank.run(bank.plan())
+    with pytest.raises(hf.RunFailed, match="PolicyError"):
+        bank.resume()
+    assert bank.charges == ([] if stage == "pre" else [5]), "what was returned is kept, and judged again"
+
+
+def test_a_reason_of_a_verifier_that_cannot_be_recorded_keeps_the_output(bank: Bank) -> None:
+    @bank.shop.verifier("odd")
+    def odd(asked: plan.Asked) -> bool | str:
+        return "half a character: \ud800"
+
+    with pytest.raises(hf.RunFailed, match="PolicyError: verifier 'odd' cannot judge 'charge'"):
+        bank.run(bank.plan())
+    with pytest.raises(hf.RunFailed, match="PolicyError"):
+        bank.resume()
+    assert bank.charges == [5]
+
+
+@pytest.mark.parametrize("stage", ["pre", "post"])
+def test_a_rule_that_changes_what_it_is_asked_about_changes_nothing_in_the_run(
+    bank: Bank, stage: Any
+) -> None:
+    @bank.shop.policy("odd", stage=stage)
+    def odd(asked: plan.Asked) -> plan.Verdict:
+        asked.context["facts"]["cents"] = 9
+        asked.input.clear()
+        return plan.allow()
+
+    @bank.shop.verifier("even", capability="charge@*")
+    def even(asked: plan.Asked) -> bool:
+        asked.output["cents"] = asked.context["facts"]["cents"] = 8
+        return True
+
+    document = {
+        "holdfast": "plan/1",
+        "context": {"facts": {"cents": 5}},
+        "tasks": [
+            {"id": "charge", "capability": "charge@1", "input": {"cents": {"$ref": "context.facts.cents"}}},
+            {"id": "note", "capability": "note@1", "input": {"$ref": "context.facts"}},
+        ],
+        "edges": [{"from": "charge", "to": "note", "guard": "context.facts.cents == outputs.charge.cents"}],
+    }
+    run = bank.run(bank.shop.plan(document))
+    assert run.state.context == {"facts": {"cents": 5}}
+    assert run.state.outputs == {"charge": {"cents": 5}, "note": {"cents": 5}}
 
 
 def test_a_question_after_the_effect_waits_without_a_body_and_continues_in_another_process(
@@ -189,6 +274,26 @@ def test_a_question_after_the_effect_waits_without_a_body_and_continues_in_anoth
     run = other.resume()
     assert (run.status, run.state.outputs) == ("completed", {"charge": {"cents": 5}})
     assert (bank.charges, other.charges) == ([5], [])
+
+
+def test_files_of_a_task_are_recorded_with_its_completion_after_a_question(
+    bank: Bank, tmp_path: Path
+) -> None:
+    @bank.shop.capability("print@1")
+    async def print_label(given: dict[str, Any], ctx: hf.Context) -> None:
+        ctx.artifacts.write("label.txt", "4711")
+
+    @bank.shop.policy("look", stage="post", capability="print@1")
+    def look(asked: plan.Asked) -> plan.Verdict:
+        return plan.ask("Is it readable?")
+
+    document = {"holdfast": "plan/1", "tasks": [{"id": "print", "capability": "print@1"}]}
+    folder = str(tmp_path / "runs")
+    assert bank.run(bank.shop.plan(document), run_base=folder).status == "waiting"
+    hf.answer("r", "print", "approve", store=bank.store)
+    assert bank.resume(run_base=folder).status == "completed"
+    (completed,) = (event for event in hf.events("r", store=bank.store) if event.kind == "NodeCompleted")
+    assert completed.body["artifacts"]["label.txt"]["bytes"] == 4
 
 
 def test_an_output_that_does_not_fit_its_annotation_fails_the_task(bank: Bank) -> None:

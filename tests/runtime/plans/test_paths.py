@@ -192,6 +192,21 @@ def test_the_same_run_id_with_another_plan_is_refused(work: Work) -> None:
         work.run(work.plan({"a": {}}, context={"facts": {"x": 1}}))
 
 
+@pytest.mark.parametrize("schedule", ["eager", "layered"])
+def test_a_task_without_an_output_has_none_in_the_guards_after_it(work: Work, schedule: str) -> None:
+    @work.capabilities.capability("guess@1", safe_to_fail=True)
+    async def guess(given: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError("no idea")
+
+    flow = work.plan(
+        {"a": {"capability": "guess@1"}, "with": {}, "without": {}},
+        edge("a", "with", "has(outputs.a)"),
+        edge("a", "without", "!has(outputs.a)"),
+    )
+    assert work.run(flow, schedule=schedule).status == "completed"
+    assert work.statuses() == {"a": "skipped", "with": "skipped", "without": "completed"}
+
+
 def test_a_task_that_is_skipped_by_hand_gives_the_output_of_the_hand(work: Work) -> None:
     work.fails["a"] = ValueError("no")
     flow = work.plan(

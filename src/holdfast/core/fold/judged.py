@@ -64,4 +64,4 @@ def output_verified(state: RunState, event: events.OutputVerified, stored: Store
 
 def node_returned(state: RunState, event: events.NodeReturned, stored: Stored) -> None:
     """Keep what a node has returned, so that it can be judged again without calling the node."""
-    state.nodes[event.node].returned = KeptResult(event.value)
+    state.nodes[event.node].returned = KeptResult(event.value, artifacts=event.artifacts)
