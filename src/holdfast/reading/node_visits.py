@@ -235,7 +235,7 @@ def show_visit(
 
 def _planned(definition: Definition, node: str) -> dict[str, Any]:
     """Return what the plan says about a node: its title, and what it calls."""
-    found = next((one for one in definition.plan.get("tasks", ()) if one["id"] == node), {})
+    found: dict[str, Any] = next((one for one in definition.plan.get("tasks", ()) if one["id"] == node), {})
     return {name: found.get(name, "") for name in ("title", "capability")}
 
 
