@@ -260,7 +260,7 @@ def test_a_plan_that_was_altered_in_the_store_is_not_executed(work: Work, tmp_pa
         altered = rows.unpack(stored).replace(b"n > 3", b"n < 3")
         store.execute("update definitions set body = ?", (rows.pack(altered),))
     again = Work(tmp_path)
-    with pytest.raises(StoreCorrupt, match="the plan of run 'r' .* is not what was written"):
+    with pytest.raises(StoreCorrupt, match=r"the plan of run 'r' .* is not what was written"):
         again.resume()
     assert again.calls == []
     assert hf.ledger("r", store=work.store, verify=True).verified is False
