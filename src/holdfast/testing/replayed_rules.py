@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from holdfast.testing.checked_definitions import Shape
+from holdfast.testing.checked_definitions import CheckedFlow
 from holdfast.testing.standings import Body, RewindableState, Visit, name_visit
 
 Where: TypeAlias = tuple[str, int, int, int]
-Shapes: TypeAlias = Callable[[str], Shape | None]
+Shapes: TypeAlias = Callable[[str], CheckedFlow | None]
 """Returns what the definition with a fingerprint says; None if it is not known."""
 
 _ROUTES = frozenset({"NodeCompleted", "NodeRouted", "NodeSkipped"})
@@ -51,11 +51,11 @@ class RuleReplay:
         """Node -> what its guards have decided, until its route is read."""
 
     @property
-    def shape(self) -> Shape | None:
+    def shape(self) -> CheckedFlow | None:
         """What the definition of the run's flow says; None if it is not known."""
         return self._shapes(self._replay.now.fingerprint)
 
-    def _plan(self) -> Shape | None:
+    def _plan(self) -> CheckedFlow | None:
         shape = self.shape if self._replay.now.plan else None
         return shape if shape is not None and shape.is_plan else None
 
