@@ -213,14 +213,7 @@ def show_visit(
         next=done.body.get("routes") if done is not None else None,
         attempts=attempts,
         steps=list(_steps(visit, wanted.item)),
-        checkpoint=next(
-            (
-                e.body.get("value")
-                for e in reversed(visit.log)
-                if e.kind == "NodeCheckpointed" and _is_of(e, wanted.item)
-            ),
-            None,
-        ),
+        checkpoint=_checkpoint(visit, wanted.item),
         chunks=len(streamed),
         last_lines=words.lines(streamed[-_CHUNKS_MAX:], LINES_MAX),
         artifacts=done.body.get("artifacts", {}) if done is not None else {},
@@ -233,6 +226,14 @@ def show_visit(
         returned=describe(returned.body.get("value")) if returned is not None else None,
         reasons=reasons_of(store, row, definition, state).get(node) if is_judged else None,
     )
+
+
+def _checkpoint(visit: _Visit, item: int | None) -> Any:
+    """Return the value that a visit, or one of its items, has saved last; None if there is none."""
+    for event in reversed(visit.log):
+        if event.kind == "NodeCheckpointed" and _is_of(event, item):
+            return event.body.get("value")
+    return None
 
 
 def _called(store: Store, visit: _Visit, item: int | None) -> list[CalledRun]:
