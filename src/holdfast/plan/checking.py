@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -214,7 +214,7 @@ class _Plan:
             return "that is the output of this task itself; refer to a task that ends before it"
         return f"it is not decided before {reader!r} begins; {_add_edge(task)}"
 
-    def _reads(self, path: str, found: Expression, decided: Any) -> Iterator[Problem]:
+    def _reads(self, path: str, found: Expression, decided: Callable[[str], str]) -> Iterator[Problem]:
         """Yield which places an expression reads that are not certain to exist."""
         tested = [one for one in found.paths if one.tested]
         for place in found.paths:
@@ -226,7 +226,7 @@ class _Plan:
                 yield Problem(path, f"it reads {place}, but {told}")
 
     def _place(
-        self, place: Path, decided: Any, *, optional: bool, remedy: str = "ask first: has(…)"
+        self, place: Path, decided: Callable[[str], str], *, optional: bool, remedy: str = "ask first: has(…)"
     ) -> str | None:
         """Return why a place is not certain to exist; with `optional`, why it cannot exist at all."""
         if place.root in ("context", "policy", "goal"):
