@@ -464,9 +464,9 @@ def test_a_plan_that_was_altered_in_the_store_is_not_executed(cli: Cli) -> None:
     alter_plan(lambda plan: plan["policies"].clear())
     refused = cli("resume", "r1", "shop.py")
     assert refused.code == Exit.STORE
-    assert "was altered in the store, so it is not executed. Restore the store from a backup." in refused.err
-    assert "was altered in the store" in cli("worker", "shop.py", "--until-idle").err
-    assert "was altered in the store" in cli("doctor", "shop.py").out
+    assert "definition in the store was altered. Restore the store from a backup." in refused.err
+    assert "in the store was altered" in cli("worker", "shop.py", "--until-idle").err
+    assert "in the store was altered" in cli("doctor", "shop.py").out
     assert cli("verify", "r1").code == Exit.DAMAGED
     assert not Path("charged.txt").exists()
 

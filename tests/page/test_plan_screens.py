@@ -64,8 +64,10 @@ def test_edges_say_whether_they_were_taken_and_skipped_nodes_why(tab, served):
         "on VerificationFailed: not taken": ["error"],
     }
     assert side(page, "Why it ran") == [
-        'charge led here: context.facts.country in policy.countries is true (context.facts.country = "DE", '
-        'policy.countries = ["DE","FR"]) @6'
+        (
+            'charge led here: context.facts.country in policy.countries is true (context.facts.country = "DE", '
+            'policy.countries = ["DE","FR"]) @6'
+        )
     ]
     assert side(page, "Policies") == [
         'address allows it (context.facts.country = "DE") @9',

@@ -37,8 +37,8 @@ def find_flow(store: Store, flows: Flows | None, run: OfFlow) -> Flow[Any] | Non
 
 
 def require_flow(store: Store, flows: Flows, run: OfFlow, run_id: str | None = None) -> Flow[Any]:
-    """Return the flow of a run. Raises `FlowNotFound`, `CapabilityMissing` if its plan needs a capability that this process
-    does not have, or `StoreCorrupt` if its plan is missing or was altered.
+    """Return the flow of a run. Raises `FlowNotFound`, or `CapabilityMissing` if its plan needs a capability that this process
+    does not have. Raises `StoreCorrupt` if the stored definition of its plan is missing, or was altered.
     """
     known = flows.get(run.flow)
     if known is None:
@@ -55,10 +55,12 @@ def require_flow(store: Store, flows: Flows, run: OfFlow, run_id: str | None = N
             "store. Restore the store from a backup."
         )
     definition = definitions.decode(stored)
-    if fingerprint(definition) != run.fingerprint:  # the plan decides what is executed, and nothing else describes it
+    if (
+        fingerprint(definition) != run.fingerprint
+    ):  # never execute a plan that is not the one that was checked and stored
         raise StoreCorrupt(
-            f"the plan of {f'run {run_id!r}' if run_id else 'a run'} ({run.fingerprint[:12]}) was altered in the store, so it is "
-            "not executed. Restore the store from a backup."
+            f"the plan of {f'run {run_id!r}' if run_id else 'a run'} ({run.fingerprint[:12]}) is not what was written: its "
+            "definition in the store was altered. Restore the store from a backup."
         )
     try:
         return known.flow(definition, run.fingerprint)

@@ -12,8 +12,10 @@ from holdfast.testing.checked import unpack
 _ENDS = ("START", "END")
 
 
-class Shape:
-    """Nodes, edges and rules of a flow. Edges are those between nodes, without those of `START` and `END`."""
+class CheckedFlow:
+    """The nodes, edges and rules of a flow, as its stored definition has them. Edges are those between nodes, without those of
+    `START` and `END`.
+    """
 
     def __init__(self, told: dict[str, Any]) -> None:
         nodes: dict[str, dict[str, Any]] = told.get("nodes", {})
@@ -53,9 +55,9 @@ class Shape:
         return {target for target in mine if verdicts.get(target, target not in guarded)}
 
 
-def shape_of(body: bytes) -> Shape:
+def shape_of(body: bytes) -> CheckedFlow:
     """Decode a stored definition. Raises `ValueError` for data that cannot be decoded."""
     told = json.loads(unpack(body))
     if not isinstance(told, dict):
         raise ValueError("the definition is not a JSON object")  # noqa: TRY004 - the stored value is at fault
-    return Shape(told)
+    return CheckedFlow(told)

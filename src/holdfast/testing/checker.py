@@ -34,7 +34,7 @@ from holdfast.testing.checked import (
     source_of,
     unpack,
 )
-from holdfast.testing.checked_definitions import Shape, shape_of
+from holdfast.testing.checked_definitions import CheckedFlow, shape_of
 from holdfast.testing.checked_families import FamilyLog, check_families, log_of
 from holdfast.testing.handled_requests import Refusals, check_requests
 from holdfast.testing.replay import FINAL, Replay
@@ -147,7 +147,7 @@ class Checking:
         self._seen = seen
         self._secrets = secrets
         self._fingerprints: dict[str, str] = {}
-        self._shapes: dict[str, Shape | None] = {}
+        self._shapes: dict[str, CheckedFlow | None] = {}
         """Fingerprint -> what that definition says; None if it is not in the store, or cannot be read."""
         self._lineages: dict[str, str] = {}
         """Fork -> the run whose idempotency keys it shares."""
@@ -233,7 +233,7 @@ class Checking:
         _end_of_the_log(run, last_seq, previous, snapshots, say)
         return replay
 
-    def _shape(self, fingerprint: str) -> Shape | None:
+    def _shape(self, fingerprint: str) -> CheckedFlow | None:
         """Return what the definition with this fingerprint says; None if the store does not have it, or it cannot be read."""
         if fingerprint not in self._shapes:
             for name, body in {fingerprint: b"", **self._source.definitions({fingerprint})}.items():

@@ -17,6 +17,7 @@ from typing import TypeAlias
 from holdfast.testing.replayed_children import ChildReplay
 from holdfast.testing.replayed_limits import LimitReplay
 from holdfast.testing.replayed_rules import RuleReplay, Shapes
+from holdfast.testing.replayed_steps import StepReplay
 from holdfast.testing.standings import (
     NODE,
     Body,
@@ -86,9 +87,9 @@ _HANDLERS = {
     "NodeWaiting": "_node_waiting",
     "NodeCheckpointed": "_checkpointed",
     "NodeStreamed": "_streamed",
-    "StepCompleted": "_step_completed",
-    "StepStarted": "_step_started",
-    "StepFailed": "_step_failed",
+    "StepCompleted": "steps.complete",
+    "StepStarted": "steps.start",
+    "StepFailed": "steps.fail",
     "CostIncurred": "limits.spend",
     "TimerSet": "_timer_set",
     "TimerFired": "_timer_fired",
@@ -132,10 +133,10 @@ class Replay:
         self.children = ChildReplay(self)
         self.rules = RuleReplay(self, shapes)
         self.limits = LimitReplay(self)
+        self.steps = StepReplay(self)
         self.report = self._say = say
         self._last: dict[tuple[str, int, int, int], int] = {}
         """(node, iteration, execution, item) -> the number of its latest attempt. The item is -1 for the node itself."""
-        self._steps: set[tuple[str, int, int, int, str]] = set()
         self._returns_to = returns_to
         self._places: dict[int, RewindableState] = {}
         self._handlers: dict[str, Handler] = {
@@ -145,7 +146,7 @@ class Replay:
     def begin_from(self, seq: int, base: Body) -> None:
         """Begin with the state of a base, which replaces the events up to `seq`."""
         self.now = standing_of(base)
-        self.rules.count_edges()
+        self.rules.begin()
         self.seq = self.base = seq
         self._remember(seq)
 
@@ -546,42 +547,6 @@ class Replay:
         if visit.status != "running" or where[1:] != (visit.iteration, visit.execution, attempt):
             self._say("I6", f"{kind} belongs to {_named(where, item)}, which is not the running attempt")
 
-    def _step_completed(self, where: Where, body: Body, at: float) -> None:
-        self._end_step(where, body)
-        self._keep(where[0], level_of(body), f"step:{body.get('step', '')}")
-
-    def _end_step(self, where: Where, body: Body) -> None:
-        """Note that a step has an outcome: its result, or an exception."""
-        self._require_no_outcome(where, body, "is recorded a second time")
-        self._steps.add((*where[:3], level_of(body), body.get("step", "")))
-        self.now.end_try(where[0], body.get("item"), body.get("step", ""))
-
-    def _require_no_outcome(self, where: Where, body: Body, told: str) -> None:
-        """Report a call of a step whose outcome is in the log."""
-        item, step = level_of(body), body.get("step", "")
-        if (*where[:3], item, step) in self._steps:
-            self._say("I5", f"the step {step!r} of {_named(where, item)} {told}")
-
-    def _step_started(self, where: Where, body: Body, at: float) -> None:
-        self._require_no_outcome(where, body, "is called although its outcome is in the log")
-        self.now.end_try(where[0], body.get("item"), body.get("step", ""))
-        self._keep(where[0], level_of(body), f"begun:{body.get('step', '')}")
-
-    def _step_failed(self, where: Where, body: Body, at: float) -> None:
-        name, step, retry_at = where[0], body.get("step", ""), body.get("retry_at")
-        if retry_at is None:
-            self._end_step(where, body)
-            self._keep(name, level_of(body), f"raised:{step}")
-            return
-        self._require_no_outcome(where, body, "is called although its outcome is in the log")
-        self.now.end_try(name, body.get("item"), step)
-        self.now.visit(name).kept.setdefault(level_of(body), set()).discard(f"begun:{step}")
-        slot = self.now.next_try(name, body.get("item"), step)
-        if retry_at <= at:
-            self._keep(name, level_of(body), slot)
-        else:
-            self.now.waits[name, body.get("item"), slot] = {"until": retry_at}
-
     def _streamed(self, where: Where, body: Body, at: float) -> None:
         chunks, spans = len(body.get("chunks", ())), body.get("spans", ())
         named = sum(span["chunks"] for span in spans)
@@ -592,9 +557,10 @@ class Replay:
             )
 
     def _checkpointed(self, where: Where, body: Body, at: float) -> None:
-        self._keep(where[0], level_of(body), "checkpoint")
+        self.keep(where[0], level_of(body), "checkpoint")
 
-    def _keep(self, name: str, item: int, slot: str) -> None:
+    def keep(self, name: str, item: int, slot: str) -> None:
+        """Note that a visit has a result in this slot."""
         self.now.visit(name).kept.setdefault(item, set()).add(slot)
 
     def _timer_set(self, where: Where, body: Body, at: float) -> None:
@@ -632,7 +598,7 @@ class Replay:
 
     def _fill(self, name: str, body: Body, wait: Body) -> None:
         level, slot = level_of(body), body.get("slot", "")
-        self._keep(name, level, slot)
+        self.keep(name, level, slot)
         self._note_filled(name, level, slot, wait)
 
     def _note_filled(self, name: str, level: int, slot: str, wait: Body) -> None:
@@ -706,7 +672,7 @@ class Replay:
     def resolve(self, name: str, item: int | None, slot: str) -> None:
         """Fill the slot of a wait, and make the attempt due that waited for it."""
         visit, level = self.now.visit(name), NODE if item is None else item
-        self._keep(name, level, slot)
+        self.keep(name, level, slot)
         if slot in visit.parked.get(level, ()):
             self.now.unpark(visit, level)
 

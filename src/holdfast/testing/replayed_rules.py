@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from holdfast.testing.checked_definitions import Shape
+from holdfast.testing.checked_definitions import CheckedFlow
 from holdfast.testing.standings import Body, RewindableState, Visit, name_visit
 
 Where: TypeAlias = tuple[str, int, int, int]
-Shapes: TypeAlias = Callable[[str], Shape | None]
+Shapes: TypeAlias = Callable[[str], CheckedFlow | None]
 """Returns what the definition with a fingerprint says; None if it is not known."""
 
 _ROUTES = frozenset({"NodeCompleted", "NodeRouted", "NodeSkipped"})
@@ -49,13 +49,15 @@ class RuleReplay:
         """Node -> an event of it that other events follow at once, in the same append, and the kinds of these."""
         self._verdicts: dict[str, dict[str, bool]] = {}
         """Node -> what its guards have decided, until its route is read."""
+        self._unread: set[str] = set()
+        """The nodes whose guards may have been evaluated by an event that a base replaces."""
 
     @property
-    def shape(self) -> Shape | None:
+    def shape(self) -> CheckedFlow | None:
         """What the definition of the run's flow says; None if it is not known."""
         return self._shapes(self._replay.now.fingerprint)
 
-    def _plan(self) -> Shape | None:
+    def _plan(self) -> CheckedFlow | None:
         shape = self.shape if self._replay.now.plan else None
         return shape if shape is not None and shape.is_plan else None
 
@@ -128,6 +130,9 @@ class RuleReplay:
 
     def _compare(self, name: str, routes: list[str], *, caught: bool) -> None:
         """Compare a route with what the guards have decided, and with the edges of the plan."""
+        if name in self._unread and name not in self._verdicts:
+            self._unread.discard(name)
+            return
         verdicts, shape = self._verdicts.pop(name, {}), self._plan()
         for target, taken in verdicts.items():
             if taken != (target in routes):
@@ -158,6 +163,11 @@ class RuleReplay:
     def _taken(self, name: str) -> int:
         shape, routes = self._plan(), self._replay.now.routes
         return sum(name in routes.get(source, ()) for source in shape.sources[name]) if shape else 0
+
+    def begin(self) -> None:
+        """Begin with a stored state. A base may be between what guards decided and the route that follows."""
+        self._unread = {*self._replay.now.open, *self._replay.now.failed}
+        self.count_edges()
 
     def count_edges(self) -> None:
         """Count the edges that are not decided, and find the nodes that can never run: when a run begins, or its flow changes."""
