@@ -571,6 +571,8 @@ def _after_failure(seen: _Seen) -> tuple[str, bool]:
     if error is not None and error.type == "PolicyDenied":
         about = f"about what {node} returned; it is not called again" if has_returned else f"about {node}"
         return f"ask the policies again {about}", True
+    if error is not None and error.type == "GuardError":
+        return "edit the data that the guard reads, then resume it; only the guard is evaluated again", False
     if error is None or error.kind != "fatal":
         judged = f"; it judges what {node} returned, and does not call it" if has_returned else ""
         return f"fix the cause, then resume it{judged}{again}", False

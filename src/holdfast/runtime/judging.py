@@ -306,7 +306,7 @@ def _unverified(journal: Journal, node: Node, visit: NodeState, checks: list[Che
     )
     error = VerificationFailed(
         f"{end_sentence(f'the output of {node.name!r} did not pass {failed}')} It is kept, and not used. A resume judges it "
-        f"again; `holdfast retry {journal.state.run_id} {node.name} --fresh` calls the node again."
+        "again; a retry with fresh=True (--fresh) calls the node again."
     )
     now, luck = journal.at, journal.services.luck
     if node.options.idempotent:
