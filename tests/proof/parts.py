@@ -90,7 +90,7 @@ def number(text: str) -> float:
 # --- in one process ----------------------------------------------------------------------------------
 
 
-@part(size=70, share_s=150, nightly=900, night_s=900, alone=True)
+@part(size=70, share_s=150, nightly=800, night_s=800, alone=True)
 def simulated_schedules(seconds: float, seed: int) -> list[Line]:
     """Run the simulator: the real engine and workers on a seeded event loop, with faults."""
     import figures
@@ -123,6 +123,32 @@ def simulated_schedules(seconds: float, seed: int) -> list[Line]:
              f"{mean:.0f} events on average; workers: at least {least[0]:.0f}; faults: at least {least[1]:.0f}",
              "≥ 40 events on average, ≥ 2 workers, ≥ 1 fault", mean >= 40 and least[0] >= 2 and least[1] >= 1),
     ]  # fmt: skip
+
+
+@part(size=300, share_s=16, nightly=2500, night_s=80)
+def simulated_plans(size: float, seed: int) -> list[Line]:
+    """Run the simulator with random plans: guards, policies, verification, budgets, error edges."""
+    import simulated_plans
+
+    report = simulated_plans.prove(seed * 1_000_000, int(size))
+    print(report, flush=True)
+    many = f"{report.schedules:,} schedules, {sum(report.events):,} events"
+    return [Line("simulated plans", many, "no violation", not report.violations, len(report.violations))]
+
+
+@part(size=150, share_s=14, nightly=1000, night_s=90)
+def random_plans(size: float, seed: int) -> list[Line]:
+    """Execute random plan documents, eagerly and layer by layer, and compare them with an oracle in plain Python."""
+    import random_plans
+
+    figures = random_plans.prove(seed * 1_000_000, int(size))
+    print("\n".join([*figures.wrong, str(figures)]), flush=True)
+    many = f"{figures.plans:,} plans, {figures.tasks:,} tasks, {figures.runs:,} runs"
+    return [
+        Line(
+            "random plans", many, "what the oracle says", not figures.wrong, len(figures.wrong), str(figures)
+        )
+    ]
 
 
 @part(share_s=45)

@@ -15,7 +15,8 @@ import pytest
 import holdfast as hf
 from command_line import Cli, caller, furnish
 from holdfast.reading import text
-from holdfast.reading.diagnosis import case_of, diagnose, later_case
+from holdfast.reading.cases import case_of, later_case
+from holdfast.reading.diagnosis import diagnose
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Store

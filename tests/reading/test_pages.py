@@ -20,7 +20,8 @@ from holdfast.core.kinds import OURS
 from holdfast.core.situation import SAYS, Situation
 from holdfast.errors import SettingError
 from holdfast.reading import history as reading_history
-from holdfast.reading.diagnosis import case_of, case_of_row, diagnose
+from holdfast.reading.cases import case_of, case_of_row
+from holdfast.reading.diagnosis import diagnose
 from holdfast.reading.pages import make_cursor, read_cursor
 from holdfast.reading.reader import Reader
 from holdfast.reading.verification import verify

@@ -18,7 +18,7 @@ from holdfast.runtime.worker import Worker
 from holdfast.upkeep.retention import Keeper
 
 RUNTIME = Path(holdfast.__file__).parent / "runtime"
-ANSWER_MODULES_MAX = 44
+ANSWER_MODULES_MAX = 47
 OF_THE_CALLER = {"on_end", "on_report", "on_drain", "until"}
 
 

@@ -18,8 +18,9 @@ def test_no_schedule_of_a_plan_breaks_an_invariant(part: int) -> None:
         assert plan_schedule(seed).run().violations == [], f"seed {seed}"
 
 
-def test_the_same_seed_gives_the_same_plan() -> None:
-    assert plan_schedule(7).run().trace == plan_schedule(7).run().trace
+def test_the_same_seed_gives_the_same_plan_whatever_ran_before() -> None:
+    traces = [plan_schedule(seed).run().trace for seed in (7, 8, 7, 9, 8)]
+    assert (traces[0], traces[1]) == (traces[2], traces[4])
 
 
 def test_schedules_reach_every_situation_of_a_plan() -> None:

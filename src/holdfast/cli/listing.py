@@ -29,7 +29,8 @@ from holdfast.core.run_state import BEGUN, STUCK
 from holdfast.core.svg import draw
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
 from holdfast.reading import words
-from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose, diagnosis_as_json
+from holdfast.reading.cases import case_of
+from holdfast.reading.diagnosis import Diagnosis, diagnose, diagnosis_as_json
 from holdfast.reading.inbox import ChildEnd
 from holdfast.reading.ledger_entries import LedgerEntry
 from holdfast.reading.pages import ListedRun

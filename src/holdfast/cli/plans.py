@@ -25,7 +25,8 @@ from holdfast.core import drawing
 from holdfast.core.graph import Flow
 from holdfast.errors import PlanError, Problem, SettingError
 from holdfast.plan import Capabilities, document
-from holdfast.reading.diagnosis import case_of, diagnose
+from holdfast.reading.cases import case_of
+from holdfast.reading.diagnosis import diagnose
 from holdfast.reading.node_reasons import NodeReasons, reasons_of, tell
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run
@@ -267,7 +268,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     goal: Any
     plan: dict[str, Any]
     """Tasks, edges and rules, as they are stored."""
-    tasks: list[NodeReasons]
+    nodes: list[NodeReasons] = msgspec.field(name="tasks")
 
 
 @command(PLANS, "plan")
@@ -306,7 +307,7 @@ def show(
             alternatives=about.get("alternatives", []),
             goal=values.get("goal"),
             plan=definition.plan,
-            tasks=list(reasons_of(reader.store, row, definition, case.state).values()),
+            nodes=list(reasons_of(reader.store, row, definition, case.state).values()),
         )
         return (
             view,
@@ -334,7 +335,7 @@ def _say_plan(view: PlanView, run: Run[Any], facts: str, store: str | None) -> N
         told = other if isinstance(other, str) else screen.json_text(other, indent=None)
         screen.say(("alternative: ", "dim"), screen.one_line(told, 300))
     capabilities = {part["id"]: part for part in view.plan["tasks"]}
-    for reasons in view.tasks:
+    for reasons in view.nodes:
         screen.say("")
         _say_node(reasons, capabilities[reasons.node], run)
     screen.say("")

@@ -20,7 +20,8 @@ from holdfast.core.answers import misfit
 from holdfast.core.run_state import FINAL, Question
 from holdfast.core.situation import FLOW_FILE
 from holdfast.errors import SettingError
-from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, later_case
+from holdfast.reading.cases import Case, case_of, later_case
+from holdfast.reading.diagnosis import Diagnosis, diagnose
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine, Remedy, answers, choices
 from holdfast.reading.views import AskedQuestion, Run

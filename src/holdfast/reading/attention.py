@@ -19,8 +19,9 @@ import msgspec
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
+from holdfast.reading.cases import Case, case_of
 from holdfast.reading.changes import compare, may_have_changed
-from holdfast.reading.diagnosis import WAITS, Case, Diagnosis, case_of, diagnose, is_problem
+from holdfast.reading.diagnosis import WAITS, Diagnosis, diagnose, is_problem
 from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.storage.contract import Query, RunRow, Store
 from holdfast.storage.queues import Board, LiveHolder, OnOffer

@@ -15,7 +15,7 @@ from holdfast.core.difference import compatible, difference
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, RunState
 from holdfast.reading import history
-from holdfast.reading.diagnosis import Case
+from holdfast.reading.cases import Case
 from holdfast.storage import definitions
 from holdfast.storage.contract import RunRow, Store
 

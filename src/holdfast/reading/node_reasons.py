@@ -144,6 +144,8 @@ class _Log:
             case events.OutputVerified():
                 found = Verification(seq=seq, ok=event.ok, checks=event.checks)
                 self.verifications.setdefault(event.node, []).append(found)
+            case _:
+                raise AssertionError(f"{type(event).__name__} is not among the kinds that are read here")
 
 
 def _unreached(name: str, why: Mapping[str, str]) -> str:

@@ -212,14 +212,7 @@ def show_visit(
         next=done.body.get("routes") if done is not None else None,
         attempts=attempts,
         steps=list(_steps(visit, wanted.item)),
-        checkpoint=next(
-            (
-                e.body.get("value")
-                for e in reversed(visit.log)
-                if e.kind == "NodeCheckpointed" and _is_of(e, wanted.item)
-            ),
-            None,
-        ),
+        checkpoint=_checkpoint(visit, wanted.item),
         chunks=len(streamed),
         last_lines=words.lines(streamed[-_CHUNKS_MAX:], LINES_MAX),
         artifacts=done.body.get("artifacts", {}) if done is not None else {},
@@ -231,6 +224,12 @@ def show_visit(
         returned=describe(returned.body.get("value")) if returned is not None else None,
         reasons=reasons_of(store, row, definition, state).get(node) if is_judged else None,
     )
+
+
+def _checkpoint(visit: _Visit, item: int | None) -> Any:
+    """Return the progress that a visit, or an item of it, has saved last; None if it has saved none."""
+    saved = (e for e in reversed(visit.log) if e.kind == "NodeCheckpointed" and _is_of(e, item))
+    return next((event.body.get("value") for event in saved), None)
 
 
 def _planned(definition: Definition, node: str) -> dict[str, Any]:

@@ -25,8 +25,9 @@ from holdfast.core.run_state import FINAL, Question, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt, StoreError
 from holdfast.reading import attention as attend
 from holdfast.reading import history
+from holdfast.reading.cases import Case, case_of, case_of_row
 from holdfast.reading.changes import compare, may_have_changed
-from holdfast.reading.diagnosis import Case, Diagnosis, case_of, case_of_row, diagnose
+from holdfast.reading.diagnosis import Diagnosis, diagnose
 from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import AskedQuestion

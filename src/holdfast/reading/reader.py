@@ -22,8 +22,9 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, FINAL, OPEN, RunState
 from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
 from holdfast.reading import history, inbox
+from holdfast.reading.cases import case_of
 from holdfast.reading.changes import compare
-from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
+from holdfast.reading.diagnosis import Diagnosis, diagnose
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.known_flows import Flows, find_flow

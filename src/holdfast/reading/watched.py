@@ -17,7 +17,8 @@ from holdfast.core.run_state import ENDED, VISIT_OPEN
 from holdfast.errors import RunNotFound
 from holdfast.reading import attention as attend
 from holdfast.reading import history
-from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, later_case
+from holdfast.reading.cases import Case, case_of, later_case
+from holdfast.reading.diagnosis import Diagnosis, diagnose
 from holdfast.reading.following import STREAMED
 from holdfast.reading.pages import ListedRun
 from holdfast.reading.picture import NodeMark, node_marks

@@ -14,8 +14,9 @@ from msgspec import UNSET, Meta, UnsetType
 from holdfast.core.run_state import FINAL, UNDER_WAY, RunState
 from holdfast.errors import SettingError
 from holdfast.reading import pages
+from holdfast.reading.cases import case_of, waiting_requests
 from holdfast.reading.changes import compare
-from holdfast.reading.diagnosis import case_of, diagnose, waiting_requests
+from holdfast.reading.diagnosis import diagnose
 from holdfast.reading.known_flows import find_flow
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree

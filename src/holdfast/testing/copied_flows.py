@@ -71,6 +71,10 @@ class CopiedSource:
     def state(self) -> StateType[Any]:
         return self._source.state
 
+    def forget(self) -> None:
+        """Forget every flow that was made, as a process that is restarted."""
+        self._made.clear()
+
     def made(self, fingerprint: str) -> Flow[Any] | None:
         """Return the flow that was made from the definition with this fingerprint; None if it was not made yet."""
         return self._made.get(fingerprint)

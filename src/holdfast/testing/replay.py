@@ -146,7 +146,7 @@ class Replay:
     def begin_from(self, seq: int, base: Body) -> None:
         """Begin with the state of a base, which replaces the events up to `seq`."""
         self.now = standing_of(base)
-        self.rules.count_edges()
+        self.rules.begin()
         self.seq = self.base = seq
         self._remember(seq)
 

@@ -49,6 +49,8 @@ class RuleReplay:
         """Node -> an event of it that other events follow at once, in the same append, and the kinds of these."""
         self._verdicts: dict[str, dict[str, bool]] = {}
         """Node -> what its guards have decided, until its route is read."""
+        self._unread: set[str] = set()
+        """The nodes whose guards may have been evaluated by an event that a base replaces."""
 
     @property
     def shape(self) -> CheckedFlow | None:
@@ -128,6 +130,9 @@ class RuleReplay:
 
     def _compare(self, name: str, routes: list[str], *, caught: bool) -> None:
         """Compare a route with what the guards have decided, and with the edges of the plan."""
+        if name in self._unread and name not in self._verdicts:
+            self._unread.discard(name)
+            return
         verdicts, shape = self._verdicts.pop(name, {}), self._plan()
         for target, taken in verdicts.items():
             if taken != (target in routes):
@@ -158,6 +163,11 @@ class RuleReplay:
     def _taken(self, name: str) -> int:
         shape, routes = self._plan(), self._replay.now.routes
         return sum(name in routes.get(source, ()) for source in shape.sources[name]) if shape else 0
+
+    def begin(self) -> None:
+        """Begin with a stored state. A base may be between what guards decided and the route that follows."""
+        self._unread = {*self._replay.now.open, *self._replay.now.failed}
+        self.count_edges()
 
     def count_edges(self) -> None:
         """Count the edges that are not decided, and find the nodes that can never run: when a run begins, or its flow changes."""

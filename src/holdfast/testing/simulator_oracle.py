@@ -17,7 +17,8 @@ from typing import Any
 
 from holdfast.core import events
 from holdfast.errors import HoldfastError
-from holdfast.reading.diagnosis import case_of, case_of_row, diagnose
+from holdfast.reading.cases import case_of, case_of_row
+from holdfast.reading.diagnosis import diagnose
 from holdfast.reading.verification import verify
 from holdfast.storage.contract import Row, RunRow, Store
 from holdfast.storage.rows import open_row

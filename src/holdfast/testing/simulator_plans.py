@@ -22,6 +22,7 @@ from holdfast.core.run_state import FINAL
 from holdfast.reading import history
 from holdfast.testing import checker
 from holdfast.testing import simulator_oracle as oracle
+from holdfast.testing.copied_flows import CopiedSource
 from holdfast.testing.plan_sketches import PlanSketch, draw_plan
 from holdfast.testing.simulator import Disk, Schedule
 from holdfast.testing.simulator_flows import witness_flow
@@ -35,20 +36,19 @@ _BUDGET_MORE = 10
 
 
 @lru_cache(maxsize=PLANS)
-def sketched(number: int) -> tuple[PlanSketch, Flow[Any]]:
-    """Return one of the plans, and its flow, whose nodes note their calls."""
-    sketch = draw_plan(random.Random(f"plan {number}"), least=3, most=9, handled=True, judged=0.4, slow=True)
-    return sketch, witness_flow(sketch.flow())
+def sketched(number: int) -> PlanSketch:
+    """Return one of the plans."""
+    return draw_plan(random.Random(f"plan {number}"), least=3, most=9, handled=True, judged=0.4, slow=True)
 
 
 def plan_schedule(seed: int, *, disk: Disk | None = None) -> PlanSchedule:
     """Make the schedule of a seed: one run of a plan."""
     luck = random.Random(f"planned {seed}")
-    sketch, flow = sketched(luck.randrange(PLANS))
+    sketch = sketched(luck.randrange(PLANS))
     limits: dict[str, Any] = {"schedule": luck.choice(("eager", "eager", "layered"))}
     if luck.random() < 0.4:
         limits["budget"] = Budget(tokens=luck.randint(2, 12))
-    return PlanSchedule(seed, sketch, Subject("p", flow, limits=limits), disk=disk)
+    return PlanSchedule(seed, sketch, Subject("p", witness_flow(sketch.flow()), limits=limits), disk=disk)
 
 
 class PlanHand(Hand):
@@ -76,6 +76,14 @@ class PlanSchedule(Schedule):
         self.sketch = sketch
         super().__init__(seed, [subject], answers={}, **options)
         self.asks = False
+
+    @property
+    def flows(self) -> list[Flow[Any]]:
+        """The flows that every engine knows. A process that boots has made no flow from a stored plan yet."""
+        for flow in super().flows:
+            if isinstance(flow.source, CopiedSource):
+                flow.source.forget()
+        return super().flows
 
     def make_hand(self, subject: Subject, *, calm: bool) -> Hand:
         return PlanHand(self, subject, calm=calm)

@@ -17,8 +17,9 @@ from holdfast.core.definition import NodeOptions
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import OPEN
 from holdfast.errors import CapabilityMissing, FlowNotFound, HoldfastError, RunNotFound, StoreError
+from holdfast.reading.cases import Case, case_of
 from holdfast.reading.changes import compare
-from holdfast.reading.diagnosis import Case, Diagnosis, case_of, diagnose, is_problem
+from holdfast.reading.diagnosis import Diagnosis, diagnose, is_problem
 from holdfast.reading.known_flows import Flows, require_flow
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine

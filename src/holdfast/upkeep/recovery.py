@@ -18,14 +18,8 @@ import msgspec
 from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import HoldfastError, RunNotFound
-from holdfast.reading.diagnosis import (
-    ON_OFFER,
-    Case,
-    Diagnosis,
-    case_of,
-    diagnose,
-    may_be_claimed,
-)
+from holdfast.reading.cases import Case, case_of
+from holdfast.reading.diagnosis import ON_OFFER, Diagnosis, diagnose, may_be_claimed
 from holdfast.reading.node_diagnosis import diagnose_nodes
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage import definitions

@@ -10,7 +10,8 @@ from harness import Stage
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
-from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
+from holdfast.reading.cases import case_of
+from holdfast.reading.diagnosis import Diagnosis, diagnose
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import family_of
 from holdfast.reading.views import Cost

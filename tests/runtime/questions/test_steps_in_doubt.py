@@ -12,7 +12,7 @@ from harness import Stage, Work
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, Step
 from holdfast.documents.receipts import documents
-from holdfast.reading import diagnosis, history, node_diagnosis
+from holdfast.reading import cases, diagnosis, history, node_diagnosis
 from holdfast.reading.node_visits import VisitWanted, show_visit
 from holdfast.storage.rows import open_row
 
@@ -223,11 +223,11 @@ def test_a_crashed_run_says_that_a_resume_asks(stage: Stage) -> None:
     row = stage.store.run("r")
     state = history.load(stage.store, "r")
     assert "may have had an effect: resume asks a question and does not run it" in str(
-        diagnosis.diagnose(diagnosis.case_of(stage.store, row), stage.clock.now()).remedies
+        diagnosis.diagnose(cases.case_of(stage.store, row), stage.clock.now()).remedies
     )
     (node,) = node_diagnosis.diagnose_nodes(row, state, flow.definition.nodes, stage.clock.now())
     assert "resuming asks whether to run the node again" in node.remedies[0].words
-    of_row = diagnosis.case_of_row(stage.store, row)
+    of_row = cases.case_of_row(stage.store, row)
     assert of_row is not None
     assert of_row.situation.in_doubt == ("pay",)
 

@@ -9,7 +9,8 @@ from asking import Order, leave, post, works
 from harness import Stage
 
 from holdfast.reading import inbox, text
-from holdfast.reading.diagnosis import Diagnosis, case_of, diagnose
+from holdfast.reading.cases import case_of
+from holdfast.reading.diagnosis import Diagnosis, diagnose
 from holdfast.reading.reader import Reader
 
 

@@ -14,7 +14,8 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.reading import history, text
-from holdfast.reading.diagnosis import PATIENCE_S, Case
+from holdfast.reading.cases import Case
+from holdfast.reading.diagnosis import PATIENCE_S
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.upkeep import Facts
 from holdfast.storage.urls import open_store

@@ -1,0 +1,196 @@
+"""Reads what a diagnosis of a run needs: its row, its situation, the requests that wait, and the child runs that it waits for.
+
+A case is read from the row of the run where that tells enough, otherwise from the log; the diagnosis is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from holdfast.core import situation
+from holdfast.core.definition import NodeOptions
+from holdfast.core.run_state import FEW, FINAL, RunState
+from holdfast.core.situation import Situation, situate
+from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
+from holdfast.reading import history
+from holdfast.storage.contract import Request, RunRow, Store
+from holdfast.storage.queues import LiveHolder, Queue
+
+
+class Case(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that `diagnose` needs to know about a run."""
+
+    row: RunRow
+    state: RunState | None = None
+    """The state of the run; None if its log was not read."""
+    fault: str = ""
+    """Why the log of the run cannot be read; empty if it can."""
+    situation: Situation | None = None
+    """The facts that explain its status, from its log or from its row; None if neither tells them."""
+    nodes: Mapping[str, NodeOptions] = {}
+    """The options of the nodes; empty if the diagnosis does not depend on them."""
+    flow_known: bool = True
+    lacks: tuple[str, ...] = ()
+    """The capabilities that its plan needs, and that those which are known here do not have."""
+    changes: tuple[str, ...] = ()
+    """How the shape of the known flow differs from the flow that the run was created with."""
+    takes: tuple[str, ...] | None = ()
+    """The options with which `resume` accepts the changed flow; None if no options make it accept the flow."""
+    fork_from: int | None = None
+    """The last checkpoint from which a fork can continue with the changed flow, if the run itself cannot."""
+    queue: Queue | None = None
+    requests: tuple[Request, ...] = ()
+    """The requests that wait for an engine, oldest first; not read while an engine executes the run."""
+    holders: tuple[LiveHolder, ...] | None = None
+    """The engines that are alive, of which the workers may claim the run; None if they were not read."""
+    children: Mapping[str, Case | None] = {}
+    """The first few child runs that it waits for, or because of which it failed; None for one that was deleted."""
+
+    @property
+    def takers(self) -> list[LiveHolder]:
+        """The live workers that take the flow of the run from its queue."""
+        return [one for one in self.holders or () if one.holder.takes(self.row.flow, self.row.queue)]
+
+    @property
+    def has_no_taker(self) -> bool:
+        """True if it is known that no live worker takes the run."""
+        return self.holders is not None and not self.takers
+
+
+# --- reading a case ----------------------------------------------------------------------------------
+
+
+def case_of(
+    store: Store,
+    row: RunRow,
+    *,
+    definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
+    holders: Iterable[LiveHolder] | None = None,
+    requests: Iterable[Request] | None = None,
+) -> Case:
+    """Read everything that a diagnosis of this run needs. `definitions` caches the nodes of flows by fingerprint. With `holders`
+    (`Queues.holders`), the diagnosis also says whether a live worker takes the run. `requests` are those that wait, if they are
+    known.
+    """
+    return _case(store, row, history.load(store, row.run_id, row=row), definitions, holders, requests)
+
+
+def later_case(store: Store, case: Case) -> Case:
+    """Return a new case for the same run as it is now. Only events that are newer than the earlier case are read."""
+    row = store.run(case.row.run_id)
+    state = case.state
+    if state is not None and row.rewinds == case.row.rewinds and history.extend(store, state, row):
+        return _case(store, row, state)
+    return case_of(store, row)
+
+
+def _case(
+    store: Store,
+    row: RunRow,
+    state: RunState,
+    definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
+    holders: Iterable[LiveHolder] | None = None,
+    requests: Iterable[Request] | None = None,
+) -> Case:
+    known = situate(state, history.find_said(store, row, state))
+    definitions = definitions if definitions is not None else {}
+    holders = None if holders is None else tuple(holders)
+    return Case(
+        row=row,
+        state=state,
+        situation=known,
+        nodes=_nodes(store, row, known, definitions),
+        requests=waiting_requests(store, row, requests),
+        holders=holders,
+        children=_child_cases(store, row, known, definitions, holders),
+    )
+
+
+def _child_cases(
+    store: Store,
+    row: RunRow,
+    known: Situation,
+    definitions: dict[str, Mapping[str, NodeOptions]],
+    holders: tuple[LiveHolder, ...] | None,
+) -> dict[str, Case | None]:
+    """Return the cases of the child runs that a run waits for, or because of which it failed. Of a child that itself waits for
+    children, only the first is looked at, so that the work does not multiply from generation to generation.
+    """
+    few = FEW if row.origin is None else 1
+    names = [wait.child for wait in known.waits if wait.child is not None][:few]
+    if known.failure is not None and known.failure.child and row.status == "failed":
+        names = known.failure.child.split()[:few]
+    found: dict[str, Case | None] = {}
+    for name in names:
+        try:
+            child = store.run(name)
+            found[name] = case_of_row(store, child, definitions=definitions, holders=holders) or case_of(
+                store, child, definitions=definitions, holders=holders
+            )
+        except RunNotFound:
+            found[name] = None
+        except (StoreCorrupt, SchemaTooNew) as fault:
+            found[name] = Case(row=child, fault=str(fault), holders=holders)
+    return found
+
+
+def case_of_row(
+    store: Store,
+    row: RunRow,
+    *,
+    definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
+    holders: Iterable[LiveHolder] | None = None,
+    requests: Iterable[Request] | None = None,
+) -> Case | None:
+    """Return a case for a diagnosis from the row of a run, without its log; None if the row does not tell enough. The reason and
+    the remedies are the same as those of `case_of`.
+    """
+    if row.asks is None:
+        return None
+    try:
+        known = situation.load(row.situation, row.active)
+    except StoreCorrupt:  # `verify` reports it; the log tells the same
+        return None
+    if known.cut:
+        return None
+    definitions = definitions if definitions is not None else {}
+    holders = None if holders is None else tuple(holders)
+    nodes = _nodes(store, row, known, definitions)
+    unnamed = known.running_count > len(known.running or ())
+    if unnamed and not row.held and any(node.on_interrupt == "ask" for node in nodes.values()):
+        return None
+    return Case(
+        row=row,
+        situation=known,
+        nodes=nodes,
+        requests=waiting_requests(store, row, requests),
+        holders=holders,
+        children=_child_cases(store, row, known, definitions, holders),
+    )
+
+
+def waiting_requests(
+    store: Store, row: RunRow, known: Iterable[Request] | None = None
+) -> tuple[Request, ...]:
+    """Return the requests to a run that wait for an engine, oldest first; they are read unless they are known. While an engine
+    executes the run, there are none: it takes them.
+    """
+    if row.held or row.status in FINAL:
+        return ()
+    if known is not None:
+        return tuple(known)
+    return tuple(one for one in store.inbox(run_id=row.run_id) if not one.taken)
+
+
+def _nodes(
+    store: Store, row: RunRow, known: Situation, definitions: dict[str, Mapping[str, NodeOptions]]
+) -> Mapping[str, NodeOptions]:
+    """Return the options of the nodes if the diagnosis depends on them, otherwise an empty mapping."""
+    if not known.failed and (row.held or not (known.running or known.interrupted)):
+        return {}
+    if row.fingerprint not in definitions:
+        stored = store.definition(row.fingerprint)
+        definitions[row.fingerprint] = history.defined(stored, row.run_id).nodes if stored is not None else {}
+    return definitions[row.fingerprint]
