@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from holdfast.core.budget import LIMIT_MAX
 from holdfast.core.codec import plain_problem
 from holdfast.core.definition import END, START
 from holdfast.errors import Problem, did_you_mean
@@ -108,8 +109,11 @@ class _Plan:
             yield Problem("budget", "it limits nothing; give usd, tokens or active_s, or leave it out")
         for name in ("usd", "tokens", "active_s") if budget else ():
             value = getattr(budget, name)
-            if value is not None and not 0 < value < math.inf:
-                yield Problem(f"budget.{name}", "it must be a number above 0; leave it out for no limit")
+            if value is not None and not 0 < value < LIMIT_MAX:
+                yield Problem(
+                    f"budget.{name}",
+                    f"it must be a number above 0 and below {LIMIT_MAX:.0e}; leave it out for no limit",
+                )
 
     def _task(self, index: int, task: Task) -> Iterator[Problem]:
         path = f"tasks[{index}]"
