@@ -44,7 +44,7 @@ EVENTS = {
         "failure": None,
     },
     "OutputVerified": {"execution": 1, "attempt": 1, "ok": True, "checks": []},
-    "NodeReturned": {"execution": 1, "attempt": 1, "value": None},
+    "NodeReturned": {"execution": 1, "attempt": 1, "value": None, "artifacts": {}},
     "RunForked": {
         "lineage": None,
         "fresh": False,
@@ -196,7 +196,7 @@ PARTS = {
         "routes": None,
         "unhandled": False,
     },
-    run_state.KeptResult: {"accepted": False},
+    run_state.KeptResult: {"accepted": False, "artifacts": {}},
     run_state.Question: {
         "about": "interrupt",
         "answer_schema": {},

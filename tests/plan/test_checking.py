@@ -385,7 +385,7 @@ def test_policies_are_checked() -> None:
     assert "the input of 'charge@2' has no 'x'" in found["policies[3].rule"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("usd", 0), ("tokens", -1), ("active_s", 0.0)])
+@pytest.mark.parametrize(("name", "value"), [("usd", 1e15), ("usd", 0), ("tokens", -1), ("active_s", 0.0)])
 def test_a_budget_is_above_zero(name: str, value: float) -> None:
     assert only(shop.order(budget={name: value}), SHOP)[0] == f"budget.{name}"
     assert only(shop.order(budget={}), SHOP)[0] == "budget"

@@ -257,7 +257,7 @@ class RuleReplay:
         self._require_running("NodeReturned", where, visit)
         if visit.returned is not None:
             self._say(f"what {_named(where)} has returned is kept a second time")
-        visit.returned = [body.get("value")]
+        visit.returned = (body.get("value"), body.get("artifacts", {}))
         self._owe(where, "NodeReturned", "NodeFailed", "QuestionAsked")
 
     def answer(self, name: str, about: str) -> None:
@@ -315,7 +315,9 @@ class RuleReplay:
             self._say(f"{_named(where)} completes, but did not pass: {sorted(lacking)}")
         if visit.returned is None:
             return
-        changes, (value,) = body.get("changes", {}), visit.returned
+        changes, (value, artifacts) = body.get("changes", {}), visit.returned
+        if body.get("artifacts", {}) != artifacts:
+            self._say(f"{_named(where)} completes with other artifacts than it had returned")
         if self._replay.now.plan:
             changes = changes.get("merge", {}).get("outputs", {}).get(name)
         elif isinstance(value, dict) and value.get("reduce"):

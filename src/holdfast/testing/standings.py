@@ -52,8 +52,8 @@ class Visit:
         """Item and slot of each wait that the node has withdrawn."""
         self.verdict = ""
         """What policies have decided about the next start: `allow`, `ask` or `deny`; empty if they have decided nothing."""
-        self.returned: list[Any] | None = None
-        """What the node has returned, if it is kept and not used yet."""
+        self.returned: tuple[Any, Body] | None = None
+        """What the node has returned and the files that it wrote, if they are kept and not used yet."""
         self.passed: set[str] = set()
         """Which of `verify` and `post` the result of the latest attempt has passed."""
         self.weighed: set[tuple[int, int, int, str]] = set()
@@ -550,7 +550,7 @@ def _visit_of(node: Body) -> Visit:
     visit.question = node.get("question")
     visit.verdict = "allow" if node.get("approved") else "ask" if visit.question is not None else ""
     returned = node.get("returned")
-    visit.returned = [returned.get("value")] if returned is not None else None
+    visit.returned = (returned.get("value"), returned.get("artifacts", {})) if returned is not None else None
     # What the result of a running attempt has passed is not stored: the base may be between its verdicts and its completion.
     accepted = visit.status == "running" or (returned is not None and returned.get("accepted"))
     visit.passed = {"verify", "post"} if accepted else set()
