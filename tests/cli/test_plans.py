@@ -262,7 +262,7 @@ def test_a_group_of_commands_lists_its_commands(cli: Cli) -> None:
 def test_the_schema_names_the_capabilities(cli: Cli) -> None:
     ended = cli("plan", "schema", "shop.py")
     assert ended.code == Exit.OK
-    assert "Task charge@2" in ended.json["$defs"]
+    assert "Task:charge@2" in ended.json["$defs"]
 
 
 # --- show --------------------------------------------------------------------------------------------
