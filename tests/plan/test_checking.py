@@ -209,7 +209,7 @@ def test_a_task_that_may_fail_without_harm_is_not_certain() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("z", "it is this task itself"),
+        ("z", "that is the output of this task itself; refer to a task that ends before it"),
         ("later", "it is not decided before 'z' begins"),
         ("beside", "it is not decided before 'z' begins"),
         ("latr", "there is no task 'latr'; did you mean 'later'?"),

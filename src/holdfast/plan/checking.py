@@ -203,14 +203,16 @@ class _Plan:
             return ""
         if self.certain.comes_before(task, edge.source) or task == edge.source:
             return "maybe"
-        return f"it is not decided when {edge.source!r} ends"
+        return f"it is not decided when {edge.source!r} ends; {_add_edge(task)}"
 
     def _decided_before(self, task: str, reader: str) -> str:
         if self.certain.has_succeeded(task, reader):
             return ""
         if self.certain.comes_before(task, reader):
             return "maybe"
-        return "it is this task itself" if task == reader else f"it is not decided before {reader!r} begins"
+        if task == reader:
+            return "that is the output of this task itself; refer to a task that ends before it"
+        return f"it is not decided before {reader!r} begins; {_add_edge(task)}"
 
     def _reads(self, path: str, found: Expression, decided: Any) -> Iterator[Problem]:
         """Yield which places an expression reads that are not certain to exist."""
@@ -240,9 +242,9 @@ class _Plan:
             if task in self.named:
                 return None
             return f"there is no task {task!r:.80}{self._near(task, self.tasks)}"
-        told = decided(task)
+        told: str = decided(task)
         if told and told != "maybe":
-            return f"{told}; add an edge, so that {task!r} always ends before"
+            return told
         if told and not optional:
             return f"{task!r} is not certain to succeed before; {remedy}"
         known = self._capability(self.tasks[task])
@@ -347,6 +349,10 @@ def _never(opponents: tuple[str, str] | None) -> str:
         f"it can never run: the edges to it exclude each other (from {between}), and it joins 'every'; write join: 'some', or "
         "correct the guards"
     )
+
+
+def _add_edge(task: str) -> str:
+    return f"add an edge, so that {task!r} always ends before"
 
 
 def _exists(value: Any, keys: tuple[str, ...]) -> bool:
