@@ -287,7 +287,7 @@ def test_the_plan_of_a_run_says_why_each_task_ran_or_not(cli: Cli) -> None:
         "    not after charge, which did not fail",
     ]:
         assert told in ended.out
-    facts = {one["node"]: one for one in cli("plan", "show", "r1", "--json").json["tasks"]}
+    facts = {one["node"]: one for one in cli("plan", "show", "r1", "--json").json["nodes"]}
     assert facts["pickup"]["edges"][0]["passage"] == "not taken"
     assert facts["pickup"]["edges"][0]["verdict"] is False
     assert facts["ship"]["policies"][0]["decisions"][0]["policy"] == "nights"
