@@ -246,7 +246,7 @@ class _Plan:
             if task in self.named:
                 return None
             return f"there is no task {task!r:.80}{self._near(task, self.tasks)}"
-        told: str | None = decided(task)
+        told = decided(task)
         if told and told != "maybe":
             return told
         if told and not optional:

@@ -87,12 +87,16 @@ def _skips(body: Body) -> str:
 def _policies(body: Body) -> str:
     when = "before it begins" if body.get("stage", "pre") == "pre" else "on its result"
     said = "; ".join(
-        f"{one['policy']} {one['verdict']}" + (f": {one['reason']}" if one.get("reason") else "")
+        f"{one['policy']} {_VERDICTS[one['verdict']]}" + (f": {one['reason']}" if one.get("reason") else "")
         for one in body.get("decisions", ())
     )
     if failure := body.get("failure"):
         said = text.one_line(describe_failure(failure["type"], failure["message"]), 200)
     return f"policies {when}: {body.get('verdict', 'allow')}" + (f" ({said})" if said else "")
+
+
+_VERDICTS = {"allow": "allows", "ask": "asks", "deny": "denies"}
+"""What a policy does, in words."""
 
 
 def _verified(body: Body) -> str:
