@@ -293,6 +293,15 @@ def test_the_plan_of_a_run_says_why_each_task_ran_or_not(cli: Cli) -> None:
     assert facts["ship"]["policies"][0]["decisions"][0]["policy"] == "nights"
 
 
+def test_a_failure_that_an_error_edge_takes_is_not_called_ignored(cli: Cli) -> None:
+    write(facts={"cents": 666})
+    ended = cli("plan", "run", "order.json", "shop.py", "--run-id", "r1")
+    assert ended.code == Exit.OK
+    assert "warning: node charge failed, and an error edge takes the failure: VerificationFailed" in ended.err
+    assert "node charge failed, and an error edge takes the failure" in cli("show", "r1").out
+    assert "    not after charge, which failed" in cli("plan", "show", "r1").out
+
+
 def test_only_the_run_of_a_plan_has_a_plan(cli: Cli) -> None:
     flow = "import holdfast as hf\ngraph = hf.Graph('plain')\n"
     flow += "@graph.node\ndef one(state): ...\nflow = graph.chain(hf.START, one, hf.END).compile()\n"
