@@ -302,6 +302,13 @@ def test_a_failure_that_an_error_edge_takes_is_not_called_ignored(cli: Cli) -> N
     assert "    not after charge, which failed" in cli("plan", "show", "r1").out
 
 
+def test_a_task_that_a_person_skipped_is_not_said_to_have_failed(cli: Cli) -> None:
+    write(facts={"cents": 13})
+    assert cli("plan", "run", "order.json", "shop.py", "--run-id", "r1").code == Exit.FAILED
+    assert cli("skip", "r1", "charge", "shop.py", "--update", '{"id": "c1", "cents": 13}').code == Exit.OK
+    assert "    not after charge, which was skipped" in cli("plan", "show", "r1").out
+
+
 def test_only_the_run_of_a_plan_has_a_plan(cli: Cli) -> None:
     flow = "import holdfast as hf\ngraph = hf.Graph('plain')\n"
     flow += "@graph.node\ndef one(state): ...\nflow = graph.chain(hf.START, one, hf.END).compile()\n"
