@@ -309,6 +309,15 @@ def test_a_task_that_a_person_skipped_is_not_said_to_have_failed(cli: Cli) -> No
     assert "    not after charge, which was skipped" in cli("plan", "show", "r1").out
 
 
+def test_a_refusal_that_an_error_edge_takes_does_not_end_the_run(cli: Cli) -> None:
+    edges = [*ORDER["edges"][:3], {"from": "charge", "to": "call", "on_error": ["QuestionRefused"]}]
+    write(facts={"cents": 20_000}, edges=edges)
+    cli("plan", "run", "order.json", "shop.py", "--run-id", "r1")
+    cli("answer", "r1", "charge", "reject")
+    assert "resume it: an error edge takes the refusal of charge, which never ran" in cli("show", "r1").out
+    assert cli("resume", "r1", "shop.py").code == Exit.OK
+
+
 def test_only_the_run_of_a_plan_has_a_plan(cli: Cli) -> None:
     flow = "import holdfast as hf\ngraph = hf.Graph('plain')\n"
     flow += "@graph.node\ndef one(state): ...\nflow = graph.chain(hf.START, one, hf.END).compile()\n"
