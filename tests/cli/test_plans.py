@@ -297,6 +297,31 @@ def test_the_plan_of_a_run_says_why_each_task_ran_or_not(cli: Cli) -> None:
     assert facts["ship"]["policies"][0]["decisions"][0]["policy"] == "nights"
 
 
+def test_a_failure_that_an_error_edge_takes_is_not_called_ignored(cli: Cli) -> None:
+    write(facts={"cents": 666})
+    ended = cli("plan", "run", "order.json", "shop.py", "--run-id", "r1")
+    assert ended.code == Exit.OK
+    assert "warning: node charge failed, and an error edge takes the failure: VerificationFailed" in ended.err
+    assert "node charge failed, and an error edge takes the failure" in cli("show", "r1").out
+    assert "    not after charge, which failed" in cli("plan", "show", "r1").out
+
+
+def test_a_task_that_a_person_skipped_is_not_said_to_have_failed(cli: Cli) -> None:
+    write(facts={"cents": 13})
+    assert cli("plan", "run", "order.json", "shop.py", "--run-id", "r1").code == Exit.FAILED
+    assert cli("skip", "r1", "charge", "shop.py", "--update", '{"id": "c1", "cents": 13}').code == Exit.OK
+    assert "    not after charge, which was skipped" in cli("plan", "show", "r1").out
+
+
+def test_a_refusal_that_an_error_edge_takes_does_not_end_the_run(cli: Cli) -> None:
+    edges = [*ORDER["edges"][:3], {"from": "charge", "to": "call", "on_error": ["QuestionRefused"]}]
+    write(facts={"cents": 20_000}, edges=edges)
+    cli("plan", "run", "order.json", "shop.py", "--run-id", "r1")
+    cli("answer", "r1", "charge", "reject")
+    assert "resume it: an error edge takes the refusal of charge, which never ran" in cli("show", "r1").out
+    assert cli("resume", "r1", "shop.py").code == Exit.OK
+
+
 def test_only_the_run_of_a_plan_has_a_plan(cli: Cli) -> None:
     flow = "import holdfast as hf\ngraph = hf.Graph('plain')\n"
     flow += "@graph.node\ndef one(state): ...\nflow = graph.chain(hf.START, one, hf.END).compile()\n"

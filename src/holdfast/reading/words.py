@@ -38,6 +38,11 @@ def cost(spent: Cost) -> str:
     return ", ".join(parts)
 
 
+def handled(*, is_caught: bool) -> str:
+    """Return what became of a failure that did not fail the run, in words that follow `node NAME failed,`."""
+    return "and an error edge takes the failure" if is_caught else "which is ignored (safe_to_fail)"
+
+
 def lines(chunks: Iterable[Any], most: int) -> list[str]:
     """Return the last lines of streamed output. Text chunks are joined; every other chunk is a line of its own."""
     whole = "".join(

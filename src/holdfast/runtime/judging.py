@@ -308,8 +308,7 @@ def _unverified(journal: Journal, node: Node, visit: NodeState, checks: list[Che
         f"{one.id!r}" + (f": {one.reason}" if one.reason else "") for one in checks if not one.ok
     )
     error = VerificationFailed(
-        f"{end_sentence(f'the output of {node.name!r} did not pass {failed}')} It is kept, and not used. A resume judges it "
-        "again; a retry with fresh=True (--fresh) calls the node again."
+        f"{end_sentence(f'the output of {node.name!r} did not pass {failed}')} It is kept, and not used."
     )
     now, luck = journal.at, journal.services.luck
     if node.options.idempotent:
