@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -310,3 +311,16 @@ def test_a_rule_that_takes_a_second_is_reported(
     policy = judges.make_python_policy("slow", "pre", slow_one)
     assert policy.judge(Asked(run_id="r", node="charge")).verdict == "allow"
     assert "policy 'slow' took 1.5 s for 'charge'" in caplog.text
+
+
+def test_a_policy_that_is_registered_after_a_plan_was_made_is_asked_too(tmp_path: Path) -> None:
+    source = plan.Capabilities("late")
+
+    @source.capability("x@1")
+    def x(given: dict[str, Any]) -> dict[str, Any]:
+        return given
+
+    flow = source.plan({"holdfast": "plan/1", "tasks": [{"id": "a", "capability": "x@1", "input": {}}]})
+    source.policy("no")(lambda asked: plan.deny("too late"))
+    with pytest.raises(hf.RunFailed, match="too late"):
+        hf.run(flow, run_id="r", store=str(tmp_path / "runs.db"))

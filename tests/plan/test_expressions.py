@@ -205,7 +205,7 @@ def test_a_hostile_expression_is_refused_or_ends_at_once(index: int) -> None:
 
 
 def test_no_generated_expression_takes_long_or_much_memory() -> None:
-    """500 expressions; HOLDFAST_EXPRESSIONS=10000 for all that the issue asks for."""
+    """500 expressions; HOLDFAST_EXPRESSIONS=10000 for more."""
     seed = int(os.environ.get("HOLDFAST_SEED", "21"))
     print(f"HOLDFAST_SEED={seed}")
     luck = random.Random(seed)

@@ -9,6 +9,7 @@ import pytest
 from app_client import SECRET, TOKENS, Caller, make_token
 from fastapi import FastAPI
 from served_flows import flow, run_order
+from served_plans import ORDER, shop
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from test_table import BLOB, path_of
@@ -37,9 +38,10 @@ def store(request, tmp_path):
 
 def test_every_route_answers(store):
     async def main() -> None:
-        async with hf.Engine(store, flows=[flow]) as engine:
+        async with hf.Engine(store, flows=[flow, shop]) as engine:
             await run_order(engine, "ok", asks=True, parts=[1, 2])
             await run_order(engine, "bad", fails=True)
+            await engine.run(shop.plan(ORDER), run_id="planned")
             store.blobs.put(BLOB.digest, BLOB.body)
             app = hf.asgi(engine, tokens=TOKENS)
             caller = Caller(app)

@@ -141,14 +141,6 @@ class Branch(msgspec.Struct, frozen=True):
     targets: tuple[str, ...]
 
 
-_OF_OTHERS = {
-    "add_node": "decorate the function: @graph.node, or call graph.node(fn), graph.node(name='…')(fn)",
-    "add_edge": "use graph.edge(source, target), or graph.chain(START, first, second, END)",
-    "add_conditional_edges": "use graph.branch(source, router, to=[…]), whose router returns the name of the next node",
-    "set_entry_point": "use graph.edge(START, node)",
-    "set_finish_point": "use graph.edge(node, END)",
-}
-"""Name of a graph method in another library -> what to write with Holdfast instead."""
 _CELL_AGAIN = (
     "a notebook cell that adds nodes was run again; begin that cell with a new graph: graph = Graph(…)"
 )
@@ -185,7 +177,7 @@ class Graph(Generic[S]):
     if not typing.TYPE_CHECKING:  # a type checker reports unknown methods by itself
 
         def __getattr__(self, name: str) -> Any:
-            ours = _OF_OTHERS.get(name)
+            ours = validate.OF_OTHERS.get(name)
             told = f"Graph has no {name}; {ours}" if ours else f"'Graph' object has no attribute {name!r}"
             raise AttributeError(told, name=None if ours else name, obj=self)
 
@@ -671,6 +663,9 @@ class FlowSource(Protocol):
 
     def made(self, fingerprint: str) -> Flow[Any] | None:
         """Return the flow that was made from the definition with this fingerprint; None if it was not made yet."""
+
+    def current(self, flow: Flow[Any]) -> Flow[Any]:
+        """Return a flow of a plan with the rules that are registered now: it may have been made before some of them."""
 
     def flow(self, definition: Definition, fingerprint: str) -> Flow[Any]:
         """Make the flow of a stored definition, and remember it. Its fingerprint may be another one, because options of

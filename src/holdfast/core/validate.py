@@ -441,3 +441,13 @@ def _is_number(value: object) -> bool:
 
 def _is_whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+OF_OTHERS = {
+    "add_node": "decorate the function: @graph.node, or call graph.node(fn), graph.node(name='…')(fn)",
+    "add_edge": "use graph.edge(source, target), or graph.chain(START, first, second, END)",
+    "add_conditional_edges": "use graph.branch(source, router, to=[…]), whose router returns the name of the next node",
+    "set_entry_point": "use graph.edge(START, node)",
+    "set_finish_point": "use graph.edge(node, END)",
+}
+"""Name of a graph method in another library -> what to write with Holdfast instead."""

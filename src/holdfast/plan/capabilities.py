@@ -215,7 +215,9 @@ class Capabilities:
         parsed, problems = self._parse(source)
         if problems or parsed is None:
             raise PlanError(f"the plan {parsed.title!r}" if parsed and parsed.title else "the plan", problems)
-        return compiling.make_flow(self._registry, compiling.define(self._registry, parsed), self, parsed)
+        flow = compiling.make_flow(self._registry, compiling.define(self._registry, parsed), self, parsed)
+        self._remember(flow.fingerprint, flow)
+        return flow
 
     def _parse(self, source: Source) -> tuple[Document | None, list[Problem]]:
         problems: list[Problem] = []
@@ -256,10 +258,21 @@ class Capabilities:
         if found is not None:
             return found
         flow = compiling.make_flow(self._registry, definition, self)
+        self._remember(fingerprint, flow)
+        return flow
+
+    def current(self, flow: Flow[Any]) -> Flow[Any]:
+        """Return a plan with the policies and verifiers that are registered now, if some were registered after it was made."""
+        if self.made(flow.fingerprint) is flow:
+            return flow
+        renewed = compiling.make_flow(self._registry, flow.definition, self)
+        renewed.input, renewed.options = flow.input, flow.options
+        return renewed
+
+    def _remember(self, fingerprint: str, flow: Flow[Any]) -> None:
         self._made[fingerprint] = flow
         if len(self._made) > _FLOWS_KEPT:
             self._made.popitem(last=False)
-        return flow
 
 
 def _nothing(given: Any) -> None:

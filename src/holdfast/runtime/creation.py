@@ -110,6 +110,7 @@ def start_journal(
     """Create the journal of a new run with this input, with `RunCreated` recorded; None if it is known already that the same run
     exists. If `held` is true, the first append of the run also claims its lease.
     """
+    flow = flow.source.current(flow) if flow.source is not None else flow
     values, run_id = _input_of(flow, given), asked.run_id
     if asked.timeout is not None:
         options["timeout_s"] = _check_seconds(asked.timeout, "timeout")
@@ -139,6 +140,7 @@ def child_append(
     options = services.run_options(flow, asked.place) | _make_limit_options(flow, asked)
     if wanted.run_timeout is not None:
         options["timeout_s"] = _check_seconds(wanted.run_timeout, "run_timeout")
+    flow = flow.source.current(flow) if flow.source is not None else flow
     values = _input_of(flow, given)
     zero = _checkpoint_zero(flow, values, asked, options)
     return _create_journal(services, flow, place.run_id, zero, held=False).first_append()

@@ -247,6 +247,10 @@ class SketchSource:
         """Return the flow that was made from the definition with this fingerprint; None if it was not made yet."""
         return self._made.get(fingerprint)
 
+    def current(self, flow: Flow[Any]) -> Flow[Any]:
+        """Return the flow itself: the rules of a sketch never change."""
+        return flow
+
     def flow(self, definition: Definition, fingerprint: str) -> Flow[Any]:
         """Make the flow of a stored definition, and remember it."""
         if fingerprint not in self._made:
