@@ -59,9 +59,12 @@ The exception with which the engine stops the function of a node (`Stopped`) is 
 from __future__ import annotations
 
 import difflib
+import itertools
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
+
+_NAMED_MAX = 10
 
 
 class HoldfastError(Exception):
@@ -501,6 +504,13 @@ def describe_failure(kind: str, message: str) -> str:
 def end_sentence(text: str) -> str:
     """Add a full stop to a text that does not end a sentence, so that another sentence can follow."""
     return text if text.endswith((".", "?", "!")) else f"{text}."
+
+
+def name_known(name: str, known: Collection[str]) -> str:
+    """Return `did_you_mean`, or else the known names, of which a plan may have ten thousand: the first ones."""
+    first = ", ".join(itertools.islice(known, _NAMED_MAX))
+    more = f" and {len(known) - _NAMED_MAX:,} more" if len(known) > _NAMED_MAX else ""
+    return did_you_mean(name, known) or f"; it has {first}{more}"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -598,11 +598,14 @@ def test_a_place_is_a_number_behind_the_run(cli: Cli, words: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [["show"], ["events"], ["checkpoints"], ["verify"], ["graph"], ["pause"], ["questions"]],
+    [["events"], ["checkpoints"], ["verify"], ["graph"], ["pause"], ["questions"], ["plan", "show"]],
 )
 def test_a_command_that_takes_a_run_says_which_take_a_place(cli: Cli, words: list[str]) -> None:
     ended = cli(*words, "r1@3")
-    assert (ended.code, "The commands state, resume and fork take RUN@SEQ" in ended.err) == (Exit.USAGE, True)
+    assert (ended.code, "The commands show, state, resume and fork take RUN@SEQ" in ended.err) == (
+        Exit.USAGE,
+        True,
+    )
 
 
 def test_a_flow_file_without_a_name_is_asked_for(cli: Cli) -> None:
@@ -662,7 +665,7 @@ def test_an_error_in_json_is_one_line_for_a_program(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [["show", "--nope"], ["show"], ["no-such-command"], ["runs", "--limit", "x"], ["show", "r1@3"]]
+    "words", [["show", "--nope"], ["show"], ["no-such-command"], ["runs", "--limit", "x"], ["events", "r1@3"]]
 )
 def test_a_wrong_option_in_json_is_one_line_for_a_program(cli: Cli, words: list[str]) -> None:
     ended = cli(*words, "--json")

@@ -154,6 +154,6 @@ def test_help_lists_every_command_under_its_family(tmp_path: Path) -> None:
     for line in Started(tmp_path, "--help").done.stdout.splitlines():
         if line.endswith(":") and not line.startswith(" "):
             heads[line.removesuffix(":")] = []
-        elif line[:3].strip() and line.split()[0] in BY_NAME:
-            heads[list(heads)[-1]].append(line.split()[0])
+        elif line[:3].strip() and line.strip().partition("  ")[0] in BY_NAME:
+            heads[list(heads)[-1]].append(line.strip().partition("  ")[0])
     assert {head: names for head, names in heads.items() if names} == FAMILIES

@@ -455,7 +455,13 @@ def test_a_phone_has_a_story_and_its_actions_at_the_bottom(tab, served):
     page = show(tab, served, "order-broken", viewport={"width": 390, "height": 844})
     page.locator(".story-list li").first.wait_for()
     assert page.locator(".story-list li").first.locator(".story-body").inner_text().startswith("charge")
-    assert page.locator(".view-head a:visible").all_inner_texts() == ["Story", "Graph", "State", "Log"]
+    assert page.locator(".view-head a:visible").all_inner_texts() == [
+        "Story",
+        "Graph",
+        "State",
+        "Log",
+        "Ledger",
+    ]
     bar = page.locator(".acts-bar").bounding_box()
     assert bar["y"] + bar["height"] > 700
 

@@ -104,6 +104,9 @@ def test_a_policy_and_a_verifier_are_plain_functions() -> None:
     for register in (source.policy, source.verifier):
         with pytest.raises(GraphError, match="is an async def; write a plain, quick def"):
             register("slow")(slow)
+        for wrong in (lambda: True, lambda asked, ctx: True, "large"):
+            with pytest.raises(GraphError, match="is not a function of one argument"):
+                register("wrong")(wrong)
         register("one")(lambda asked: plan.allow())
         with pytest.raises(GraphError, match="'one' is registered twice"):
             register("one")(lambda asked: plan.allow())

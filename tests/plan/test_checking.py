@@ -209,7 +209,7 @@ def test_a_task_that_may_fail_without_harm_is_not_certain() -> None:
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("z", "it is this task itself"),
+        ("z", "that is the output of this task itself; refer to a task that ends before it"),
         ("later", "it is not decided before 'z' begins"),
         ("beside", "it is not decided before 'z' begins"),
         ("latr", "there is no task 'latr'; did you mean 'later'?"),
@@ -385,7 +385,7 @@ def test_policies_are_checked() -> None:
     assert "the input of 'charge@2' has no 'x'" in found["policies[3].rule"]
 
 
-@pytest.mark.parametrize(("name", "value"), [("usd", 0), ("tokens", -1), ("active_s", 0.0)])
+@pytest.mark.parametrize(("name", "value"), [("usd", 1e15), ("usd", 0), ("tokens", -1), ("active_s", 0.0)])
 def test_a_budget_is_above_zero(name: str, value: float) -> None:
     assert only(shop.order(budget={name: value}), SHOP)[0] == f"budget.{name}"
     assert only(shop.order(budget={}), SHOP)[0] == "budget"

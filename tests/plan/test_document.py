@@ -172,3 +172,20 @@ def test_the_schema_describes_every_field() -> None:
     assert schema["additionalProperties"] is False
     assert schema["$defs"]["Edge"]["required"] == ["from", "to"]
     assert schema["$defs"]["Task"]["properties"]["join"]["enum"] == ["every", "some"]
+
+
+def test_a_long_text_that_a_yaml_alias_repeats_is_refused() -> None:
+    text = "holdfast: plan/1\ncontext:\n  a: &x '" + "q" * 100_000 + "'\n  b: [" + "*x, " * 50 + "]\n"
+    with pytest.raises(plan.PlanError, match="A YAML alias repeats what it stands for"):
+        plan.read(f"{text}tasks:\n- {{id: a, capability: any@1}}\n")
+
+
+def test_the_field_on_of_a_retry_may_be_written_in_yaml() -> None:
+    text = "holdfast: plan/1\ntasks:\n- id: a\n  capability: any@1\n  retry:\n    attempts: 3\n    on: [ConnectionError]\n"
+    assert shop.anything().check(text) == []
+    assert plan.read(text)["tasks"][0]["retry"] == {"attempts": 3, "on": ["ConnectionError"]}
+
+
+def test_a_name_that_is_not_a_path_is_a_problem() -> None:
+    with pytest.raises(plan.PlanError, match="cannot be read"):
+        plan.read("a\0b")

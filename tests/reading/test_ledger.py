@@ -117,6 +117,22 @@ def test_failures_skips_edits_retries_and_refusals_are_decisions(store: Store) -
     ]
 
 
+def test_a_resume_names_what_it_allows(store: Store) -> None:
+    history = History("r1", outline("START a b END")).created().failed("a", ValueError("no luck"))
+    for resumed in (
+        events.RunResumed(by="ada", budget=hf.Budget(usd=3)),
+        events.RunResumed(by="ada", scope=["a", "b"]),
+        events.RunResumed(by="ada", scope=["*"], force=True),
+    ):
+        history.record(resumed)
+    found = ledger_of(history, store)
+    assert [one.text for one in found.entries if one.type == "resume"] == [
+        "the run is resumed with the budget usd=3",
+        "the run is resumed with a, b in scope",
+        "the run is resumed with all nodes in scope and force",
+    ]
+
+
 def test_a_failure_that_is_accepted_and_a_router_that_raised_are_decisions(store: Store) -> None:
     flow = outline("START a b", branches={"b": "a END"}, nodes={"a": {"safe_to_fail": True}})
     history = History("r1", flow).created().failed("a", ValueError("it broke")).settled()

@@ -205,4 +205,6 @@ def test_the_story_and_show_say_why_a_task_ran_and_why_not(
     assert [one["type"] for one in caller(capsys)("show", "r1", "--json", "--store", str(store)).json["decided"]] == [
         "policy", "verification", "guard", "skip",
     ]  # fmt: skip
-    assert "guards: ship is next" in caller(capsys)("events", "r1", "--store", str(store)).out
+    printed = caller(capsys)("events", "r1", "--store", str(store)).out
+    assert "guards: ship is next" in printed
+    assert "policies before it begins: allow (small allows" in printed

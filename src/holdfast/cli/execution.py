@@ -497,6 +497,8 @@ class _Outcome(msgspec.Struct):
     """The process that continues to execute the run after this command exits; None if there is none."""
     has_plan: bool = False
     """True if it is the run of a plan."""
+    caught: frozenset[str] = frozenset()
+    """The nodes whose failures edges of the plan take."""
     signalled: Exit | None = None
     """The exit code if SIGINT or SIGTERM ended this command; otherwise None."""
 
@@ -532,6 +534,8 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
             run, outcome.raised = ended.run, ended.__cause__
         outcome.run = _as_plain(engine, run)
         outcome.has_plan = not isinstance(engine.flows.get(run.flow), Flow | None)
+        if run.warnings and (flow := find_flow(engine.store, engine.flows, engine.store.run(run.id))):
+            outcome.caught = frozenset(name for name, node in flow.definition.nodes.items() if node.on_error)
         commands = command_line(file=errand.file, store=errand.store, run_base=errand.run_base)
         outcome.found = engine.reader.diagnose(errand.run_id, commands)
 
@@ -659,8 +663,8 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
     screen.say((status, f"bold {screen.STYLES.get(run.status, '')}".strip()), f"  {facts}", err=not well)
     for warned in run.warnings:
         fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
-        ignored = f"node {warned.node} failed, which is ignored (safe_to_fail): {fault}"
-        screen.say(("  warning: ", "yellow"), ignored, err=True)
+        how = words.handled(is_caught=warned.node in outcome.caught)
+        screen.say(("  warning: ", "yellow"), f"node {warned.node} failed, {how}: {fault}", err=True)
     if well:
         _say_state(run, errand.store, outcome)
         return

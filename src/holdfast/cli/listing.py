@@ -298,11 +298,7 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     for warned in run.warnings:
         fault = screen.one_line(describe_failure(warned.failure.type, warned.failure.message), 300)
         node = shown.definition.nodes.get(warned.node)
-        how = (
-            "an edge takes that failure"
-            if node is not None and node.on_error
-            else "which is ignored (safe_to_fail)"
-        )
+        how = words.handled(is_caught=node is not None and bool(node.on_error))
         screen.say(("Warning:  ", "yellow"), f"node {warned.node} failed, {how}: {fault}")
     for one in shown.partial:
         say_visit(one, _head(one, run, crashed=found.crashed))

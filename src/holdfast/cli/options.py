@@ -154,7 +154,7 @@ def check_run_id(given: str | None) -> str | None:
         run_id = given.partition("@")[0]
         raise typer.BadParameter(
             f"{given!r} is a place in the log of a run, but this command takes only the id of a run: {run_id}. "
-            "The commands state, resume and fork take RUN@SEQ."
+            "The commands show, state, resume and fork take RUN@SEQ."
         )
     return given
 

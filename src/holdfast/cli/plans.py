@@ -268,7 +268,7 @@ class PlanView(msgspec.Struct, frozen=True, kw_only=True):
     goal: Any
     plan: dict[str, Any]
     """Tasks, edges and rules, as they are stored."""
-    nodes: list[NodeReasons] = msgspec.field(name="tasks")
+    nodes: list[NodeReasons]
 
 
 @command(PLANS, "plan")

@@ -17,7 +17,7 @@ from holdfast.errors import SettingError, did_you_mean
 
 LIMITS = ("usd", "tokens", "active_s")
 """The names of the limits that a budget can have."""
-_MAX = 1e15
+LIMIT_MAX = 1e15
 _DIGITS = 9
 """Amounts are compared after rounding to so many digits: ten times 0.1 reaches a limit of 1."""
 _UNITS = {"usd": "usd", "tokens": "tokens", "active_s": "seconds of activity"}
@@ -36,7 +36,7 @@ class Budget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
         for name, limit in self.limits():
             is_whole = isinstance(limit, int) and not isinstance(limit, bool)
             fits = is_whole or (isinstance(limit, float) and name != "tokens")
-            if not fits or not 0 < limit < _MAX:
+            if not fits or not 0 < limit < LIMIT_MAX:
                 number = "whole number" if name == "tokens" else "number"
                 raise SettingError(
                     f"Budget({name}={limit!r}) is not a limit: give a {number} above 0, or leave {name} out"

@@ -640,17 +640,26 @@ def _field_names(value: Any) -> list[str] | None:
     return list(value.__dict__) if is_pydantic(type(value)) else None
 
 
+_QUOTES_DATA = ("Invalid enum value", "Invalid value")
+
+
 def _fault(fault: BaseException, path: str) -> Problem:
     """Return the path and the message of an error that msgspec, pydantic or a user's type raised."""
     if isinstance(fault, RecursionError):
         return path, _TOO_DEEP
     if isinstance(fault, msgspec.ValidationError):
-        message, _, where = str(fault).partition(" - at `$")
+        message, _, where = str(fault).rpartition(" - at `$")
+        if not message:
+            message, where = where, ""
+        if message.startswith(_QUOTES_DATA):  # the values of a run are not quoted
+            message = "the value is none of those that its type allows"
         return path + where.rstrip("`"), message
     if type(fault).__name__ == "ValidationError" and (listed := cast("Any", fault).errors()):  # pydantic's
         for step in listed[0]["loc"]:
             path = key_path(path, step)
         return path, listed[0]["msg"]
+    if type(fault).__name__.startswith("PydanticSerialization"):
+        return path, "the value does not have the declared type"
     return path, f"{type(fault).__name__}: {fault}"
 
 

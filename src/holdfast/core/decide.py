@@ -340,10 +340,6 @@ def _next_visit(state: RunState, name: str) -> tuple[int, int]:
     return iteration, state.next_execution(name, iteration) if state.executions else 1
 
 
-def _in_scope(state: RunState, name: str) -> bool:
-    return state.scope is None or name in state.scope
-
-
 def _over_budget(
     state: RunState, ready: Readiness, commands: list[AnyCommand], wakes: list[float], lapses: list[float]
 ) -> list[AnyCommand]:

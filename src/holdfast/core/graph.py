@@ -744,6 +744,8 @@ def _flow_call_problems(node: Node, called: str | None, flow: Any, retry: Any) -
     if called is None:
         what = "a graph that is not compiled" if isinstance(flow, Graph) else f"{flow!r:.80}"
         yield f"node {name!r} calls {what}, which is not a flow; give what graph.compile() returns, or this graph itself"
+    if isinstance(flow, Flow) and flow.source is not None:
+        yield f"node {name!r} calls a plan, which brings its own input; call it in the function of a node: await ctx.call(plan)"
     of = "item" if node.each is not None else "state"
     for option, fn, given in (
         ("input", node.fn, of),

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.rules import Policy
 from holdfast.core.signatures import is_a, takes_one
-from holdfast.errors import did_you_mean
+from holdfast.errors import name_known
 
 
 def policy_problems(policies: Sequence[Any], fans_out: Mapping[str, bool]) -> Iterator[str]:
@@ -26,7 +26,7 @@ def policy_problems(policies: Sequence[Any], fans_out: Mapping[str, bool]) -> It
         yield from policy_mistakes(policy)
         found = [name for name in fans_out if policy.applies_to(name)]
         if not found:
-            near = did_you_mean(policy.node, fans_out) or f"; it has {', '.join(fans_out)}"
+            near = name_known(policy.node, fans_out)
             yield f"policy {policy.id!r} applies to {policy.node!r}, but the graph has no such node{near}"
         for name in found if policy.stage == "post" else ():
             if fans_out[name]:

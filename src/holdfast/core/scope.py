@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from holdfast.core.definition import Definition
-from holdfast.errors import SettingError, did_you_mean
+from holdfast.errors import SettingError, name_known
 
 EVERY = "*"
 """Given in place of names when a scope is widened: every node may run."""
@@ -26,6 +26,6 @@ def check_scope(flow: Definition, scope: Any) -> list[str]:
         )
     for name in listed:
         if name not in flow.nodes:
-            near = did_you_mean(name, flow.nodes) or f"; it has {', '.join(flow.nodes)}"
+            near = name_known(name, flow.nodes)
             raise SettingError(f"scope names {name!r}, but flow {flow.name!r} has no such node{near}")
     return [name for name in flow.nodes if name in set(listed)]

@@ -175,7 +175,11 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
     running = [name for name, node in opened if node.status == "running"]
     interrupted = [name for name, node in opened if node.status == "interrupted" and not node.question]
     in_doubt = [name for name in (*running, *interrupted) if nodes[name].is_in_doubt]
-    failed = [name for name in state.failed if name in state.open and nodes[name].attempt]
+    failed = [
+        name
+        for name in state.failed
+        if name in state.open and nodes[name].attempt and not state.is_misrouted(name)
+    ]
     retries = dict(_retries(opened))
     stuck = nodes.get(state.failure_node or "")
     return Situation(

@@ -18,6 +18,7 @@ from holdfast.core.codec import Codec
 from holdfast.core.definition import END, START, Definition
 from holdfast.core.graph import Flow, Graph, Node, Retry
 from holdfast.core.rules import Asked, Verdict
+from holdfast.core.signatures import is_a, takes_one
 from holdfast.errors import CodecError, GraphError, PlanError, Problem
 from holdfast.plan import checking, compiling, document, judges, schemas
 from holdfast.plan.document import Document, Source
@@ -196,11 +197,9 @@ class Capabilities:
             problem = f"{kind} {id!r} has no name; give it one: @{self.name}.{kind}('large')"
         elif id in taken:
             problem = f"{kind} {id!r} is registered twice; rename or remove one of them"
-        elif not callable(fn):
-            problem = f"{kind} {id!r} is not a function; write def {id}(asked): …"
-        elif inspect.iscoroutinefunction(inspect.unwrap(fn)) or inspect.isasyncgenfunction(
-            inspect.unwrap(fn)
-        ):
+        elif not callable(fn) or not takes_one(fn):
+            problem = f"{kind} {id!r} is not a function of one argument; write def {kind}(asked): …"
+        elif is_a(inspect.iscoroutinefunction, fn) or is_a(inspect.isasyncgenfunction, fn):
             problem = f"{kind} {id!r} is an async def; write a plain, quick def, and do slow work in a task"
         if problem:
             raise GraphError(self.name, [problem])

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from holdfast.core.budget import LIMIT_MAX
 from holdfast.core.codec import plain_problem
 from holdfast.core.definition import END, START
 from holdfast.errors import Problem, did_you_mean
@@ -108,8 +109,11 @@ class _Plan:
             yield Problem("budget", "it limits nothing; give usd, tokens or active_s, or leave it out")
         for name in ("usd", "tokens", "active_s") if budget else ():
             value = getattr(budget, name)
-            if value is not None and not 0 < value < math.inf:
-                yield Problem(f"budget.{name}", "it must be a number above 0; leave it out for no limit")
+            if value is not None and not 0 < value < LIMIT_MAX:
+                yield Problem(
+                    f"budget.{name}",
+                    f"it must be a number above 0 and below {LIMIT_MAX:.0e}; leave it out for no limit",
+                )
 
     def _task(self, index: int, task: Task) -> Iterator[Problem]:
         path = f"tasks[{index}]"
@@ -203,16 +207,18 @@ class _Plan:
             return ""
         if self.certain.comes_before(task, edge.source) or task == edge.source:
             return "maybe"
-        return f"it is not decided when {edge.source!r} ends"
+        return f"it is not decided when {edge.source!r} ends; {_add_edge(task)}"
 
     def _decided_before(self, task: str, reader: str) -> str:
         if self.certain.has_succeeded(task, reader):
             return ""
         if self.certain.comes_before(task, reader):
             return "maybe"
-        return "it is this task itself" if task == reader else f"it is not decided before {reader!r} begins"
+        if task == reader:
+            return "that is the output of this task itself; refer to a task that ends before it"
+        return f"it is not decided before {reader!r} begins; {_add_edge(task)}"
 
-    def _reads(self, path: str, found: Expression, decided: Any) -> Iterator[Problem]:
+    def _reads(self, path: str, found: Expression, decided: Callable[[str], str]) -> Iterator[Problem]:
         """Yield which places an expression reads that are not certain to exist."""
         tested = [one for one in found.paths if one.tested]
         for place in found.paths:
@@ -224,7 +230,7 @@ class _Plan:
                 yield Problem(path, f"it reads {place}, but {told}")
 
     def _place(
-        self, place: Path, decided: Any, *, optional: bool, remedy: str = "ask first: has(…)"
+        self, place: Path, decided: Callable[[str], str], *, optional: bool, remedy: str = "ask first: has(…)"
     ) -> str | None:
         """Return why a place is not certain to exist; with `optional`, why it cannot exist at all."""
         if place.root in ("context", "policy", "goal"):
@@ -242,7 +248,7 @@ class _Plan:
             return f"there is no task {task!r:.80}{self._near(task, self.tasks)}"
         told = decided(task)
         if told and told != "maybe":
-            return f"{told}; add an edge, so that {task!r} always ends before"
+            return told
         if told and not optional:
             return f"{task!r} is not certain to succeed before; {remedy}"
         known = self._capability(self.tasks[task])
@@ -347,6 +353,10 @@ def _never(opponents: tuple[str, str] | None) -> str:
         f"it can never run: the edges to it exclude each other (from {between}), and it joins 'every'; write join: 'some', or "
         "correct the guards"
     )
+
+
+def _add_edge(task: str) -> str:
+    return f"add an edge, so that {task!r} always ends before"
 
 
 def _exists(value: Any, keys: tuple[str, ...]) -> bool:

@@ -150,8 +150,9 @@ def _read_file(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as opened:
             data = opened.read(BYTES_MAX + 1)
-    except OSError as fault:
-        told = f"the file {file} cannot be read ({fault.strerror}); give the path of a plan, as in order.json"
+    except (OSError, ValueError) as fault:  # a path with a NUL character is a ValueError
+        why = fault.strerror if isinstance(fault, OSError) else "it is not a path"
+        told = f"the file {file!s:.200} cannot be read ({why}); give the path of a plan, as in order.json"
         raise PlanError("the plan", [Problem("", told)]) from fault
     return _read_bytes(data, str(file))
 
@@ -177,7 +178,42 @@ def _read_bytes(data: bytes, name: str) -> dict[str, Any]:
         told = f"it is not an object; a plan begins with {{'holdfast': '{FORMAT}', 'tasks': […]}}"
         raise PlanError(name, [Problem("", told)])
     _refuse_shared(plain, name)
+    if not is_json:
+        _refuse_repeated_texts(plain, name)
+        _name_on(plain)
     return plain
+
+
+def _refuse_repeated_texts(plain: dict[str, Any], name: str) -> None:
+    """Refuse a YAML document whose texts and numbers are longer together than a document may be: a YAML alias can repeat a long
+    one in a few bytes. The document is a tree that is not too deep (`_refuse_shared`).
+    """
+    left = BYTES_MAX
+    waiting: list[Any] = [plain]
+    while waiting:
+        match waiting.pop():
+            case dict() as found:
+                waiting += found.keys()
+                waiting += found.values()
+            case list() as found:
+                waiting += found
+            case str() | bytes() as found:
+                left -= len(found)
+            case int() as found:
+                left -= found.bit_length() // 4
+            case _:
+                pass
+        if left < 0:
+            raise PlanError(name, [Problem("", f"{_too_large()}. A YAML alias repeats what it stands for")])
+
+
+def _name_on(plain: dict[str, Any]) -> None:
+    """Give the field `on` of a retry its name back: YAML 1.1 reads the word as `true`."""
+    tasks = plain.get("tasks")
+    for part in tasks if isinstance(tasks, list) else ():
+        retry = part.get("retry") if isinstance(part, dict) else None
+        if isinstance(retry, dict) and True in retry and "on" not in retry:
+            retry["on"] = retry.pop(True)
 
 
 _TOO_DEEP = f"it is nested deeper than {DEPTH_MAX} levels; keep deep structures as a flat list with ids"

@@ -188,7 +188,7 @@ def _nodes(
     store: Store, row: RunRow, known: Situation, definitions: dict[str, Mapping[str, NodeOptions]]
 ) -> Mapping[str, NodeOptions]:
     """Return the options of the nodes if the diagnosis depends on them, otherwise an empty mapping."""
-    if not known.failed and (row.held or not (known.running or known.interrupted)):
+    if not known.failed and not known.refused and (row.held or not (known.running or known.interrupted)):
         return {}
     if row.fingerprint not in definitions:
         stored = store.definition(row.fingerprint)

@@ -504,6 +504,11 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         return [*speak, Remedy("follow", {"run_id": run_id}, "watch its events", line)]
     if seen.known.refused:
         names = " and ".join(seen.known.refused)
+        if all(
+            name in case.nodes and "QuestionRefused" in case.nodes[name].on_error
+            for name in seen.known.refused
+        ):
+            return [resume(f"resume it: an error edge takes the refusal of {names}, which never ran"), *speak]
         return [resume(f"let the run end: it fails, because {names} was refused and never ran"), *speak]
     speak += of_children[:_OF_CHILDREN_MAX]
     if seen.crashed or seen.answered or seen.asked_about or not speak:
@@ -571,6 +576,8 @@ def _after_failure(seen: _Seen) -> tuple[str, bool]:
     if error is not None and error.type == "PolicyDenied":
         about = f"about what {node} returned; it is not called again" if has_returned else f"about {node}"
         return f"ask the policies again {about}", True
+    if error is not None and error.type == "GuardError":
+        return "edit the data that the guard reads, then resume it; only the guard is evaluated again", False
     if error is None or error.kind != "fatal":
         judged = f"; it judges what {node} returned, and does not call it" if has_returned else ""
         return f"fix the cause, then resume it{judged}{again}", False

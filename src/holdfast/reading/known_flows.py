@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
+from holdfast.core.difference import fingerprint
 from holdfast.core.graph import Flow, FlowSource
 from holdfast.errors import CapabilityMissing, FlowNotFound, StoreCorrupt
 from holdfast.storage import definitions
@@ -37,7 +38,7 @@ def find_flow(store: Store, flows: Flows | None, run: OfFlow) -> Flow[Any] | Non
 
 def require_flow(store: Store, flows: Flows, run: OfFlow, run_id: str | None = None) -> Flow[Any]:
     """Return the flow of a run. Raises `FlowNotFound`, or `CapabilityMissing` if its plan needs a capability that this process
-    does not have.
+    does not have. Raises `StoreCorrupt` if the stored definition of its plan is missing, or was altered.
     """
     known = flows.get(run.flow)
     if known is None:
@@ -53,7 +54,15 @@ def require_flow(store: Store, flows: Flows, run: OfFlow, run_id: str | None = N
             f"the definition of the flow of {f'run {run_id!r}' if run_id else 'a run'} ({run.fingerprint[:12]}) is not in the "
             "store. Restore the store from a backup."
         )
+    definition = definitions.decode(stored)
+    if (
+        fingerprint(definition) != run.fingerprint
+    ):  # never execute a plan that is not the one that was checked and stored
+        raise StoreCorrupt(
+            f"the plan of {f'run {run_id!r}' if run_id else 'a run'} ({run.fingerprint[:12]}) is not what was written: its "
+            "definition in the store was altered. Restore the store from a backup."
+        )
     try:
-        return known.flow(definitions.decode(stored), run.fingerprint)
+        return known.flow(definition, run.fingerprint)
     except CapabilityMissing as missing:
         raise CapabilityMissing(known.name, missing.missing, missing.known, run_id=run_id) from None

@@ -386,8 +386,15 @@ def _claimed(book: LedgerBook, event: events.RunClaimed) -> _Told:
 def _resumed(book: LedgerBook, event: events.RunResumed) -> _Told:
     names = ("nodes", "fresh", "force", "budget", "scope", "outlived", "holder")
     about = {name: _plain(value) for name in names if (value := getattr(event, name, None))}
-    nodes = f" with {', '.join(event.nodes)}" if event.nodes else ""
-    return _Told("resume", about, f"the run is resumed{nodes}")
+    given = [", ".join(event.nodes)] if event.nodes else []
+    if event.budget is not None:
+        given.append(f"the budget {event.budget}")
+    if event.scope is not None:
+        given.append("all nodes in scope" if "*" in event.scope else f"{', '.join(event.scope)} in scope")
+    if event.force:
+        given.append("force")
+    how = f" with {' and '.join(given)}" if given else ""
+    return _Told("resume", about, f"the run is resumed{how}")
 
 
 def _retried(book: LedgerBook, event: events.NodeScheduled) -> _Told | None:

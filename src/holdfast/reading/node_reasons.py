@@ -182,6 +182,7 @@ def _edge(edge: Edge, condition: Condition, state: RunState, log: _Log) -> EdgeI
     source = state.nodes.get(edge.source)
     seq, verdict, reads = log.guards.get(edge, (None, None, {}))
     passage = _passage(edge, source, state)
+    has_failed = any(warned.node == edge.source for warned in state.warnings)
     return EdgeIn(
         source=edge.source,
         passage=passage,
@@ -190,7 +191,7 @@ def _edge(edge: Edge, condition: Condition, state: RunState, log: _Log) -> EdgeI
         reads=_read_by(condition.guard, reads),
         errors=list(condition.errors),
         seq=seq,
-        why=_why(edge, condition, source, passage, verdict),
+        why=_why(edge, condition, source, passage, verdict, has_failed=has_failed),
     )
 
 
@@ -207,9 +208,17 @@ def _passage(edge: Edge, source: NodeState | None, state: RunState) -> Passage:
 
 
 def _why(
-    edge: Edge, condition: Condition, source: NodeState | None, passage: Passage, verdict: bool | None
+    edge: Edge,
+    condition: Condition,
+    source: NodeState | None,
+    passage: Passage,
+    verdict: bool | None,
+    *,
+    has_failed: bool,
 ) -> str:
-    """Return why an edge was taken or not, in words that follow `after NODE` or `not after NODE`."""
+    """Return why an edge was taken or not, in words that follow `after NODE` or `not after NODE`. `has_failed` is true if an edge
+    or `safe_to_fail` took a failure of the source; otherwise a source that has not completed was skipped.
+    """
     if edge.source == START or source is None or source.status not in VISIT_DONE:
         return ""
     if passage == "undecided":
@@ -220,7 +229,7 @@ def _why(
         return ""
     if source.status == "completed":
         return "which did not fail" if condition.errors else ""
-    if not source.tries:
+    if not has_failed:
         return "which was skipped"
     return f"which did not fail with {condition.failures}" if condition.errors else "which failed"
 

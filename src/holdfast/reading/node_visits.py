@@ -195,7 +195,6 @@ def show_visit(
     every_item = _item_statuses(visit)
     returned = visit.last("NodeReturned")
     is_judged = bool(definition.plan or definition.nodes.get(node, NodeOptions()).judged)
-    planned: dict[str, Any] = next((one for one in definition.plan.get("tasks", ()) if one["id"] == node), {})
     return NodeVisit(
         run_id=row.run_id,
         node=node,
@@ -221,8 +220,7 @@ def show_visit(
         children=_called(store, visit, wanted.item),
         items=_items(visit, every_item, wanted) if every_item is not None else None,
         items_all=len(every_item) if every_item is not None else 0,
-        title=planned.get("title", ""),
-        capability=planned.get("capability", ""),
+        **_planned(definition, node),
         returned=describe(returned.body.get("value")) if returned is not None else None,
         reasons=reasons_of(store, row, definition, state).get(node) if is_judged else None,
     )
@@ -232,6 +230,12 @@ def _checkpoint(visit: _Visit, item: int | None) -> Any:
     """Return the progress that a visit, or an item of it, has saved last; None if it has saved none."""
     saved = (e for e in reversed(visit.log) if e.kind == "NodeCheckpointed" and _is_of(e, item))
     return next((event.body.get("value") for event in saved), None)
+
+
+def _planned(definition: Definition, node: str) -> dict[str, Any]:
+    """Return what the plan says about a node: its title, and what it calls."""
+    found: dict[str, Any] = next((one for one in definition.plan.get("tasks", ()) if one["id"] == node), {})
+    return {name: found.get(name, "") for name in ("title", "capability")}
 
 
 def _called(store: Store, visit: _Visit, item: int | None) -> list[CalledRun]:

@@ -237,7 +237,9 @@ class Story:
                 return Line("pending", name, f"due, waits ({seen.note})")
             case "RoutingFailed":
                 seen.status, seen.note = "failed", _fault(event)
-                return Line("failed", name, f"completed, but its router raised {seen.note}")
+                is_guard = (event.body.get("failure") or {}).get("type") == "GuardError"
+                told = seen.note if is_guard else f"its router raised {seen.note}"
+                return Line("failed", name, f"completed, but {told}")
             case _:
                 return None
 

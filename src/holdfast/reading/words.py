@@ -38,6 +38,11 @@ def cost(spent: Cost) -> str:
     return ", ".join(parts)
 
 
+def handled(*, is_caught: bool) -> str:
+    """Return what became of a failure that did not fail the run, in words that follow `node NAME failed,`."""
+    return "and an error edge takes the failure" if is_caught else "which is ignored (safe_to_fail)"
+
+
 def lines(chunks: Iterable[Any], most: int) -> list[str]:
     """Return the last lines of streamed output. Text chunks are joined; every other chunk is a line of its own."""
     whole = "".join(
@@ -87,12 +92,16 @@ def _skips(body: Body) -> str:
 def _policies(body: Body) -> str:
     when = "before it begins" if body.get("stage", "pre") == "pre" else "on its result"
     said = "; ".join(
-        f"{one['policy']} {one['verdict']}" + (f": {one['reason']}" if one.get("reason") else "")
+        f"{one['policy']} {_VERDICTS[one['verdict']]}" + (f": {one['reason']}" if one.get("reason") else "")
         for one in body.get("decisions", ())
     )
     if failure := body.get("failure"):
         said = text.one_line(describe_failure(failure["type"], failure["message"]), 200)
     return f"policies {when}: {body.get('verdict', 'allow')}" + (f" ({said})" if said else "")
+
+
+_VERDICTS = {"allow": "allows", "ask": "asks", "deny": "denies"}
+"""What a policy does, in words."""
 
 
 def _verified(body: Body) -> str:

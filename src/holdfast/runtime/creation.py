@@ -31,6 +31,7 @@ from holdfast.errors import (
     StateError,
     did_you_mean,
     end_sentence,
+    name_known,
 )
 from holdfast.reading import history
 from holdfast.reading.forks import ForkPlan, fork_place, names_since, plan_fork
@@ -373,7 +374,7 @@ def _choices(row: RunRow, plan: ForkPlan, repeat: Any) -> dict[str, Choice]:
         raise SettingError(f"{refused} is not valid: give 'ask', 'run', 'skip', or a dict of nodes")
     for name, choice in by_node.items():
         if name not in plan.idempotent:
-            near = did_you_mean(str(name), plan.idempotent) or f"; it has {', '.join(plan.idempotent)}"
+            near = name_known(str(name), plan.idempotent)
             raise SettingError(f"{refused}: flow {row.flow!r} has no node {name!r}{near}")
         if choice not in allowed:
             raise SettingError(f"{refused}: {choice!r} is not valid: give 'ask', 'run' or 'skip'")

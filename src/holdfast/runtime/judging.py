@@ -259,16 +259,19 @@ def _judge(
         return [*produced, *_accept(journal, node, result, artifacts)]
     if verdict == "deny":
         return [*produced, *returned, events.NodeFailed(**header, failure=denial(decisions))]
-    return [*produced, *returned, _ask_about_result(header, visit, decisions, value)]
+    return [*produced, *returned, _ask_about_result(header, visit, decisions, value, state.seq)]
 
 
 def _ask_about_result(
-    header: dict[str, Any], visit: NodeState, decisions: list[Decision], value: Any
+    header: dict[str, Any], visit: NodeState, decisions: list[Decision], value: Any, seq: int
 ) -> events.QuestionAsked:
+    """Return the question whether a result is used. If it is asked again, its key is another one, so that a late answer to the
+    earlier question does not count.
+    """
     place = "{node}.{iteration}.{execution}.result".format(**header)
     return events.QuestionAsked(
         **header,
-        key=place if visit.returned is None else f"{place}#{visit.attempt}.{visit.tries}",
+        key=place if visit.returned is None else f"{place}#{seq}",
         text=questions_in(decisions),
         options=GATE,
         approving=GATE[:1],
@@ -305,8 +308,7 @@ def _unverified(journal: Journal, node: Node, visit: NodeState, checks: list[Che
         f"{one.id!r}" + (f": {one.reason}" if one.reason else "") for one in checks if not one.ok
     )
     error = VerificationFailed(
-        f"{end_sentence(f'the output of {node.name!r} did not pass {failed}')} It is kept, and not used. A resume judges it "
-        f"again; `holdfast retry {journal.state.run_id} {node.name} --fresh` calls the node again."
+        f"{end_sentence(f'the output of {node.name!r} did not pass {failed}')} It is kept, and not used."
     )
     now, luck = journal.at, journal.services.luck
     if node.options.idempotent:

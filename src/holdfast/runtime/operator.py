@@ -28,7 +28,7 @@ from holdfast.errors import (
     SettingError,
     SignalRefused,
     StateError,
-    did_you_mean,
+    name_known,
     name_refusal,
 )
 from holdfast.reading import history, inbox, previews
@@ -495,7 +495,7 @@ def _stuck(journal: Journal, node: str | None, verb: str) -> list[str]:
     elif node in names:
         return [node]
     elif node not in journal.flow.nodes:
-        near = did_you_mean(node, journal.flow.nodes) or f"; it has {', '.join(journal.flow.nodes)}"
+        near = name_known(node, journal.flow.nodes)
         why = f"flow {journal.flow.name!r} has no node {node!r}{near}"
         raise ResumeRefused(journal.state.run_id, why, asked=asked)
     else:

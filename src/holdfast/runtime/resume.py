@@ -37,6 +37,7 @@ from holdfast.errors import (
     describe_failure,
     did_you_mean,
     end_sentence,
+    name_known,
 )
 from holdfast.reading import history, inbox, text
 from holdfast.reading.chunks import Streamer, make_spans, read_spills
@@ -408,7 +409,7 @@ def _refuse_needless(
     """Refuse a `confirm` of a node that would not run again: it is probably a mistake. Raises `ResumeRefused`."""
     for name in take_up.confirm:
         if name not in flow.nodes:
-            near = did_you_mean(name, flow.nodes) or f"; it has {', '.join(flow.nodes)}"
+            near = name_known(name, flow.nodes)
             raise ResumeRefused(
                 run_id, f"confirm names {name!r}, but flow {flow.name!r} has no such node{near}"
             )

@@ -33,6 +33,7 @@ from holdfast.errors import (
     SignalRefused,
     did_you_mean,
     end_sentence,
+    name_known,
 )
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.views import Run
@@ -79,7 +80,7 @@ def require_answers(flow: Flow[Any], answers: Mapping[str, Answer] | None, *, ke
     for name in answers:
         if name in flow.nodes or (keys and any(str(name).startswith(f"{node}.") for node in flow.nodes)):
             continue
-        near = did_you_mean(str(name), flow.nodes) or f"; it has {', '.join(flow.nodes)}"
+        near = name_known(str(name), flow.nodes)
         raise SettingError(
             end_sentence(
                 f"answers has the name {name!r}, but flow {flow.name!r} has no node of that name{near}"

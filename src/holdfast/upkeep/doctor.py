@@ -209,11 +209,14 @@ class _Examination:
     def judge(self, row: RunRow, now: float) -> Diagnosis | None:
         flow: Flow[Any] | None = None
         lacks: tuple[str, ...] = ()
-        with suppress(FlowNotFound, StoreError):  # if the store is damaged, so is the case
-            try:
-                flow = require_flow(self._store, self._flows or {}, row)
-            except CapabilityMissing as missing:
-                lacks = missing.missing
+        try:
+            flow = require_flow(self._store, self._flows or {}, row, row.run_id)
+        except CapabilityMissing as missing:
+            lacks = missing.missing
+        except FlowNotFound:
+            pass
+        except StoreError as fault:
+            return judge(Case(row=row, fault=str(fault)), now, self._commands)
         lacks_flow = self._flows is not None and flow is None
         commands = self._commands.without_file() if lacks_flow and not lacks else self._commands
         return judge(self._case(row, flow, lacks), now, commands)

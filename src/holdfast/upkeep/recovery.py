@@ -217,4 +217,4 @@ def _with_nodes(found: Diagnosis, nodes: list[Diagnosis]) -> Diagnosis:
 
 def _is_unknown(fault: Exception) -> bool:
     """Return whether the error means that this version of Holdfast does not know what is stored."""
-    return isinstance(fault, msgspec.MsgspecError)
+    return isinstance(fault, msgspec.MsgspecError) or isinstance(fault.__cause__, msgspec.MsgspecError)

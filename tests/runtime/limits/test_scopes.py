@@ -12,6 +12,8 @@ from harness import Stage
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, append
+from holdfast.core.definition import Definition, NodeOptions
+from holdfast.core.scope import check_scope
 from holdfast.reading import inbox
 from holdfast.reading.reader import Reader
 from holdfast.runtime import operator
@@ -99,6 +101,15 @@ def test_a_wrong_scope_is_refused_and_nothing_is_recorded(stage: Stage, scope: A
     with pytest.raises(hf.SettingError, match=wrong):
         run(stage, diamond(), scope=scope)
     assert stage.do(lambda engine: engine.runs()) == []
+
+
+def test_a_message_about_a_wrong_name_names_only_some_of_many_nodes() -> None:
+    flow = Definition(name="f", nodes={f"n{number}": NodeOptions() for number in range(10_000)}, edges=[])
+    with pytest.raises(hf.SettingError) as refused:
+        check_scope(flow, ["other"])
+    assert str(refused.value).endswith(
+        "no such node; it has n0, n1, n2, n3, n4, n5, n6, n7, n8, n9 and 9,990 more"
+    )
 
 
 def test_a_scope_can_only_be_widened_and_only_if_there_is_one(stage: Stage) -> None:

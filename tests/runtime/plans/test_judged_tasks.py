@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import pydantic
 import pytest
 import shop_capabilities
 
@@ -301,6 +303,46 @@ def test_an_output_that_does_not_fit_its_annotation_fails_the_task(bank: Bank) -
     with pytest.raises(hf.RunFailed, match=r"node 'charge': output"):
         bank.run(bank.plan())
     assert hf.get("r", store=bank.store).state["outputs"] == {}
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@dataclass
+class Cat:
+    kind: Literal["cat"]
+
+
+class Dog(pydantic.BaseModel):
+    age: int
+
+
+@pytest.mark.parametrize("given", [Colour, Literal["red"], Cat, Dog])
+@pytest.mark.parametrize("side", ["input", "output"])
+def test_a_value_that_does_not_fit_a_declared_type_is_not_quoted(bank: Bank, given: Any, side: str) -> None:
+    def paint(given: Any) -> Any:
+        return given
+
+    paint.__annotations__ = {"given": Any, "return": Any} | {
+        {"input": "given", "output": "return"}[side]: given
+    }
+    bank.shop.capability("paint@1")(paint)
+    secret = "s-4711"
+    document = {
+        "holdfast": "plan/1",
+        "context": {"plain": secret, "deep": {"kind": secret, "age": secret}},
+        "tasks": [{"id": "a", "capability": "paint@1",
+                   "input": {"$ref": "context.deep" if given in (Cat, Dog) else "context.plain"}}],
+    }  # fmt: skip
+    with pytest.raises(hf.RunFailed, match=f"node 'a': {side}") as failed:
+        bank.run(bank.shop.plan(document))
+    assert secret not in str(failed.value)
+    recorded = [
+        event.body["failure"] for event in hf.events("r", store=bank.store) if "failure" in event.body
+    ]
+    assert recorded
+    assert secret not in str(recorded)
 
 
 def test_the_key_of_a_task_is_the_one_that_its_plan_chooses(bank: Bank) -> None:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 import holdfast as hf
 from holdfast import plan
+from holdfast.errors import StoreCorrupt
+from holdfast.storage import rows
 
 Schedule = str
 
@@ -244,6 +248,22 @@ def test_a_fork_and_a_rewind_use_the_stored_plan(work: Work, tmp_path: Path) -> 
         == "completed"
     )
     assert work.statuses("f") == {"a": "completed", "b": "completed", "c": "completed"}
+
+
+def test_a_plan_that_was_altered_in_the_store_is_not_executed(work: Work, tmp_path: Path) -> None:
+    work.fails["a"] = ValueError("not yet")
+    flow = work.plan({"a": {}, "b": {}}, edge("a", "b", "context.facts.n > 3"), context={"facts": {"n": 1}})
+    with pytest.raises(hf.RunFailed):
+        work.run(flow)
+    with closing(apsw.Connection(work.store)) as store:
+        ((stored,),) = list(store.execute("select body from definitions"))
+        altered = rows.unpack(stored).replace(b"n > 3", b"n < 3")
+        store.execute("update definitions set body = ?", (rows.pack(altered),))
+    again = Work(tmp_path)
+    with pytest.raises(StoreCorrupt, match=r"the plan of run 'r' .* is not what was written"):
+        again.resume()
+    assert again.calls == []
+    assert hf.ledger("r", store=work.store, verify=True).verified is False
 
 
 def test_a_run_whose_capability_is_missing_names_it(work: Work) -> None:

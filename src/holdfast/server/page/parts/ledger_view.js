@@ -110,7 +110,7 @@ export function createLedgerView(app) {
 function createSeq() {
   const [link, time] = [element("a", {}), element("time", { class: "hint" })];
   return {
-    element: element("span", {}, link, " ", time),
+    element: element("span", {}, link, time),
     update({ seq, at, href, damaged }) {
       setText(link, `@${seq}`);
       setAttribute(link, "href", href);
