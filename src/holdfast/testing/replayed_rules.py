@@ -270,8 +270,8 @@ class RuleReplay:
             visit.passed |= {"verify", "post"}
 
     def fail(self, where: Where, visit: Visit, body: Body) -> None:
-        """Read a failed attempt. What it returned is dropped only if it is called again: after a failed verification. Each failure
-        is decided about anew.
+        """Read a failed attempt. What it returned is dropped only if it is called again: after a failed verification. Guards
+        decide about each failure anew.
         """
         visit.weighed = set()
         if body.get("retry_at") is None or visit.returned is None:
