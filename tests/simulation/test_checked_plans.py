@@ -11,6 +11,7 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -324,3 +325,51 @@ def test_a_denial_that_an_edge_took_is_another_execution_after_a_rewind() -> Non
         2,
     ]
     assert check(store) == []
+
+
+@given(st.randoms(use_true_random=True))
+@settings(max_examples=25)
+def test_plans_that_operators_repair_in_any_way_have_no_violation(luck: random.Random) -> None:
+    """A failure that no edge takes is skipped with or without an output, resumed, judged again, repeated or rewound."""
+    asyncio.run(repaired(luck))
+
+
+async def repaired(luck: random.Random) -> None:
+    clock = ManualClock(auto=True)
+    store, made = MemoryStore(clock=clock.now), draw_plan(luck, least=4, most=14).flow()
+    async with hf.Engine(store, flows=[made], clock=clock, luck=luck, inline=True) as engine:
+        await engine.start(made, run_id="r", schedule=luck.choice(["eager", "layered"]))
+        for _ in range(300):
+            run = await engine.get("r")
+            if run.status == "completed":
+                break
+            with suppress(hf.RunFailed, hf.ResumeRefused):
+                await (repair if run.status == "failed" else answer_all)(engine, run, luck)
+        else:
+            pytest.fail(f"the run is {run.status}: {run.error}")
+    assert check(store, at_end=True) == []
+
+
+async def repair(engine: hf.Engine, run: hf.Run[Any], luck: random.Random) -> None:
+    node = next(name for name, one in run.nodes.items() if one.status == "failed")
+    match luck.choice(("skip", "skip", "output", "resume", "retry", "fresh", "rewind")):
+        case "skip":
+            await engine.skip("r", node)
+        case "output":
+            await engine.skip("r", node, {"n": 7})
+        case "resume":
+            await engine.resume("r", force=True)
+        case "retry":
+            await engine.retry("r", node)
+        case "fresh":
+            await engine.retry("r", node, fresh=True)
+        case _:
+            places = [place.seq for place in await engine.checkpoints("r")]
+            await engine.resume("r", checkpoint=luck.choice(places), force=True)
+
+
+async def answer_all(engine: hf.Engine, run: hf.Run[Any], luck: random.Random) -> None:
+    for found in await engine.questions("r"):
+        options = found.question.options
+        await engine.answer("r", found.question.key, options[-1 if luck.random() < 0.1 else 0])
+    await engine.resume("r")

@@ -105,9 +105,9 @@ class RuleReplay:
             self._say(
                 f"the guards of {_named(where)} decide about edges that the plan does not have: {strange}"
             )
+        self._verdicts[name] = verdicts
         if visit.status != "failed" or any(verdicts.values()):
             self._owe(where, "GuardEvaluated", *_ROUTES)
-            self._verdicts[name] = verdicts
 
     def hold(self, name: str, routes: list[str]) -> None:
         """Read where the run goes from a node of a layered run whose failure an edge takes. The route counts with its layer."""
@@ -239,6 +239,7 @@ class RuleReplay:
         if verdict == "ask":
             self._owe(where, "PolicyDecided", "QuestionAsked")
         elif verdict == "deny":
+            visit.weighed = set()
             self._replay.refuse(where[0])
             self._replay.now.rouse()
 
@@ -269,7 +270,10 @@ class RuleReplay:
             visit.passed |= {"verify", "post"}
 
     def fail(self, where: Where, visit: Visit, body: Body) -> None:
-        """Read a failed attempt. What it returned is dropped only if it is called again: after a failed verification."""
+        """Read a failed attempt. What it returned is dropped only if it is called again: after a failed verification. Guards
+        decide about each failure anew.
+        """
+        visit.weighed = set()
         if body.get("retry_at") is None or visit.returned is None:
             return
         shape = self.shape
