@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from bench.parts import Bench
 from bench.raw import percentile
 from bench.report import Figure, at_most
 from bench.stores import Place
-from bench.workloads import chain_flow, count_async, steady, warm_up, with_engine
+from bench.workloads import chain_flow, steady, warm_up, with_engine
 from holdfast import Engine, Flow, plan
 from holdfast.core import run_state
 from holdfast.reading import history
@@ -31,13 +32,25 @@ SMALL, LARGE = 100, 10_000
 OUTPUT = {"done": True, "number": 4711}
 
 
+@dataclass
+class Last:
+    """The state of the chain in code: the output of the node before, as a task gets it."""
+
+    last: dict[str, Any] = field(default_factory=lambda: dict(OUTPUT))
+
+
+async def _pass_on(state: Last) -> dict[str, Any]:
+    """What a task of the chain does, as a node in code: read a number of the output before, and return an output."""
+    return {"last": {"done": True, "number": state.last["number"]}}
+
+
 def capabilities(fails_at: list[str] | None = None) -> plan.Capabilities:
     """Return capabilities with one that does nothing. `fails_at` has the tasks that fail."""
     found = plan.Capabilities("bench")
 
     @found.capability("work@1")
     async def work(given: dict[str, Any]) -> dict[str, Any]:
-        return OUTPUT
+        return {"done": True, "number": given.get("number", OUTPUT["number"])}
 
     @found.capability("stop@1")
     async def stop(given: dict[str, Any], ctx: hf.Context) -> dict[str, Any]:
@@ -250,8 +263,8 @@ def _arriving(reached: list[float]) -> plan.Capabilities:
 
 
 def _beside_code(bench: Bench) -> list[Figure]:
-    """The time of a task beside a node in code, both in a chain, and what a guard adds."""
-    code = chain_flow("code", TASKS - GUARDS, count_async)
+    """The time of a task beside a node in code, both in a chain with the same values, and what a guard adds."""
+    code = chain_flow("code", TASKS - GUARDS, _pass_on, Last)
     shop = capabilities()
     bare = shop.plan(plan.read(document(TASKS - GUARDS)))
     guarded = shop.plan(plan.read(_guarded_chain(TASKS - GUARDS)))
