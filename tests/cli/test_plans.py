@@ -335,7 +335,10 @@ def test_only_the_run_of_a_plan_has_a_plan(cli: Cli) -> None:
     )
 
 
-def test_the_picture_and_the_log_of_a_run_have_its_guards_and_skips(cli: Cli) -> None:
+def test_the_picture_and_the_log_of_a_run_have_its_guards_and_skips(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
     cli("plan", "run", "order.json", "shop.py", "--run-id", "r1")
     shown = cli("show", "r1").out
     assert "◇ if context.facts.country in policy.countries: taken" in shown
