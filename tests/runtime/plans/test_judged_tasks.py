@@ -373,3 +373,26 @@ def test_an_output_from_another_process_is_checked_against_its_annotation(tmp_pa
     flow = shop_capabilities.far.plan(plan.read(document))
     with pytest.raises(hf.RunFailed, match=r"node 'w': output"):
         hf.run(flow, run_id="r", store=str(tmp_path / "runs.db"))
+
+
+def test_a_result_that_is_asked_about_again_has_a_question_of_its_own(bank: Bank) -> None:
+    asks = [{"id": "big", "stage": "post", "capability": "charge@1", "rule": "false", "otherwise": "ask"}]
+    keys = [bank.run(bank.plan(policies=asks)).questions[0].key]
+    for _ in range(2):
+        hf.answer("r", keys[-1], "reject", store=bank.store)
+        with pytest.raises(hf.RunFailed):
+            bank.resume()
+        keys.append(bank.resume(force=True).questions[0].key)
+        with pytest.raises(hf.AnswerRefused):
+            hf.answer("r", keys[-2], "approve", store=bank.store)
+    assert len(set(keys)) == 3
+    assert bank.charges == [5]
+
+
+def test_a_graph_that_calls_a_plan_as_a_flow_says_what_to_do_instead(bank: Bank) -> None:
+    graph = hf.Graph("caller")
+    graph.call("sub", bank.plan(), input=lambda state: state)
+    with pytest.raises(
+        hf.GraphError, match=r"calls a plan, which brings its own input; .* await ctx\.call\(plan\)"
+    ):
+        graph.chain(hf.START, "sub", hf.END).compile()
