@@ -68,7 +68,7 @@ bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the
 bench-full: $(VENV)/.installed-dev ## the same with more rounds, and the peers at full size
 	@$(BIN)/python -m bench --full $(ARGS)
 
-prove: $(VENV)/.installed-dev ## simulate, crash, cut the power, stop, kill: one table, under 10 minutes
+prove: $(VENV)/.installed-dev ## simulate, crash, cut the power, stop, kill: one table, under 12 minutes
 	@$(BIN)/python tests/proof/prove.py $(ARGS)
 
 prove-night: $(VENV)/.installed-night ## the same for hours (HOURS=8), and the coverage and the mutants of the core

@@ -44,6 +44,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
     "zstandard": ("storage/rows.py", "storage/blobs.py", "storage/files/archives.py", "testing/checked.py"),
     "typer": ("cli/",),
     "rich": ("cli/",),
+    "yaml": ("plan/texts.py",),
     "pytest": ("testing/",),
     "hypothesis": ("testing/",),
 }
@@ -54,10 +55,10 @@ OPTIONAL = frozenset({
     "opentelemetry", "psycopg", "psycopg_pool", "ray", "starlette", "uvicorn", "uvloop",
 })  # fmt: skip
 
-UNSAFE_MODULES = frozenset(
-    {"cloudpickle", "dbm", "dill", "joblib", "marshal", "pickle", "shelve", "sqlite3", "yaml"}
-)
-UNSAFE_CALLS = frozenset({"eval", "exec", "__import__"})
+UNSAFE_MODULES = frozenset({"cloudpickle", "dbm", "dill", "joblib", "marshal", "pickle", "shelve", "sqlite3"})
+UNSAFE_CALLS = frozenset({"eval", "exec", "__import__"} | {
+    f"yaml.{name}{every}" for name in ("load", "full_load", "unsafe_load") for every in ("", "_all")
+})  # fmt: skip
 
 IMPURE_MODULES = frozenset({
     "apsw", "asyncio", "concurrent", "contextvars", "fcntl", "getpass", "glob", "http", "importlib", "io", "logging",
@@ -101,6 +102,7 @@ ALWAYS_GOES_ON: dict[str, str] = {
     "runtime/calls/context.py:_wait_for_signal": "each pass sets one of the signals aside that were sent",
     "runtime/calls/steps.py:drive": "each pass calls the step, or waits until a failed try of it is durable",
     "testing/simulator_families.py:attend": "each pass asks an engine to start the run, which takes simulated time",
+    "testing/simulator_deploys.py:attend": "each pass asks an engine to start the run, which takes simulated time",
     "runtime/calls/shared_task.py:_run_queue": "each pass takes one coroutine from a queue, and passes end after HOLD_S",
     "server/client.py:_frames": "each pass waits for a frame of the server; one for which there is none rests a second",
     "server/client.py:_asking": "each pass reads one page of a list that ends",
@@ -149,7 +151,8 @@ TWICE: dict[str, str] = {
 }
 """File or public class -> why its name may occur in two folders. Any other name occurs in one, so that it says where to look."""
 
-FILE_LINES_MAX = 800
+FILE_LINES_MAX = 1000
+"""A file that is longer has more than one subject. A shorter one is split only where a noun wants a file of its own."""
 FUNCTION_LINES_MAX = 70
 STORE_VERBS_MAX = 15
 STORE_ATTRIBUTES_MAX = 7
@@ -690,7 +693,7 @@ BREACHES: dict[Rule, list[tuple[str, str, str]]] = {
         ("core/graph.py", "class A:\n    job_id: str", "'job_id'"),
     ],
     files_and_functions_are_small_enough_to_hold: [
-        ("core/fold.py", "x = 1\n" * 801, "801 lines, more than 800"),
+        ("core/fold.py", "x = 1\n" * 1001, "1001 lines, more than 1000"),
         ("core/fold.py", "def f():\n" + "    x = 1\n" * 70, "f has 71 lines"),
     ],
     a_loop_that_awaits_lets_others_run: [

@@ -147,7 +147,10 @@ class SettingError(HoldfastError):
 class FlowNotFound(HoldfastError):
     """The engine was not given the flow that a run belongs to."""
 
-    def __init__(self, flow: str, known: Iterable[str], *, run_id: str | None = None) -> None:
+    def __init__(
+        self, flow: str, known: Iterable[str], *, run_id: str | None = None, several: Sequence[str] = ()
+    ) -> None:
+        """`several` are the modules that have different flows of this name."""
         self.flow = flow
         self.run_id = run_id
         self.known = tuple(known)
@@ -157,8 +160,11 @@ class FlowNotFound(HoldfastError):
             if self.known
             else "this engine knows no flow"
         )
+        near = did_you_mean(flow, self.known)
+        if several:
+            near = f", and {' and '.join(several)} have different flows of that name"
         super().__init__(
-            end_sentence(f"{whose} was not given to this engine ({have}){did_you_mean(flow, self.known)}")
+            end_sentence(f"{whose} was not given to this engine ({have}){near}")
             + " Pass flows=[…], name the file that defines it, or list it in [tool.holdfast] flows."
         )
 
@@ -231,6 +237,10 @@ class RunOver(ResumeRefused):
     """The run is completed or cancelled, so it accepts no request, answer or signal any more."""
 
 
+class RequestSuperseded(ResumeRefused):
+    """A later request to pause or cancel the run has superseded the request before an engine carried it out. Nothing was done."""
+
+
 class PreviewStale(ResumeRefused):
     """The verb was asked to do what a preview said (`expects`), and would now do something else. Nothing was done: look at a new
     preview, and ask again with its digest.
@@ -264,6 +274,7 @@ def name_refusal(refused: HoldfastError) -> str:
     known = (
         "RunOver",
         "PreviewStale",
+        "RequestSuperseded",
         "ResumeRefused",
         "AnswerRefused",
         "SignalRefused",
@@ -295,6 +306,8 @@ def rebuild_refusal(
             return RunOver(run_id, reason, asked=asked)
         case "PreviewStale":
             return PreviewStale(run_id, reason, asked=asked)
+        case "RequestSuperseded":
+            return RequestSuperseded(run_id, reason, asked=asked)
         case _:
             return ResumeRefused(run_id, reason, asked=asked)
 
@@ -464,7 +477,8 @@ class WaitTimeout(HoldfastError, TimeoutError):
 
 class ChildFailed(HoldfastError):
     """A child run failed, or was cancelled, so that the node that waits for it has no result. `id` is the id of the child,
-    `failure` says why it failed, and `remedy` what an operator can do.
+    `failure` says why it failed, and `remedy` what an operator can do. `beside` are the children whose failures the node received
+    together with this one, as in a `gather`.
 
     The engine does not retry a node that fails with it: every attempt would get the same end of the child. Retries belong to the
     nodes of the child.
@@ -475,6 +489,7 @@ class ChildFailed(HoldfastError):
         self.flow = flow
         self.failure = failure
         self.remedy = remedy
+        self.beside: list[str] = []
         super().__init__(message)
 
 

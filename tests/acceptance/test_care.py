@@ -10,9 +10,11 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from command_line import Cli, caller, furnish
@@ -165,12 +167,35 @@ def test_what_makes_no_sense_is_refused_with_the_way_out(cli: Cli, words: tuple[
 # --- doctor ------------------------------------------------------------------------------------------
 
 
+def test_doctor_reports_an_altered_event_and_how_many_logs_it_has_verified(cli: Cli, place: Path) -> None:
+    for run_id in ("a", "b"):
+        assert cli("run", "work.py", "--run-id", run_id).code == 0
+    before = cli("doctor", "--json")
+    assert (before.code, before.json["ok"]) == (0, True)
+    assert (before.json["verified"]["runs"], before.json["verified"]["of"]) == (2, 2)
+    assert abs(before.json["verified"]["at"] - time.time()) < 100
+    connection = apsw.Connection(str(place / ".holdfast" / "runs.db"))
+    connection.execute(
+        "update events set at = at + 1 where key = (select key << 32 | 3 from runs where run_id = 'b')"
+    )
+    connection.close()
+    told = cli("doctor")
+    assert told.code == Exit.STUCK
+    assert "b: its log is not what was written: event 3 " in told.out
+    assert "holdfast verify b" in told.out
+    assert "logs  1 log is not what was written (all 2 runs verified), " in told.out
+    (finding,) = cli("doctor", "--json").json["findings"]
+    assert (finding["kind"], finding["run_id"]) == ("unreadable", "b")
+    assert cli("verify", "b").code == Exit.DAMAGED
+
+
 def test_doctor_tells_what_stands_still_with_the_command_that_carries_it_on(cli: Cli, place: Path) -> None:
     assert cli("run", "work.py", "--run-id", "well").code == 0
-    assert (cli("doctor").code, cli("doctor").out) == (
-        0,
-        "✓ no problems found in the store, and no run is stuck\n",
-    )
+    well = cli("doctor")
+    assert well.code == 0
+    logs, found = well.out.splitlines()
+    assert found == "✓ no problems found in the store, and no run is stuck"
+    assert logs.startswith("logs  the only run verified, ")
     started(cli, "asks", mode="ask")
     waits = cli("doctor")
     assert waits.code == Exit.WAITS

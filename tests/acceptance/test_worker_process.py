@@ -15,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -334,3 +335,67 @@ def test_doctor_names_a_run_exactly_while_no_live_worker_can_take_it(
     worker.process.kill()
     worker.process.wait()
     assert {run_id for run_id, _, _ in doctor(tmp_path, url)} == {"r0", "r1"}
+
+
+def said(url: str, *words: str) -> str:
+    """Return what a command prints, in a process of its own."""
+    command = [sys.executable, "-m", "holdfast.cli", *words, "--store", url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def begin(url: str, fleet: Any, folder: Path) -> Worker:
+    """Let a worker execute the run `r`, up to the middle of its first node."""
+    (folder / "slow.py").write_text(SLOW)
+    worker: Worker = fleet("slow.py:flow", "--store", url)
+    assert worker.line().startswith("worker  slow")
+    hf.start(flow_in(folder / "slow.py"), {}, run_id="r", store=url)
+    assert worker.line() == "begun"
+    return worker
+
+
+def test_a_run_that_is_paused_during_a_long_node_of_a_worker_is_pausing_until_the_node_has_ended(
+    url: str, fleet: Any, tmp_path: Path
+) -> None:
+    worker = begin(url, fleet, tmp_path)
+    asked = said(url, "pause", "r", "--by", "ann", "--reason", "tea time")
+    assert asked.startswith("pausing  r: the pause is recorded, and the run is paused when only has ended"), (
+        asked
+    )
+    assert json.loads(said(url, "pause", "r", "--json"))["pausing"]
+    assert "r  flow slow  pausing" in said(url, "show", "r")
+    assert "executes it, now in only; a pause" in said(url, "show", "r")
+    assert "pausing" in said(url, "runs", "--status", "running")
+    assert [(one["status"], one["pausing"]) for one in json.loads(said(url, "runs", "--json"))] == [
+        ("running", True)
+    ]
+    assert json.loads(said(url, "show", "r", "--json"))["pausing"]
+    run = hf.get("r", store=url)
+    assert (run.status, run.pausing, hf.runs(store=url)[0].pausing) == ("running", True, True)
+    assert worker.process.stdin is not None
+    worker.process.stdin.write("\n")
+    worker.process.stdin.flush()
+    assert worker.line().startswith("paused  r")
+    run = hf.get("r", store=url)
+    assert (run.status, run.pausing, run.state) == ("paused", False, {"only": 1})
+    assert "pausing" not in said(url, "show", "r") + said(url, "runs")
+
+
+def test_a_run_whose_worker_is_killed_while_it_is_pausing_is_not_pausing_for_ever(
+    url: str, fleet: Any, tmp_path: Path
+) -> None:
+    worker = begin(url, fleet, tmp_path)
+    assert said(url, "pause", "r", "--by", "ann").startswith("pausing")
+    worker.process.kill()
+    worker.process.wait()
+    with closing(open_store(url)) as store:
+        deadline = time.monotonic() + PATIENCE_S
+        while store.run("r").held:  # until its lease has expired, or its process is known to be dead
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert "running, crashed" in (told := said(url, "show", "r"))
+        assert "a pause by ann is recorded, so nothing of it starts until it is resumed" in told
+        code, told = fleet("slow.py:flow", "--store", url, "--until-idle").ended()
+        assert (code, store.run("r").status) == (0, "paused"), told
+    assert "paused by ann until it is resumed" in said(url, "show", "r")

@@ -245,10 +245,24 @@ def test_a_run_that_completed_a_node_of_the_old_flow_is_forked_by_the_command_th
     (place / "work.py").write_text(FLOW.replace('raise ValueError("no luck")', "pass"), "utf-8")
     told = cli("doctor", "work.py", "--json").json["findings"][0]
     words = shlex.split(told["remedies"][0]["command"])[1:]
-    assert words == ["fork", "r@1"]
+    assert words == ["fork", "r@1", "work.py"]
+    assert told["remedies"][1]["verb"] == "cancel"
     assert cli("resume", "r", "work.py", "--on-change", "compatible").code == Exit.REFUSED
-    assert cli(*words, "--run-id", "s").code == 0
-    assert cli("resume", "s", "work.py", "--on-change", "compatible").code == 0
+    forked = cli(*words, "--run-id", "s", "--json").json
+    assert cli(*shlex.split(forked["resumes"])[1:]).code == 0
+
+
+def test_the_fork_of_a_run_that_asks_comes_with_the_cancellation_and_before_the_answers(
+    cli: Cli, place: Path
+) -> None:
+    asking = MIDDLE.replace(
+        "graph.node(name='middle')(lambda s: {})", "graph.ask('middle', 'go on?', options=['yes', 'no'])"
+    )
+    (place / "work.py").write_text(asking, "utf-8")
+    assert cli("run", "work.py", "--run-id", "r").code == Exit.WAITS
+    (place / "work.py").write_text(FLOW, "utf-8")
+    told = cli("doctor", "work.py", "--json").json["findings"][0]
+    assert [one["verb"] for one in told["remedies"]] == ["fork", "cancel", "answer", "answer", "resume"]
 
 
 def test_doctor_says_how_long_something_may_wait(cli: Cli) -> None:

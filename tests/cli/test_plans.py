@@ -187,6 +187,24 @@ def test_a_wrong_file_is_named(cli: Cli, words: tuple[str, ...], told: str) -> N
     assert told in ended.out + ended.err
 
 
+def test_a_plan_with_two_equal_keys_is_refused_with_both_lines(cli: Cli) -> None:
+    Path("twice.yaml").write_text(
+        "holdfast: plan/1\npolicies: [{id: limit, rule: 'false'}]\ntasks:\n- {id: a, capability: ship@1}\npolicies: []\n"
+    )
+    for command in (("check",), ("run",)):
+        refused = cli("plan", *command, "twice.yaml", "shop.py")
+        assert refused.code == Exit.USAGE
+        told = "policies: the object has this key twice, on lines 2 and 5; remove one of the two"
+        assert told in refused.out + refused.err
+
+
+def test_a_plan_that_is_nested_too_deeply_is_refused(cli: Cli) -> None:
+    Path("deep.yaml").write_text("a: " + "[" * 50_000)
+    refused = cli("plan", "check", "deep.yaml", "shop.py")
+    assert refused.code == Exit.USAGE
+    assert "nested deeper than 100 levels" in refused.out + refused.err
+
+
 # --- run ---------------------------------------------------------------------------------------------
 
 

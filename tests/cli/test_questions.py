@@ -413,6 +413,33 @@ def test_a_timer_whose_process_died_was_cut(cli: Cli, live: Callable[..., subpro
     assert "$ holdfast resume r1 post.py:waits" in shown
 
 
+HOLD = """
+from holdfast import END, START, Graph
+
+graph = Graph("seats")
+
+
+@graph.node
+def hold(state, ctx):
+    ctx.step("reserve", lambda: "12 A")
+    ctx.wait_for("paid")
+
+
+flow = graph.chain(START, hold, END).compile()
+"""
+
+
+def test_a_node_that_waited_when_its_run_was_cancelled_is_not_shown_as_waiting(cli: Cli, place: Path) -> None:
+    (place / "seats.py").write_text(HOLD, "utf-8")
+    cli("run", "seats.py", "--run-id", "r1")
+    cli("cancel", "r1", "--reason", "sold out")
+    shown = cli("show", "r1").out
+    assert "hold had not ended when the run was cancelled. What is known about it:" in shown
+    left = "hold waited and was not in memory, so its cleanup did not run; its kept steps: reserve"
+    assert f"Not cleaned up:  {left}" in shown
+    assert f"the run is cancelled ({left}): sold out" in cli("ledger", "r1").out
+
+
 # --- nodes that were cut -----------------------------------------------------------------------------
 
 
@@ -431,6 +458,7 @@ def test_a_cut_node_is_shown_with_what_is_known_and_skipped_with_an_update(cli: 
         assert 'checkpoint  {"page": 7}' in known
         assert "streamed    1 chunk, the last lines:" in known
         assert "  | the last line" in known
+    assert "answer r1 charge skip post.py:pay --update" in shown
     assert "on trunk" in shown
     assert "pyproject.toml" in shown
     assert "charge crashed" in shown
@@ -590,6 +618,15 @@ def event(kind: str, seq: int = 1, **body: Any) -> EventView:
 )
 def test_an_event_is_told_in_a_few_words(kind: str, body: dict[str, Any], words: str) -> None:
     assert words_of_events.words(event(kind, **body)) == words
+
+
+def test_a_story_is_pausing_while_a_node_still_runs_after_a_pause() -> None:
+    story = Story()
+    story.tell(event("NodeStarted"))
+    story.tell(msgspec.structs.replace(event("RunPaused", by="ann"), iteration=0))
+    assert _status(story) == "pausing"
+    story.tell(event("NodeCompleted"))
+    assert _status(story) == "paused"
 
 
 def test_a_story_tells_waiting_nodes_and_not_every_one_of_a_thousand_steps() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
 from typing import Any
@@ -539,6 +540,31 @@ def test_a_dry_run_of_a_fork_says_about_what_it_asks(cli: Cli) -> None:
     assert (told["skips"], told["runs again"]) == ("charge", "ship")
 
 
+def test_a_request_that_a_pause_has_superseded_is_listed_with_the_reason(cli: Cli) -> None:
+    assert cli("start", "order.py", "--run-id", "r1").code == 0
+    assert cli("pause", "r1").code == 0
+    assert cli("resume", "r1", "--no-execute").code == 0
+    assert cli("pause", "r1", "--by", "ann").code == 0
+    told = cli("requests", "r1").out
+    assert "a later pause by ann superseded this request before an engine carried it out." in told
+    (again,) = re.findall("`holdfast (resume r1 [^`]*)`", told)
+    assert cli("worker", "order.py", "--until-idle").code == 0
+    assert cli("show", "r1", "--json").json["status"] == "paused"
+    assert cli(*again.split()).code == 1  # the run continues: it charges, and cannot ship
+
+
+def test_a_dry_run_of_a_fork_of_a_fork_names_the_run_that_had_the_effect(cli: Cli) -> None:
+    assert cli("start", "order.py", "--run-id", "r1").code == 0
+    assert cli("fork", "r1", "--run-id", "f1").code == 0
+    assert cli("resume", "r1", "order.py").code == 1  # it has charged, and cannot ship
+    told = rows(cli("fork", "f1", "--dry-run").out)
+    assert told["NOT IDEMPOTENT"].startswith("charge completed at 20")
+    assert told["NOT IDEMPOTENT"].endswith(" in run r1; a question is asked before it runs again")
+    assert "note: r1 has completed charge (" in cli("fork", "f1", "--run-id", "f2").out
+    assert cli("resume", "f2", "order.py").code == 7
+    assert "'charge' was completed" in cli("questions", "f2").out
+
+
 def test_what_is_expected_is_done_and_nothing_else(cli: Cli, place: Path) -> None:
     fail(1)
     repair(place)
@@ -560,3 +586,27 @@ def test_a_worker_refuses_a_request_whose_preview_is_stale(cli: Cli, place: Path
     (request,) = cli("requests", "r1", "--json").json
     assert (request["status"], "it would run ship again" in request["refused"]) == ("refused", True)
     assert shipped(place) == []
+
+
+def test_old_code_on_the_command_line_shows_a_state_that_newer_code_has_upgraded_as_plain_data(
+    cli: Cli, place: Path
+) -> None:
+    repair(place)
+    newer = FLOW.replace(
+        'Graph("order", Order)', 'Graph("order", Order, version=2, upgrades={1: lambda old: old})'
+    )
+    place.joinpath("order.py").write_text(newer)
+    given = ("run", "order.py", "--input", '{"number": 1}', "--run-id", "r1")
+    assert cli(*given).code == 0
+    place.joinpath("order.py").write_text(FLOW)
+    again = cli(*given)
+    assert (again.code, '"receipt": "shipped"' in again.out) == (0, True), again.err
+    for words in (given, ("show", "r1"), ("resume", "r1")):
+        shown = cli(*words, "--json").json
+        assert (shown["state"]["receipt"], shown["state_version"]) == ("shipped", 2), words
+
+
+def test_pausing_is_no_status_to_list_by_and_the_error_names_the_status(cli: Cli) -> None:
+    refused = cli("runs", "--status", "pausing")
+    assert refused.code == 2
+    assert "a run that is pausing is running until its nodes have ended. Use status running." in refused.err

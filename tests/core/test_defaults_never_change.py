@@ -86,13 +86,13 @@ EVENTS = {
     "RunInterrupted": {"reason": None},
     "RunCompleted": {},
     "RunFailed": {"node": None},
-    "RunCancelled": SAID,
+    "RunCancelled": {**SAID, "uncleaned": []},
     "RequestRefused": {"request": "", "error": "ResumeRefused", "about": None, "asked_at": None, "by": None},
     "ResumeRefused": {"by": None},
     "StateEdited": SAID,
     "StateUpgraded": {"inputs": {}},
     "FlowChanged": {"rename": {}, "by": None},
-    "NodeScheduled": {**HEADER, "fresh": False, **SAID},
+    "NodeScheduled": {**HEADER, "fresh": False, **SAID, "anew": []},
     "NodeStarted": {**HEADER, "took": 1, "woken": False},
     "NodeCompleted": {**HEADER, "changes": Changes(), "routes": None, "items": False, "artifacts": {}},
     "NodeFailed": {**HEADER, "retry_at": None},
@@ -112,7 +112,7 @@ EVENTS = {
     "NodeCheckpointed": {**HEADER, "item": None},
     "NodeStreamed": {**HEADER, "item": None, "spans": []},
     "StepCompleted": {**HEADER, "value": None, "item": None},
-    "StepStarted": {**HEADER, "item": None},
+    "StepStarted": {**HEADER, "item": None, "result_schema": {}},
     "StepFailed": {**HEADER, "arguments": [], "retry_at": None, "item": None},
     "CostIncurred": {**HEADER, "usd": 0.0, "tokens": 0},
     "ItemsListed": HEADER,
@@ -132,7 +132,7 @@ EVENTS = {
         "on_timeout": "fail",
         "partial": {},
     },
-    "QuestionAnswered": {**HEADER, "refused": False, "confidence": None, **SAID},
+    "QuestionAnswered": {**HEADER, "refused": False, "confidence": None, **SAID, "stated": None},
     "TimerSet": {**HEADER, "item": None},
     "TimerFired": {**HEADER, "item": None},
     "SignalAwaited": {**HEADER, "until": None, "item": None, "payload_schema": {}, "takes": None},
@@ -143,9 +143,12 @@ EVENTS = {
     "ChildAwaited": {**HEADER, "until": None, "item": None, "anew": False, "abandons": False},
     "ChildEnded": {"values": None, "failure": None, "usd": 0.0, "tokens": 0},
 }
-VERSIONS = {"RunCreated": 2, "RunResumed": 2, "RunRewound": 2}
-"""The kinds of which there is more than one version. Version 2 of these has a budget or a scope, and is written only then."""
+LIMITED = {"RunCreated": 2, "RunResumed": 2, "RunRewound": 2}
+"""Version 2 of these has a budget or a scope, and is written only then."""
+VERSIONS = {**LIMITED, "QuestionAnswered": 2, "NodeScheduled": 2}
+"""The kinds of which there is more than one version."""
 PARTS = {
+    events.StatedStep: {"result": None, "item": None},
     events.Changes: {"set": {}, "append": {}, "merge": {}, "add": {}, "reduce": {}, "unset": []},
     events.Failure: {"traceback": "", "child": ""},
     budget.Budget: {"usd": None, "tokens": None, "active_s": None},
@@ -270,6 +273,7 @@ PARTS = {
         "signals": {},
         "aside": [],
         "warnings": [],
+        "uncleaned": [],
         "usd": 0.0,
         "tokens": 0,
         "failure": None,
@@ -345,7 +349,7 @@ def test_what_a_snapshot_or_a_definition_does_not_say_stays_what_it_was(part):
     assert written_exactly(defaults(part), PARTS[part])
 
 
-@pytest.mark.parametrize("kind", VERSIONS)
+@pytest.mark.parametrize("kind", LIMITED)
 def test_an_event_without_limits_is_written_as_before_there_were_any(kind):
     assert b'"v"' not in encode(without_limits(kind)).body
 
@@ -353,7 +357,7 @@ def test_an_event_without_limits_is_written_as_before_there_were_any(kind):
 @pytest.mark.parametrize(
     "limit", [{"budget": budget.Budget(usd=5)}, {"scope": ["a"]}], ids=lambda one: next(iter(one))
 )
-@pytest.mark.parametrize("kind", VERSIONS)
+@pytest.mark.parametrize("kind", LIMITED)
 def test_an_event_with_a_limit_has_a_version_that_older_readers_refuse(kind, limit):
     plain = msgspec.to_builtins(limit)
     event = msgspec.structs.replace(
@@ -362,6 +366,15 @@ def test_an_event_with_a_limit_has_a_version_that_older_readers_refuse(kind, lim
     encoded = encode(event)
     assert msgspec.json.decode(encoded.body)["v"] == 2
     assert decode(encoded) == event
+
+
+def test_an_answer_that_states_a_step_has_a_version_that_older_readers_refuse():
+    answer = KINDS["QuestionAnswered"](node="a", iteration=1, key="a.1.1.1", answer="happened")
+    assert b'"v"' not in encode(answer).body
+    stated = msgspec.structs.replace(answer, stated=events.StatedStep("charge", {"id": 7}))
+    encoded = encode(stated)
+    assert msgspec.json.decode(encoded.body)["v"] == 2
+    assert decode(encoded) == stated
 
 
 def without_limits(kind):
@@ -455,3 +468,10 @@ def test_the_two_most_frequent_events_are_written_as_any_other(event, body):
 
 def test_what_a_node_itself_has_kept_stands_under_the_number_that_snapshots_know():
     assert run_state.NODE_LEVEL == -1
+
+
+def test_a_retry_that_resumes_no_child_is_written_as_before_there_were_any():
+    header = {"node": "a", "iteration": 1, "execution": 1, "attempt": 1, "why": "retry"}
+    plain, anew = events.NodeScheduled(**header), events.NodeScheduled(**header, anew=["r.1"])
+    assert b'"v"' not in encode(plain).body
+    assert (msgspec.json.decode(encode(anew).body)["v"], decode(encode(anew))) == (2, anew)

@@ -54,3 +54,33 @@ def caller_flow(broken: set[str]) -> Flow[Bill]:
 
 async def _wait_for_close(state: Bill, ctx: hf.Context) -> dict[str, Any]:
     return {"told": [await ctx.wait_for("close")]}
+
+
+def slow_flow(broken: set[str]) -> Flow[Bill]:
+    """A child that asks before it does what `pay_flow` does."""
+    graph = Graph("slow", Bill)
+
+    @graph.node
+    async def charge(state: Bill, ctx: hf.Context) -> dict[str, Any]:
+        await ctx.ask("Charge?", options=["yes", "no"])
+        if "charge" in broken:
+            raise ValueError("the card is stuck")
+        return {"paid": [state.amount]}
+
+    return graph.chain(START, "charge", END).compile()
+
+
+def pair_flow(pay: Flow[Bill], slow: Flow[Bill]) -> Flow[Bill]:
+    """bill and wait, side by side, each of which calls a child -> close."""
+    graph = Graph("pair", Bill)
+
+    @graph.node
+    async def bill(state: Bill, ctx: hf.Context) -> dict[str, Any]:
+        return {"paid": (await ctx.call(pay, {"amount": state.amount})).paid}
+
+    @graph.node
+    async def wait(state: Bill, ctx: hf.Context) -> dict[str, Any]:
+        return {"paid": (await ctx.call(slow, {"amount": 3})).paid}
+
+    graph.node(name="close")(_wait_for_close)
+    return graph.chain(START, "bill", "close", END).chain(START, "wait", "close").compile()

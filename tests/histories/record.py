@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import msgspec
 import plan_flows
-from family_flows import caller_flow, pay_flow
+from family_flows import caller_flow, pair_flow, pay_flow, slow_flow
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, add, append, merge
@@ -366,6 +366,23 @@ def waiting(recorder: Recorder) -> str:
     return "half"
 
 
+def not_cleaned_up(recorder: Recorder) -> str:
+    """The run of the story `waiting`, cancelled while the items of its fan-out are unwound."""
+    half = waiting(recorder)
+    recorder.call(lambda e: e.cancel(half, by="ann", reason="no longer needed"), wait_flow())
+    return half
+
+
+def superseded(recorder: Recorder) -> str:
+    """A resume that waits for a worker, and a later pause that supersedes it."""
+    flow = wait_flow()
+    recorder.call(lambda e: e.start(flow, {"number": "A7"}, run_id="r"), flow)
+    recorder.call(lambda e: e.pause("r", by="ann"), flow)
+    recorder.call(lambda e: e.resume("r", by="bob", execute=False, id="later"), flow)
+    recorder.call(lambda e: e.pause("r", by="ann", reason="not yet"), flow)
+    return "r"
+
+
 @dataclass
 class Sum:
     euros: int
@@ -620,6 +637,23 @@ def adopted(recorder: Recorder) -> str:
     return "c"
 
 
+def mended_together(recorder: Recorder) -> str:
+    """A caller with two children that fail, one of them while the caller has failed already and its node has unwound. The caller
+    is resumed with both, and is cancelled while its last node waits.
+    """
+    broken = {"charge"}
+    pay, slow = pay_flow(broken), slow_flow(broken)
+    flow = pair_flow(pay, slow)
+    recorder.call(lambda e: e.run(flow, {"amount": 5}, run_id="c"))
+    (late,) = recorder.store.runs(Query(origin="c", flow="slow"))
+    recorder.call(lambda e: e.answer(late.run_id, "charge", "yes"), slow)
+    recorder.call(lambda e: e.resume(late.run_id), slow)
+    broken.clear()
+    recorder.call(lambda e: e.resume("c", by="ann"), flow, pay, slow)
+    recorder.call(lambda e: e.cancel("c", by="ann"), flow)
+    return "c"
+
+
 class CardDeclined(Exception):
     """An outcome of a step."""
 
@@ -665,6 +699,37 @@ def outcomes(recorder: Recorder) -> str:
     place = recorder.store.events("undoing", kinds=("StepStarted",))[0].seq
     copy_of(recorder.store, "undoing", "r", place, active="ship")
     recorder.call(lambda e: e.resume("r"), flow)
+    return "r"
+
+
+def stated_flow() -> Flow[Order]:
+    """ship: two steps that must not be called twice, one of them with a typed result."""
+    graph = Graph("stated", Order)
+
+    @graph.node
+    async def ship(state: Order, ctx: hf.Context) -> dict[str, Any]:
+        label, parcel = await asyncio.gather(
+            ctx.step(hf.Step("label", idempotent=False), str, "printed", key="A4", type=str),
+            ctx.step(hf.Step("parcel", idempotent=False), dict, number=7, type=dict[str, int]),
+        )
+        return {"log": [f"{label}, {parcel}"]}
+
+    return graph.chain(START, "ship", END).compile()
+
+
+def stated(recorder: Recorder) -> str:
+    """A process that died inside two steps that must not be called twice. An answer says that one of them has happened, with its
+    result; the question about the other one is open.
+    """
+    flow = stated_flow()
+    recorder.call(lambda e: e.run(flow, Order("T-6"), run_id="whole"))
+    place = recorder.store.events("whole", kinds=("StepStarted",))[1].seq
+    copy_of(recorder.store, "whole", "r", place, active="ship")
+    recorder.call(lambda e: e.resume("r"), flow)
+    said: dict[str, Any] = {"by": "ann", "reason": "it lies on the counter"}
+    recorder.call(
+        lambda e: e.answer("r", "ship", "happened", step="label:A4", result="stamped", **said), flow
+    )
     return "r"
 
 
@@ -762,8 +827,9 @@ def caught_in_a_layer(recorder: Recorder) -> str:
 
 STORIES = (
     *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
-    *(kept, refused, quarantined, waited, waiting, set_aside, withdrawn, streamed, spoken, worked, asked),
-    *(repeat_asked, repeated, outcomes, called, mended, child_cancelled, adopted, limited),
+    *(kept, refused, quarantined, waited, waiting, not_cleaned_up, superseded, set_aside, withdrawn),
+    *(streamed, spoken, worked, asked, repeat_asked, repeated, outcomes, stated),
+    *(called, mended, mended_together, child_cancelled, adopted, limited),
     *(guarded, judged, judging, denied, verified, caught, caught_in_a_layer),
 )
 

@@ -255,6 +255,19 @@ def test_a_run_that_an_old_version_left_inside_a_step_in_doubt_is_answered_and_c
 
 
 @pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
+def test_a_step_that_was_stated_under_an_old_version_is_not_called_and_the_other_one_can_be_stated(
+    version: str,
+) -> None:
+    store, run_id, seq = left(version, "stated")
+    flow = stories().stated_flow()
+    said = {"by": "ben", "reason": "the parcel is on its way"}
+    resume(store, flow, "answer", run_id, "ship", "happened", result={"number": 8}, **said)
+    run = resume(store, flow, "resume", run_id)
+    assert (run.status, run.state.log) == ("completed", ["stamped, {'number': 8}"])
+    assert [row.kind for row in store.events(run_id, seq) if row.kind.startswith("Step")] == []
+
+
+@pytest.mark.parametrize("version", sorted({path.parent.name for path in HISTORIES}))
 def test_what_an_old_version_kept_of_a_declined_step_is_not_asked_for_again(version: str) -> None:
     kept, store = Kept(FOLDER / version / "outcomes.jsonl"), MemoryStore()
     kept.put_into(store)

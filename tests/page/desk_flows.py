@@ -10,6 +10,7 @@ from types import ModuleType
 
 SOURCE = '''
 """Refunds: each asks what its input says, and pays out once."""
+import asyncio
 import os
 from typing import Annotated, Literal
 
@@ -77,6 +78,26 @@ graph.edge("hostile", "pay_out")
 graph.edge("carrier", "mail")
 graph.chain("pay_out", "mail", hf.END)
 refund = graph.compile()
+
+sending = hf.Graph("parcels", dict)
+
+
+class Sent(msgspec.Struct):
+    number: int
+
+
+@sending.node
+async def send(state, ctx):
+    async def lost():
+        raise ConnectionError("no reply")
+
+    names = {"label": str, "send": Sent}
+    steps = [ctx.step(hf.Step(name, idempotent=False), lost, type=kind) for name, kind in names.items()]
+    label, sent = await asyncio.gather(*steps)
+    return {"sent": [label, sent.number]}
+
+
+parcels = sending.chain(hf.START, "send", hf.END).compile()
 '''
 
 CRASH = """

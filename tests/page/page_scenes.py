@@ -17,12 +17,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import holdfast as hf
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.clock import ManualClock
 
 FLOWS = Path(__file__).with_name("scene")
@@ -323,7 +324,16 @@ class Scene:
             cwd=self.folder, env=self.environment, check=True, capture_output=True,
         )  # fmt: skip
         self.start("worker", "shop/shop.py", "--queue", "default", "--run-base", RUN_BASE, pace=HOUR)
-        self.start("worker", "shop/shop.py", "--queue", "slow", "--concurrency", "1", pace=HOUR)
+        self.start("worker", "shop/shop.py", "--queue", "slow", "--concurrency", "3", pace=HOUR)
+        self._until_refused("brief-03")
+
+    def _until_refused(self, run_id: str) -> None:
+        """Wait until the worker has found that it cannot continue a run, whose flow has changed."""
+        with closing(SqliteStore(self.store)) as store:
+            until = time.monotonic() + 60.0
+            while not store.queues.refusals([run_id]):
+                assert time.monotonic() < until, f"no worker has refused {run_id}"
+                time.sleep(0.05)
 
     def serve(self, *words: str) -> str:
         """Start a server of the shop, and return its address with the token."""

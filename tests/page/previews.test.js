@@ -15,6 +15,7 @@ const preview = (more = {}) => ({
   skips: [],
   stops: [],
   closes: [],
+  family: [],
   refused: null,
   error: null,
   remedies: [],

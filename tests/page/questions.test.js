@@ -83,6 +83,17 @@ test("the command gives the same answer", () => {
   assert.equal(command({ answer: -1 }), "holdfast answer r1 n.1.1 -- -1");
 });
 
+test("each step in doubt is a choice, which is sent as the answer that it has happened", () => {
+  const in_doubt = [{ step: "charge" }, { step: "ship", item: 2 }];
+  const question = { key: "n.1.1", options: ["retry"], partial: { in_doubt } };
+  assert.deepEqual(schemaOf(question), { enum: ["retry", "charge has happened", "ship (item 2) has happened"] });
+  const sent = (answer) => JSON.parse(JSON.stringify(answerBody(question, { answer, result: null, reason: "so" })));
+  const said = { question: "n.1.1", answer: "happened", result: null, reason: "so" };
+  assert.deepEqual(sent("charge has happened"), { ...said, step: "charge" });
+  assert.deepEqual(sent("ship (item 2) has happened"), { ...said, step: "ship", item: 2 });
+  assert.deepEqual(sent("retry"), { question: "n.1.1", answer: "retry", reason: "so" });
+});
+
 test("faults of the server are those of the fields of the form", () => {
   const errors = [
     { path: "answer.lines.1.sku", message: "wrong" },

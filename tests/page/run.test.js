@@ -15,6 +15,7 @@ import {
   tabFor,
 } from "../../src/holdfast/server/page/pure/run_choices.js";
 import { viewNode } from "../../src/holdfast/server/page/pure/node_views.js";
+import { lookOfRun } from "../../src/holdfast/server/page/pure/statuses.js";
 import { standingOf } from "../../src/holdfast/server/page/pure/run_facts.js";
 import { addChunk, addRecorded, beginText, isSame } from "../../src/holdfast/server/page/pure/streams.js";
 import { attemptTime, attemptWords, leftWords, visitFacts, whyItRan } from "../../src/holdfast/server/page/pure/visit_words.js";
@@ -83,6 +84,15 @@ test("a run that moves by itself, and an earlier checkpoint, have no filled butt
   assert.ok(moving.shown.every((one) => !one.filled));
   const past = actionsOf(run("failed", { remedies: [remedy("resume")] }), true, []);
   assert.ok(past.shown.every((one) => !one.filled));
+});
+
+test("a run that is pausing says so, and offers no second pause", () => {
+  const pausing = run("running", { pausing: true });
+  assert.deepEqual(verbs(actionsOf(pausing, false, []).shown), ["Fork"]);
+  assert.deepEqual(lookOfRun(pausing), { word: "pausing", glyph: "pausing", tone: "accent", turns: true });
+  assert.equal(lookOfRun({ ...pausing, crashed: true }).word, "crashed");
+  const row = familyRow({ id: "r", status: "running", pausing: true });
+  assert.equal(row.word, "pausing");
 });
 
 test("a run that asks is answered or cancelled, and the first of these is filled", () => {

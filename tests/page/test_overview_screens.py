@@ -74,6 +74,7 @@ def test_doctor_lists_problems_and_waits_with_command_and_button(tab, served):
         "Durable writes",
         "Log",
         "Space",
+        "Logs of runs",
     ]
     assert "journal_mode is wal" in health.nth(2).inner_text()
     page.locator('.top-nav .count[data-tone="fail"]').wait_for()

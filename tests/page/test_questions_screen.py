@@ -247,6 +247,35 @@ def test_a_crashed_node_can_be_retried_skipped_with_a_result_or_aborted(tab, ser
     page.get_by_text("Answered by").wait_for()
 
 
+def test_a_step_that_has_happened_is_stated_with_its_result_one_after_the_other(tab, served, asked):
+    run_id = f"sent-{asked.refund}"
+    hf.run(served.desk.parcels, {}, run_id=run_id, store=served.store)
+    page = open_questions(tab, served, run_id)
+    page.get_by_role("heading", name="What is known").wait_for()
+    assert page.get_by_label("Number").is_hidden()
+    page.get_by_label("What to do").select_option("label has happened")
+    page.get_by_label("Result of label").fill("printed")
+    sent = posts(page)
+    answer_button(page).click()
+    assert sent == []  # the reason is required
+    page.get_by_label("Reason").fill("it lies on the counter")
+    answer_button(page).click()
+    page.get_by_label("send has happened").check()  # one step less: the choices are cards now
+    assert page.locator(".question-form .card").all_inner_texts() == [
+        "retry",
+        "skip",
+        "abort",
+        "send has happened",
+    ]
+    page.get_by_label("Number").fill("7")
+    page.get_by_label("Reason").fill("the carrier shows it")
+    answer_button(page).click()
+    page.get_by_text("Answered by").wait_for()
+    run = hf.resume(run_id, flows=[served.desk.parcels], store=served.store)
+    assert (run.status, run.state["sent"]) == ("completed", ["printed", 7])
+    assert [one.get("step") for one in sent] == ["label", "send"]
+
+
 def test_an_answer_by_form_lets_the_run_continue(tab, served, asked):
     page = open_questions(tab, served)
     page.get_by_label("reject").check()

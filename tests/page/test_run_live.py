@@ -102,6 +102,29 @@ def test_a_run_is_watched_to_its_end_while_its_worker_is_killed_and_another_take
     second.terminate()
 
 
+def test_a_run_that_is_paused_while_its_node_runs_is_pausing_in_the_head_and_in_the_list(tab, serving, hands):
+    first = hands.work("live.py:order")
+    start(hands, "order", "o-9")
+    page = show(tab, serving, "o-9")
+    page.locator(".timeline-held").get_by_text(f"pid {first.pid}").wait_for()
+    status(page, "running").wait_for()
+    hands.call("pause", "o-9", "--by", "ada", "--reason", "tea time")
+    status(page, "pausing").wait_for()
+    told = page.locator(".standing").inner_text()
+    assert "a pause by ada is recorded (tea time), so the run is paused when charge has ended" in told
+    assert page.get_by_role("button", name="Pause").count() == 0
+    page.evaluate("location.hash = '#/runs?prefix=o-9'")
+    page.locator(".status-word", has_text="pausing").wait_for()
+    page.evaluate("location.hash = '#/runs/o-9'")
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    status(page, "crashed").wait_for(timeout=30_000)
+    second = hands.work("live.py:order")
+    status(page, "paused").wait_for(timeout=30_000)
+    assert "by ada" in page.locator(".standing").inner_text()
+    second.terminate()
+
+
 def test_two_idle_hours_between_two_attempts_are_a_narrow_strip_that_names_them(tab, serving):
     clock = ManualClock(time.time() - 9000)
     graph = hf.Graph("slow")

@@ -35,6 +35,7 @@ from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import pack
 from holdfast.storage.sqlite import batches
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.uptime import Uptime
 from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.upkeep import archive, retention
 
@@ -413,6 +414,9 @@ class Hands:
     def open(self, clock: Callable[[], float] | None = None) -> ToldStore:
         with self.tell.verb("open", [["version", len(schema.migrations("sqlite"))]]):
             store = SqliteStore(self.path, clock=clock or (lambda: self.now))
+        store._database._uptime = Uptime(
+            read_clock=None
+        )  # the real one would put other bytes on the disk each time
         for name, value in self.pragmas.items():
             store._database._writer.pragma(name, value)
         return ToldStore(store, self.tell)

@@ -15,6 +15,7 @@ from holdfast.reading import attention, diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.storage.contract import Holder, Query, Store
 from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.queues import Refusal
 from holdfast.testing.builders import History, outline
 from holdfast.upkeep import doctor
 
@@ -114,22 +115,42 @@ def test_a_run_that_no_live_worker_takes_needs_attention_at_once(store: Store, c
 
 
 @pytest.mark.parametrize("is_busy", [True, False])
-def test_a_run_that_crashed_before_its_flow_changed_needs_attention_although_a_worker_takes_its_flow(
-    store: Store, is_busy: bool
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_run_of_a_changed_flow_needs_attention_once_every_live_worker_has_refused_it(
+    store: Store, *, is_busy: bool, is_known: bool
 ) -> None:
     changed = outline("START a b END")
     History("old", FLOW).created().started("a").write(store)
     History("new", changed).created().started("a").write(store)
     History("busy", changed).created().started("a").write(store)
-    store.renew(WORKER)
+    other = msgspec.structs.replace(WORKER, id="other")
+    for worker in (WORKER, other):
+        store.renew(worker)
     if is_busy:
         store.claim("busy", WORKER)
-    flows = {changed.name: changed}
-    page = Reader(store, flows).page(Query(), attention=True)
-    assert [(one.row.run_id, one.found.kind) for one in page.runs] == [("old", "flow changed")]
-    assert attention.count(store, store.queues.board(), flows) == 1
-    found = doctor.examine(store, flows, store.now(), check=False)
-    assert [one.run_id for one in found if one.run_id] == ["old"]
+    flows = {changed.name: changed} if is_known else {}
+
+    def found() -> tuple[list[tuple[str, str]], int, list[str]]:
+        page = Reader(store, flows).page(Query(), attention=True)
+        told = doctor.examine(store, flows or None, store.now(), check=False)
+        return (
+            [(one.row.run_id, one.found.kind) for one in page.runs],
+            attention.count(store, store.queues.board(), flows),
+            [one.run_id for one in told if one.run_id],
+        )
+
+    seq, definition = store.run("old").seq, changed.definition_json
+    assert found() == ([], 0, [])
+    store.queues.refuse(
+        Refusal(run_id="old", holder="worker", seq=seq, reason="changed", fingerprint=changed.fingerprint),
+        definition,
+    )
+    assert found() == ([], 0, []), "the other worker has not refused it"
+    store.queues.refuse(Refusal(run_id="old", holder="other", seq=seq, reason="changed"))
+    assert found() == ([("old", "flow changed")], 1, ["old"])
+    store.renew(msgspec.structs.replace(WORKER, ttl_s=0.0))
+    store.renew(msgspec.structs.replace(other, id="another"))
+    assert found() == ([], 0, []), "a new worker may have the code for it"
 
 
 def test_a_run_that_asks_and_crashed_counts_once(store: Store) -> None:

@@ -33,11 +33,11 @@ class Till:
         self.is_broken = False
         self.gate: asyncio.Event | None = None
 
-    def pay(self) -> Flow[Pay]:
+    def pay(self, name: str = "pay", **options: Any) -> Flow[Pay]:
         """Make the flow `pay`: it charges the amount, or asks or waits first, as `how` says."""
-        graph = Graph("pay", Pay)
+        graph = Graph(name, Pay)
 
-        @graph.node
+        @graph.node(**options)
         async def charge(state: Pay, ctx: hf.Context) -> dict[str, Any]:
             if state.how == "ask":
                 await ctx.ask("Charge?", options=["yes", "no"])

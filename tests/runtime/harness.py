@@ -211,8 +211,8 @@ class Stage:
 class OnServer(Stage):
     """A stage in a schema of its own, of the PostgreSQL server that the tests share."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__("memory", folder)
+    def __init__(self, folder: Path, *, still: bool = False) -> None:
+        super().__init__("memory", folder, still=still)
         self.store.close()
         self.kind, self.url = "postgres", f"{shared_url()}&schema=s{uuid.uuid4().hex}"
         self.store = self.open(self.url)

@@ -283,3 +283,47 @@ def test_commands_record_and_show_plans_over_http(client, tmp_path, monkeypatch,
     assert client.plan("o1") == ORDER
     shown = call("plan", "show", "o1", "--store", client.url)
     assert (shown.code, "Deliver order 4711" in shown.out) == (0, True), shown
+
+
+# --- texts that are ambiguous or hostile -----------------------------------------------------------------
+
+
+def test_equal_keys_are_refused_in_a_body_with_very_many_values():
+    body = b'{"flow": "shop", "plan": {"tasks": [' + b"1," * 1_100_000 + b'{"a": 1,\n"a": 2}]}}'
+
+    async def test(engine, caller):
+        reply = await post(caller, "/runs", body)
+        assert (reply.status, reply.json["type"]) == (400, "urn:holdfast:problem:bad-json")
+        assert "'a' twice, on lines 1 and 2" in reply.json["detail"]
+
+    served(test)
+
+
+def test_a_plan_with_two_equal_keys_is_neither_checked_nor_started():
+    text = json.dumps({"flow": "shop", "plan": ORDER}, indent=0)
+    twice = text.replace('"policies"', '"policies": [],\n"policies"', 1)
+    assert twice != text
+    first = twice[: twice.index('"policies"')].count("\n") + 1
+
+    async def test(engine, caller):
+        for path in ("/plans/check", "/runs"):
+            reply = await post(caller, path, twice.encode())
+            assert (reply.status, reply.json["type"]) == (400, "urn:holdfast:problem:bad-json")
+            assert f"'policies' twice, on lines {first} and {first + 1}" in reply.json["detail"]
+            assert [fault["path"] for fault in reply.json["errors"]] == ["plan.policies"]
+        assert engine.store.runs(Query()) == []
+
+    served(test)
+
+
+def test_a_plan_with_too_many_values_is_refused():
+    async def test(engine, caller):
+        plan = {**ORDER, "context": {"facts": {"all": [1] * 1_000_000}}}
+        body = json.dumps({"flow": "shop", "plan": plan}, separators=(",", ":")).encode()
+        checked = await post(caller, "/plans/check", body)
+        assert "more than 1,000,000 values" in checked.json["problems"][0]["message"], checked.json
+        started = await post(caller, "/runs", body)
+        assert started.status == 422, started.json
+        assert engine.store.runs(Query()) == []
+
+    served(test)

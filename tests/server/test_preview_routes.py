@@ -8,6 +8,8 @@ import pytest
 from served_flows import run_order
 from verb_calls import operate
 
+from holdfast.reading import inbox
+
 VERBS = [
     ("resume", {"force": True}),
     ("retry", {}),
@@ -78,9 +80,11 @@ def test_a_stale_preview_is_refused_under_the_lease():
         body = {"restart_at": "reserve", "confirm": []}
         seen = await preview(operator, "runs/r1/resume", body)
         match = {"if-match": seen.headers["etag"]}
+        # An answer waits in the inbox before the request: the preview said that the resume closes the question.
+        (question,) = await engine.questions("r1")
+        answer = inbox.Answer(id="before", key=question.question.key, value="approve")
+        engine._services.store.post("r1", inbox.stored_form(answer))
         assert (await operator.post("runs/r1/resume", body, headers=match, key="k1")).status == 202
-        # Another holder answers the question before the request is found: the preview said that it closes the question.
-        await engine.answer("r1", "ship", "approve")
         working = asyncio.ensure_future(engine.work())
         reply = await operator.post("runs/r1/resume", body, headers=match, key="k1", wait=30)
         assert (reply.status, reply.json["type"]) == (412, "urn:holdfast:problem:preview-stale"), reply.body

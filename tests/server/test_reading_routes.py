@@ -548,6 +548,29 @@ def test_the_doctor_keeps_what_it_found_until_asked_again():
     served(test)
 
 
+def test_the_doctor_verifies_logs_and_reports_an_altered_event(tmp_path):
+    async def test(engine, caller):
+        for run_id in ("ok", "hurt"):
+            await run_order(engine, run_id)
+        whole = (await caller.get(f"{API}/doctor")).json
+        assert whole["problems"] == []
+        assert {"title": "Logs of runs", "detail": "all 2 runs verified", "fault": None} in whole["store"]
+        connection = apsw.Connection(str(tmp_path / "runs.db"))
+        which = "key = (select key << 32 | 3 from runs where run_id = 'hurt')"
+        connection.execute(f"update events set at = at + 1 where {which}")
+        connection.close()
+        told = (await caller.get(f"{API}/doctor?again=true")).json
+        (problem,) = told["problems"]
+        assert (problem["kind"], problem["run_id"]) == ("unreadable", "hurt")
+        assert "event 3 " in problem["reason"]
+        assert problem["remedies"][0]["verb"] == "verify"
+        (logs,) = [check for check in told["store"] if check["title"] == "Logs of runs"]
+        assert logs["fault"] == "1 log is not what was written (all 2 runs verified)"
+        assert (await caller.get(f"{API}/board")).json["problems"] == 1
+
+    served(test, store=SqliteStore(tmp_path / "runs.db"))
+
+
 def test_metrics_count_answers_by_route_and_never_name_a_run():
     async def test(engine, caller):
         await engine.start(flow, {}, run_id="secret-run", queue="q")

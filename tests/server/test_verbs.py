@@ -415,6 +415,48 @@ def test_an_answer_that_does_not_fit_is_reported_by_its_path():
     operate(test)
 
 
+def test_an_answer_says_that_an_interrupted_step_has_happened():
+    graph, calls = hf.Graph("pay", dict), []
+
+    @graph.node
+    async def pay(state, ctx):
+        async def charge() -> dict[str, int]:
+            calls.append("charge")
+            raise ConnectionError("no reply")
+
+        return {"receipt": await ctx.step(hf.Step("charge", idempotent=False), charge)}
+
+    paying = graph.chain(hf.START, "pay", hf.END).compile()
+
+    async def test(engine, operator):
+        await engine.run(paying, {}, run_id="r1")
+        (asked,) = (await operator.get("/api/v1/runs/r1/questions")).json["questions"]
+        (doubt,) = asked["question"]["partial"]["in_doubt"]
+        assert (doubt["step"], doubt["result_schema"]["type"]) == ("charge", "object")
+        assert "happened" in [one["answer"] for one in asked["outcomes"]]
+        body = {"question": "pay", "answer": "happened", "step": "charge", "reason": "the bank shows it"}
+        wrong = await operator.post("runs/r1/answer", {**body, "result": {"id": "7"}}, key="k1")
+        assert (wrong.status, wrong.json["errors"][0]["path"]) == (422, "result.id")
+        without = await operator.post("runs/r1/answer", body, key="k2")
+        assert (without.status, "needs the result" in without.json["detail"]) == (400, True)
+        no_reason = await operator.post(
+            "runs/r1/answer", {**body, "reason": None, "result": {"id": 7}}, key="k3"
+        )
+        assert no_reason.status == 422
+        right = await operator.post("runs/r1/answer", {**body, "result": {"id": 7}}, key="k4")
+        assert right.status == 202, right.body
+        again = await operator.post("runs/r1/answer", {**body, "result": {"id": 7}}, key="k4")
+        assert (again.status, len(await operator.events("r1", "QuestionAnswered"))) == (202, 1)
+        late = await operator.post("runs/r1/answer", {**body, "result": {"id": 8}}, key="k5")
+        assert "answered 'happened' (the step 'charge') by" in late.json["detail"]
+        (said,) = await operator.events("r1", "QuestionAnswered")
+        assert said["body"]["stated"] == {"step": "charge", "result": {"id": 7}}
+        run = await engine.resume("r1")
+        assert (run.status, run.state, calls) == ("completed", {"receipt": {"id": 7}}, ["charge"])
+
+    operate(test, flows=[paying])
+
+
 def test_an_edit_that_does_not_fit_is_reported_by_its_path():
     async def test(engine, operator):
         await run_order(engine, "r1", fails=True)

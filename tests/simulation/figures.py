@@ -22,10 +22,12 @@ from holdfast.testing.simulator import OUTCOME_SEEDS, Outcome, figures, report_o
 from holdfast.testing.simulator_flows import TALES, tale
 
 SHARP = (
-    0, 2, 3, 7, 8, 11, 12, 14, 15, 16, 19, 21, 27, 28, 29, 30, 32, 34, 45, 48, 51, 53, 74, 75, 79, 80, 83, 102, 114, 116,
-    118, 124, 131, 226, 248, 252, 336, 540, 572, 584, 596, 685, 719, 1252, 2834, 6812,
+    0, 2, 3, 7, 8, 11, 12, 14, 15, 16, 19, 21, 27, 28, 29, 30, 32, 34, 45, 48, 51, 53, 56, 74, 75, 79, 80, 83, 102, 114, 116,
+    118, 124, 131, 226, 248, 252, 336, 540, 572, 584, 596, 685, 719, 1252, 2834, 6812, 19156,
 )  # fmt: skip
 """Seeds that have found many planted bugs: a search begins with them."""
+SHARP_OUTCOMES = (OUTCOME_SEEDS + 106, OUTCOME_SEEDS + 147)
+"""Seeds of schedules in which an answer says that a step has happened, which is rare."""
 SEARCHED = 1500
 SEARCHED_OUTCOMES = 60
 OUTCOMES_EVERY = 8
@@ -36,7 +38,9 @@ def seeds_to_find() -> Iterator[int]:
     """Yield the seeds that are tried to find a planted bug."""
     yield from SHARP
     yield from range(OUTCOME_SEEDS, OUTCOME_SEEDS + SEARCHED_OUTCOMES)
+    yield from SHARP_OUTCOMES
     yield from range(SEARCHED)
+    yield from range(OUTCOME_SEEDS + SEARCHED_OUTCOMES, OUTCOME_SEEDS + 5 * SEARCHED_OUTCOMES)
 
 
 def play(first: int, step: int, seconds: float) -> list[Outcome]:

@@ -1,7 +1,7 @@
 """Planted bugs: each breaks one promise of the engine or the store, as a real mistake might. Only for tests.
 
 Those about requests and forks are in `planted_requests`, those about child runs in `planted_families`, those about plans and
-policies in `planted_plans`, those about the outcomes of steps in `planted_steps`.
+policies in `planted_plans`, those about the outcomes of steps in `planted_steps`, those about deploys in `planted_deploys`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
+import planted_deploys  # noqa: F401 - adds its bugs to the table
 import planted_families  # noqa: F401 - adds its bugs to the table
 import planted_plans  # noqa: F401 - adds its bugs to the table
 import planted_requests  # noqa: F401 - adds its bugs to the table

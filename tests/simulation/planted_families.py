@@ -8,8 +8,9 @@ from contextlib import suppress
 from planting import family_bug, patched, rewritten
 
 from holdfast.core.fold import children
-from holdfast.errors import HoldfastError
-from holdfast.reading import ends
+from holdfast.errors import HoldfastError, ResumeRefused
+from holdfast.reading import ends, inbox
+from holdfast.runtime import mending, operator
 from holdfast.runtime.calls import child_runs
 from holdfast.runtime.journal import Journal
 from holdfast.storage.contract import Along
@@ -55,12 +56,12 @@ def the_log_of_an_adopted_child_is_read_before_the_append():
         "    import asyncio\n"
         "    await asyncio.sleep(0.3 if adopted is not None else 0.0)"
     )
-    then = "    if durable:"
+    then = "    if durable:\n        await self._work.durable(seq)"
     looks = (
         "    if early is not None:\n"
         "        self._journal.state.children[place.run_id].in_doubt = False\n"
         "        early.status in ENDED and self._work.record_end(ends.report(early))\n"
-        "    if durable:"
+        f"{then}"
     )
     with patched(rewritten(child_runs.Children, "_start", old, new, then, looks)):
         yield
@@ -129,3 +130,52 @@ def a_cancel_stops_at_the_first_generation():
 
     with patched((ends, "cancels", cancels)):
         yield
+
+
+# --- families that are mended from the top -----------------------------------------------------------
+
+
+@family_bug
+def a_child_is_asked_to_resume_outside_the_transaction():
+    """The caller is resumed, and its process may die before the child is asked; or its node looks at the child before that."""
+
+    def leave(journal, family, orders):
+        journal.family = family
+        for one in family:
+            if one.preview is not None:
+                request = inbox.stored_form(mending._request(journal.state, one, orders))
+                _apart(
+                    journal,
+                    lambda store, run_id=one.run_id, request=request: store.post(run_id, request),
+                )
+
+    with patched((mending, "leave", leave)):
+        yield
+
+
+@family_bug
+def the_old_end_of_a_child_that_was_asked_to_resume_is_read():
+    """The caller fails again at once, and the child completes for nobody."""
+    with patched((child_runs, "EXECUTING", frozenset())):
+        yield
+
+
+@family_bug
+def a_mending_stops_at_the_first_generation():
+    real = mending.find
+
+    def find(journal, *args, **named):
+        return real(journal, *args, **named) if journal.state.origin is None else ()
+
+    with patched((mending, "find", find)):
+        yield
+
+
+@family_bug
+def a_retry_leaves_failed_children_alone():
+    with patched((operator, "prepare_child", _refuse_child)):
+        yield
+
+
+def _refuse_child(*args):
+    raise ResumeRefused("f", "not now")

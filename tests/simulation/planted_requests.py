@@ -9,7 +9,7 @@ from planting import bug, patched, rewritten
 
 from holdfast.errors import HoldfastError
 from holdfast.reading import forks, inbox
-from holdfast.runtime import creation, operator, requests, resume, runner
+from holdfast.runtime import creation, operator, received_requests, requests, resume, runner
 from holdfast.storage import verdicts
 from holdfast.storage.memory import queues as memory_queues
 from holdfast.storage.memory.store import MemoryStore
@@ -21,7 +21,9 @@ from holdfast.storage.memory.store import MemoryStore
 def a_refusal_is_dropped():
     """The request is taken from the inbox, and the log does not say what became of it."""
     refuse = "operator.refuse(self.journal, request, refused)"
-    with patched(rewritten(runner.Runner, "_take_requests", refuse, "self.journal.taken.append(request.id)")):
+    with patched(
+        rewritten(runner.Runner, "_obey_or_refuse", refuse, "self.journal.taken.append(request.id)")
+    ):
         yield
 
 
@@ -120,6 +122,42 @@ def a_preview_writes():
         yield
 
 
+# --- the order of requests ---------------------------------------------------------------------------
+
+
+@bug
+def a_pause_goes_past_what_waits_in_the_inbox():
+    """A pause that is recorded at once leaves an older resume in the inbox, and a worker undoes the pause."""
+    with patched(
+        (operator, "settle", lambda *args: None), (operator, "first_of", lambda waiting: waiting[0])
+    ):
+        yield
+
+
+@bug
+def an_edit_goes_past_what_waits_in_the_inbox():
+    with patched((operator, "follows", lambda request, older: False)):
+        yield
+
+
+@bug
+def a_resume_that_an_engine_leaves_undoes_a_later_pause():
+    """The engine that executes a paused run leaves a resume in the inbox, and it is still there after a later pause."""
+    with patched((received_requests.ReceivedRequests, "settle_left", lambda self, request: None)):
+        yield
+
+
+@bug
+def a_resume_here_goes_past_what_waits_in_the_inbox():
+    real = requests.Requests._older
+
+    def older(self, run_id, request):
+        return [] if request is None or operator.VERBS[request.verb].executes else real(self, run_id, request)
+
+    with patched((requests.Requests, "_older", older)):
+        yield
+
+
 # --- forks -------------------------------------------------------------------------------------------
 
 
@@ -165,4 +203,16 @@ def a_fork_of_a_fork_forgets_what_the_first_had_begun():
         return [one for one in real(*args) if one.run is None]
 
     with patched((forks, "begun_visits", begun_visits)):
+        yield
+
+
+@bug
+def a_fork_of_a_fork_does_not_look_at_the_first_run_again():
+    """What a run has done since it was forked is not known to a fork of that fork."""
+    real = forks._line
+
+    def line(*args):
+        return real(*args)[-1:]
+
+    with patched((forks, "_line", line)):
         yield

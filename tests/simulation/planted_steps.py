@@ -1,10 +1,13 @@
-"""Planted bugs about the outcomes of steps: see `planted`."""
+"""Planted bugs about the outcomes of steps, and about what a node does while it unwinds: see `planted`."""
 
 from __future__ import annotations
 
+import asyncio
+
 from planting import bug, on_take_up, patched
 
-from holdfast.runtime.calls import attempt, context
+from holdfast.core.fold import waits
+from holdfast.runtime.calls import attempt, context, rest
 
 
 def forget(state, mark):
@@ -51,9 +54,38 @@ def a_step_that_must_not_be_called_twice_is_simply_called_again():
 
 
 @bug
+def a_step_that_has_happened_according_to_an_answer_is_called_again():
+    with patched((waits, "_keep_stated", lambda state, question, stated: False)):
+        yield
+
+
+@bug
 def a_step_that_must_not_be_called_twice_waits_for_no_disk():
     async def record(self, kind, **fields):
         self.note(kind, **fields)
 
     with patched((attempt.Attempt, "record", record)):
+        yield
+
+
+@bug
+def a_node_that_only_unwinds_cleans_up():
+    def is_current(self):
+        return self._is_alive()
+
+    with patched((attempt.Attempt, "_is_current", is_current)):
+        yield
+
+
+@bug
+def a_withdrawn_wait_begins_again_before_the_node_has_withdrawn_it_once_more():
+    def disturb(self):
+        asyncio.get_running_loop().call_soon(self._settled)
+
+    def begin_again(self, *, unwinds):
+        if self._is_current() and all(map(self.is_withdrawn, self._waiters)):
+            for slot in self._waiters:
+                self._begin_again[slot]()
+
+    with patched((rest.Rest, "disturb", disturb), (attempt.Attempt, "_begin_withdrawn_again", begin_again)):
         yield

@@ -16,13 +16,15 @@ from functools import wraps
 
 from holdfast.runtime import driver
 from holdfast.testing.simulator import schedule
+from holdfast.testing.simulator_deploys import deploy_schedule
 from holdfast.testing.simulator_families import family_schedule
 from holdfast.testing.simulator_plans import plan_schedule
 
 BUGS: dict[str, Callable] = {}
 OF_FAMILIES: set[str] = set()
 OF_PLANS: set[str] = set()
-SHARP_FAMILIES = (3, 6, 12, 26, 71, 114, 116)
+OF_DEPLOYS: set[str] = set()
+SHARP_FAMILIES = (3, 6, 12, 26, 71, 114, 116, 246)
 """Seeds of families that have found many of these bugs."""
 
 
@@ -35,6 +37,12 @@ def bug(plant):
 def family_bug(plant):
     """Register a bug about child runs, which is searched for with simulated families."""
     OF_FAMILIES.add(plant.__name__)
+    return bug(plant)
+
+
+def deploy_bug(plant):
+    """Register a bug about workers that refuse runs, which is searched for with simulated deploys."""
+    OF_DEPLOYS.add(plant.__name__)
     return bug(plant)
 
 
@@ -51,6 +59,8 @@ def found(name: str, seeds: Iterable[int]) -> tuple[int, str] | None:
         make, seeds = family_schedule, itertools.chain(SHARP_FAMILIES, seeds)
     elif name in OF_PLANS:
         make = plan_schedule
+    elif name in OF_DEPLOYS:
+        make = deploy_schedule
     with BUGS[name]():
         for seed in seeds:
             try:

@@ -48,8 +48,9 @@ async def live(store: Store, clock: ManualClock) -> None:
         await engine.answer("d", "approve", "yes")
         await engine.resume("d")
         await engine.run(flow, {}, run_id="c")
-        await engine.retry("c", "charge", id="late", execute=False)
-        await engine.cancel("c", id="cancel")
+        async with hf.Engine(store, clock=clock, inline=True) as stranger:  # it does not know the flow
+            await stranger.edit("c", {"note": "late"}, id="late")
+            await stranger.cancel("c", id="cancel")
         await engine.fork("d@1", run_id="f", repeat="skip")
         await engine.resume("f")
         await engine.fork("f", run_id="g")
@@ -184,6 +185,10 @@ def a_request_that_was_unmet_before_the_end(run: Forger) -> None:
     run.sql("update inbox set taken = 2 where id = 'request:late'")
 
 
+def a_resume_that_undid_a_later_pause(run: Forger) -> None:
+    run.sql("update inbox set key = key + 1000 where id = 'request:pause'")
+
+
 def a_lineage_of_nobody(run: Forger) -> None:
     run.find("RunForked").tell(lineage="w")
     run.sql("delete from snapshots where run = ? and base = 0", run.key)
@@ -219,6 +224,7 @@ PLANTS = {
     an_unmet_request_of_an_open_run: ("w", "I9"),
     a_request_that_waits_for_ever: ("c", "I9"),
     a_request_that_was_unmet_before_the_end: ("c", "I9"),
+    a_resume_that_undid_a_later_pause: ("w", "I9"),
     a_lineage_of_nobody: ("g", "I8"),
     a_lineage_that_was_forgotten: ("f", "I8"),
 }

@@ -273,8 +273,9 @@ def test_every_golden_history_is_read_without_a_violation() -> None:
     for path in golden.HISTORIES:
         store = MemoryStore()
         golden.Kept(path).put_into(store)
-        # It is put there as it was, as a run that nobody has ever held, without its children.
-        assert invariants(check(store)) <= {"I3", "I16"}, path.name
+        # It is put there as it was, as a run that nobody has ever held, without its children and its inbox.
+        allowed = {"I3", "I16", "I9"} if path.stem == "superseded" else {"I3", "I16"}
+        assert invariants(check(store)) <= allowed, path.name
 
 
 @pytest.mark.parametrize("swept", [False, True])
@@ -757,7 +758,7 @@ def test_a_takeover_that_came_late_is_found(file: Path) -> None:
 def test_a_lease_that_nobody_gave_back_is_found(file: Path) -> None:
     def plant(run: Forger) -> None:
         run.sql(
-            "insert into holders values (99, 'e9', 'h', 'b', 'n', 1, '1', 30.0, 0.0, null, null, '', null)"
+            "insert into holders values (99, 'e9', 'h', 'b', 'n', 1, '1', 30.0, 0.0, null, null, '', null, null)"
         )
         run.row(holder=99)
 

@@ -238,9 +238,9 @@ def test_more_runs_that_cannot_be_taken_up_than_a_worker_remembers_starve_nobody
 
 def test_a_worker_forgets_what_it_passed_over_and_did_not_meet_again(monkeypatch):
     monkeypatch.setattr(worker, "_REMEMBERED_MAX", 1)
-    told = worker._PassedOver(until=100.0, seconds=5.0, told="")
+    told = worker._PassedOver(until=100.0, seconds=5.0, told="", seq=1)
     here = worker.Worker.__new__(worker.Worker)
-    here._passed_over = {"gone": told, "met": worker._PassedOver(until=104.0, seconds=20.0, told="")}
+    here._passed_over = {"gone": told, "met": worker._PassedOver(until=104.0, seconds=20.0, told="", seq=1)}
     here._services = type("Services", (), {"clock": type("Clock", (), {"now": lambda self: 106.0})()})()
     here._forget_passed_over()
     assert list(here._passed_over) == ["met"]

@@ -8,6 +8,7 @@ import stat
 import string
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import apsw
@@ -29,6 +30,7 @@ from holdfast.storage.files import disk
 from holdfast.storage.leases import this_process
 from holdfast.storage.sqlite.database import APPLICATION_ID
 from holdfast.storage.sqlite.store import SqliteStore
+from holdfast.storage.uptime import Uptime
 from holdfast.testing.appends import Log, raises
 
 ME = Holder(id="me", ttl_s=30.0)
@@ -545,15 +547,14 @@ store.close()
         path,
     )
     pid = int(holding.stdout.readline())
-    now = [0.0]
+    now, passed = [0.0], [0.0]
     store = open_store(clock=lambda: now[0])
-    now[0] = store.run(
-        "r1"
-    ).created_at  # the child's time is the machine's: come near it, then pass it by far
-    with pytest.raises(RunHeld, match=str(pid)):
-        store.claim("r1", this_process(30.0))
+    store._database._uptime = Uptime(read_clock=lambda clock: time.clock_gettime(clock) + passed[0])
+    for now[0] in (0.0, time.time(), 1e11):  # the clock of the machine counts, not that of a process
+        with pytest.raises(RunHeld, match=str(pid)):
+            store.claim("r1", this_process(30.0))
     os.kill(pid, signal.SIGSTOP)
-    now[0] = 1e11
+    passed[0] = 31.0
     assert store.claim("r1", this_process(30.0)).fence == 2
     os.kill(pid, signal.SIGCONT)
     assert holding.communicate("go\n", timeout=60)[0].split() == ["FenceLost"]

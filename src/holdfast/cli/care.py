@@ -401,16 +401,33 @@ def doctor(
     flows = _flows(file)
     known = {flow.name: flow for flow in flows} if flows is not None else None
     commands = command_line(file=file, store=store)
-    found = stores.read(
-        store, lambda reader: doctors.examine(reader.store, known, SystemClock().now(), commands)
-    )
+
+    def use(reader: Reader) -> tuple[list[Diagnosis], doctors.Sample]:
+        clock = SystemClock().now
+        found = doctors.examine(reader.store, known, clock(), commands)
+        return found, doctors.verify_sample(reader.store, clock, commands, known=found)
+
+    found, sample = stores.read(store, use)
+    found += sample.damaged
     problems = [one for one in found if not one.waits]
     with screen.unread():
         if as_json:
-            screen.say_json({"ok": not found, "findings": [_as_json(one) for one in found]})
+            verified = {"runs": sample.runs, "of": sample.of, "at": sample.at}
+            screen.say_json(
+                {"ok": not found, "findings": [_as_json(one) for one in found], "verified": verified}
+            )
         else:
             _say_findings(found)
+            _say_sample(sample, store)
+            _say_summary(found)
     return Exit.STUCK if problems else Exit.WAITS if found else Exit.OK
+
+
+def _say_sample(sample: doctors.Sample, store: str | None) -> None:
+    check = sample.check()
+    screen.say(("logs  ", "dim"), f"{check.fault or check.detail}, {screen.when(sample.at)}")
+    if sample.runs < sample.of:
+        say_commands([(line("verify", store=store), "verify all of them")])
 
 
 def _as_json(found: Diagnosis) -> dict[str, Any]:
@@ -448,6 +465,9 @@ def _say_findings(found: list[Diagnosis]) -> None:
                 kind,
                 f"{screen.count(more, 'more run')} of flow {alike[0].flow!r} with the same reason (--json lists all)",
             )
+
+
+def _say_summary(found: list[Diagnosis]) -> None:
     waiting = sum(one.waits for one in found)
     if not found:
         screen.say(("✓ ", "green"), "no problems found in the store, and no run is stuck")

@@ -55,7 +55,8 @@ def _say(preview: Preview) -> None:
     place = f"{preview.run_id}@{preview.at}" if preview.at is not None else preview.run_id
     screen.say((f"dry run  {preview.verb} {place}", "bold"), ("  nothing was changed", "dim"))
     for one in _risky(preview):
-        _row("NOT IDEMPOTENT", f"{one.node} {_last_run(one)}; {_what_then(preview, one)}", "yellow")
+        where = f" in run {one.run}" if one.run is not None else ""
+        _row("NOT IDEMPOTENT", f"{one.node} {_last_run(one)}{where}; {_what_then(preview, one)}", "yellow")
     _row("runs again", _names(preview.rerun))
     _row("asks first", _names(preview.asks))
     _row("skips", _names(preview.skips))
@@ -63,6 +64,7 @@ def _say(preview: Preview) -> None:
     _row("keeps", _names(preview.kept))
     for question in preview.closes:
         _row("closes", asks(question))
+    _say_family(preview)
     for child in preview.leaves[:_NAMES_MAX]:
         _row("leaves alone", f"the child run {child}, which goes on without this run")
     continues = preview.verb in ("resume", "retry", "fork") and preview.refused is None
@@ -75,6 +77,18 @@ def _say(preview: Preview) -> None:
         say_remedies(preview.remedies)
     elif preview.command is not None:
         screen.say(("  to do this: ", "dim"), (preview.command, "bold"))
+
+
+def _say_family(preview: Preview) -> None:
+    """Print which failed child runs are resumed too, and which are left alone."""
+    for one in preview.family[:_NAMES_MAX]:
+        if one.left is None:
+            again = _names((*one.rerun, *one.asks)) or "no node that has begun before"
+            _row("resumes", f"the child run {one.run_id}: {again}")
+        else:
+            _row("leaves alone", f"the child run {one.run_id}: {screen.one_line(one.left, 300)}", "yellow")
+    if len(preview.family) > _NAMES_MAX:
+        _row("resumes", f"{len(preview.family) - _NAMES_MAX} more runs of its family; --json lists them all")
 
 
 def _risky(preview: Preview) -> list[PreviewNode]:

@@ -51,7 +51,7 @@ from holdfast.reading import history, inbox, words
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.known_flows import find_flow
 from holdfast.reading.reader import Reader
-from holdfast.reading.views import Run, held_by
+from holdfast.reading.views import Run, held_by, name_status, without_misfit
 from holdfast.runtime import blocking
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.settings import Durability
@@ -197,7 +197,7 @@ Confirm = Annotated[
     typer.Option(
         "--confirm",
         metavar="NODE",
-        help="A node that may run again although it is not idempotent; repeatable.",
+        help="A node that may run again although it is not idempotent; a node of a child run as RUN/NODE; repeatable.",
     ),
 ]
 Validate = Annotated[
@@ -307,6 +307,7 @@ def retry(
             "--fresh", help="Discard the steps and checkpoints that earlier attempts of the node kept."
         ),
     ] = False,
+    confirm: Confirm = None,
     where: options.Where = None,
     dry_run: options.DryRun = False,
     expects: options.Expects = None,
@@ -319,15 +320,18 @@ def retry(
     as_json: options.AsJson = False,
     debug: options.Debug = False,
 ) -> int:
-    """Run failed, crashed or waiting nodes again, and continue the run."""
+    """Run failed, crashed or waiting nodes again, and continue the run.
+
+    Child runs because of which such a node failed are resumed with it.
+    """
     if node is not None and file is None and (".py" in node or "/" in node):
         node, file = None, node  # `holdfast retry r1 flow.py`
     actor, elsewhere = options.resolve_actor(by), {"--grace": grace, "--run-base": run_base}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(run_id, matching, {"--expects": expects, **elsewhere}):
+    if bulk.chooses(run_id, matching, {"--expects": expects, "--confirm": confirm or None, **elsewhere}):
         return bulk.ask_all(inbox.Retry(fresh=fresh, by=actor, reason=reason), matching)
     assert run_id is not None
-    given: dict[str, Any] = {"node": node, "fresh": fresh, "reason": reason}
+    given: dict[str, Any] = {"node": node, "fresh": fresh, "confirm": list(confirm or []), "reason": reason}
     if dry_run:
         return look_ahead("retry", run_id, given, file=file, store=store, as_json=as_json, run_base=run_base)
     errand = _errand("retry", run_id, file, store, as_json, debug, grace, run_base)
@@ -609,6 +613,7 @@ def _wants_base(engine: Engine, row: RunRow) -> bool:
 
 def _as_plain(engine: Engine, run: Run[Any]) -> Run[Any]:
     """Return the run with its state as plain data, and with the process that holds it now."""
+    run = without_misfit(run)
     flow = find_flow(engine.store, engine.flows, engine.store.run(run.id))
     state = run.state
     if flow is not None and not isinstance(state, dict):
@@ -649,7 +654,7 @@ def conclude(errand: Errand, outcome: _Outcome) -> None:
             | {"reason": found.reason, "remedies": found.remedies}
         )
         return
-    status = "crashed" if found.crashed else run.status
+    status = "crashed" if found.crashed else name_status(run)
     tries = sum(node.tries for node in run.nodes.values())
     passed = [node for node in run.nodes.values() if node.status == "skipped" and not node.tries]
     work = f"{screen.count(tries, 'attempt')} at {screen.count(len(run.nodes) - len(passed), 'node')}"

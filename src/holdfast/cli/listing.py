@@ -12,6 +12,7 @@ import typer
 import holdfast
 from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import CHECK, LOOK, command
+from holdfast.cli.exits import Exit
 from holdfast.cli.faults import say_where
 from holdfast.cli.screen import Part
 from holdfast.cli.suggestions import (
@@ -28,15 +29,16 @@ from holdfast.core.definition import Definition
 from holdfast.core.run_state import BEGUN, STUCK
 from holdfast.core.svg import draw
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt, describe_failure
-from holdfast.reading import words
-from holdfast.reading.cases import case_of
-from holdfast.reading.diagnosis import Diagnosis, diagnose, diagnosis_as_json
+from holdfast.reading import text, words
+from holdfast.reading.cases import case_of, unreadable_case
+from holdfast.reading.changes import compare
+from holdfast.reading.diagnosis import REFUSED, Diagnosis, diagnose, diagnosis_as_json
 from holdfast.reading.inbox import ChildEnd
 from holdfast.reading.ledger_entries import LedgerEntry
 from holdfast.reading.pages import ListedRun
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree
-from holdfast.reading.views import NodeView, RequestView, Run, draw_run, held_by, routes_of
+from holdfast.reading.views import NodeView, RequestView, Run, draw_run, held_by, name_status, routes_of
 from holdfast.reading.visits import OpenVisit, open_visits, partial_of
 from holdfast.storage.contract import Query, RunRow
 
@@ -118,8 +120,8 @@ def _listed(reader: Reader, one: ListedRun) -> RunInList:
 def _cells(one: RunInList, now: float) -> list[Part]:
     row, found, _, requested = one
     about = [_REQUESTED.get(verb, f"{verb} requested") for verb in dict.fromkeys(requested)]
-    about += [found.reason] if found.kind == "unreadable" else []
-    about += [row.error] if row.error else []
+    about += [found.reason] if found.kind == "unreadable" or found.kind in REFUSED else []
+    about += [row.error.removesuffix(".")] if row.error else []
     if row.status == "pending" and row.due_at is not None and row.due_at > now:
         about.append(f"begins at {screen.when(row.due_at)}")
     if row.status in BEGUN:
@@ -132,7 +134,9 @@ def _cells(one: RunInList, now: float) -> list[Part]:
         row.flow,
         (
             status_words(row.status, found),
-            "bold yellow" if found.crashed else screen.STYLES.get(row.status, ""),
+            "bold yellow"
+            if found.crashed
+            else screen.STYLES.get("pausing" if found.pausing else row.status, ""),
         ),
         screen.ago(now - row.updated_at),
         str(row.seq),
@@ -142,9 +146,11 @@ def _cells(one: RunInList, now: float) -> list[Part]:
 
 def _say_stopped(listed: list[RunInList], now: float, store: str | None) -> None:
     """Print which of the listed runs continue only if a worker claims them or a user resumes them."""
-    crashed = [one for one in listed if one.found.crashed]
-    answered = [one for one in listed if one.found.answered]
-    free = [one for one in listed if not one.row.held and not one.found.answered]
+    refused = [one for one in listed if one.found.kind in REFUSED]
+    left = [one for one in listed if one.found.kind not in REFUSED]
+    crashed = [one for one in left if one.found.crashed]
+    answered = [one for one in left if one.found.answered]
+    free = [one for one in left if not one.row.held and not one.found.answered]
     interrupted = [one for one in free if one.row.status == "interrupted"]
     recorded = [one for one in free if one.row.status == "pending" and (one.row.due_at or 0.0) <= now]
     if crashed:
@@ -169,6 +175,15 @@ def _say_stopped(listed: list[RunInList], now: float, store: str | None) -> None
         for remedy in one.found.remedies
         if remedy.verb == "resume"
     )
+    if refused:
+        screen.say(
+            f"\n{screen.count(len(refused), 'run')} that cannot continue as the flow is now. `show` says more about each."
+        )
+        say_commands(
+            (one.found.remedies[0].command, one.found.remedies[0].words)
+            for one in refused[:_REMEDIES_MAX]
+            if one.found.remedies
+        )
     _say_where_to_look(listed, store)
 
 
@@ -198,10 +213,10 @@ def row_as_json(one: RunInList) -> dict[str, Any]:
         "due_at",
         "held",
     )
-    asked = {"crashed": found.crashed, "answered": found.answered, "asks": asks, "requested": requested}
-    return (
-        {"id": row.run_id} | {name: getattr(row, name) for name in names} | {"held_by": held_by(row)} | asked
-    )
+    facts = {"crashed": found.crashed, "answered": found.answered, "pausing": found.pausing}
+    asked = {"asks": asks, "requested": requested, "reason": found.reason}
+    told = {"id": row.run_id} | {name: getattr(row, name) for name in names}
+    return told | {"held_by": held_by(row)} | facts | asked
 
 
 @command(LOOK)
@@ -210,18 +225,22 @@ def show(
     store: options.Store = None,
     as_json: options.AsJson = False,
     debug: options.Debug = False,
-) -> None:
+) -> int:
     """Show one run: its graph, its timings and why it stopped.
 
     Also prints the exact commands that resume or answer it. RUN@SEQ shows the run as it was at that event.
     """
     commands = command_line(store=store)
 
-    def use(reader: Reader) -> _Shown:
+    def use(reader: Reader) -> _Shown | RunInList:
         if "@" in run_id:
             return _as_it_was(reader, run_id)
-        row, now = reader.store.run(run_id), reader.store.now()
-        case = case_of(reader.store, row, holders=reader.store.queues.holders())
+        row, now, holders = reader.store.run(run_id), reader.store.now(), reader.store.queues.holders()
+        try:
+            case = compare(reader.store, case_of(reader.store, row, holders=holders), None)
+        except SchemaTooNew as fault:
+            found = diagnose(unreadable_case(reader.store, row, fault, holders), now, commands)
+            return RunInList(row, found, [], [])
         assert case.state is not None
         run = reader.view(row, case.state)
         found = diagnose(case, now, commands)
@@ -232,13 +251,29 @@ def show(
         return _Shown(run, found, definition, open_visits(reader, run), requests, now, family, decided)
 
     shown = stores.read(store, use)
+    if isinstance(shown, RunInList):
+        _say_unreadable(shown, as_json=as_json)
+        return Exit.STORE
     if as_json:
         more = diagnosis_as_json(shown.found)
         more |= {"awaited": shown.found.awaited, "partial": shown.partial, "requests": shown.requests}
         more |= {"family": shown.family, "decided": shown.decided}
         screen.say_json(msgspec.to_builtins(shown.run, str_keys=True, enc_hook=str) | more)
+    else:
+        _say_run(shown, store, debug=debug)
+    return Exit.OK
+
+
+def _say_unreadable(listed: RunInList, *, as_json: bool) -> None:
+    """Print what the row says of a run that a newer version of Holdfast has written."""
+    row, found = listed.row, listed.found
+    if as_json:
+        screen.say_json(row_as_json(listed) | diagnosis_as_json(found))
         return
-    _say_run(shown, store, debug=debug)
+    status = status_words(row.status, found)
+    screen.say((row.run_id, "bold"), f"  flow {row.flow}  ", (status, f"bold {screen.STYLES[row.status]}"))
+    screen.say("Why:  ", found.reason)
+    say_remedies(found.remedies)
 
 
 def _as_it_was(reader: Reader, place: str) -> _Shown:
@@ -276,7 +311,7 @@ def _decided(reader: Reader, run_id: str, definition: Definition) -> list[Ledger
 def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     run, found = shown.run, shown.found
     status = status_words(run.status, found)
-    screen.say((run.id, "bold"), f"  flow {run.flow}  ", (status, f"bold {screen.STYLES[run.status]}"))
+    screen.say((run.id, "bold"), f"  flow {run.flow}  ", (status, f"bold {screen.STYLES[name_status(run)]}"))
     screen.say(("; ".join(facts_of(run, shown.now)), "dim"))
     screen.say("")
     _say_graph(run, shown.definition, shown.now, crashed=found.crashed)
@@ -291,6 +326,8 @@ def _say_run(shown: _Shown, store: str | None, *, debug: bool) -> None:
     _say_requests(shown, store)
     if run.signals:
         screen.say("Signals that no node has received yet:  ", ", ".join(map(_kept, run.signals.items())))
+    for left in run.uncleaned:
+        screen.say(("Not cleaned up:  ", "yellow"), text.not_cleaned_up(left))
     for aside in run.set_aside:
         payload = screen.one_line(screen.json_text(aside.payload, indent=None), 120)
         told = f"the signal {aside.name!r} = {payload} did not fit {aside.node}: {screen.one_line(aside.reason, 300)}"
@@ -334,13 +371,14 @@ def _say_family(family: FamilyTree, store: str | None) -> None:
     for one in family.members:
         indent = "  " * (above + one.depth + 1)
         mark = drawing.MARKS.get(one.status, " ") if not screen.ascii_only() else "-"
-        style = screen.STYLES.get(one.status, "")
+        status = name_status(one)
+        style = screen.STYLES.get(status, "")
         key = f" as {one.key}" if one.key not in (None, one.flow) else ""
         item = f"[{one.item}]" if one.item is not None else ""
         by = f", by {one.node}{item}{key}" if one.node is not None and one.depth else ""
         why = f": {screen.one_line(one.reason, 200)}" if one.depth and one.status != "completed" else ""
         name = (one.id, "bold") if one.depth == 0 else one.id
-        screen.say(indent, (mark, style), " ", name, f"  {one.flow}{by}  ", (one.status, style), (why, "dim"))
+        screen.say(indent, (mark, style), " ", name, f"  {one.flow}{by}  ", (status, style), (why, "dim"))
         if one.more:
             more = line("runs", "--origin", one.id, store=store)
             screen.say((f"{indent}  … and more: {more}", "dim"))
@@ -385,6 +423,8 @@ def facts_of(run: Run[Any], now: float) -> list[str]:
 
 def _head(one: OpenVisit, run: Run[Any], *, crashed: bool) -> str:
     """Return the heading under which the facts about an open visit are printed."""
+    if run.status == "cancelled":
+        return f"{one.node} had not ended when the run was cancelled. What is known about it:"
     has_crashed = one.status == "interrupted" or (crashed and one.status == "running")
     if has_crashed or partial_of(run.questions, one.node):
         return f"{one.node} crashed. What is known about it:"

@@ -395,10 +395,11 @@ def verify(
         return verdicts, damage
 
     verdicts, damage = stores.read(store, use)
-    found = damage or any(verdict.problems for verdict in verdicts)
     with screen.unread():
         _say_verdicts(verdicts, damage, as_json=as_json)
-    return Exit.DAMAGED if found else Exit.OK
+    if damage or any(verdict.problems and not verdict.too_new for verdict in verdicts):
+        return Exit.DAMAGED
+    return Exit.STORE if any(verdict.too_new for verdict in verdicts) else Exit.OK
 
 
 def _say_verdicts(verdicts: list[LogVerdict], damage: list[str], *, as_json: bool) -> None:
@@ -420,7 +421,7 @@ def _say_verdicts(verdicts: list[LogVerdict], damage: list[str], *, as_json: boo
             ("✓ ", "green"),
             f"{screen.count(len(verdicts), 'run')}, {screen.count(read, 'event')}: all exactly as written",
         )
-    else:
+    elif damage or any(not verdict.too_new for verdict in broken):
         screen.say(
             "Restore the store from a backup, or continue with the undamaged runs; a run with damaged events is not resumed."
         )
@@ -431,4 +432,5 @@ def _verdict(reader: Reader, run_id: str, **known: Any) -> LogVerdict:
     try:
         return verify_run(reader.store, run_id, **known)
     except (StoreCorrupt, SchemaTooNew) as fault:
-        return LogVerdict(run_id=run_id, events=0, problems=[str(fault)])
+        too_new = isinstance(fault, SchemaTooNew)
+        return LogVerdict(run_id=run_id, events=0, problems=[str(fault)], too_new=too_new)

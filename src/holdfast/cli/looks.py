@@ -36,6 +36,7 @@ LOOKS: dict[str, Look] = {
     **{status: Look(status, mark, _TONES.get(status, NOBODY)) for status, mark in MARKS.items()},
     "asks": Look("waiting", "◆", PERSON),
     "crashed": Look("crashed", "↯", PERSON),
+    "pausing": Look("pausing", MARKS["paused"], ENGINE),
     "unreached": Look("not reached", "·", NOBODY),
     "unreadable": Look("unreadable", "!", BROKEN),
 }
@@ -44,7 +45,7 @@ WORD_COLUMNS = max(len(look.word) for look in LOOKS.values())
 
 
 def look_of_run(found: Diagnosis) -> Look:
-    """Return how a run looks. A crash and an open question outrank its status."""
+    """Return how a run looks. A crash, an open question and a pause that is recorded outrank its status."""
     if found.kind == "unreadable":
         return LOOKS["unreadable"]
     if found.crashed:
@@ -53,6 +54,8 @@ def look_of_run(found: Diagnosis) -> Look:
         return LOOKS["asks"]
     if found.kind == "signal":
         return LOOKS["waiting"]  # also while the process that executes it keeps it in memory
+    if found.pausing:
+        return LOOKS["pausing"]
     return LOOKS[found.status or "pending"]
 
 

@@ -327,6 +327,11 @@ def read_status(name: str) -> RunStatus:
     for status in STATUSES:
         if name == status:
             return status
+    if name == "pausing":
+        raise SettingError(
+            "'pausing' is not a status by which runs can be listed: a run that is pausing is running until its nodes have ended. "
+            "Use status running."
+        )
     raise SettingError(
         f"{name!r} is not a status of a run; the statuses are {', '.join(STATUSES)}{did_you_mean(name, STATUSES)}"
     )

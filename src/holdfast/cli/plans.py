@@ -24,7 +24,7 @@ from holdfast.cli.worker import say_recorded
 from holdfast.core import drawing
 from holdfast.core.graph import Flow
 from holdfast.errors import PlanError, Problem, SettingError
-from holdfast.plan import Capabilities, document
+from holdfast.plan import Capabilities, document, texts
 from holdfast.reading.cases import case_of
 from holdfast.reading.diagnosis import diagnose
 from holdfast.reading.node_reasons import NodeReasons, reasons_of, tell
@@ -73,7 +73,7 @@ class _Given(msgspec.Struct):
             raise PlanError(self.name, fault.problems) from fault
 
     def _source(self) -> bytes | Path:
-        return sys.stdin.buffer.read(document.BYTES_MAX + 1) if self.plan == _STDIN else Path(self.plan)
+        return sys.stdin.buffer.read(texts.BYTES_MAX + 1) if self.plan == _STDIN else Path(self.plan)
 
 
 def _read(plan: str, file: str | None) -> _Given:

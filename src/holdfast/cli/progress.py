@@ -148,8 +148,9 @@ class Display:
         if words.cost(story.children_cost):
             spent += f"  children {words.cost(story.children_cost)}"
         counted = f"{done} of {screen.count(len(story.nodes), 'node')}"
+        mark = MARKS.get("paused" if status == "pausing" else status, " ")
         frame = screen.text(
-            (f"{MARKS.get(status, ' ')} {status}", screen.STYLES.get(status, "")),
+            (f"{mark} {status}", screen.STYLES.get(status, "")),
             ("  " + self.title, "bold"),
             (f"  {counted} done  {screen.duration(now - began_at)}{spent}", "dim"),
         )
@@ -168,9 +169,11 @@ class Display:
 
 
 def _status(story: Story) -> str:
-    """Return the status of a run by its nodes: it is waiting if a node waits and none runs."""
+    """Return the status of a run by its nodes: it is waiting if a node waits and none runs, and pausing if one still runs."""
     statuses = {seen.status for seen in story.nodes.values()}
     waits = story.status == "running" and "waiting" in statuses and "running" not in statuses
+    if story.status == "paused" and "running" in statuses:
+        return "pausing"
     return "waiting" if waits else story.status
 
 

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from msgspec import UNSET
 
 from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import LOOK, OPERATE, command
@@ -20,6 +21,7 @@ from holdfast.core.answers import misfit
 from holdfast.core.run_state import FINAL, Question
 from holdfast.core.situation import FLOW_FILE
 from holdfast.errors import SettingError
+from holdfast.reading import history
 from holdfast.reading.cases import Case, case_of, later_case
 from holdfast.reading.diagnosis import Diagnosis, diagnose
 from holdfast.reading.reader import Reader
@@ -29,6 +31,45 @@ from holdfast.reading.visits import OpenVisit, open_visits
 
 _ABOUT = {"interrupt": "crashed", "gate": "has not started", "ask": "asks", "repeat": "ran in the parent"}
 _ANSWERED_MAX = 3
+
+
+_Update = Annotated[
+    str | None,
+    typer.Option(
+        "--update",
+        metavar="JSON|@FILE",
+        help="With the answer skip: the result to record for the skipped node, as a JSON object.",
+    ),
+]
+_Result = Annotated[
+    str | None,
+    typer.Option(
+        "--result",
+        metavar="JSON|@FILE",
+        help="With the answer happened: the result of the step that has happened, as JSON.",
+    ),
+]
+_StatedStep = Annotated[
+    str | None,
+    typer.Option(
+        "--step",
+        metavar="STEP",
+        help="With the answer happened: the step, if the question is about several. With its key: NAME:KEY.",
+    ),
+]
+_StatedItem = Annotated[
+    int | None,
+    typer.Option(
+        "--item",
+        metavar="N",
+        min=0,
+        help="With the answer happened: the item of a fan-out that the step belongs to.",
+    ),
+]
+_Confidence = Annotated[
+    float | None,
+    typer.Option("--confidence", metavar="N", help="How sure you are of the answer, from 0 to 1."),
+]
 
 
 @command(OPERATE)
@@ -49,18 +90,11 @@ def answer(
         ),
     ],
     file: options.File = None,
-    update: Annotated[
-        str | None,
-        typer.Option(
-            "--update",
-            metavar="JSON|@FILE",
-            help="With the answer skip: the result to record for the skipped node, as a JSON object.",
-        ),
-    ] = None,
-    confidence: Annotated[
-        float | None,
-        typer.Option("--confidence", metavar="N", help="How sure you are of the answer, from 0 to 1."),
-    ] = None,
+    update: _Update = None,
+    result: _Result = None,
+    step: _StatedStep = None,
+    item: _StatedItem = None,
+    confidence: _Confidence = None,
     by: options.By = None,
     reason: options.Reason = None,
     store: options.Store = None,
@@ -73,6 +107,7 @@ def answer(
     answer skip needs the flow.
     """
     fields = stores.read_update(update, run_id, store)
+    stated = UNSET if result is None else options.read_json(result, "--result")
     with stores.opened(store) as opened:
         before = case_of(opened, opened.run(run_id))
         asked = _asked(before, question)
@@ -87,6 +122,9 @@ def answer(
                 chosen,
                 update=fields,
                 confidence=confidence,
+                step=step,
+                item=item,
+                result=stated,
                 by=options.resolve_actor(by),
                 reason=reason,
             ),
@@ -328,9 +366,10 @@ def _to_come_as_json(one: _ToCome) -> dict[str, Any]:
 
 def _open(reader: Reader, one: AskedQuestion, among: list[AskedQuestion], commands: CommandLine) -> _Open:
     of_run = tuple(other.question for other in among if other.run_id == one.run_id)
-    found = answers(commands, one.run_id, one.question, of_run)
     if one.question.about != "interrupt":
-        return _Open(one, found)
+        return _Open(one, answers(commands, one.run_id, one.question, of_run))
+    commands = commands.for_flow_of(history.flow_file(reader.store, one.run_id))
+    found = answers(commands, one.run_id, one.question, of_run)
     visits = open_visits(reader, reader.get(one.run_id))
     return _Open(one, found, next((visit for visit in visits if visit.node == one.question.node), None))
 

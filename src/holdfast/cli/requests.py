@@ -109,7 +109,8 @@ def _ask(
 
     run, (holder, resumes) = _recorded(run_id, file, store, ask, look=look, after=after)
     if as_json:
-        screen.say_json({"id": run.id, "status": run.status, "requested": wanted, "held_by": holder})
+        facts = {"id": run.id, "status": run.status, "pausing": run.pausing, "requested": wanted}
+        screen.say_json(facts | {"held_by": holder})
     elif run.status == wanted:
         screen.say((wanted, screen.STYLES[wanted]), f"  {run_id}")
         if crashed_in:
@@ -118,6 +119,13 @@ def _ask(
             )
         if wanted == "paused":
             screen.say(f"  resume it with: {resumes}")
+    elif run.pausing and wanted == "paused":
+        going = " and ".join(name for name, node in run.nodes.items() if node.status == "running")
+        screen.say(
+            ("pausing", screen.STYLES["pausing"]),
+            f"  {run_id}: the pause is recorded, and the run is paused when {going} has ended",
+        )
+        screen.say(f"  check with: {line('show', run_id, store=store)}")
     elif holder is not None:
         screen.say("asked  ", f"{holder}, which executes {run_id}: the run will be {wanted} within a second")
         screen.say(f"  check with: {line('show', run_id, store=store)}")

@@ -69,6 +69,7 @@ STYLES: dict[str, str] = {
     "pending": "dim",
     "running": "cyan",
     "waiting": "yellow",
+    "pausing": "yellow",
     "paused": "yellow",
     "interrupted": "yellow",
     "completed": "green",

@@ -156,7 +156,9 @@ def say_commands(commands: Iterable[tuple[str, str]], *, err: bool = False) -> N
 
 
 def status_words(status: str, found: Diagnosis) -> str:
-    """Return the status of a run, with "crashed" or "answered" added if the diagnosis says so."""
+    """Return the status of a run, with "crashed" or "answered" added if the diagnosis says so; "pausing" if it is pausing."""
+    if found.pausing:
+        return "pausing"
     more = "crashed" if found.crashed else "answered" if found.answered else ""
     return f"{status}, {more}" if more else status
 

@@ -1,9 +1,11 @@
-"""Which visits of a run a fork must not repeat without a decision: those of nodes that are not idempotent which the run has begun
-and which are not completed at the event that the fork begins from.
+"""Which visits of a run a fork must not repeat without a decision: those of nodes that are not idempotent which the run, or a run
+that it descends from, has begun and which are not completed at the event that the fork begins from.
 
 Rules of this module
 - Everything that the log contains counts, before and after that event, and also what the run has rewound since: an effect outside
   is not undone by a rewind. What a run does after the fork was made does not count.
+- What an ancestor has begun counts as what the run itself has begun, also if it began after the run was forked: the visits
+  of a lineage are the same visits, with the same idempotency keys.
 - A visit is a node and an iteration; in a fan-out, each item counts for itself. A fan-out of which no item has begun has had no
   effect.
 - If events are missing because the log was compacted, the state that replaces them says which visits they had begun, but not
@@ -65,10 +67,31 @@ class Names:
                 return name
         return None if identity in known or "\n" in identity else identity
 
-    def all_names(self, identity: str) -> set[NodeName]:
-        """Return every name that a node has somewhere in the log."""
-        known = {name for names in self._known for name, one in names.items() if one == identity}
-        return known if "\n" in identity else known | {identity}
+
+class Kin(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose visits count for a fork: the run that is forked, or one that it descends from."""
+
+    names: Names
+    to: Seq
+    """The event of its log from which the next run of the line was forked. The log of that run continues with the next number."""
+    run: str | None = None
+    """The id of the run; None for the run that is forked now."""
+    log: Sequence[Stored] = ()
+    """Its events of the kinds `VISITING`, at least those of the nodes that are not idempotent."""
+    base: RunState | None = None
+    """The state that replaces events which the log no longer has."""
+
+
+def name_at_fork(line: Sequence[Kin], name: NodeName, seq: Seq) -> NodeName | None:
+    """Return the name that a node has at the event from which the last run of the line is forked; None if the flow does not have
+    the node there. In the log of the first run of the line, the node has the given name at event `seq`.
+    """
+    for kin in line:
+        found = kin.names.name(kin.names.identity(name, seq), kin.to)
+        if found is None:
+            return None
+        name, seq = found, kin.to
+    return name
 
 
 class _Visit(msgspec.Struct):
@@ -85,22 +108,22 @@ def begun_visits(
     risky: Collection[NodeName],
     fan_outs: Collection[NodeName],
     base: RunState | None = None,
+    ancestors: Sequence[Kin] = (),
 ) -> list[Begun]:
     """Return the visits and items that a fork from the state `at` must not repeat without a decision, in the order in which they
     first began.
 
     `log` has the events of the kinds `VISITING`, at least those of the nodes in `risky`, which are not idempotent. `base` is the
-    state that replaces events which the log no longer has. The names in `risky` and `fan_outs` are those at the fork.
+    state that replaces events which the log no longer has. The names in `risky` and `fan_outs` are those at the fork. `ancestors`
+    are the runs from which the run descends, oldest first.
     """
-    seen = _Seen(names, at.seq, fan_outs)
-    if base is not None:
-        seen.add_base(base)
-    for stored in log:
-        seen.add(stored)
+    line = [*ancestors, Kin(names=names, to=at.seq, log=log, base=base)]
+    seen = _Seen(fan_outs)
+    for number in range(len(line)):
+        seen.read(line[number:])
     found: list[Begun] = []
-    for (identity, iteration), visit in seen.visits.items():
-        name = names.name(identity, at.seq)
-        if name is not None and name in risky and not at.is_done(name, iteration):
+    for (name, iteration), visit in seen.visits.items():
+        if name in risky and not at.is_done(name, iteration):
             found.extend(_list(at, name, iteration, visit))
     return found
 
@@ -131,13 +154,21 @@ def _done_items(at: RunState, name: NodeName, iteration: int) -> dict[int, Chang
 
 
 class _Seen:
-    """Collects the visits of a log, by the identity of their node and their iteration."""
+    """Collects the visits of the logs of a line, by the name that their node has at the fork and their iteration."""
 
-    def __init__(self, names: Names, forked_at: Seq, fan_outs: Collection[NodeName]) -> None:
-        self.visits: dict[tuple[str, int], _Visit] = {}
-        self._names = names
+    def __init__(self, fan_outs: Collection[NodeName]) -> None:
+        self.visits: dict[tuple[NodeName, int], _Visit] = {}
         self._fan_outs = fan_outs
-        self._forked_at = forked_at
+        self._line: Sequence[Kin] = ()
+        self._run: str | None = None
+
+    def read(self, line: Sequence[Kin]) -> None:
+        """Add what the log of the first run of the line says. The other runs of the line descend from it."""
+        self._line, self._run = line, line[0].run
+        if line[0].base is not None:
+            self.add_base(line[0].base)
+        for stored in line[0].log:
+            self.add(stored)
 
     def add(self, stored: Stored) -> None:
         """Add what an event says."""
@@ -145,7 +176,7 @@ class _Seen:
         match event:
             case events.RunForked():
                 for one in event.visits:
-                    self._set(msgspec.structs.replace(one, run=one.run or event.parent), seq)
+                    self._inherit(msgspec.structs.replace(one, run=one.run or event.parent), event.to)
             case events.NodeStarted():
                 if not self._fans_out(event.node, seq):
                     self._begin(event.node, event.iteration, None, seq, at)
@@ -168,7 +199,7 @@ class _Seen:
         for visits in base.begun.values():
             for visit in visits.values():
                 for one in (*filter(None, [visit.whole]), *visit.items.values()):
-                    self._set(msgspec.structs.replace(one, run=one.run or base.parent), base.seq)
+                    self._inherit(msgspec.structs.replace(one, run=one.run or base.parent), base.seq)
         for name, executions in base.executions.items():
             for iteration in executions:
                 self._begin(name, iteration, None, base.seq, 0.0)
@@ -185,20 +216,33 @@ class _Seen:
         for item in range(node.items.begun):
             self._begin(name, node.iteration, item, seq, node.started_at)
         for item, result in node.items.done.items():
-            self._set(Begun(name, node.iteration, item, result, at=node.started_at), seq)
+            self._set(Begun(name, node.iteration, item, result, at=node.started_at, run=self._run), seq)
 
     def _fans_out(self, name: NodeName, seq: Seq) -> bool:
-        return self._names.name(self._names.identity(name, seq), self._forked_at) in self._fan_outs
+        return name_at_fork(self._line, name, seq) in self._fan_outs
+
+    def _visit(self, name: NodeName, iteration: int, seq: Seq) -> _Visit | None:
+        here = name_at_fork(self._line, name, seq)
+        return self.visits.get((here, iteration)) if here is not None else None
+
+    def _inherit(self, one: Begun, seq: Seq) -> None:
+        """Note what was known of the ancestors of a run when it was made. Their logs, if they still exist, say more."""
+        before = self._get(one.node, one.iteration, one.item, seq)
+        if before is None or (before.result is None and one.result is not None):
+            self._set(one, seq)
 
     def _set(self, one: Begun, seq: Seq) -> None:
-        visit = self.visits.setdefault((self._names.identity(one.node, seq), one.iteration), _Visit())
+        here = name_at_fork(self._line, one.node, seq)
+        if here is None:
+            return  # the flow of the fork does not have the node
+        visit = self.visits.setdefault((here, one.iteration), _Visit())
         if one.item is None:
             visit.whole = one
         else:
             visit.items[one.item] = one
 
     def _get(self, name: NodeName, iteration: int, item: int | None, seq: Seq) -> Begun | None:
-        visit = self.visits.get((self._names.identity(name, seq), iteration))
+        visit = self._visit(name, iteration, seq)
         if visit is None:
             return None
         return visit.whole if item is None else visit.items.get(item)
@@ -207,17 +251,17 @@ class _Seen:
         """Note that a visit or an item began. The result of an earlier execution of it stays."""
         before = self._get(name, iteration, item, seq)
         if before is None or before.result is None:
-            self._set(Begun(name, iteration, item, at=at), seq)
+            self._set(Begun(name, iteration, item, at=at, run=self._run), seq)
 
     def _complete(
         self, event: events.NodeCompleted | events.ItemCompleted, item: int | None, seq: Seq, at: float
     ) -> None:
         if self._get(event.node, event.iteration, item, seq) is not None:
-            self._set(Begun(event.node, event.iteration, item, event.changes, at=at), seq)
+            self._set(Begun(event.node, event.iteration, item, event.changes, at=at, run=self._run), seq)
 
     def _complete_items(self, event: events.NodeCompleted, seq: Seq) -> None:
         """Note that a fan-out completed with the results of its items, which are all known: none is known of it as a whole."""
-        visit = self.visits.get((self._names.identity(event.node, seq), event.iteration))
+        visit = self._visit(event.node, event.iteration, seq)
         if visit is not None:
             visit.whole = None
 
@@ -225,7 +269,7 @@ class _Seen:
         """Note the update with which a visit was skipped: it replaces the result, also of a fan-out as a whole. A visit that was
         skipped before it began had no effect, and a skip without an update leaves the result of an earlier execution.
         """
-        visit = self.visits.get((self._names.identity(event.node, seq), event.iteration))
+        visit = self._visit(event.node, event.iteration, seq)
         if visit is not None and event.changes != Changes():
-            run = visit.whole.run if visit.whole is not None else None
+            run = visit.whole.run if visit.whole is not None else self._run
             self._set(Begun(event.node, event.iteration, None, event.changes, at=at, run=run), seq)

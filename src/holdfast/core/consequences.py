@@ -40,6 +40,8 @@ class PreviewNode(msgspec.Struct, frozen=True, kw_only=True):
     at: float | None
     """When that visit completed, was skipped or failed; if it has not ended, when it began. None if that is not known."""
     idempotent: bool
+    run: str | None = None
+    """The run that has begun the visits, if it is a run from which the forked run descends; None for the run itself."""
 
 
 class Consequences(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,6 +188,7 @@ def _entry_of_parent(
         status="completed" if all(one.result is not None for one in known) else "interrupted",
         at=max((one.at for one in known if one.at), default=None),
         idempotent=options.idempotent,
+        run=max(known, key=lambda one: one.at).run if known else None,
     )
 
 

@@ -59,7 +59,7 @@ class NodeOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """Set if the node is a question node, which has no function."""
     safe_to_fail: bool = False
     crash_limit: int = 3
-    """The node is not tried again after this many crashes in a row in which it kept no new result."""
+    """The node is not tried again after this many crashes in a row in which it kept no new result and received nothing."""
     executor: str = "thread"
     """The name of the executor that calls the function: `thread` calls it in the engine's own process (an `async def` on its
     event loop), `process` in a process of its own; other executors are given to the engine.

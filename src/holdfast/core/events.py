@@ -269,11 +269,28 @@ class RunFailed(Event, frozen=True, kw_only=True):
     node: NodeName | None = None
 
 
+class Uncleaned(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A visit (or an item of it) that had begun when its run was cancelled, and whose cleaning code did not run, or not to its
+    end.
+    """
+
+    node: NodeName
+    iteration: int
+    why: Literal["died", "unwound", "interrupted", "abandoned"]
+    """`died`: its process died while it ran, perhaps while it cleaned up. `unwound`: it waited, and was not in memory.
+    `interrupted`: it had been interrupted before. `abandoned`: its code did not end in time, or ran in a thread."""
+    steps: list[str] = []
+    """The steps of this execution that are kept."""
+    item: int | None = None
+
+
 class RunCancelled(Event, frozen=True, kw_only=True):
     """The run was cancelled. No event can follow."""
 
     by: str | None = None
     reason: str | None = None
+    uncleaned: list[Uncleaned] = []
+    """The visits that had begun and could not clean up."""
 
 
 class RequestRefused(Event, frozen=True, kw_only=True):
@@ -334,11 +351,19 @@ class FlowChanged(Event, frozen=True, kw_only=True):
 class NodeScheduled(NodeEvent, frozen=True, kw_only=True):
     """A node is due and does not start at once; or a caller asked to retry a visit that has not ended."""
 
+    VERSION: ClassVar[int] = 2
+
     why: str
     fresh: bool = False
     """True if the visit is repeated as a new execution, which keeps no results of the previous one."""
     by: str | None = None
     reason: str | None = None
+    anew: list[str] = []
+    """The child runs that failed while the attempt waited, and that are resumed with the run: the visit waits for their next
+    ends."""
+
+    def lowest_version(self) -> int:
+        return 2 if self.anew else 1
 
 
 class NodeStarted(NodeEvent, frozen=True, kw_only=True):
@@ -534,6 +559,9 @@ class StepStarted(NodeEvent, frozen=True, kw_only=True):
 
     step: str
     item: int | None = None
+    result_schema: dict[str, Any] = {}
+    """The JSON Schema of the result; empty if any result fits. For a type that a schema cannot express, it has only a title. With
+    it, a caller who knows that the step has happened can state its result."""
 
 
 class StepFailed(NodeEvent, frozen=True, kw_only=True):
@@ -621,8 +649,18 @@ class QuestionAsked(NodeEvent, frozen=True, kw_only=True):
     """What is known about the visit that was interrupted, or that the parent of a fork has begun."""
 
 
+class StatedStep(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A step that was interrupted, and that has happened according to the caller who answered, with its result."""
+
+    step: str
+    result: Any = None
+    item: int | None = None
+
+
 class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
     """A question was answered."""
+
+    VERSION: ClassVar[int] = 2
 
     key: str
     answer: Any
@@ -631,6 +669,12 @@ class QuestionAnswered(NodeEvent, frozen=True, kw_only=True):
     confidence: float | None = None
     by: str | None = None
     reason: str | None = None
+    stated: StatedStep | None = None
+    """The step that has happened, according to this answer: its result is kept, and the step is not called again. If it is
+    unknown of other steps whether they have happened, the question stays open."""
+
+    def lowest_version(self) -> int:
+        return 1 if self.stated is None else 2
 
 
 # --- timers and signals ------------------------------------------------------------------------------

@@ -232,7 +232,7 @@ class Graph(Generic[S]):
         asking: it is not retried by default, and after a crash inside it a person decides. `approve="Publish?"` (or a function
         of the state that returns the text) asks this question before each visit; the visit begins only if the answer is
         `approve`. If a node that is `safe_to_fail` fails, the run continues without its result. A node that has crashed its
-        process `crash_limit` times in a row, without keeping any new result in between, is not tried again.
+        process `crash_limit` times in a row, without keeping or receiving anything in between, is not tried again.
 
         `executor="process"` calls the function in a process of its own, which is really killed on a timeout or a cancel. If that
         process dies, or needs more than `memory_limit` bytes, only the node fails. Any other name is that of an executor that was

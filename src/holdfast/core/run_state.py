@@ -17,8 +17,8 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from holdfast.core.budget import Budget, Spent, reached
-from holdfast.core.events import Begun, Changes, Choice, Failure, NodeName, Reported, Seq, Values
-from holdfast.core.slots import begun_steps
+from holdfast.core.events import Begun, Changes, Choice, Failure, NodeName, Reported, Seq, Uncleaned, Values
+from holdfast.core.slots import begun_steps, result_schema
 from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt
 
 Status: TypeAlias = Literal[
@@ -124,7 +124,7 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
     attempt: int = 0
     failures: int = 0
     crashes: int = 0
-    """How many times in a row the process died inside this visit, without a new result in between."""
+    """How many times in a row the process died inside this visit, while the visit kept and received nothing."""
     tries: int = 0
     """How many attempts were started over all visits that were not rewound."""
     seconds: float = 0.0
@@ -179,6 +179,27 @@ class NodeState(msgspec.Struct, omit_defaults=True, gc=False):
         """
         return any(begun_steps(kept) for kept in self.kept.values())
 
+    def steps_in_doubt(self) -> list[DoubtfulStep]:
+        """Return the steps with `idempotent=False` that were about to be called and have no outcome."""
+        return [
+            DoubtfulStep(step, None if level == NODE_LEVEL else level, result_schema(kept, step))
+            for level, kept in self.kept.items()
+            for step in begun_steps(kept)
+        ]
+
+
+class DoubtfulStep(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """A step with `idempotent=False` of which it is not known whether it has happened."""
+
+    step: str
+    item: int | None = None
+    result_schema: dict[str, Any] = {}
+    """The JSON Schema of its result; empty if any result fits."""
+
+
+HAPPENED = "happened"
+"""The answer about an interrupted visit that says that one of its steps has happened, with its result."""
+
 
 class Question(msgspec.Struct, omit_defaults=True, gc=False):
     """An open question that the run waits for."""
@@ -196,6 +217,13 @@ class Question(msgspec.Struct, omit_defaults=True, gc=False):
     until: float | None = None
     on_timeout: str = "fail"
     partial: dict[str, Any] = {}
+
+    @property
+    def in_doubt(self) -> list[DoubtfulStep]:
+        """The steps of an interrupted visit of which an answer can say that they have happened (`HAPPENED`). That answer is not
+        one of `options`: a version of Holdfast that does not know it would take it for a decision to run the visit again.
+        """
+        return msgspec.convert(self.partial.get("in_doubt", []), list[DoubtfulStep])
 
 
 class Wait(msgspec.Struct, omit_defaults=True, gc=False):
@@ -380,6 +408,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     aside: list[SetAside] = []
     """The signals that were set aside because a visit could not use them, oldest first."""
     warnings: list[Warned] = []
+    uncleaned: list[Uncleaned] = []
+    """The visits whose cleanup did not run, or not to its end, when the run was cancelled."""
     usd: float = 0.0
     tokens: int = 0
     failure: Failure | None = None

@@ -114,6 +114,14 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wants_base: bool = False
     cut: bool = False
     """True if something that a diagnosis needs is left out."""
+    cut_paused: bool = False
+    """True if the run was paused and `cut` leaves out what `said` says about it. Only then: other rows stay as they were, for
+    older versions that compare them with the log."""
+
+    @property
+    def is_paused(self) -> bool:
+        """True if the run is paused, or will be as soon as its running nodes have ended."""
+        return self.cut_paused or (self.said is not None and self.said.kind == LAST_WORDS["paused"])
 
 
 _encode = msgspec.json.Encoder().encode
@@ -154,6 +162,13 @@ def stopping_kind(state: RunState) -> str | None:
     return "RunPaused" if state.paused and state.status in LIVE else LAST_WORDS.get(state.status)
 
 
+def is_pausing(status: str, known: Situation) -> bool:
+    """Return whether a run was paused, and nodes of it still run: it is paused as soon as they have ended. If their process has
+    died, nothing runs; that is not in the log, so the caller has to know it from the lease.
+    """
+    return status == "running" and known.is_paused and (known.cut or known.running_count > known.in_memory)
+
+
 def plain_of(state: RunState) -> Situation:
     """Return the situation of a run that is plain."""
     options = state.options
@@ -168,7 +183,7 @@ def situate(state: RunState, said: Said | None, *, for_row: bool = False) -> Sit
     crowd = len(state.open) + len(state.waits) + asks
     if for_row and state.running and crowd > _CROWD:
         if state.running < len(state.open) or asks or state.waits or state.failed or state.paused:
-            return Situation(asks=asks, cut=True)
+            return _cut(asks, is_paused=stopping_kind(state) == LAST_WORDS["paused"])
         return msgspec.structs.replace(plain_of(state), running_count=state.running)
     few, nodes = FEW if for_row else None, state.nodes
     opened = [(name, nodes[name]) for name in state.open]
@@ -227,15 +242,20 @@ def row_text(state: RunState, said: Said | None) -> str | None:
 
 def left_to_log(state: RunState) -> str | None:
     """Return the situation of a run for its row if it cannot be computed without the log."""
-    return dump(Situation(asks=len(state.questions), cut=True))
+    return dump(_cut(len(state.questions), is_paused=stopping_kind(state) == LAST_WORDS["paused"]))
 
 
 def dump(situation: Situation) -> str | None:
     """Encode a situation for a row; None if it is empty. If it is long, only what is always needed is kept."""
     body = _encode(situation)
     if len(body) > _ROW_BYTES_MAX:
-        body = _encode(Situation(asks=situation.asks, cut=True))
+        body = _encode(_cut(situation.asks, is_paused=situation.is_paused))
     return body.decode() if len(body) > 2 else None
+
+
+def _cut(asks: int, *, is_paused: bool) -> Situation:
+    """Return what a row says if the log has to tell the rest."""
+    return Situation(asks=asks, cut=True, cut_paused=is_paused)
 
 
 def load(stored: str | None, active: Iterable[NodeName]) -> Situation:

@@ -19,7 +19,7 @@ earlier version, can be parsed and is written back as the same bytes.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal, TypeAlias, assert_never, get_args
 
 import msgspec
@@ -141,6 +141,13 @@ def begun_steps(kept: Collection[str]) -> list[str]:
     """Return the steps that were about to be called and have no outcome, from the slots that an execution has kept."""
     begun = labels("begun", kept)
     return [step for step in begun if step_text(step) not in kept and raised_text(step) not in kept]
+
+
+def result_schema(kept: Mapping[str, Any], step: str) -> dict[str, Any]:
+    """Return the JSON Schema of the result of a step that was about to be called; empty if any result fits."""
+    begun = kept.get(begun_text(step))
+    schema: dict[str, Any] = begun["result"] if isinstance(begun, dict) else {}
+    return schema
 
 
 def labels(kind: SlotKind, texts: Iterable[str]) -> list[str]:

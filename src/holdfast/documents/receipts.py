@@ -27,6 +27,7 @@ from holdfast.core.events import Changes, Failure, NodeEvent, Stored
 from holdfast.core.kinds import CHECKPOINTS
 from holdfast.documents import run_folder
 from holdfast.documents.run_folder import ARTIFACTS, HANDOFFS, RECEIPTS, RUN_FILE
+from holdfast.reading import text
 from holdfast.storage.contract import RunRow
 
 FORMAT = 1
@@ -72,6 +73,8 @@ class _Attempt(msgspec.Struct):
     """The time at which the attempt began or last continued; None while it waits and after it has ended."""
     seconds: float = 0.0
     ended: bool = False
+    ended_at: float | None = None
+    """When it ended; None if that is not known."""
     asked: dict[str, Any] | None = None
     """Who requested the attempt, and why; None if the engine started it."""
     facts: dict[str, Any] = {}
@@ -264,6 +267,18 @@ class Book:
 
     def _cancelled(self, event: events.RunCancelled, stored: Stored) -> None:
         self._cut_all(stored, waiting=True, reason="the run was cancelled", lost=False)
+        for left in event.uncleaned:
+            visit = self._visits.get(left.node)
+            if visit is not None and visit.attempt is not None:
+                self._add_uncleaned(left, visit, visit.attempt, stored)
+
+    def _add_uncleaned(
+        self, left: events.Uncleaned, visit: _Visit, attempt: _Attempt, stored: Stored
+    ) -> None:
+        """Say in the receipt of an attempt that its cleanup was not done. When it ended is known already."""
+        ended_at = attempt.ended_at
+        uncleaned = [*attempt.facts.get("uncleaned", ()), text.not_cleaned_up(left)]
+        self._end(left.node, visit, attempt, stored, status="interrupted", at=ended_at, uncleaned=uncleaned)
 
     def _cut_all(self, stored: Stored, *, waiting: bool, reason: str, lost: bool = True) -> None:
         for name, visit in self._visits.items():
@@ -279,9 +294,8 @@ class Book:
         for number in visit.running:
             visit.items[number].status = "interrupted"
         visit.running.clear()
-        self._end(
-            name, visit, attempt, stored, status="interrupted", reason=reason, lost=lost, at_known=not lost
-        )
+        at = None if lost else stored.at
+        self._end(name, visit, attempt, stored, status="interrupted", at=at, reason=reason, lost=lost)
 
     # --- attempts -------------------------------------------------------------------------------------
 
@@ -391,14 +405,15 @@ class Book:
         stored: Stored,
         *,
         status: str,
-        at_known: bool = True,
+        at: float | None = -1.0,
         **said: Any,
     ) -> None:
-        """Make the receipt of an attempt that has ended. If the attempt had a receipt before (it failed and was skipped later),
-        facts in it stay unless they are replaced.
+        """Make the receipt of an attempt that has ended: at the time of the event, unless another one is given, or None because
+        it is not known. If the attempt had a receipt before (it failed and was skipped later), facts in it stay unless they are
+        replaced.
         """
         _spend(attempt, stored.at)
-        attempt.ended = True
+        attempt.ended, attempt.ended_at = True, stored.at if at == -1.0 else at
         attempt.facts = {**attempt.facts, **said} if status != "succeeded" else said
         checkpoint = f"{self.run_id}@{stored.seq}" if stored.kind in CHECKPOINTS else None
         facts = {
@@ -415,7 +430,7 @@ class Book:
             "seq": {"first": attempt.first_seq, "last": stored.seq},
             "checkpoint": checkpoint,
             "started_at": instant(attempt.started_at),
-            "ended_at": instant(stored.at) if at_known else None,
+            "ended_at": None if attempt.ended_at is None else instant(attempt.ended_at),
             "seconds": round(attempt.seconds, 6),
             "steps": list(visit.steps),
             "cost": {"usd": visit.usd, "tokens": visit.tokens},
@@ -516,6 +531,10 @@ class Book:
     def _answered(self, event: events.QuestionAnswered, stored: Stored) -> None:
         """End the visit if the answer refuses it; any other answer lets the visit begin or continue."""
         visit = self._visit(event)
+        if event.stated is not None:
+            step = _step_name(event.stated)
+            visit.steps[step] = None
+            visit.steps_begun.pop(step, None)
         if visit.gate is None:
             return
         visit.gate, visit.asked = None, _by_and_reason(event)
@@ -708,7 +727,9 @@ class Book:
     """Kind of event -> the method that makes or changes documents. All other events are ignored."""
 
 
-def _step_name(event: events.StepCompleted | events.StepStarted | events.StepFailed) -> str:
+def _step_name(
+    event: events.StepCompleted | events.StepStarted | events.StepFailed | events.StatedStep,
+) -> str:
     return event.step if event.item is None else f"{event.step}[{event.item}]"
 
 

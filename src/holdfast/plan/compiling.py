@@ -17,9 +17,10 @@ from holdfast.core.events import Values
 from holdfast.core.graph import Flow, FlowSource, Node, Retry
 from holdfast.core.rules import Guards, Policy, Verifier
 from holdfast.core.state import StateType, append, merge
-from holdfast.plan.document import FORMAT, Document, PlanEdge, PolicyRule, RetryRule, Task
+from holdfast.plan.document import Document, PlanEdge, PolicyRule, RetryRule, Task
 from holdfast.plan.judges import make_check, make_policy
 from holdfast.plan.registry import Capability, Registry
+from holdfast.plan.texts import FORMAT
 from holdfast.plan.wiring import EdgesOut, TaskWiring
 
 _Judged: TypeAlias = 'list[Literal["pre", "verify", "post"]]'

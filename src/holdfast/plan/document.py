@@ -1,7 +1,7 @@
 """The plan document: its fields, how it is read from JSON or YAML, and its JSON Schema.
 
-A document is read in two steps. `read` turns a file or a text into plain data, and refuses what must not even be looked at: too
-large, nested too deeply, with a YAML alias. `parse` turns plain data into a `Document`, and reports every problem of its
+A document is read in two steps. `read` turns a file or a text into plain data, and refuses what must not even be looked at
+(`plan/texts`). `parse` turns plain data into a `Document`, and reports every problem of its
 structure at once, each with its path; whether the parts fit together is checked by `plan/checking`. The invariant: what
 `parse` returns without problems has only fields that are declared here, and only plain data.
 """
@@ -16,11 +16,10 @@ from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_t
 
 import msgspec
 
-from holdfast.core.codec import DEPTH_MAX, key_path, plain_problem
+from holdfast.core.codec import key_path, plain_problem
 from holdfast.errors import PlanError, Problem, did_you_mean
+from holdfast.plan.texts import BYTES_MAX, FORMAT, TOO_LARGE, read_text, size_problem
 
-FORMAT = "plan/1"
-BYTES_MAX = 4_000_000
 TASKS_MAX = 10_000
 _PARTS_MAX = {"tasks": TASKS_MAX, "edges": 10 * TASKS_MAX, "policies": 200}
 SUGGESTED_MAX = 50
@@ -158,53 +157,9 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _read_bytes(data: bytes, name: str) -> dict[str, Any]:
-    if len(data) > BYTES_MAX:
-        raise PlanError(name, [Problem("", _too_large())])
-    is_json = data.lstrip()[:1] == b"{"
-    try:
-        plain = msgspec.json.decode(data) if is_json else msgspec.yaml.decode(data)
-    except RecursionError as fault:
-        raise PlanError(name, [Problem("", _TOO_DEEP)]) from fault
-    except ImportError as fault:
-        told = "reading YAML needs the package pyyaml, which is not installed: pip install 'holdfast[plans]'"
-        raise PlanError(name, [Problem("", told)]) from fault
-    except (
-        Exception
-    ) as fault:  # PyYAML raises errors of its own, which msgspec does not wrap in every version
-        what = "JSON" if is_json else "JSON or YAML"
-        told = f"it is not valid {what}{_position(str(fault))}; a plan begins with {{'holdfast': '{FORMAT}', 'tasks': […]}}"
-        raise PlanError(name, [Problem("", told)]) from fault
-    if not isinstance(plain, dict):
-        told = f"it is not an object; a plan begins with {{'holdfast': '{FORMAT}', 'tasks': […]}}"
-        raise PlanError(name, [Problem("", told)])
-    _refuse_shared(plain, name)
-    if not is_json:
-        _refuse_repeated_texts(plain, name)
-        _name_on(plain)
+    plain = read_text(data, name)
+    _name_on(plain)
     return plain
-
-
-def _refuse_repeated_texts(plain: dict[str, Any], name: str) -> None:
-    """Refuse a YAML document whose texts and numbers are longer together than a document may be: a YAML alias can repeat a long
-    one in a few bytes. The document is a tree that is not too deep (`_refuse_shared`).
-    """
-    left = BYTES_MAX
-    waiting: list[Any] = [plain]
-    while waiting:
-        match waiting.pop():
-            case dict() as found:
-                waiting += found.keys()
-                waiting += found.values()
-            case list() as found:
-                waiting += found
-            case str() | bytes() as found:
-                left -= len(found)
-            case int() as found:
-                left -= found.bit_length() // 4
-            case _:
-                pass
-        if left < 0:
-            raise PlanError(name, [Problem("", f"{_too_large()}. A YAML alias repeats what it stands for")])
 
 
 def _name_on(plain: dict[str, Any]) -> None:
@@ -216,64 +171,18 @@ def _name_on(plain: dict[str, Any]) -> None:
             retry["on"] = retry.pop(True)
 
 
-_TOO_DEEP = f"it is nested deeper than {DEPTH_MAX} levels; keep deep structures as a flat list with ids"
-
-
 def _read_mapping(given: Mapping[str, Any]) -> dict[str, Any]:
     plain = dict(given)
-    _refuse_shared(plain, "the plan", shared=False)
+    told = size_problem(plain)
+    if told is not None:
+        raise PlanError("the plan", [Problem("", told)])
     try:
         size = len(msgspec.json.encode(plain))
     except (TypeError, ValueError, RecursionError):
         return plain  # `parse` names the part that is not plain data
     if size > BYTES_MAX:
-        raise PlanError("the plan", [Problem("", _too_large())])
+        raise PlanError("the plan", [Problem("", TOO_LARGE)])
     return plain
-
-
-def _too_large() -> str:
-    return f"it is larger than {BYTES_MAX:,} bytes; keep large data outside the plan, and refer to it by its address"
-
-
-def _position(told: str) -> str:
-    """Return where a parser stopped, without what it found there."""
-    for mark in ("byte ", "line "):
-        _, found, rest = told.partition(mark)
-        digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-        if found and digits:
-            return f" at {mark}{digits}"
-    return ""
-
-
-def _refuse_shared(plain: dict[str, Any], name: str, *, shared: bool = True) -> None:
-    """Refuse a document that is nested too deeply, or in which one container is in two places (a YAML alias, by which a short
-    text can become an endless one). Walks level by level, so that the walk itself is bounded.
-    """
-    seen = {id(plain)}
-    level: list[tuple[str, Any]] = [("", plain)]
-    for _ in range(DEPTH_MAX + 1):
-        inner = []
-        for path, outer in level:
-            for step, child in _children(outer):
-                if not isinstance(child, (dict, list)):
-                    continue
-                place = f"{path}{step}"
-                if id(child) in seen and shared:
-                    told = "it is a YAML alias, which a plan may not have; write the value out"
-                    raise PlanError(name, [Problem(place.lstrip("."), told)])
-                if id(child) not in seen:
-                    seen.add(id(child))
-                    inner.append((place, child))
-        if not inner:
-            return
-        level = inner
-    raise PlanError(name, [Problem("", _TOO_DEEP)])
-
-
-def _children(container: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(container, dict):
-        return ((key_path("", key), value) for key, value in container.items())
-    return ((f"[{index}]", value) for index, value in enumerate(container))
 
 
 # --- parsing ----------------------------------------------------------------------------------------------

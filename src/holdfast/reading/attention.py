@@ -5,26 +5,25 @@ expected to be claimed by a live worker has no problem, nor has a run that was p
 
 A listing must not look at every run to find them. `parts` returns the queries that together select every run that may need
 attention, and each of which walks an index. `needs_attention` then decides for each run. A run that a busy worker is expected to
-claim is not even selected, so a long queue costs nothing; unless its flow has another shape here, with which no worker continues
-it.
+claim is not even selected, so a long queue costs nothing; unless a worker has refused it, or its flow has another shape here, so
+that all workers may have refused it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
-from holdfast.reading.cases import Case, case_of
+from holdfast.reading.cases import Case, case_of, group_refusals, unreadable_case
 from holdfast.reading.changes import compare, may_have_changed
 from holdfast.reading.diagnosis import WAITS, Diagnosis, diagnose, is_problem
 from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.storage.contract import Query, RunRow, Store
-from holdfast.storage.queues import Board, LiveHolder, OnOffer
+from holdfast.storage.queues import Board, LiveHolder, OnOffer, Refusal
 
 _FLOWS_FEW = 4
 """The runs of so many flows are looked for flow by flow."""
@@ -42,11 +41,13 @@ def parts(
     offered: Iterable[OnOffer],
     holders: Iterable[LiveHolder],
     flows: Flows | None = None,
+    refusals: Iterable[Refusal] = (),
 ) -> list[Query]:
     """Return the queries that together select every run that meets the conditions and may need attention. `flows` are the known
-    flows: a run of another shape needs attention even if a worker is busy.
+    flows: all workers may refuse a run of another shape, even if they are busy. `refusals` are some of those in the store.
     """
     offered, holders = tuple(offered), tuple(holders)
+    refused = {one.run_id for one in refusals}
     found = [msgspec.structs.replace(query, asks=True)]
     if not query.status or "failed" in query.status:
         found.append(msgspec.structs.replace(query, status=("failed",)))
@@ -67,6 +68,9 @@ def parts(
             for name, flow in (flows or {}).items()
             if name in busy and isinstance(flow, Flow)
         ]
+    if wanted and busy and refused:
+        ids = tuple(sorted(refused.intersection(query.ids) if query.ids is not None else refused))
+        found.append(msgspec.structs.replace(query, offered=True, status=tuple(wanted), ids=ids))
     if left and wanted:
         names = sorted({one.flow for one in left})
         found += [
@@ -82,33 +86,36 @@ def count(store: Store, board: Board, flows: Flows) -> int:
     """
     found = board.counts.get("failed", 0) + board.asking
     offered = store.queues.offered()
+    refused = tuple({one.run_id for one in store.queues.refusals()}) if offered and board.holders else ()
     for one in offered:
         if not _takers(one, board.holders):
             found += one.runs - one.asking
             continue
         flow = flows.get(one.flow)
         query = Query(offered=True, flow=one.flow, queue=one.queue, limit=_COUNTED_MAX)
+        queries = [query]
         if _has_busy_taker(one, board.holders):
-            if not isinstance(flow, Flow):  # capabilities execute every plan
-                continue
-            query = msgspec.structs.replace(query, without_fingerprint=flow.fingerprint)
+            queries = [msgspec.structs.replace(query, ids=refused)] if refused else []
+            if isinstance(flow, Flow):  # capabilities execute every plan
+                queries.append(msgspec.structs.replace(query, without_fingerprint=flow.fingerprint))
+        rows = {row.run_id: row for some in queries for row in store.runs(some) if not row.asks}
+        why = group_refusals(store, rows.values(), board.holders)
         found += sum(
-            _has_problem(store, row, board, find_flow(store, flows, row))
-            for row in store.runs(query)
-            if not row.asks
+            _has_problem(store, row, board, flows, why.get(run_id, ())) for run_id, row in rows.items()
         )
     return found
 
 
-def _has_problem(store: Store, row: RunRow, board: Board, flow: Flow[Any] | None) -> bool:
-    case = Case(row=row, holders=board.holders)
-    if may_have_changed(row, flow):
-        try:
-            case = compare(store, case_of(store, row, holders=board.holders), flow)
-        except RunNotFound:  # deleted meanwhile
-            return False
-        except (StoreCorrupt, SchemaTooNew) as fault:
-            case = Case(row=row, fault=str(fault))
+def _has_problem(store: Store, row: RunRow, board: Board, flows: Flows, refusals: Iterable[Refusal]) -> bool:
+    case = Case(row=row, holders=board.holders, refusals=tuple(refusals))
+    try:
+        flow = find_flow(store, flows, row)
+        if not case.is_refused and may_have_changed(row, flow):
+            case = compare(store, case_of(store, row, holders=board.holders, refusals=refusals), flow)
+    except RunNotFound:  # deleted meanwhile
+        return False
+    except (StoreCorrupt, SchemaTooNew) as fault:
+        case = unreadable_case(store, row, fault, board.holders)
     return is_problem(case, diagnose(case, board.at), board.at)
 
 

@@ -16,7 +16,10 @@ from holdfast.core.situation import Situation, situate
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
 from holdfast.storage.contract import Request, RunRow, Store
-from holdfast.storage.queues import LiveHolder, Queue
+from holdfast.storage.queues import LiveHolder, Queue, Refusal
+
+_AT_ONCE = 500
+"""For how many runs refusals are read in one query."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,18 +48,53 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """The requests that wait for an engine, oldest first; not read while an engine executes the run."""
     holders: tuple[LiveHolder, ...] | None = None
     """The engines that are alive, of which the workers may claim the run; None if they were not read."""
+    refusals: tuple[Refusal, ...] = ()
+    """Why live workers cannot continue the run as it is now."""
+    too_new: bool = False
+    """True if the run cannot be read because a newer version of Holdfast has written it."""
     children: Mapping[str, Case | None] = {}
     """The first few child runs that it waits for, or because of which it failed; None for one that was deleted."""
 
     @property
     def takers(self) -> list[LiveHolder]:
-        """The live workers that take the flow of the run from its queue."""
-        return [one for one in self.holders or () if one.holder.takes(self.row.flow, self.row.queue)]
+        """The live workers that take the flow of the run from its queue, and have not refused the run."""
+        refused = {one.holder for one in self.refusals}
+        return [one for one in list_takers(self.row, self.holders or ()) if one.holder.id not in refused]
+
+    @property
+    def refusers(self) -> list[tuple[LiveHolder, Refusal]]:
+        """The live workers that take the flow of the run from its queue, but refuse the run, each with its refusal."""
+        takers = {one.holder.id: one for one in list_takers(self.row, self.holders or ())}
+        return [(takers[one.holder], one) for one in self.refusals if one.holder in takers]
+
+    @property
+    def is_refused(self) -> bool:
+        """True if live workers take the flow of the run from its queue, and all of them refuse the run."""
+        return self.has_no_taker and bool(self.refusers)
 
     @property
     def has_no_taker(self) -> bool:
-        """True if it is known that no live worker takes the run."""
+        """True if it is known that no live worker can take the run."""
         return self.holders is not None and not self.takers
+
+
+def list_takers(row: RunRow, holders: Iterable[LiveHolder]) -> list[LiveHolder]:
+    """Return the live workers that take the flow of a run from its queue."""
+    return [one for one in holders if one.holder.takes(row.flow, row.queue)]
+
+
+def unreadable_case(
+    store: Store, row: RunRow, fault: Exception, holders: Iterable[LiveHolder] | None = None
+) -> Case:
+    """Return the case of a run that cannot be read."""
+    holders = None if holders is None else tuple(holders)
+    return Case(
+        row=row,
+        fault=str(fault),
+        too_new=isinstance(fault, SchemaTooNew),
+        holders=holders,
+        refusals=refusals_of(store, row, holders),
+    )
 
 
 # --- reading a case ----------------------------------------------------------------------------------
@@ -69,12 +107,14 @@ def case_of(
     definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
     holders: Iterable[LiveHolder] | None = None,
     requests: Iterable[Request] | None = None,
+    refusals: Iterable[Refusal] | None = None,
 ) -> Case:
     """Read everything that a diagnosis of this run needs. `definitions` caches the nodes of flows by fingerprint. With `holders`
-    (`Queues.holders`), the diagnosis also says whether a live worker takes the run. `requests` are those that wait, if they are
-    known.
+    (`Queues.holders`), the diagnosis also says whether a live worker takes the run. `requests` are those that wait, and
+    `refusals` those of the run, if they are known.
     """
-    return _case(store, row, history.load(store, row.run_id, row=row), definitions, holders, requests)
+    state = history.load(store, row.run_id, row=row)
+    return _case(store, row, state, definitions, holders, requests, refusals)
 
 
 def later_case(store: Store, case: Case) -> Case:
@@ -93,6 +133,7 @@ def _case(
     definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
     holders: Iterable[LiveHolder] | None = None,
     requests: Iterable[Request] | None = None,
+    refusals: Iterable[Refusal] | None = None,
 ) -> Case:
     known = situate(state, history.find_said(store, row, state))
     definitions = definitions if definitions is not None else {}
@@ -104,6 +145,7 @@ def _case(
         nodes=_nodes(store, row, known, definitions),
         requests=waiting_requests(store, row, requests),
         holders=holders,
+        refusals=refusals_of(store, row, holders, refusals),
         children=_child_cases(store, row, known, definitions, holders),
     )
 
@@ -132,7 +174,7 @@ def _child_cases(
         except RunNotFound:
             found[name] = None
         except (StoreCorrupt, SchemaTooNew) as fault:
-            found[name] = Case(row=child, fault=str(fault), holders=holders)
+            found[name] = unreadable_case(store, child, fault, holders)
     return found
 
 
@@ -143,6 +185,7 @@ def case_of_row(
     definitions: dict[str, Mapping[str, NodeOptions]] | None = None,
     holders: Iterable[LiveHolder] | None = None,
     requests: Iterable[Request] | None = None,
+    refusals: Iterable[Refusal] | None = None,
 ) -> Case | None:
     """Return a case for a diagnosis from the row of a run, without its log; None if the row does not tell enough. The reason and
     the remedies are the same as those of `case_of`.
@@ -167,8 +210,38 @@ def case_of_row(
         nodes=nodes,
         requests=waiting_requests(store, row, requests),
         holders=holders,
+        refusals=refusals_of(store, row, holders, refusals),
         children=_child_cases(store, row, known, definitions, holders),
     )
+
+
+def refusals_of(
+    store: Store,
+    row: RunRow,
+    holders: Iterable[LiveHolder] | None,
+    known: Iterable[Refusal] | None = None,
+) -> tuple[Refusal, ...]:
+    """Return why live workers cannot continue a run; read unless it is known. If no live worker takes the flow of the run, or the
+    run needs none, nothing is read.
+    """
+    if row.held or row.status in FINAL or not list_takers(row, holders or ()):
+        return ()
+    return tuple(known) if known is not None else tuple(store.queues.refusals([row.run_id]))
+
+
+def group_refusals(
+    store: Store, rows: Iterable[RunRow], holders: Iterable[LiveHolder]
+) -> dict[str, list[Refusal]]:
+    """Return why live workers cannot continue these runs, by run, in few queries; runs that none refuses are left out."""
+    holders = tuple(holders)
+    asked = [
+        row.run_id for row in rows if not row.held and row.status not in FINAL and list_takers(row, holders)
+    ]
+    found: dict[str, list[Refusal]] = {}
+    for begin in range(0, len(asked), _AT_ONCE):
+        for refusal in store.queues.refusals(asked[begin : begin + _AT_ONCE]):
+            found.setdefault(refusal.run_id, []).append(refusal)
+    return found
 
 
 def waiting_requests(

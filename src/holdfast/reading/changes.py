@@ -5,7 +5,7 @@ accepts the new one.
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -18,35 +18,54 @@ from holdfast.reading import history
 from holdfast.reading.cases import Case
 from holdfast.storage import definitions
 from holdfast.storage.contract import RunRow, Store
+from holdfast.storage.queues import Refusal
 
 _COMPATIBLE = ("--on-change", "compatible")
 
 
-def may_have_changed(row: RunRow, flow: Flow[Any] | None) -> bool:
-    """Return whether the flow that is known here may have another shape than the one of a run that is not over. Then a diagnosis
-    depends on the state of the run.
+def may_have_changed(row: RunRow, flow: Flow[Any] | None, refusals: Iterable[Refusal] = ()) -> bool:
+    """Return whether the flow that is known here may have another shape than the one of a run that is not over, or a worker that
+    refuses the run knows another one. Then a diagnosis depends on the state of the run.
     """
-    return flow is not None and flow.fingerprint != row.fingerprint and row.status not in FINAL
+    known = [flow.fingerprint] if flow is not None else [one.fingerprint for one in refusals]
+    return any(one and one != row.fingerprint for one in known) and row.status not in FINAL
 
 
 def compare(store: Store, case: Case, flow: Flow[Any] | None) -> Case:
     """Return the case with the fields `changes` and `takes` set, if the shape of the run's flow has changed. `flow` is None if
-    the flow is not known here; then the case is returned unchanged.
+    the flow is not known here: then it is compared as the workers know it that refuse the run, if all of them do.
     """
     row, state = case.row, case.state
-    if flow is None or state is None or flow.fingerprint == row.fingerprint:
+    if state is None or (flow is not None and flow.fingerprint == row.fingerprint):
+        return case
+    new = flow.definition if flow is not None else _refusing_definition(store, case)
+    if new is None:
         return case
     stored = store.definition(row.fingerprint)
     if stored is None:
         missing = ("the definition that the run was created with is not in the store",)
         return msgspec.structs.replace(case, changes=missing, takes=None)
     old = definitions.decode(stored)
-    found = difference(old, flow.definition)
+    found = difference(old, new)
     if found.only_options:
         return case
-    takes = _takes(old, flow.definition, state)
-    fork_from = _fork_place(store, row, flow.definition) if takes is None else None
+    takes = _takes(old, new, state)
+    fork_from = _fork_place(store, row, new) if takes is None else None
     return msgspec.structs.replace(case, changes=tuple(found.words()), takes=takes, fork_from=fork_from)
+
+
+def _refusing_definition(store: Store, case: Case) -> Definition | None:
+    """Return the flow of a run as a worker knows it that refuses the run, if its shape may be the reason; None if a live worker
+    can take the run.
+    """
+    if not case.is_refused:
+        return None
+    for _, refusal in reversed(case.refusers):  # the latest deploy
+        if refusal.fingerprint and refusal.fingerprint != case.row.fingerprint:
+            stored = store.definition(refusal.fingerprint)
+            if stored is not None:
+                return definitions.decode(stored)
+    return None
 
 
 def _fork_place(store: Store, row: RunRow, new: Definition) -> int | None:

@@ -12,15 +12,16 @@ signal that has come, but no process executes it. Both follow from the lease and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, Literal, TypeAlias, assert_never
 
 import msgspec
 
+from holdfast.core import VERSION
 from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import ENDED, FEW, FINAL, Question, Wait
-from holdfast.core.situation import QUESTIONS_FEW, Situation, situate
+from holdfast.core.situation import QUESTIONS_FEW, Situation, is_pausing, situate
 from holdfast.core.slots import parse
 from holdfast.errors import describe_failure
 from holdfast.reading import inbox, limits, remedies, text
@@ -28,10 +29,11 @@ from holdfast.reading.cases import Case
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import held_by
 from holdfast.storage.contract import STATUSES, RunStatus
+from holdfast.storage.queues import LiveHolder
 
 Kind: TypeAlias = Literal[
     "executing", "waiting", "completed", "cancelled", "unreadable", "quarantined", "failed", "crashed", "answered",
-    "flow changed", "flow unknown", "capability missing", "queue full", "due", "no worker", "interrupted", "paused",
+    "flow changed", "refused", "flow unknown", "capability missing", "queue full", "due", "no worker", "interrupted", "paused",
     "question", "signal", "child", "not started", "retry", "store",
 ]  # fmt: skip
 ON_OFFER: frozenset[Kind] = frozenset(
@@ -47,6 +49,8 @@ ON_OFFER: frozenset[Kind] = frozenset(
     }
 )
 """Kinds of diagnosis where a worker may claim the run at any moment."""
+REFUSED: frozenset[Kind] = frozenset({"flow changed", "refused"})
+"""Kinds of diagnosis where the run is on offer, but no live worker can continue it as it is."""
 WAITS: frozenset[Kind] = frozenset({"question", "signal", "child", "paused"})
 """Kinds of diagnosis where nothing is wrong with the run: it waits for a person or another system, or for a child run with which
 something is wrong."""
@@ -57,6 +61,8 @@ PATIENCE_S = 60.0
 reported. A run that no live worker takes is reported at once.
 """
 
+_PASSED_ON = frozenset({"run", "force", "confirm"})
+"""The arguments of a resume that also reach the failed child runs of the run."""
 _OF_CHILDREN_MAX = 5
 """How many remedies of the child runs that a run waits for are listed with its own."""
 
@@ -79,6 +85,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """True if the run is under way, but no live process executes it."""
     answered: bool = False
     """True if an answer or a signal has come, but no process executes the run."""
+    pausing: bool = False
+    """True if the run was paused, and a live process still executes nodes of it."""
     questions: tuple[Question, ...] = ()
     awaited: tuple[Wait, ...] = ()
     """The timers and signals that the run waits for."""
@@ -88,6 +96,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Names of the signals that no node has received yet."""
     asks_before: tuple[str, ...] = ()
     """Crashed nodes that a resume does not run again: it asks a question about them instead."""
+    once: tuple[str, ...] = ()
+    """Failed nodes that are not idempotent, and that a resume runs again."""
 
     @property
     def waits(self) -> bool:
@@ -103,6 +113,7 @@ class _Seen(msgspec.Struct, frozen=True, kw_only=True):
 
     crashed: bool = False
     answered: bool = False
+    pausing: bool = False
     running: tuple[str, ...] = ()
     """The names of the nodes that run, of which the last may be a count of others."""
     expects: tuple[str, ...] = ()
@@ -122,12 +133,15 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
     row, commands = case.row, commands or CommandLine()
     if row.status not in STATUSES:  # a damaged run is diagnosed too
         case = Case(row=row, fault=f"the row of the run has the unknown status {row.status!r}")
+    if row.status == "failed":  # it only records the end of a child, and continues at the request of a caller
+        asked = tuple(one for one in case.requests if one.verb != inbox.ChildEnd.verb)
+        case = msgspec.structs.replace(case, requests=asked)
     seen = _look(case, now, commands)
     kind, since = _kind(case, seen, now)
     reason = _reason(case, seen, kind, now)
     if case.requests:
-        reason += _unanswered(case, kind, now)
-    if kind not in ("flow changed", "executing") and case.takes is None:
+        reason = reason.removesuffix(".") + _unanswered(case, kind, now)
+    if kind not in ("flow changed", "executing") and case.takes is None and not case.takers:
         reason += "; its flow has since changed in shape, and this run cannot continue with the changed flow"
     return Diagnosis(
         kind=kind,
@@ -139,11 +153,13 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
         since=since,
         crashed=seen.crashed,
         answered=seen.answered,
+        pausing=seen.pausing,
         questions=seen.known.questions,
         awaited=seen.known.waits,
         expects=seen.expects,
         unreceived=tuple(case.state.signals) if case.state is not None else (),
         asks_before=tuple(seen.asked_about),
+        once=seen.once if row.status == "failed" else (),
     )
 
 
@@ -189,6 +205,7 @@ def _look(case: Case, now: float, commands: CommandLine) -> _Seen:
     return _Seen(
         crashed=not row.held and not answered and should_go,
         answered=answered,
+        pausing=row.held and is_pausing(row.status, known),
         running=(*names[:FEW], *([f"{others} more"] if others else [])),
         expects=tuple(_expects(known, now, children)),
         asked_about={} if row.held else dict(_asked_about(known, case.nodes)),
@@ -237,8 +254,10 @@ def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
     is_due = row.due_at is not None and row.due_at <= now
     if needed and not is_due:
         return needed
-    if case.changes:
+    if case.changes and not case.takers:
         return "flow changed", since
+    if case.is_refused:
+        return "refused", since
     if case.lacks:
         return "capability missing", since
     if row.holder is not None:
@@ -294,18 +313,26 @@ def _without_worker(case: Case, kind: Kind) -> Kind:
 def _reason(case: Case, seen: _Seen, kind: Kind, now: float) -> str:
     row = case.row
     if case.fault:
-        return f"its log cannot be read: {case.fault}"
+        return f"its log cannot be read: {case.fault}{_other_readers(case)}"
     if kind == "flow changed":
         stuck = "" if case.takes is not None else "; this run cannot continue with the changed flow"
-        return f"its flow has changed in shape: {'; '.join(case.changes)}{stuck}"
+        by = f"; {_refusing(case)}" if case.is_refused else ""
+        return f"its flow has changed in shape: {'; '.join(case.changes)}{stuck}{by}"
+    if kind == "refused":
+        return f"{_refusing(case)}: {case.refusers[-1][1].reason}"
     expects = f"; {'; '.join(seen.expects)}" if seen.expects else ""
     inside = f" in {' and '.join(seen.running)}" if seen.running else ""
     if row.held and row.status not in ENDED:
         going = f", now in {', '.join(seen.running)}" if seen.running else ""
-        return f"{held_by(row)} executes it{going}{expects}"
+        ended = f"{seen.running[0]} has ended" if len(seen.running) == 1 else "they have ended"
+        then = f"; {_pause(seen)}, so the run is paused when {ended}" if seen.pausing else ""
+        return f"{held_by(row)} executes it{going}{then}{expects}"
     if seen.crashed or kind == "crashed":
         whose = f"{row.holder.describe()}, which executed it," if row.holder is not None else "its process"
-        return f"{whose} crashed{inside}{_unclaimed(case, kind)}{expects}"
+        paused = (
+            f"; {_pause(seen)}, so nothing of it starts until it is resumed" if seen.known.is_paused else ""
+        )
+        return f"{whose} crashed{inside}{_unclaimed(case, kind)}{paused}{expects}"
     if seen.answered:
         refused = seen.known.refused
         refuses = f", which refuses node {' and '.join(refused)}" if refused else ""
@@ -318,10 +345,21 @@ def _reason(case: Case, seen: _Seen, kind: Kind, now: float) -> str:
     return _reason_of_status(case, seen, kind, expects)
 
 
-def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
+def _pause(seen: _Seen) -> str:
+    """Say who paused a run that is not paused yet, and why."""
+    by, why = _stopped(seen)
+    return f"a pause{by} is recorded" + (f" ({why.removeprefix(': ')})" if why else "")
+
+
+def _stopped(seen: _Seen) -> tuple[str, str]:
+    """Return the words for who stopped a run, and for the reason, as far as the event says so."""
     said = seen.known.said
     by = f" by {said.by}" if said is not None and said.by else ""
-    why = f": {said.reason}" if said is not None and said.reason else ""
+    return by, f": {said.reason}" if said is not None and said.reason else ""
+
+
+def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
+    by, why = _stopped(seen)
     match case.row.status:
         case "pending":
             return f"recorded, but not started{_unclaimed(case, kind)}"
@@ -349,6 +387,25 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
             assert_never(case.row.status)
 
 
+def _refusing(case: Case) -> str:
+    """Name the workers that refuse a run, which are all live workers that take its flow."""
+    names = [f"{one.holder.describe()}{_version_of(one)}" for one, _ in case.refusers]
+    shown = [*names[:FEW], *([f"{len(names) - FEW} more"] if len(names) > FEW else [])]
+    return f"no live worker can continue it: {' and '.join(shown)} {'refuses' if len(names) == 1 else 'refuse'} it"
+
+
+def _version_of(one: LiveHolder) -> str:
+    return f" (Holdfast {one.holder.version})" if one.holder.version not in ("", VERSION) else ""
+
+
+def _other_readers(case: Case) -> str:
+    """Name a live worker that may be able to read a run of a newer version."""
+    if not case.too_new or not case.takers:
+        return ""
+    taker = case.takers[0]
+    return f" A live worker takes it: {taker.holder.describe()}{_version_of(taker)}"
+
+
 def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
     """Return the words that say that no worker has claimed the run, and why, if that is known."""
     row, words = case.row, "" if said else ", and no worker has claimed the run"
@@ -363,7 +420,10 @@ def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
     if kind == "queue full" and case.queue is not None:
         return f"{words}: queue {case.queue.name!r} is at its limit of {case.queue.limit}"
     if case.takers:
-        return f"{words}; {case.takers[0].holder.describe()} takes flow {row.flow!r}"
+        refused = [one.holder.describe() for one, _ in case.refusers]
+        by = f", which {' and '.join(refused[:FEW])} cannot continue" if refused else ""
+        takes = f"takes it{by}" if refused else f"takes flow {row.flow!r}"
+        return f"{words}; {case.takers[0].holder.describe()} {takes}"
     return f"{words}: flow {row.flow!r} is not known here" if kind == "flow unknown" else words
 
 
@@ -453,8 +513,9 @@ def asks(question: Question) -> str:
 def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> list[Remedy]:
     run_id = case.row.run_id
     if kind == "unreadable":
-        return [remedies.look(commands, "verify", run_id, "see what is wrong with its log")]
-    commands = commands.for_flow_of(seen.known.flow_file)
+        look = remedies.look(commands, "verify", run_id, "see what is wrong with its log")
+        return [look, remedies.upgrade()] if case.too_new else [look]
+    commands = changed = commands.for_flow_of(seen.known.flow_file)
     if case.takes is None:
         commands = commands.without_file()
     found = _usual_remedies(case, seen, kind, commands)
@@ -462,12 +523,14 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
         words = f"register {' and '.join(case.lacks)}, or name a file that has it; then start a worker"
         line = commands.line("worker", *commands.file_words())
         return [Remedy("work", {}, words, line), *(one for one in found if one.verb != "resume")]
-    if (kind in ON_OFFER or case.requests) and case.has_no_taker:
+    if kind == "refused" or (
+        (kind in ON_OFFER or case.requests) and case.has_no_taker and not case.is_refused
+    ):
         found = [remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base), *found]
     if kind == "queue full":
         line = commands.line("queue")
         return [Remedy("queue", {}, "list the queues; then raise the limit, or wait", line), *found]
-    return found if case.takes == () else _of_changed_flow(case, found, commands)
+    return found if case.takes == () else _of_changed_flow(case, found, changed)
 
 
 def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> list[Remedy]:
@@ -490,7 +553,7 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         return [resume(words, *options) for words, options in wanted]
     if status == "failed":
         words, force = _after_failure(seen)
-        return _after_child(case, seen, of_children, commands) or [
+        return _after_child(case, seen, commands) or [
             resume(words, force=force),
             *_call_again(case, seen, commands),
             *_skip(case, seen, commands),
@@ -510,6 +573,12 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         ):
             return [resume(f"resume it: an error edge takes the refusal of {names}, which never ran"), *speak]
         return [resume(f"let the run end: it fails, because {names} was refused and never ran"), *speak]
+    failed = [child for child in seen.children.values() if child is not None and child.status == "failed"]
+    if failed and not any(one.verb == inbox.ChildEnd.verb for one in case.requests):
+        return [
+            *_resume_family(failed, resume),
+            *speak,
+        ]  # it waits for the next end of a child that was not resumed
     speak += of_children[:_OF_CHILDREN_MAX]
     if seen.crashed or seen.answered or seen.asked_about or not speak:
         return [resume(_resume_words(seen)), *speak]
@@ -526,9 +595,9 @@ def _of_child(child: Diagnosis | None) -> list[Remedy]:
     return [one for one in child.remedies if needs_resume or one.verb not in ("resume", "follow")]
 
 
-def _after_child(case: Case, seen: _Seen, of_child: list[Remedy], commands: CommandLine) -> list[Remedy]:
-    """Return the remedies of a run that failed because a child run did: those of the child, if it has not been resumed since, and
-    then those of the run. Empty if it failed for another reason.
+def _after_child(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
+    """Return the remedies of a run that failed because a child run did. Resuming the run resumes the child too; if the child
+    needs more than that, such as a budget, its own remedies come first. Empty if it failed for another reason.
     """
     failure, run_id, node = seen.known.failure, case.row.run_id, seen.known.failure_node
     failed_for = failure.child.split() if failure is not None else []
@@ -541,19 +610,47 @@ def _after_child(case: Case, seen: _Seen, of_child: list[Remedy], commands: Comm
     name = (unmended or names)[0]
     child = seen.children[name]
 
-    def resume(words: str) -> Remedy:
-        takes, wants_base = case.takes or (), seen.known.wants_base
-        return remedies.resume(commands, run_id, words, options=takes, wants_base=wants_base)
+    def resume(words: str, *more: str, force: bool = False) -> Remedy:
+        options, wants_base = (*(case.takes or ()), *more), seen.known.wants_base
+        return remedies.resume(commands, run_id, words, force=force, options=options, wants_base=wants_base)
 
     if child is None or child.status == "cancelled":
         found = [remedies.retry_fresh(commands, run_id, node)] if node is not None else []
     elif child.status == "failed":
-        words = f"then resume this run, which waits for the child run {name}"
-        found = [*of_child[:1], resume(words)]
+        failed = [one for other in unmended if (one := seen.children[other]) and one.status == "failed"]
+        found = _resume_family(failed, resume)
     else:
         words = "resume it: it looks at the child run again, which has been resumed"
         found = [resume(words)]
     return [*found, *_skip(case, seen, commands)]
+
+
+def _resume_family(failed: list[Diagnosis], resume: Callable[..., Remedy]) -> list[Remedy]:
+    """Return the command that resumes a run and the child runs for which it failed. Remedies of a child that the command cannot
+    do come before it.
+    """
+    before: list[Remedy] = []
+    confirm: list[str] = []
+    force = False
+    for child in failed:
+        own = next((one for one in child.remedies if one.arguments.get("run") == child.run_id), None)
+        if own is None or own.verb != "resume" or not own.arguments.keys() <= _PASSED_ON:
+            before += child.remedies[:1]
+            continue
+        before += child.remedies[: child.remedies.index(own)]
+        force = force or own.arguments.get("force", False)
+        confirm += [f"{child.run_id}/{node}" for node in child.once]
+        confirm += own.arguments.get("confirm", ())
+    names = " and ".join(child.run_id or "" for child in failed[:FEW])
+    runs = f"the child run{'s' if len(failed) > 1 else ''} {names}"
+    more = [word for name in ([] if force else confirm) for word in ("--confirm", name)]
+    again = f"; it runs {' and '.join(confirm)} AGAIN, which is not idempotent" if confirm else ""
+    first = (
+        f"then resume this run, which waits for {runs}"
+        if before
+        else f"fix the cause, then resume it and {runs}"
+    )
+    return [*before, resume(f"{first}{again}", *more, force=force)]
 
 
 def _resume_words(seen: _Seen) -> str:
@@ -612,7 +709,9 @@ def _skip(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
 
 
 def _of_changed_flow(case: Case, found: list[Remedy], commands: CommandLine) -> list[Remedy]:
-    """Return the remedies for a run whose flow has changed in shape, each with the condition under which it works."""
+    """Return the remedies for a run whose flow has changed in shape, each with the condition under which it works. `commands`
+    name the file of the changed flow.
+    """
     renamed = [pair.replace("=", " was renamed to ") for pair in case.takes or () if "=" in pair]
     made_with = "with the code that the run was created with"
     provided = f"if {' and '.join(renamed)}" if renamed else "with the flow as it is now"
@@ -629,13 +728,14 @@ def _of_changed_flow(case: Case, found: list[Remedy], commands: CommandLine) -> 
 
 
 def _with_fork(case: Case, found: list[Remedy], commands: CommandLine) -> list[Remedy]:
-    """Return the remedies and a fork, which comes before those that need the code that the run was created with."""
+    """Return the remedies and a fork, which comes first, together with the cancellation of the run that it replaces."""
     run_id = case.row.run_id
     if case.fork_from is None:
         words = "or fork it from a checkpoint before the change"
         return [*found, remedies.look(commands, "checkpoints", run_id, words)]
     fork = remedies.fork(commands, run_id, case.fork_from)
-    return sorted([*found, fork], key=lambda one: one.verb in ("resume", "skip", "work"))
+    drop = remedies.cancel(commands, run_id, "then cancel this run: the fork replaces it")
+    return [fork, drop, *found]
 
 
 def diagnosis_as_json(found: Diagnosis) -> dict[str, Any]:
@@ -643,6 +743,7 @@ def diagnosis_as_json(found: Diagnosis) -> dict[str, Any]:
     return {
         "crashed": found.crashed,
         "answered": found.answered,
+        "pausing": found.pausing,
         "reason": found.reason,
         "remedies": found.remedies,
     }

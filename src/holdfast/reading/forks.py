@@ -5,12 +5,12 @@ The engine makes a fork of this plan, and the command line prints it. It is read
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
 
-from holdfast.core.begun import RENAMING, VISITING, Names, begun_visits
+from holdfast.core.begun import RENAMING, VISITING, Kin, Names, begun_visits, name_at_fork
 from holdfast.core.definition import NodeOptions
 from holdfast.core.events import Begun, Stored
 from holdfast.core.graph import Flow
@@ -37,9 +37,11 @@ class ForkPlan(msgspec.Struct, frozen=True, kw_only=True):
     idempotent: dict[str, bool]
     """Every node of the flow, and whether it may be repeated without asking."""
     begun: tuple[Begun, ...]
-    """What the parent has begun of nodes that are not idempotent, and has not completed at that event."""
+    """What the parent, or a run that it descends from, has begun of nodes that are not idempotent and is not completed at that
+    event."""
     renewed: dict[str, dict[int, int]]
-    """Node -> iteration -> how often the parent has repeated a visit with new idempotency keys after that event."""
+    """Node -> iteration -> how often the parent, or a run that it descends from, has repeated a visit with new idempotency keys
+    after the event at which the runs part."""
 
     @property
     def asks_about(self) -> tuple[str, ...]:
@@ -74,26 +76,22 @@ def fork_place(store: Store, row: RunRow, seq: int | None) -> int:
 
 def plan_fork(store: Store, row: RunRow, seq: int, flow: Flow[Any] | None = None) -> ForkPlan:
     """Plan a fork from a checkpoint. Nodes count as not idempotent if the flow says so with which the run was executed at that
-    event or is executed now, or the given one; or if the run has begun a step of them that is not idempotent.
+    event or is executed now, or the given one; or if the run, or one that it descends from, has begun a step of them that is not
+    idempotent.
     """
     state = history.load(store, row.run_id, seq, row=row, check=True)
-    log = _read(store, row, RENAMING)
-    names = Names(log)
-    nodes = _options(store, row, state, names, flow)
+    line = _line(store, row, seq)
+    nodes = _options(store, line, state, flow)
     risky = {name for name, options in nodes.items() if any(not one.idempotent for one in options)}
-    risky |= {
-        name
-        for stored in _read(store, row, ("StepStarted",))
-        if (name := names.name(names.identity(stored.event.node, stored.seq), seq)) in nodes
-    }
-    risky |= _with_risky_children(store, row, state.seq, names) & nodes.keys()
-    risky |= nodes.keys() & state.begun.keys()  # what an earlier parent has begun
+    for number in range(len(line)):
+        begun_in = _with_risky_steps(store, line[number:]) | _with_risky_children(store, line[number:])
+        risky |= begun_in & nodes.keys()
+    risky |= nodes.keys() & state.begun.keys()  # what an ancestor has begun that may be deleted
     begun: list[Begun] = []
     if risky:
-        known_as = {name for risk in risky for name in names.all_names(names.identity(risk, seq))}
         fan_outs = {name for name, options in nodes.items() if any(one.each for one in options)}
-        visiting = _read(store, row, VISITING, known_as)
-        begun = begun_visits(visiting, state, names, risky, fan_outs, _base(store, row, visiting))
+        *ancestors, last = [_with_visits(store, line[number:], risky) for number in range(len(line))]
+        begun = begun_visits(last.log, state, last.names, risky, fan_outs, last.base, ancestors)
     return ForkPlan(
         parent=row.run_id,
         seq=seq,
@@ -102,18 +100,66 @@ def plan_fork(store: Store, row: RunRow, seq: int, flow: Flow[Any] | None = None
         next=tuple(dict.fromkeys((*state.open, *state.arrivals))),
         idempotent={name: name not in risky for name in nodes},
         begun=tuple(begun),
-        renewed=_renewed(store, row, state, names),
+        renewed=_renewed(store, line, state.lineage or row.run_id),
     )
 
 
-def _with_risky_children(store: Store, row: RunRow, seq: int, names: Names) -> set[str]:
-    """Return the nodes, by their names at event `seq`, that have started a child run in which a node that is not idempotent has
-    begun: in the child, or in a child of it.
+class _Member(msgspec.Struct, frozen=True):
+    """A run of the line that leads to a fork: its row, and what `Kin` says of it."""
+
+    row: RunRow
+    kin: Kin
+
+
+def _line(store: Store, row: RunRow, seq: int) -> list[_Member]:
+    """Return the run that is forked at event `seq`, after the runs that it descends from, oldest first. The line begins with the
+    child of a run that was deleted: what that run had begun until then is in the first event of the child.
+    """
+    line = [_Member(row, Kin(names=Names(_read(store, row, RENAMING)), to=seq))]
+    while row.parent is not None:
+        forked = store.events(row.run_id, kinds=("RunForked",), limit=1)
+        try:
+            parent = store.run(row.parent)
+        except RunNotFound:
+            break
+        # A run that is younger than its fork is another one, which has the id of the deleted run.
+        if not forked or parent.created_at > row.created_at:
+            break
+        to = forked[0].seq - 1
+        names = Names(_read(store, parent, RENAMING))
+        line.insert(0, _Member(parent, Kin(names=names, to=to, run=parent.run_id)))
+        row = parent
+    return line
+
+
+def _known_as(line: Sequence[_Member], name: str, seq: int) -> str | None:
+    """Return the name at the fork of a node that has a name at event `seq` of the first run of the line."""
+    return name_at_fork([one.kin for one in line], name, seq)
+
+
+def _with_visits(store: Store, line: Sequence[_Member], risky: Collection[str]) -> Kin:
+    """Return the first run of the line with its visits of nodes that are not idempotent. No other events are decoded."""
+    row = line[0].row
+    rows = store.events(row.run_id, upto=row.seq, kinds=VISITING)
+    wanted = [one for one in rows if not one.node or _known_as(line, one.node, one.seq) in risky]
+    log = list(history.opened(store, row.run_id, wanted))
+    return msgspec.structs.replace(line[0].kin, log=log, base=_base(store, row, log))
+
+
+def _with_risky_steps(store: Store, line: Sequence[_Member]) -> set[str]:
+    """Return the nodes, by their names at the fork, in which the first run of the line has begun a step that must not repeat."""
+    rows = store.events(line[0].row.run_id, upto=line[0].row.seq, kinds=("StepStarted",))
+    return {name for one in rows if one.node and (name := _known_as(line, one.node, one.seq)) is not None}
+
+
+def _with_risky_children(store: Store, line: Sequence[_Member]) -> set[str]:
+    """Return the nodes, by their names at the fork, in which the first run of the line has started a child run in which a node
+    that is not idempotent has begun: in the child, or in a child of it.
     """
     found: set[str] = set()
     looks = 0
-    for stored in _read(store, row, ("ChildStarted",)):
-        name = names.name(names.identity(stored.event.node, stored.seq), seq)
+    for stored in _read(store, line[0].row, ("ChildStarted",)):
+        name = _known_as(line, stored.event.node, stored.seq)
         if name is not None and name not in found:
             looks += 1
             if looks > _CHILDREN_LOOKS_MAX or _has_begun_risky(store, stored.event.run):
@@ -143,13 +189,9 @@ def names_since(store: Store, row: RunRow, seq: int, names: Iterable[str]) -> di
     return {name: before for name, before in found.items() if before is not None and before != name}
 
 
-def _read(store: Store, row: RunRow, kinds: tuple[str, ...], nodes: set[str] | None = None) -> list[Stored]:
-    """Return the events of these kinds, up to the end that the row knows. Of events of nodes, only those of `nodes`: the others
-    are not decoded.
-    """
-    rows = store.events(row.run_id, upto=row.seq, kinds=kinds)
-    wanted = [one for one in rows if not one.node or nodes is None or one.node in nodes]
-    return list(history.opened(store, row.run_id, wanted))
+def _read(store: Store, row: RunRow, kinds: tuple[str, ...]) -> list[Stored]:
+    """Return the events of these kinds, up to the end that the row knows."""
+    return list(history.opened(store, row.run_id, store.events(row.run_id, upto=row.seq, kinds=kinds)))
 
 
 def _base(store: Store, row: RunRow, log: list[Stored]) -> RunState | None:
@@ -163,10 +205,11 @@ def _base(store: Store, row: RunRow, log: list[Stored]) -> RunState | None:
 
 
 def _options(
-    store: Store, row: RunRow, state: RunState, names: Names, flow: Flow[Any] | None
+    store: Store, line: Sequence[_Member], state: RunState, flow: Flow[Any] | None
 ) -> dict[str, list[NodeOptions]]:
     """Return the options of each node, by its name at the fork, as every definition has them that may apply."""
     found: dict[str, list[NodeOptions]] = {}
+    row, names = line[-1].row, line[-1].kin.names
     definitions = [(flow.definition, row.seq)] if flow is not None else []
     for fingerprint, seq in ((state.fingerprint, state.seq), (row.fingerprint, row.seq)):
         stored = store.definition(fingerprint)
@@ -176,17 +219,31 @@ def _options(
             here = names.name(names.identity(name, seq), state.seq)
             if here is not None:
                 found.setdefault(here, []).append(options)
+    for number, one in enumerate(line[:-1]):  # what an ancestor is executed with now
+        stored = store.definition(one.row.fingerprint) if one.row.fingerprint != row.fingerprint else None
+        nodes = history.defined(stored, one.row.run_id).nodes if stored is not None else {}
+        for name, options in nodes.items():
+            here = _known_as(line[number:], name, one.row.seq)
+            if here in found:
+                found[here].append(options)
     return found
 
 
-def _renewed(store: Store, row: RunRow, state: RunState, names: Names) -> dict[str, dict[int, int]]:
-    """Return the counts of new idempotency keys that the parent has made after the event, by the names at that event."""
-    later = store.events(row.run_id, state.seq, row.seq, kinds=("NodeScheduled", "RunResumed"))
-    if not any(one.event.fresh for one in history.opened(store, row.run_id, later)):
-        return {}
-    head = history.load(store, row.run_id, row=row)
-    return {
-        name: visits
-        for known, visits in head.renewals().items()
-        if (name := names.name(names.identity(known, row.seq), state.seq)) is not None
-    }
+def _renewed(store: Store, line: Sequence[_Member], lineage: str) -> dict[str, dict[int, int]]:
+    """Return the counts of new idempotency keys that the runs of the line have made after the events from which the next ones
+    were forked, by the names at the last of these events. Runs before the one that began the lineage have other keys.
+    """
+    begins = [one.row.run_id for one in line]
+    line = line[begins.index(lineage) :] if lineage in begins else line
+    found: dict[str, dict[int, int]] = {}
+    for number, one in enumerate(line):
+        row, to = one.row, one.kin.to
+        later = store.events(row.run_id, to, row.seq, kinds=("NodeScheduled", "RunResumed"))
+        if not any(stored.event.fresh for stored in history.opened(store, row.run_id, later)):
+            continue
+        for known, visits in history.load(store, row.run_id, row=row).renewals().items():
+            name = _known_as(line[number:], known, row.seq)
+            if name is not None:
+                before = found.setdefault(name, {})
+                before |= {visit: max(times, before.get(visit, 0)) for visit, times in visits.items()}
+    return found

@@ -151,7 +151,7 @@ def _refuse_damage(store: Store, row: RunRow, rows: list[Row]) -> None:
     broken = broken_at(row.run_id, rows, after=after, digest=digest_at(store, row, after) if after else b"")
     if broken is not None:
         raise StoreCorrupt(
-            f"run {row.run_id!r} was not resumed, because its log is damaged: {broken[1]}. "
+            f"run {row.run_id!r} cannot continue, because its log is damaged: {broken[1]}. "
             f"`holdfast verify {row.run_id}` says more; restore the store from a backup, or fork the run from a "
             "checkpoint before that event."
         )

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, TypeAlias, assert_never
 
 import msgspec
+from msgspec import UNSET
 
 from holdfast.core.budget import Budget
 from holdfast.core.events import Changes, Failure
@@ -66,6 +67,26 @@ class Cancel(_Asked, frozen=True, kw_only=True):
     """The digest of the preview that the caller acts on: the request is refused if it would now do something else."""
 
 
+class Stated(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The step that has happened, according to an answer, and its result."""
+
+    result: Any
+    step: str | None = None
+    """Its name, and its key if it has one; None if only one step is in doubt."""
+    item: int | None = None
+
+
+def stated_of(step: str | None, item: int | None, result: Any) -> Stated | None:
+    """Return what an answer states about a step; None if it states nothing. Raises `SettingError` if the result is missing."""
+    if result is not UNSET:
+        return Stated(result, step, item)
+    if step is not None or item is not None:
+        raise SettingError(
+            "an answer about a step needs the result of the step: give result=… (--result JSON; null for None)"
+        )
+    return None
+
+
 class Answer(_Asked, frozen=True, kw_only=True):
     """A request to record the answer to an open question."""
 
@@ -75,6 +96,8 @@ class Answer(_Asked, frozen=True, kw_only=True):
     update: Any = None
     """The result to record for an interrupted node, if the answer is `skip`."""
     confidence: int | float | None = None
+    stated: Stated | None = None
+    """The step that has happened, if the answer is `happened`."""
 
 
 class Signal(_Asked, frozen=True, kw_only=True):
@@ -91,6 +114,8 @@ class Retry(_Asked, frozen=True, kw_only=True):
     verb: ClassVar[str] = "retry"
     node: str | None = None
     fresh: bool = False
+    confirm: list[str] | None = None
+    """The nodes of descendants, named `RUN/node`, that may run again although they are not idempotent."""
     expects: str | None = None
     """As in `Cancel`."""
 
@@ -170,10 +195,13 @@ AnyRequest: TypeAlias = Pause | Cancel | Answer | Signal | Retry | Skip | Edit |
 _TYPES: dict[str, type[AnyRequest]] = {
     kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip, Edit, Resume, ChildEnd)
 }
+EXECUTING = frozenset({Resume.verb, Retry.verb, Skip.verb})
+"""The verbs that make a run continue which no engine executes."""
 _SHARED = frozenset(_Asked.__struct_fields__)
 _LEFT_OUT = {
-    "answer": ("update", "confidence"),
-    **dict.fromkeys(("cancel", "retry", "skip"), ("expects",)),
+    "answer": ("update", "confidence", "stated"),
+    **dict.fromkeys(("cancel", "skip"), ("expects",)),
+    "retry": ("confirm", "expects"),
     "resume": ("expects", "budget", "scope"),
 }
 """Verb of a request -> fields that are stored only if they have a value."""
@@ -241,7 +269,7 @@ def stored_form(request: AnyRequest) -> Request:
         for name in request.__struct_fields__
         if name not in _SHARED and ((value := getattr(request, name)) is not None or name not in left_out)
     }
-    body = msgspec.to_builtins(body) if isinstance(request, ChildEnd) else body
+    body = msgspec.to_builtins(body) if isinstance(request, (ChildEnd, Answer)) else body
     limits = {name: msgspec.to_builtins(body.pop(name)) for name in _LIMITS if name in body}
     if limits:
         body["on_change"] = {"on_change": body["on_change"], **limits}

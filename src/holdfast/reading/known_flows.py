@@ -6,7 +6,9 @@ the plan of each is in the stored definition: such a flow is made from that defi
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
+from types import ModuleType
 from typing import Any, Protocol, TypeAlias
 
 from holdfast.core.difference import fingerprint
@@ -26,6 +28,21 @@ class OfFlow(Protocol):
 
     @property
     def fingerprint(self) -> str: ...
+
+
+def find_loaded(name: str) -> dict[str, Flow[Any]]:
+    """Return the flows of this name that modules have at module level, each with the name of the first such module. Only modules
+    that are imported already are looked at, and only what is in their dictionaries: nothing is imported for it, and neither a
+    lazy module nor a lazy object at module level is made to load.
+    """
+    found: dict[int, tuple[str, Flow[Any]]] = {}
+    for module_name, module in list(sys.modules.items()):
+        if not issubclass(type(module), ModuleType):
+            continue
+        for value in list(object.__getattribute__(module, "__dict__").values()):
+            if issubclass(type(value), Flow) and value.name == name:
+                found.setdefault(id(value.source or value), (module_name, value))
+    return dict(found.values())
 
 
 def find_flow(store: Store, flows: Flows | None, run: OfFlow) -> Flow[Any] | None:

@@ -104,7 +104,7 @@ def _verdict(store: Store, run_id: str) -> LogVerdict:
 
 # --- what two runs have in common --------------------------------------------------------------------
 
-_OF_THE_PROCESS = frozenset({"execution", "attempt", "question", "request"})
+_OF_THE_PROCESS = frozenset({"execution", "attempt", "question", "request", "uncleaned"})
 """Facts that depend on when a process died, or when a request came."""
 
 

@@ -297,7 +297,7 @@ def _asked(book: LedgerBook, event: events.QuestionAsked) -> None:
 
 def _answered(book: LedgerBook, event: events.QuestionAnswered) -> _Told:
     about = _visit(event) | {"question": event.key}
-    asked = book.asked.pop(event.key, None)
+    asked = book.asked.get(event.key)  # an answer about one of several steps leaves it open
     if asked is not None:
         about |= {"asked": asked.about, "text": asked.text}
     about["answer"] = event.answer
@@ -305,6 +305,11 @@ def _answered(book: LedgerBook, event: events.QuestionAnswered) -> _Told:
         about["refused"] = True
     if event.confidence is not None:
         about["confidence"] = event.confidence
+    if event.stated is not None:
+        about["stated"] = msgspec.to_builtins(event.stated)
+        item = "" if event.stated.item is None else f" (item {event.stated.item})"
+        told = f"the step {event.stated.step!r}{item} has happened, with the result {_short(event.stated.result)}"
+        return _Told("decision", about, f"{event.node}: {told}")
     refused = ", which refuses it" if event.refused else ""
     return _Told("decision", about, f"{event.node}: the answer is {_short(event.answer)}{refused}")
 
@@ -314,7 +319,12 @@ def _paused(book: LedgerBook, event: events.RunPaused) -> _Told:
 
 
 def _cancelled(book: LedgerBook, event: events.RunCancelled) -> _Told:
-    return _Told("decision", {"verb": "cancel"}, "the run is cancelled")
+    about: dict[str, Any] = {"verb": "cancel"}
+    if not event.uncleaned:
+        return _Told("decision", about, "the run is cancelled")
+    about["uncleaned"] = msgspec.to_builtins(event.uncleaned)
+    left = "; ".join(map(text.not_cleaned_up, event.uncleaned))
+    return _Told("decision", about, f"the run is cancelled ({left})")  # the reason follows
 
 
 def _skipped(book: LedgerBook, event: events.NodeSkipped) -> _Told:

@@ -20,19 +20,18 @@ import msgspec
 
 from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
-from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, Question, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt, StoreError
 from holdfast.reading import attention as attend
 from holdfast.reading import history
-from holdfast.reading.cases import Case, case_of, case_of_row
+from holdfast.reading.cases import case_of, case_of_row, group_refusals, refusals_of, unreadable_case
 from holdfast.reading.changes import compare, may_have_changed
 from holdfast.reading.diagnosis import Diagnosis, diagnose
 from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import AskedQuestion
 from holdfast.storage.contract import Position, Query, Request, RunRow, Store
-from holdfast.storage.queues import LiveHolder
+from holdfast.storage.queues import LiveHolder, Refusal
 
 Definitions = dict[str, Mapping[str, NodeOptions]]
 
@@ -88,6 +87,7 @@ class _Glance:
         asked: dict[str, list[Request]] = {}
         for request in self._store.queues.waiting([row.run_id for row in rows if row.status not in FINAL]):
             asked.setdefault(request.run_id, []).append(request)
+        refused = group_refusals(self._store, rows, self._holders)
         for row in rows:
             with suppress(RunNotFound):
                 yield look_at(
@@ -97,8 +97,9 @@ class _Glance:
                     commands=self._commands.for_one_of(self._flows, row.flow),
                     definitions=self._definitions,
                     holders=self._holders,
-                    flow=find_flow(self._store, self._flows, row),
+                    flows=self._flows,
                     requests=asked.get(row.run_id, ()),
+                    refusals=refused.get(row.run_id, ()),
                 )
 
 
@@ -119,7 +120,9 @@ def list_page(
     """
     place = read_cursor(query, cursor, attention=attention) if cursor is not None else query.after
     holders = store.queues.holders()
-    wanted = attend.parts(query, store.queues.offered(), holders, flows) if attention else [query]
+    wanted = [query]
+    if attention:
+        wanted = attend.parts(query, store.queues.offered(), holders, flows, store.queues.refusals())
     glance = _Glance(store, holders, commands, definitions if definitions is not None else {}, flows or {})
     listed: list[ListedRun] = []
     for _ in range(_LOOKS_MAX):
@@ -153,25 +156,33 @@ def look_at(
     commands: CommandLine | None = None,
     definitions: Definitions | None = None,
     holders: Iterable[LiveHolder] | None = None,
-    flow: Flow[Any] | None = None,
+    flows: Flows | None = None,
     requests: Iterable[Request] | None = None,
+    refusals: Iterable[Refusal] | None = None,
 ) -> ListedRun:
     """Diagnose a run from its row, or from its log if the row does not tell enough, or if its flow, as it is known here
-    (`flow`), may have changed in shape. If the log cannot be read, the diagnosis says why. Raises `RunNotFound`.
+    (`flows`) or to the workers that refuse the run, may have changed in shape. If the log cannot be
+    read, the diagnosis says why. Raises `RunNotFound`.
     """
     state: RunState | None = None
     try:
         if row.fault:
             raise StoreCorrupt(row.fault)
-        case = None
-        if not may_have_changed(row, flow):
-            case = case_of_row(store, row, definitions=definitions, holders=holders, requests=requests)
+        case, flow = None, find_flow(store, flows, row)
+        refusals = refusals_of(store, row, holders, refusals)
+        known: dict[str, Any] = {
+            "definitions": definitions,
+            "holders": holders,
+            "requests": requests,
+            "refusals": refusals,
+        }
+        if not may_have_changed(row, flow, refusals):
+            case = case_of_row(store, row, **known)
         if case is None:
-            whole = case_of(store, row, definitions=definitions, holders=holders, requests=requests)
-            case = compare(store, whole, flow)
+            case = compare(store, case_of(store, row, **known), flow)
             state = case.state
     except (StoreCorrupt, SchemaTooNew) as fault:
-        case = Case(row=row, fault=str(fault), holders=None if holders is None else tuple(holders))
+        case = unreadable_case(store, row, fault, holders)
     asks = len(state.questions) if state is not None else row.asks or 0
     found = diagnose(case, now, commands)
     retries = case.situation.retries.values() if case.situation is not None else ()

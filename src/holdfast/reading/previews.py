@@ -29,6 +29,20 @@ _DECIDED_LATER = frozenset({"confirm", "repeat", "run_id", "labels", "by", "reas
 """Options that a caller chooses after looking at a preview."""
 
 
+class PreviewRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A child run because of which a run failed, or because of which such a child did."""
+
+    run_id: str
+    flow: str
+    caller: str
+    """The run that started it."""
+    rerun: tuple[PreviewNode, ...] = ()
+    """Visits that have begun before and run again, as in `Preview`."""
+    asks: tuple[PreviewNode, ...] = ()
+    left: str | None = None
+    """Why the run is left alone; None if it is resumed with its caller."""
+
+
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """What a verb would do to a run. Nodes are listed in the order in which the run first reached them."""
 
@@ -42,7 +56,7 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Visits that have begun before and run again, if the run takes the same path."""
     confirm: tuple[PreviewNode, ...] = ()
     """Nodes that are not idempotent and would repeat what they did: `confirm` of a resume must name them; a fork asks about them,
-    unless its `repeat` decides.
+    unless its `repeat` decides. A node of a child run is named `RUN/node`.
     """
     asks: tuple[PreviewNode, ...] = ()
     """Visits that have begun before, and about which the run asks a question before they run again."""
@@ -54,6 +68,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """The open questions that are closed without an answer."""
     leaves: tuple[str, ...] = ()
     """The child runs that have not ended for good, and that the run leaves alone: they go on without it."""
+    family: tuple[PreviewRun, ...] = ()
+    """The failed runs below the run that are resumed with it, or left alone: each caller is followed by its children."""
     refused: str | None = None
     """Why the verb would be refused; None if it would be carried out."""
     error: str | None = None
@@ -66,6 +82,31 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """The command that does what the preview shows; None if an option is a Python function."""
     digest: str = ""
     """A digest of the verb, its options and what it would do: `expects=` of the verb."""
+
+
+class Mended(msgspec.Struct, frozen=True, kw_only=True):
+    """A child run because of which a run failed, and what becomes of it when its caller is resumed or retried."""
+
+    run_id: str
+    flow: str
+    caller: str
+    left: str | None = None
+    """Why it is left alone; None if it is resumed."""
+    preview: Preview | None = None
+    """What its resume does, its own children included; None if it is left alone."""
+
+    def listed(self) -> tuple[PreviewRun, ...]:
+        """Return it with the runs below it, as a preview of its caller lists them."""
+        made = self.preview or Preview(run_id=self.run_id, verb="resume")
+        one = PreviewRun(
+            run_id=self.run_id,
+            flow=self.flow,
+            caller=self.caller,
+            rerun=made.rerun,
+            asks=made.asks,
+            left=self.left,
+        )
+        return (one, *made.family)
 
 
 class VerbCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,6 +126,8 @@ class Rehearsed(msgspec.Struct, frozen=True, kw_only=True):
     preview: Preview
     is_undecided: bool = False
     """True if the verb is refused only because `confirm` does not name all nodes that it must name."""
+    refused: Exception | None = None
+    """The exception with which the verb is refused, if it is; `preview` has its text."""
 
 
 def make(
@@ -97,10 +140,13 @@ def make(
     refused: HoldfastError | None = None,
     is_undecided: bool = False,
     unknown: Iterable[str] = (),
+    family: Iterable[Mended] = (),
 ) -> Preview:
     """Make a preview. `path` are the ranges of the log that led to the state of the run: a rewind makes a preview stale. If
-    `is_undecided` is true, the verb is refused only because `confirm` does not name the nodes it has to.
+    `is_undecided` is true, the verb is refused only because `confirm` does not name the nodes it has to. `family` are the
+    children because of which the run failed.
     """
+    family = tuple(family)
     preview = Preview(
         run_id=wanted.run_id,
         verb=wanted.verb,
@@ -113,12 +159,14 @@ def make(
         stops=found.stops,
         closes=found.closes,
         leaves=found.leaves if wanted.verb != "fork" else (),
+        family=tuple(listed for one in family for listed in one.listed()),
         refused=_why(refused) if refused is not None else None,
         error=_public_name(refused) if refused is not None else None,
         unknown=tuple(unknown),
     )
     final = preview.refused if not is_undecided else None
-    return msgspec.structs.replace(preview, digest=_digest(wanted, preview, list(path), final))
+    resumed = [one.preview.digest for one in family if one.preview is not None]
+    return msgspec.structs.replace(preview, digest=_digest(wanted, preview, list(path), final, resumed))
 
 
 def _why(refused: HoldfastError) -> str:
@@ -132,7 +180,14 @@ def _public_name(refused: HoldfastError) -> str:
     return next(known)
 
 
-def _digest(wanted: VerbCall, preview: Preview, path: list[tuple[int, int]], refused: str | None) -> str:
+def _digest(
+    wanted: VerbCall,
+    preview: Preview,
+    path: list[tuple[int, int]],
+    refused: str | None,
+    resumed: list[str],
+) -> str:
+    """Return the digest of a preview. That of a child run which is resumed too covers its own children."""
     options = {name: value for name, value in wanted.options.items() if name not in _DECIDED_LATER}
     decided = {one.node for one in preview.confirm}
     lists = [
@@ -141,7 +196,7 @@ def _digest(wanted: VerbCall, preview: Preview, path: list[tuple[int, int]], ref
     ]
     confirm = [_facts(one) for one in preview.confirm]
     closes = [question.key for question in preview.closes]
-    told = [wanted.run_id, wanted.verb, options, path, lists, confirm, closes, refused]
+    told = [wanted.run_id, wanted.verb, options, path, lists, confirm, closes, refused, *resumed]
     return sha256(msgspec.json.encode(told, order="sorted")).hexdigest()[:32]
 
 
@@ -176,6 +231,8 @@ def summary(preview: Preview) -> str:
         )
         if nodes
     ]
+    if resumed := [one.run_id for one in preview.family if one.left is None]:
+        told.append(f"resume {' and '.join(resumed)}")
     if preview.leaves:
         told.append(f"leave {text.count(len(preview.leaves), 'child run')} alone")
     if preview.closes:
@@ -194,7 +251,7 @@ def with_commands(
     """
     wanted, preview = rehearsed.wanted, rehearsed.preview
     options = dict(wanted.options)
-    if preview.verb == "resume" and preview.confirm:
+    if preview.verb in ("resume", "retry") and preview.confirm:
         options["confirm"] = [one.node for one in preview.confirm]
     command = _command(wanted, options, commands, wants_base=wants_base) if wanted.is_typable else None
     if preview.refused is None:
@@ -203,14 +260,18 @@ def with_commands(
     if rehearsed.is_undecided and command is not None:
         names = " and ".join(one.node for one in preview.confirm)
         words = f"run {names} AGAIN, which {'is' if len(preview.confirm) == 1 else 'are'} not idempotent"
-        found.append(Remedy("resume", {"run": wanted.run_id, **options}, words, command))
+        named = "run" if wanted.verb == "resume" else "run_id"
+        found.append(Remedy(wanted.verb, {named: wanted.run_id, **options}, words, command))
     if preview.error == "RunOver":
         found.append(ways.fork(commands, wanted.run_id))
     if preview.error == "RunHeld":
         words = "let its running nodes end and start no other; then resume it"
         found.append(Remedy("pause", {"run_id": wanted.run_id}, words, commands.line("pause", wanted.run_id)))
     same = {"run": wanted.run_id, **wanted.options}
-    found += [one for one in usual if one not in found and (one.verb, one.arguments) != (wanted.verb, same)]
+    typed = {one.command for one in found}
+    found += [
+        one for one in usual if one.command not in typed and (one.verb, one.arguments) != (wanted.verb, same)
+    ]
     return msgspec.structs.replace(preview, command=command, remedies=tuple(found))
 
 

@@ -15,7 +15,7 @@ from holdfast.core import events
 from holdfast.core.conditions import Condition, conditions_of
 from holdfast.core.definition import END, Definition, NodeOptions
 from holdfast.core.events import Stored
-from holdfast.core.run_state import Question, RunState
+from holdfast.core.run_state import HAPPENED, Question, RunState
 
 Effect: TypeAlias = Literal[
     "begins", "continues", "completes", "runs again", "is skipped", "fails", "run is cancelled"
@@ -56,6 +56,8 @@ class Closing(msgspec.Struct, frozen=True, kw_only=True):
     by: str | None = None
     """Who answered; `timeout` if the question says which answer counts if none comes in time."""
     reason: str | None = None
+    stated: events.StatedStep | None = None
+    """The step that has happened, according to the answer, with its result."""
 
 
 class AskedOnce(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +80,7 @@ def outcomes(definition: Definition, question: Question) -> list[AnswerOutcome]:
     node = question.node
     options = definition.nodes.get(node, NodeOptions())
     after = _after(definition, node)
-    listed: list[str | None] = list(question.options) or [None]
+    listed: list[str | None] = [*question.options, *[HAPPENED] * bool(question.in_doubt)] or [None]
     return [
         _outcome(definition, node, answer, *_effect(question, options, answer, after)) for answer in listed
     ]
@@ -112,7 +114,10 @@ def _effect(
             return "run is cancelled", []
         case (("interrupt" | "repeat"), "skip"):
             return "is skipped", after
-        case "interrupt", _:
+        case (
+            "interrupt",
+            _,
+        ):  # also `HAPPENED`: the node runs again, and gets the result of the step from the log
             return "runs again", here
         case "repeat", _:
             return "begins", here
@@ -134,9 +139,10 @@ def _outcome(
     definition: Definition, node: str, answer: str | None, effect: Effect, nodes: list[str]
 ) -> AnswerOutcome:
     once = [name for name in nodes if name in definition.nodes and not definition.nodes[name].idempotent]
-    return AnswerOutcome(
-        answer=answer, effect=effect, nodes=nodes, once=once, words=_words(definition, node, effect, nodes)
-    )
+    words = _words(definition, node, effect, nodes)
+    if answer == HAPPENED and effect == "runs again":
+        words = f"{node} runs again and gets the result that you state; the step is not called"
+    return AnswerOutcome(answer=answer, effect=effect, nodes=nodes, once=once, words=words)
 
 
 def _words(definition: Definition, node: str, effect: Effect, nodes: list[str]) -> str:
@@ -210,7 +216,7 @@ def asked_in(log: Iterable[Stored], state: RunState) -> Iterator[AskedOnce]:
             seq=stored.seq,
             iteration=event.iteration,
             execution=event.execution,
-            question=_question(stored),
+            question=state.questions[event.key] if is_open else _question(stored),
             closing=closing,
         )
 
@@ -226,6 +232,7 @@ def _answered(stored: Stored) -> Closing:
         confidence=event.confidence,
         by=event.by,
         reason=event.reason,
+        stated=event.stated,
     )
 
 

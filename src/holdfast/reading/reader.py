@@ -47,6 +47,7 @@ from holdfast.reading.views import (
     Run,
     RunSummary,
     event_view,
+    load_state,
     run_summary,
     run_view,
 )
@@ -82,26 +83,23 @@ class Reader:
         if seq is None:
             return self.view(row, state, flow)
         children = children_then(self.store, state)
-        return run_view(state, None, self._fitting(row, state, flow), children, is_past=True)
+        return run_view(state, None, flow or self._flow(row), children, is_past=True)
 
     def view(self, row: RunRow, state: RunState, flow: Flow[Any] | None = None) -> Run[Any]:
         """Return the view of a run whose row and state were read already."""
-        return run_view(state, row, self._fitting(row, state, flow), children_of(self.store, state))
+        return run_view(state, row, flow or self._flow(row), children_of(self.store, state))
 
-    def _fitting(self, row: RunRow, state: RunState, flow: Flow[Any] | None) -> Flow[Any] | None:
-        """Return the flow that types the state of a run; None if it is not known, or has another version of the state."""
-        flow = flow or find_flow(self.store, self.flows, row)
-        return flow if flow is not None and state.state_version == flow.definition.state_version else None
+    def _flow(self, row: RunRow) -> Flow[Any] | None:
+        return find_flow(self.store, self.flows, row)
 
     def state(self, run: str, checkpoint: str | int | None = None) -> Any:
-        """Return the state of a run at a checkpoint (default: at the end of its log)."""
+        """Return the state of a run at a checkpoint (default: at the end of its log). Raises `StateError` if it does not fit the
+        flow that is known, because newer code has upgraded it.
+        """
         run_id, seq = history.split(run, checkpoint)
         row = self.store.run(run_id)
         found = history.load(self.store, run_id, seq, row=row)
-        flow = find_flow(self.store, self.flows, row)
-        if flow is None or found.state_version != flow.definition.state_version:
-            return found.values
-        return flow.state.load(found.values)
+        return load_state(run_id, found.values, found.state_version, self._flow(row))
 
     def events(
         self, run_id: str, after: int = 0, node: str | None = None, kind: str | None = None

@@ -8,21 +8,22 @@ of the caller. Everything here is bounded: a caller may have 100,000 children. T
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import msgspec
 
-from holdfast.core import events
-from holdfast.core.run_state import OPEN, RunState
-from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
+from holdfast.core import events, situation
+from holdfast.core.run_state import ENDED, GOING, OFFERED, OPEN, RunState
+from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt
 from holdfast.reading import history
-from holdfast.reading.known_flows import Flows, find_flow
+from holdfast.reading.known_flows import Flows
 from holdfast.reading.pages import look_at
 from holdfast.reading.remedies import CommandLine, Remedy
-from holdfast.reading.views import ChildView
+from holdfast.reading.views import ChildView, is_row_pausing
 from holdfast.storage.contract import Query, RunRow, Store, in_order
+from holdfast.storage.queues import LiveHolder
 
 CHILDREN_MAX = 100
 """How many children of a run are listed with it."""
@@ -72,7 +73,13 @@ def children_of(store: Store, state: RunState, limit: int = CHILDREN_MAX) -> tup
     rows = _child_rows(store, state.run_id, state, limit)
     places = _places(store, state.run_id, state, rows)
     return tuple(
-        ChildView(id=row.run_id, flow=row.flow, status=row.status, **places.get(row.run_id, _UNKNOWN))
+        ChildView(
+            id=row.run_id,
+            flow=row.flow,
+            status=row.status,
+            pausing=is_row_pausing(row),
+            **places.get(row.run_id, _UNKNOWN),
+        )
         for row in rows
     )
 
@@ -159,6 +166,77 @@ def open_family(store: Store, run_id: str, most: int = sys.maxsize) -> Iterator[
             query = msgspec.structs.replace(query, after=page[-1].position, limit=min(most, _PAGE))
 
 
+# --- whether a family moves ----------------------------------------------------------------------------
+
+
+WaitedFor: TypeAlias = Literal["stopped", "ended"]
+"""What a caller waits for: that a run does not go on by itself, or that it has ended."""
+
+
+def check_waited_for(until: Any) -> None:
+    """Raise `SettingError` if this is nothing that a caller can wait for."""
+    if until not in get_args(WaitedFor):
+        raise SettingError(f'until={until!r} is not known: give "stopped" or "ended"')
+
+
+def has_stopped(store: Store, row: RunRow, until: WaitedFor = "stopped") -> bool:
+    """Return whether a caller that waits for a run gets it now, as far as this row says."""
+    if until == "ended" or row.status not in GOING:
+        return row.status in ENDED or until == "stopped"
+    return row.status == "waiting" and not row.held and not moves_with_family(store, row)
+
+
+def moves_with_family(store: Store, row: RunRow) -> bool:
+    """Return whether a run that waits, and that no engine holds, goes on as soon as its family has moved: then it has not
+    stopped. A run that waits for nothing but its children goes on as long as one of them needs only a worker, whether or not
+    there is one. One that also waits for an answer or a signal goes on only if a live worker takes what moves.
+    """
+    holders = None if _waits_for_children_only(row) else store.queues.holders()
+    rows = [row, *open_family(store, row.run_id)]
+    asked = {one.run_id for one in store.queues.waiting([one.run_id for one in rows])}
+    if row.run_id in asked and may_move(row, is_asked=True, holders=holders):
+        return True
+    if any(may_move(one, is_asked=one.run_id in asked, holders=holders) for one in rows[1:]):
+        return True
+    # A request that was carried out meanwhile is in neither of the two looks: then the run that got it has changed.
+    later = [store.run(row.run_id), *open_family(store, row.run_id)]
+    return [_place_now(one) for one in rows] != [_place_now(one) for one in later]
+
+
+def _place_now(row: RunRow) -> tuple[str, int, int, bool]:
+    return row.run_id, row.seq, row.fence, row.held
+
+
+def _waits_for_children_only(row: RunRow) -> bool:
+    if row.status != "waiting" or row.asks != 0:
+        return False
+    known = situation.load(row.situation, row.active)
+    if known.needs_signal or known.is_timed or known.retries_count:
+        return False
+    return bool(known.waits) and all(wait.kind == "child" for wait in known.waits)
+
+
+def may_move(row: RunRow, *, is_asked: bool, holders: Sequence[LiveHolder] | None) -> bool:
+    """Return whether a run is executed, or will be by a worker: by one of these live holders, or by any if None is given.
+    `is_asked` is true if it has a request.
+    """
+    if row.held:
+        return row.status in GOING
+    if row.status not in OFFERED and not is_asked and not goes_on_by_itself(row):
+        return False
+    return holders is None or any(one.holder.takes(row.flow, row.queue) for one in holders)
+
+
+def goes_on_by_itself(row: RunRow) -> bool:
+    """Return whether a run that waits continues at its time, because of a timer or a retry: not if it only gives up waiting for
+    an answer, a signal or a child then.
+    """
+    if row.status != "waiting" or row.due_at is None:
+        return row.status == "pending"
+    known = situation.load(row.situation, row.active)
+    return known.is_timed or known.retries_count > 0
+
+
 class _Looking:
     """What is read once for all members of a family."""
 
@@ -178,12 +256,13 @@ class _Looking:
             commands=self._commands.for_one_of(self._flows, row.flow),
             definitions=self._definitions,
             holders=self._holders,
-            flow=find_flow(self._store, self._flows, row),
+            flows=self._flows,
         )
         return FamilyMember(
             id=row.run_id,
             flow=row.flow,
             status=row.status,
+            pausing=one.found.pausing,
             **place,
             caller=row.origin,
             depth=depth,

@@ -15,9 +15,10 @@ from typing import Any
 import msgspec
 
 from holdfast.core import answers as answer_schemas
-from holdfast.core.run_state import Question, Wait, awaited_signals
+from holdfast.core.run_state import HAPPENED, DoubtfulStep, Question, Wait, awaited_signals
 from holdfast.core.situation import QUESTIONS_FEW
 from holdfast.reading import text
+from holdfast.reading.inbox import EXECUTING
 
 SHOWN_MAX = QUESTIONS_FEW
 """Remedies are listed for at most this many questions, and at most this many signals, of a run."""
@@ -35,9 +36,6 @@ class Remedy(msgspec.Struct, frozen=True):
 
 PLACEHOLDER = "FILE.py"
 """Stands for the file of a flow in a suggested command if the file is not known."""
-
-
-_EXECUTING = ("resume", "retry", "skip")
 
 
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +62,7 @@ class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
     def line(self, *words: str, run_base: str | None = None) -> str:
         """Return a command as it can be pasted, with the options that it needs."""
         typed = [*words]
-        if self.is_server and words[0] in _EXECUTING:
+        if self.is_server and words[0] in EXECUTING:
             typed.append("--no-execute")
         elif run_base is not None:
             typed += ["--run-base", run_base]
@@ -161,6 +159,12 @@ def work(commands: CommandLine, flow: str, *, wants_base: bool = False) -> Remed
     return Remedy("work", {}, f"start a worker that takes flow {flow!r}: it claims the run", line)
 
 
+def upgrade() -> Remedy:
+    """Return the remedy for a run that a newer version of Holdfast has written."""
+    words = "install the version of Holdfast that wrote it, or a newer one"
+    return Remedy("upgrade", {}, words, "pip install --upgrade holdfast")
+
+
 def _as_arguments(options: tuple[str, ...]) -> dict[str, Any]:
     """Convert command options (`--on-change compatible --rename old=new`) to arguments of the engine's `resume`."""
     found: dict[str, Any] = {}
@@ -168,8 +172,8 @@ def _as_arguments(options: tuple[str, ...]) -> dict[str, Any]:
         if option == "--rename":
             old, _, new = value.partition("=")
             found.setdefault("rename", {})[old] = new
-        elif option == "--scope":
-            found.setdefault("scope", []).append(value)
+        elif option in ("--scope", "--confirm"):
+            found.setdefault(option.removeprefix("--"), []).append(value)
         elif option == "--budget":
             limits = dict(pair.split("=") for pair in value.split(","))
             found["budget"] = {
@@ -191,15 +195,21 @@ def skip(
 
 def fork(commands: CommandLine, run_id: str, seq: int | None = None) -> Remedy:
     """Return the remedy that forks a run: a new run continues from one of its checkpoints; or from `seq`, the last one from which
-    it can continue with a flow that has changed.
+    it can continue with a flow that has changed. The command then names the file of that flow, if it is known: only with it
+    can `fork` print the options with which the new run is resumed.
     """
     if seq is not None:
         words = f"fork it from @{seq}, the last checkpoint from which the changed flow can continue"
-        return Remedy(
-            "fork", {"run": run_id, "checkpoint": seq}, words, commands.line("fork", f"{run_id}@{seq}")
-        )
+        file = commands.file_words() if commands.file != PLACEHOLDER else ()
+        line = commands.line("fork", f"{run_id}@{seq}", *file)
+        return Remedy("fork", {"run": run_id, "checkpoint": seq}, words, line)
     words = "make a new run from its latest checkpoint, or with RUN@SEQ from an earlier one"
     return Remedy("fork", {"run": run_id}, words, commands.line("fork", run_id))
+
+
+def cancel(commands: CommandLine, run_id: str, words: str) -> Remedy:
+    """Return the remedy that cancels a run."""
+    return Remedy("cancel", {"run_id": run_id}, words, commands.line("cancel", run_id))
 
 
 def look(commands: CommandLine, verb: str, run_id: str, words: str, *options: str) -> Remedy:
@@ -249,6 +259,9 @@ def answers(
     called = question.node if is_only_one else question.key
     found = []
     for value, words in choices(question):
+        if value == HAPPENED and question.in_doubt:
+            found += [_state(commands, run_id, question, called, step) for step in question.in_doubt]
+            continue
         needs_flow = question.about == "interrupt" and value == "skip"
         rest = (*commands.file_words(), "--update", '{"FIELD": "VALUE"}') if needs_flow else ()
         arguments: dict[str, Any] = {"run_id": run_id, "question": question.key}
@@ -260,12 +273,35 @@ def answers(
     return found
 
 
+def _state(commands: CommandLine, run_id: str, question: Question, called: str, step: DoubtfulStep) -> Remedy:
+    """Return the answer that a step has happened, with its result. The step is named only if several are in doubt."""
+    names = [one.step for one in question.in_doubt]
+    which = ["--step", step.step] if len(names) > 1 else []
+    which += ["--item", str(step.item)] if step.item is not None and names.count(step.step) > 1 else []
+    typed, _ = form(step.result_schema, as_json=True)
+    rest = (*which, "--result", typed, "--reason", "HOW YOU KNOW")
+    arguments: dict[str, Any] = {
+        "run_id": run_id,
+        "question": question.key,
+        "value": HAPPENED,
+        "step": step.step,
+    }
+    arguments |= {} if step.item is None else {"item": step.item}
+    named = step.step if step.item is None else f"{step.step} (item {step.item})"
+    words = f"if the step {named} did happen: run {question.node} again, which gets this as its result"
+    return Remedy("answer", arguments, words, commands.line("answer", run_id, called, HAPPENED, *rest))
+
+
 def choices(question: Question) -> list[tuple[str, str]]:
     """Return the possible answers to a question as they are typed, each with its consequence."""
     node = question.node
     if question.about == "interrupt":
         return [
             ("retry", f"if its effect did not happen: run {node} again"),
+            *(
+                [(HAPPENED, f"if the step did happen: run {node} again, which gets its result")]
+                * bool(question.in_doubt)
+            ),
             (
                 "skip",
                 f"if its effect did happen (a payment went through): use these fields as the result of {node}",

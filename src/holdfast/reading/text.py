@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import re
 from datetime import datetime
-from typing import Any
+from typing import Any, assert_never
 
 import msgspec
 
 from holdfast.core import situation
+from holdfast.core.events import Uncleaned
 
 # C0, DEL and C1 move the cursor or colour the terminal; the others break lines, reverse text, or cannot be encoded (surrogates).
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -140,3 +141,21 @@ def until(until: float | None, now: float) -> str:
 def name_item(node: str, item: int | None) -> str:
     """Return the name of a node, with the item of its fan-out if there is one."""
     return node if item is None else f"{node} (item {item})"
+
+
+def not_cleaned_up(left: Uncleaned) -> str:
+    """Say which visit did not clean up when its run was cancelled, why, and what it has kept."""
+    place = name_item(left.node, left.item)
+    match left.why:
+        case "died":
+            why = f"the process of {place} died before the run was cancelled, so the rest of its cleanup was not done"
+        case "unwound":
+            why = f"{place} waited and was not in memory, so its cleanup did not run"
+        case "interrupted":
+            why = f"{place} had been interrupted, so its cleanup did not run"
+        case "abandoned":
+            why = f"{place} did not stop in time, so the rest of its cleanup was not recorded"
+        case unknown:
+            assert_never(unknown)
+    kept = ", ".join(left.steps)
+    return f"{why}; its kept steps: {kept}" if kept else f"{why}; it has kept no steps"

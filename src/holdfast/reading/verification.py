@@ -10,7 +10,7 @@ import msgspec
 from holdfast.core import situation
 from holdfast.core.difference import fingerprint
 from holdfast.core.run_state import RunState
-from holdfast.errors import HoldfastError, StoreCorrupt
+from holdfast.errors import HoldfastError, SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
 from holdfast.reading.damage import LogDamage, rows_damage
 from holdfast.reading.history import view_of
@@ -29,6 +29,8 @@ class LogVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The events that were removed, altered or added, as the hash chain tells; `problems` has their texts."""
     rest: str = ""
     """Where the events of a compacted log are, as a sentence; empty if the log is complete."""
+    too_new: bool = False
+    """True if a newer version of Holdfast has written the run, which this one cannot check. Then it need not be damaged."""
 
 
 def verify(
@@ -41,7 +43,10 @@ def verify(
     """
     before: list[str] | None = None
     while True:
-        found = _look(store, row or store.run(run_id), definitions if definitions is not None else {})
+        try:
+            found = _look(store, row or store.run(run_id), definitions if definitions is not None else {})
+        except SchemaTooNew as fault:
+            return LogVerdict(run_id=run_id, events=0, problems=[str(fault)], too_new=True)
         if not found.problems or found.problems == before:
             return found
         before, row = found.problems, None
@@ -118,8 +123,13 @@ def _fold_problems(store: Store, row: RunRow, rows: list[Row]) -> list[str]:
     try:
         cold = history.load(store, row.run_id, row=logged, rows=rows, cold=True)
         warm = history.load(store, row.run_id, row=logged, rows=rows)
+    except SchemaTooNew:
+        raise
     except HoldfastError as fault:
         return [str(fault)]
+    for name, node in warm.nodes.items():  # an older version did not count what a node receives as progress
+        known = cold.nodes.get(name)
+        node.crashes = min(node.crashes, node.crashes if known is None else known.crashes)
     if cold != warm:
         problems.append("the stored snapshot is not the fold of the events before it")
     for name, folded in _row_of(store, cold, rewinds, row).items():
@@ -133,11 +143,17 @@ def _definition_problems(store: Store, named: str) -> list[str]:
     stored = store.definition(named)
     if stored is None:
         return [f"the definition of its flow ({named[:12]}) is not in the store"]
+    if is_definition(stored, named):
+        return []
+    return [f"the definition of its flow ({named[:12]}) is not what was written"]
+
+
+def is_definition(stored: bytes, named: str) -> bool:
+    """Return whether a stored flow definition is the one that this fingerprint names."""
     try:
-        found = fingerprint(definitions.decode(stored))
+        return fingerprint(definitions.decode(stored)) == named
     except (StoreCorrupt, ValueError):
-        found = ""
-    return [] if found == named else [f"the definition of its flow ({named[:12]}) is not what was written"]
+        return False
 
 
 def _row_of(

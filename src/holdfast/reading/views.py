@@ -7,9 +7,10 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from holdfast.core import situation
 from holdfast.core.budget import Budget, BudgetLeft, left_of
 from holdfast.core.definition import Definition
-from holdfast.core.events import Failure, NodeEvent, Stored
+from holdfast.core.events import Failure, NodeEvent, Stored, Uncleaned, Values
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import (
     ENDED,
@@ -24,7 +25,14 @@ from holdfast.core.run_state import (
     Warned,
 )
 from holdfast.core.slots import CHECKPOINT, labels
-from holdfast.errors import RunCancelled, RunFailed, StateError, describe_failure, end_sentence
+from holdfast.errors import (
+    RunCancelled,
+    RunFailed,
+    StateError,
+    StoreCorrupt,
+    describe_failure,
+    end_sentence,
+)
 from holdfast.reading import text
 from holdfast.reading.places import place_of
 from holdfast.storage.contract import RunRow, RunStatus
@@ -32,6 +40,8 @@ from holdfast.storage.contract import RunRow, RunStatus
 S = TypeVar("S")
 _DEFINITION = "_definition"
 """The attribute of a `Run` with the definition of its flow. It is no field, because a view is also encoded as JSON."""
+_MISFIT = "_misfit"
+"""The attribute of an `UnfitRun` that says why its state does not fit."""
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
@@ -86,6 +96,8 @@ class ChildView(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     iteration: int = 0
     item: int | None = None
     """The item of a fan-out that started it."""
+    pausing: bool = False
+    """True if it was paused, and nodes of it still run."""
 
 
 class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
@@ -95,7 +107,9 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     flow: str
     status: RunStatus
     state: S
-    """The state: typed if the flow is known, otherwise plain data."""
+    """The state: typed if the flow is known, otherwise plain data. Reading it raises `StateError` if it does not fit the flow
+    that is known, because newer code has upgraded it. A state of an older version is plain data, until a resume upgrades it.
+    """
     nodes: dict[str, NodeView]
     error: Failure | None
     failed_node: str | None
@@ -140,8 +154,16 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
     """The only nodes that may run; None if all of them may."""
     children_cost: Cost = _NOTHING
     """The cost of the child runs that have ended, with that of their own children. `cost` does not include it."""
+    uncleaned: tuple[Uncleaned, ...] = ()
+    """The visits whose cleanup did not run, or not to its end, when the run was cancelled."""
     repeated: bool = False
     """True in the result of a request with an id if the same request was made before, so that nothing changed."""
+    state_version: int | None = None
+    """The version of its state (`Graph(version=…)`); None if it was read from a server that does not tell."""
+    pausing: bool = False
+    """True if the run was paused, and nodes of it still run: its status is `running`, and becomes `paused` when they have ended.
+    No other node starts.
+    """
 
     @property
     def caller(self) -> str | None:
@@ -149,7 +171,7 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
         return self.origin
 
     def __repr__(self) -> str:
-        return f"<Run {self.id!r} of {self.flow!r}: {self.status}{_of_node(self)}, {self.seq} events>"
+        return f"<Run {self.id!r} of {self.flow!r}: {name_status(self)}{_of_node(self)}, {self.seq} events>"
 
     def _repr_html_(self) -> str | None:
         """The picture of its flow with the statuses of its nodes, which a notebook shows for the run; None if the flow was not
@@ -157,6 +179,20 @@ class Run(msgspec.Struct, Generic[S], frozen=True, kw_only=True, dict=True):
         """
         definition: Definition | None = self.__dict__.get(_DEFINITION)
         return draw_run(self, definition) if definition is not None else None
+
+
+class UnfitRun(Run[S], frozen=True, kw_only=True):
+    """A run whose state does not fit the flow that is known. Everything else can be read; the state, which it has as plain data,
+    only by an encoder.
+    """
+
+    @property  # type: ignore[misc]
+    def state(self) -> S:
+        raise StateError(
+            self.__dict__.get(_MISFIT)  # a copy does not have it
+            or f"run {self.id!r} has a state of version {self.state_version} that does not fit the flow that was known where the "
+            f"run was read. `holdfast state {self.id}` prints it as plain data."
+        )
 
 
 class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,6 +217,8 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The earliest time at which the run continues by itself, if it waits; otherwise None."""
     held_by: str | None
     """A description of the live process that executes the run; None if there is none."""
+    pausing: bool = False
+    """True if the run was paused, and nodes of it still run: its status becomes `paused` when they have ended."""
 
     @property
     def caller(self) -> str | None:
@@ -248,7 +286,7 @@ def draw_run(run: Run[Any], definition: Definition) -> str:
         {name: node.status for name, node in nodes},
         notes={name: _note(node) for name, node in nodes},
         repeated={name for name, node in nodes if node.iteration > 1},
-        title=f"Run {run.id} of flow {run.flow}: {run.status}",
+        title=f"Run {run.id} of flow {run.flow}: {name_status(run)}",
         routes=routes_of(run),
     )
 
@@ -276,18 +314,19 @@ def run_view(
     is_past: bool = False,
 ) -> Run[S]:
     """Return the view of a run, from its state, its row and its children (`relatives.children_of`). Its state is typed if the
-    flow is given. A node that waits is shown as waiting also while the process that executes it keeps it in memory. `is_past`
-    is True if the run has moved on since.
+    flow is given and has the same version of the state. A node that waits is shown as waiting also while the process that
+    executes it keeps it in memory. `is_past` is True if the run has moved on since.
     """
     waiting = state.waiting_in_memory() if row is not None and row.held else []
     status: RunStatus = state.status if state.status != "new" else "pending"
     if status == "running" and state.running == len(waiting) and not is_past:
         status = "waiting"
-    run: Run[S] = Run(
+    typed, misfit = _typed(state, flow)
+    run: Run[S] = (UnfitRun if misfit else Run)(
         id=state.run_id,
         flow=state.flow,
         status=status,
-        state=_typed(state, flow),
+        state=typed,
         nodes={
             name: _node_view(node, state.place(name), waits=name in waiting)
             for name, node in state.nodes.items()
@@ -317,8 +356,13 @@ def run_view(
         schedule=state.schedule,
         scope=tuple(state.scope) if state.scope is not None else None,
         children_cost=Cost(state.children_usd, state.children_tokens),
+        uncleaned=tuple(state.uncleaned),
+        state_version=state.state_version,
+        pausing=status == "running" and state.paused and (is_past or (row is not None and row.held)),
     )
-    if flow is not None:
+    if misfit:
+        run.__dict__[_MISFIT] = misfit
+    elif flow is not None and flow.definition.state_version == state.state_version:
         run.__dict__[_DEFINITION] = flow.definition
     return run
 
@@ -346,7 +390,22 @@ def run_summary(row: RunRow) -> RunSummary:
         updated_at=row.updated_at,
         due_at=row.due_at if row.status in GOING else None,
         held_by=held_by(row),
+        pausing=is_row_pausing(row),
     )
+
+
+def is_row_pausing(row: RunRow) -> bool:
+    """Return whether a run was paused and a live process still executes nodes of it, as far as its row tells."""
+    if row.status != "running" or not row.held or row.situation is None:
+        return False
+    with suppress(StoreCorrupt):  # `verify` reports it
+        return situation.is_pausing(row.status, situation.load(row.situation, row.active))
+    return False
+
+
+def name_status(shown: Run[Any] | RunSummary | ChildView) -> str:
+    """Return the status of a run in a word, for people: `pausing` if it is paused as soon as its running nodes have ended."""
+    return "pausing" if shown.pausing else shown.status
 
 
 def held_by(row: RunRow) -> str | None:
@@ -354,12 +413,54 @@ def held_by(row: RunRow) -> str | None:
     return row.holder.describe() if row.held and row.holder is not None else None
 
 
-def _typed(state: RunState, flow: Flow[Any] | None) -> Any:
-    """Return the typed state; plain data if the flow is unknown or the state no longer fits its type."""
-    if flow is not None:
-        with suppress(StateError):
-            return flow.state.load(state.values)
-    return msgspec.json.decode(msgspec.json.encode(state.values))
+def load_state(run_id: str, values: Values, version: int, flow: Flow[Any] | None) -> Any:
+    """Return the values of a run's state, which has this version, as the flow types them. They stay plain data if the flow is
+    unknown, or if their version is older: the new code knows it, and a resume upgrades them. Raises `StateError` if they do not
+    fit. Values of a newer version never do, also if they have the fields of the type: they may mean something else.
+    """
+    known = flow.definition.state_version if flow is not None else version + 1
+    if flow is None or version < known:
+        return values
+    plain = f"`holdfast state {run_id}` prints it as plain data."
+    if version > known:
+        raise StateError(
+            f"run {run_id!r} has a state of version {version}, and flow {flow.name!r} has version {known} here: newer code has "
+            f"upgraded the run. Use the newer code to read its state; {plain}"
+        )
+    try:
+        return flow.state.load(values)
+    except StateError as misfit:
+        raise StateError(
+            f"run {run_id!r}: {end_sentence(str(misfit))} {plain}", field=misfit.field
+        ) from misfit
+
+
+def type_state(run: Run[Any], flow: Flow[Any]) -> Run[Any]:
+    """Return a run that has its state as plain data with the state as the flow types it."""
+    version = run.state_version if run.state_version is not None else flow.definition.state_version
+    try:
+        return msgspec.structs.replace(run, state=load_state(run.id, run.state, version, flow))
+    except StateError as misfit:
+        unfit: Run[Any] = UnfitRun(**{name: getattr(run, name) for name in Run.__struct_fields__})
+        unfit.__dict__[_MISFIT] = str(misfit)
+        return unfit
+
+
+def without_misfit(run: Run[Any]) -> Run[Any]:
+    """Return the run. If its state does not fit the flow that is known, it is plain data."""
+    return Run(**msgspec.structs.asdict(run)) if isinstance(run, UnfitRun) else run
+
+
+def _typed(state: RunState, flow: Flow[Any] | None) -> tuple[Any, str]:
+    """Return the state as its flow types it, and an empty text; or plain data, and why it does not fit the flow."""
+    misfit = ""
+    try:
+        typed = load_state(state.run_id, state.values, state.state_version, flow)
+        if typed is not state.values:
+            return typed, ""
+    except StateError as fault:
+        misfit = str(fault)
+    return msgspec.json.decode(msgspec.json.encode(state.values)), misfit
 
 
 def _node_view(node: NodeState, place: tuple[int, int, int], *, waits: bool) -> NodeView:

@@ -172,6 +172,9 @@ def _asked(body: Body) -> str:
 
 def _answered(body: Body) -> str:
     refused = " (a refusal)" if body.get("refused") else ""
+    if stated := body.get("stated"):
+        step = f"{text.one_line(stated['step'])}{_item(stated)}"
+        return f"answered that the step {step} has happened, with the result {value(stated.get('result'))}"
     return f"answered {value(body.get('answer'))}{refused}"
 
 

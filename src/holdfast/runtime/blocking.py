@@ -22,12 +22,15 @@ from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
+from msgspec import UNSET
+
 from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, FlowSource
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.ledger import Ledger
 from holdfast.reading.previews import Preview
+from holdfast.reading.relatives import WaitedFor
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
@@ -342,9 +345,15 @@ def start(
     )
 
 
-def wait(run_id: str, timeout: float | None = None, **options: Unpack[Options]) -> Run[Any]:
-    """Wait until a run has stopped: see `Engine.wait`."""
-    return with_engine(lambda e: e.wait(run_id, timeout), options)
+def wait(
+    run_id: str,
+    timeout: float | None = None,
+    *,
+    until: WaitedFor = "stopped",
+    **options: Unpack[Options],
+) -> Run[Any]:
+    """Wait until a run has stopped or ended: see `Engine.wait`."""
+    return with_engine(lambda e: e.wait(run_id, timeout, until=until), options)
 
 
 def resume(
@@ -400,6 +409,7 @@ def retry(
     node: str | None = None,
     *,
     fresh: bool = False,
+    confirm: Collection[str] = (),
     execute: bool = True,
     id: str | None = None,
     by: str | None = None,
@@ -410,7 +420,15 @@ def retry(
     """Retry nodes that failed, were interrupted or wait: see `Engine.retry`."""
     return with_engine(
         lambda e: e.retry(
-            run_id, node, fresh=fresh, execute=execute, id=id, by=by, reason=reason, expects=expects
+            run_id,
+            node,
+            fresh=fresh,
+            confirm=confirm,
+            execute=execute,
+            id=id,
+            by=by,
+            reason=reason,
+            expects=expects,
         ),
         options,
     )
@@ -482,16 +500,16 @@ def answer(
     by: str | None = None,
     reason: str | None = None,
     confidence: float | None = None,
+    step: str | None = None,
+    item: int | None = None,
+    result: Any = UNSET,
     id: str | None = None,
     **options: Unpack[Options],
 ) -> Run[Any]:
     """Answer a question of a run: see `Engine.answer`."""
-    return with_engine(
-        lambda e: e.answer(
-            run_id, question, value, update=update, by=by, reason=reason, confidence=confidence, id=id
-        ),
-        options,
-    )
+    said: dict[str, Any] = {"update": update, "by": by, "reason": reason, "confidence": confidence}
+    said |= {"step": step, "item": item, "result": result}
+    return with_engine(lambda e: e.answer(run_id, question, value, **said, id=id), options)
 
 
 def signal(

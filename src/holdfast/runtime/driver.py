@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.run_state import ENDED, GOING
+from holdfast.core.graph import Flow
+from holdfast.core.run_state import ENDED
 from holdfast.errors import (
     FenceLost,
     HoldfastError,
@@ -25,7 +26,7 @@ from holdfast.errors import (
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.known_flows import Flows, find_flow, require_flow
-from holdfast.reading.relatives import children_of
+from holdfast.reading.relatives import WaitedFor, check_waited_for, children_of, has_stopped
 from holdfast.reading.views import Run, result_of, run_view
 from holdfast.runtime import failures, nesting, operator
 from holdfast.runtime.clock import sleep
@@ -61,26 +62,33 @@ class Driver:
 
     # --- taking up ------------------------------------------------------------------------------------
 
+    def claim(self, run_id: str) -> Lease:
+        """Claim a run that is to be executed here. Raises `RunHeld`, `FlowNotFound`, and `ResumeRefused` if this engine stops."""
+        self._may_execute(run_id)
+        return self._holdings.claim(run_id)
+
+    def _may_execute(self, run_id: str) -> tuple[RunRow, Flow[Any]]:
+        """Return the row of a run, and its flow, if this engine may execute it."""
+        if run_id in self._holdings:
+            raise RunHeld(run_id, "this engine")
+        row = self.services.store.run(run_id)
+        flow = require_flow(self.services.store, self.flows, row, run_id)
+        if (stopping := self._holdings.stopping) is not None:
+            raise ResumeRefused(
+                run_id, f"this engine is stopping ({stopping}). Resume the run with another engine."
+            )
+        return row, flow
+
     async def take_up(
-        self, run_id: str, take_up: TakeUp, lease: Lease | None = None, request: AnyRequest | None = None
+        self, run_id: str, take_up: TakeUp, lease: Lease, request: AnyRequest | None = None
     ) -> Journal:
-        """Claim a run, unless its lease is given, and record how it is resumed. Returns its journal, which is not saved yet. If a
-        validation refuses the state of the run, this is recorded as the refusal of `request`.
+        """Record how a run that was claimed is resumed. Returns its journal, which is not saved yet. If a validation refuses the
+        state of the run, this is recorded as the refusal of `request`. The lease is released if this raises.
         """
         services, holdings = self.services, self._holdings
-        if run_id in holdings:
-            raise RunHeld(run_id, "this engine")
-        row = services.store.run(run_id)
-        flow = require_flow(services.store, self.flows, row, run_id)
-        if holdings.stopping is not None:
-            raise ResumeRefused(
-                run_id, f"this engine is stopping ({holdings.stopping}). Resume the run with another engine."
-            )
-        holdings.hold()
-        was_claimed = lease is not None  # then the row was read after the claim
-        lease = lease or holdings.claim(run_id)
         try:
-            row = row if was_claimed else services.store.run(run_id)
+            row, flow = self._may_execute(run_id)
+            holdings.hold()
             if row.fence != lease.fence:
                 raise FenceLost(
                     f"run {run_id!r} was taken over by another process while this one was suspended"
@@ -99,19 +107,7 @@ class Driver:
             holdings.release(run_id, lease.fence)
             raise
 
-    async def resume(self, run_id: str, take_up: TakeUp) -> Run[Any] | None:
-        """Resume a run here, and execute it until it stops. Returns None if it is completed, and the resume changes nothing."""
-        if self._is_done_already(run_id, take_up):
-            return None
-        try:
-            journal = await self.take_up(run_id, take_up)
-        except ResumeRefused:
-            if self._is_done_already(run_id, take_up):  # since it was first read
-                return None
-            raise
-        return self.result(await self.drive_family(run_id, self.drive(journal)))
-
-    def _is_done_already(self, run_id: str, take_up: TakeUp) -> bool:
+    def is_done_already(self, run_id: str, take_up: TakeUp) -> bool:
         """Return whether a resume changes nothing, because the run is completed. Raises `PreviewStale` if it was not when the
         caller looked at the preview.
         """
@@ -174,10 +170,11 @@ class Driver:
                 if isinstance(held, Runner) and (fault := held.journal.fault) is not None:
                     faults[:] = [failures.without_our_frames(fault)]
 
-    async def until_stopped(self, run_id: str, timeout: float | None) -> None:
-        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` and `RunHeld`: see
-        `Engine.wait`.
+    async def until_stopped(self, run_id: str, timeout: float | None, until: WaitedFor = "stopped") -> None:
+        """Wait until a run has stopped or ended, in whichever process it is executed. Raises `TimeoutError`, `RunHeld` and
+        `SettingError`: see `Engine.wait`.
         """
+        check_waited_for(until)
         services = self.services
         deadline = None if timeout is None else services.clock.now() + timeout
         way_out = "Give wait() a timeout, or wait for the run outside of its nodes."
@@ -185,8 +182,7 @@ class Driver:
             while True:
                 runner = self._holdings.get(run_id)
                 row = await services.reading.call(services.store.run, run_id)
-                stopped = row.status not in GOING or (row.status == "waiting" and not row.held)
-                if runner is None and stopped and not await self._moves_with_family(row):
+                if runner is None and await services.reading.call(has_stopped, services.store, row, until):
                     return
                 if deadline is not None and services.clock.now() >= deadline:
                     raise TimeoutError(
@@ -195,10 +191,6 @@ class Driver:
                     )
                 left = POLL_S if deadline is None else min(POLL_S, deadline - services.clock.now())
                 await sleep(services.clock, left)
-
-    async def _moves_with_family(self, row: RunRow) -> bool:
-        """Return whether a run waits, and a run of its family moves."""
-        return row.status == "waiting" and await self.services.families.moves(row.run_id)
 
     async def _find_row(self, run_id: str, *, is_here: bool) -> RunRow | None:
         try:

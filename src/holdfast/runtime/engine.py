@@ -29,7 +29,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
-from msgspec.structs import replace
+from msgspec import UNSET, structs
 
 from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, FlowSource, Graph
@@ -45,6 +45,7 @@ from holdfast.reading.known_flows import find_flow
 from holdfast.reading.ledger import Ledger
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader, in_asking_order
+from holdfast.reading.relatives import WaitedFor
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
 from holdfast.runtime import creation, nesting, settings
@@ -59,7 +60,7 @@ from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.pruning import prepare_prune
 from holdfast.runtime.requests import Requests, refuse_id_here
-from holdfast.runtime.resume import OutOfScope, read_take_up
+from holdfast.runtime.resume import OutOfScope, check_confirm, read_take_up
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import (
     Commits,
@@ -452,7 +453,8 @@ class Engine:
         """Resume a run: from the end of its log, or from an earlier event. Nodes that completed before that event
         never run again. `confirm` names the nodes that may run again although they are not idempotent. `expects` is the digest
         of a `preview`: if the resume would now do something else, it raises `PreviewStale`. `budget` replaces the budget of the
-        run, and must be above what the run has spent; `scope` names nodes that may run too, or `["*"]` for all.
+        run, and must be above what the run has spent; `scope` names nodes that may run too, or `["*"]` for all. From the end of
+        the log, the child runs because of which nodes failed are resumed too; `confirm` names their nodes as `"RUN/node"`.
 
         With `execute=False`, this process executes nothing: the request is left in the inbox of the run, the run is returned as
         it is, and a worker resumes it. With an `id`, a request can then be left twice without harm: the second time, the returned
@@ -470,7 +472,7 @@ class Engine:
             raise refuse_id_here(id)
         if expects is not None:
             take_up = self._requests.with_plain_edit(run_id, take_up)
-        return await self._driver.resume(run_id, take_up) or self.reader.get(run_id)
+        return await self._requests.resume(run_id, take_up) or self.reader.get(run_id)
 
     async def retry(
         self,
@@ -478,16 +480,21 @@ class Engine:
         node: str | None = None,
         *,
         fresh: bool = False,
+        confirm: Collection[str] = (),
         execute: bool = True,
         id: str | None = None,
         by: str | None = None,
         reason: str | None = None,
         expects: str | None = None,
     ) -> Run[Any]:
-        """Retry a node that failed, was interrupted or waits (default: all such nodes). With `fresh`, the values that its last
-        execution kept are not used. `execute`, `id` and `expects`: see `resume`.
+        """Retry a node that failed, was interrupted or waits (default: all such nodes), and resume the child runs for which it
+        failed. With `fresh`, the values that its last execution kept are not used, and it starts other child runs. `confirm`
+        (nodes of child runs), `execute`, `id` and `expects`: see `resume`.
         """
-        request = inbox.Retry(node=node, fresh=fresh, by=by, reason=reason, expects=expects)
+        confirmed = check_confirm(confirm) or None
+        request = inbox.Retry(
+            node=node, fresh=fresh, confirm=confirmed, by=by, reason=reason, expects=expects
+        )
         return await self._ask(run_id, request, id, execute=execute)
 
     async def skip(
@@ -606,18 +613,25 @@ class Engine:
         by: str | None = None,
         reason: str | None = None,
         confidence: float | None = None,
+        step: str | None = None,
+        item: int | None = None,
+        result: Any = UNSET,
         id: str | None = None,
     ) -> Run[Any]:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. This only
         records the answer: the engine that executes the run continues with it, otherwise `resume` does. With an `id`, a repeated
-        answer changes nothing. Raises `AnswerRefused` and `RunOver`.
-
-        `update` can be given with the answer `skip` about an interrupted node. An agent says who it is (`by="agent:…"`) and
-        how sure it is (`confidence`).
+        answer changes nothing. `update` is for the answer `skip`; `result`, `step` and `item` are for `happened`. An agent gives
+        `by="agent:…"` and its `confidence`. Raises `AnswerRefused` and `RunOver`.
         """
         self._open()
         request = inbox.Answer(
-            key=question, value=value, update=update, confidence=confidence, by=by, reason=reason
+            key=question,
+            value=value,
+            update=update,
+            stated=inbox.stated_of(step, item, result),
+            confidence=confidence,
+            by=by,
+            reason=reason,
         )
         return await self._requests.answer(run_id, request, id=id)
 
@@ -672,7 +686,7 @@ class Engine:
         row = services.store.run(parent)
         fork_id = creation.check_id(run_id) if run_id is not None else creation.new_id(self._luck, row.flow)
         journal = creation.fork_journal(
-            services, find_flow(services.store, self.flows, row), row, replace(asked, run_id=fork_id)
+            services, find_flow(services.store, self.flows, row), row, structs.replace(asked, run_id=fork_id)
         )
         try:
             await journal.save_and_wait()
@@ -791,10 +805,13 @@ class Engine:
             pages.append(page)
         return in_asking_order(pages)
 
-    async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
-        """Wait until a run has stopped, in whichever process it is executed. Raises `TimeoutError` after `timeout` seconds, and
-        `RunHeld` if the run waits for this call in turn and there is no timeout.
+    async def wait(
+        self, run_id: str, timeout: float | None = None, *, until: WaitedFor = "stopped"
+    ) -> Run[Any]:
+        """Wait until a run has stopped, in whichever process it is executed. One that only waits for child runs has not, as long
+        as one of them goes on. With `until="ended"`, also wait through questions and pauses. Raises `TimeoutError` after
+        `timeout` seconds, and `RunHeld` if the run waits for this call in turn and there is no timeout.
         """
         self._open()
-        await self._driver.until_stopped(run_id, timeout)
+        await self._driver.until_stopped(run_id, timeout, until)
         return result_of(await self.get(run_id))

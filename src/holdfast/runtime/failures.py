@@ -227,7 +227,8 @@ def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failu
     text = message(error)
     if failed and isinstance(error, BaseExceptionGroup):
         text = f"{text}: {' '.join(end_sentence(str(one)) for one in failed)}"[:4000]
-    return Failure(kind, type(error).__name__, text, _trace(error), " ".join(one.id for one in failed))
+    runs = dict.fromkeys(run for one in failed for run in (one.id, *one.beside))
+    return Failure(kind, type(error).__name__, text, _trace(error), " ".join(runs))
 
 
 def failed_children(error: BaseException) -> list[ChildFailed]:

@@ -16,19 +16,19 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.core import situation
 from holdfast.core.child_place import ChildOptions, ChildPlace
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, GOING, OFFERED
 from holdfast.errors import (
     FenceLost,
+    FlowNotFound,
     HoldfastError,
     RunHeld,
     RunNotFound,
@@ -38,20 +38,20 @@ from holdfast.errors import (
     StoreFull,
 )
 from holdfast.reading import inbox
-from holdfast.reading.known_flows import Flows
-from holdfast.reading.relatives import open_family
+from holdfast.reading.known_flows import Flows, find_loaded
+from holdfast.reading.relatives import goes_on_by_itself, may_move, open_family
 from holdfast.reading.views import Run
 from holdfast.runtime import creation
-from holdfast.runtime.clock import Timer, sleep
+from holdfast.runtime.clock import Timer
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.requests import Requests
 from holdfast.runtime.runner import Runner, only_waits
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Along, Append, Request, RunRow
-from holdfast.storage.queues import DEFAULT_QUEUE, LiveHolder
+from holdfast.storage.queues import DEFAULT_QUEUE
 
 _LOOK_S_MAX = 5.0
-"""Seconds between two looks at a family that is executed elsewhere, at most."""
+"""Seconds between two looks at a family that only waits, or is executed elsewhere, at most."""
 _AGAIN_S = 1.0
 """Seconds until a member is driven again that the store did not let be driven."""
 _log = logging.getLogger("holdfast")
@@ -82,6 +82,16 @@ class Families:
         """Make a flow known, so that this engine can execute the children of this flow. Raises `SettingError`."""
         self._add(flow)
 
+    def know_loaded(self, row: RunRow) -> None:
+        """Make the flow of a child known that another process has started: a module that is imported here may have it. Raises
+        `FlowNotFound` if none has, or if it is not clear which flow is meant.
+        """
+        loaded = find_loaded(row.flow)
+        if len(loaded) != 1:
+            raise FlowNotFound(row.flow, self.flows, run_id=row.run_id, several=[*loaded])
+        (flow,) = loaded.values()
+        self.know(flow)
+
     def prepare(self, flow: Flow[Any], given: Any, place: ChildPlace, options: ChildOptions) -> Append:
         """Return the first append of a child run. Raises `StateError` and `SettingError` if input or options do not fit."""
         return creation.child_append(self.services, flow, given, place, options)
@@ -106,6 +116,16 @@ class Families:
                 self._carry_out(run_id, request)
         if holdings.taker is not None:
             holdings.taker.look()
+
+    def asked(self, run_id: str) -> None:
+        """Drive a member that was left until its time, if a request has made it due before."""
+        family = self.members.get(run_id)
+        if (
+            family is not None
+            and family.is_timed(run_id)
+            and self.services.store.run(run_id).status == "pending"
+        ):
+            family.add(run_id)
 
     def _family_of(self, caller: str) -> ExecutedFamily | None:
         """Return the family that is executed here and has this run; None if a worker executes the run, or no engine here."""
@@ -164,35 +184,6 @@ class Families:
         finally:
             await family.close()
 
-    async def moves(self, run_id: str) -> bool:
-        """Return whether some run of a family moves by itself, or will."""
-        return await self.services.reading.call(self._look_for_moving, run_id)
-
-    def is_moving(self, row: RunRow, holders: Sequence[LiveHolder], *, is_asked: bool) -> bool:
-        """Return whether a run is executed, or soon will be by a live worker. `is_asked` is true if it has a request."""
-        if row.held:
-            return row.status in GOING
-        if row.status not in OFFERED and not is_asked and not goes_on_by_itself(row):
-            return False
-        return any(one.holder.takes(row.flow, row.queue) for one in holders)
-
-    def _look_for_moving(self, run_id: str) -> bool:
-        store = self.services.store
-        queues, rows = store.queues, list(open_family(store, run_id))
-        asked = {one.run_id for one in queues.waiting([row.run_id for row in rows])}
-        holders = queues.holders()
-        return any(self.is_moving(row, holders, is_asked=row.run_id in asked) for row in rows)
-
-
-def goes_on_by_itself(row: RunRow) -> bool:
-    """Return whether a run that waits continues at its time, because of a timer or a retry: not if it only gives up waiting for
-    an answer, a signal or a child then.
-    """
-    if row.status != "waiting" or row.due_at is None:
-        return row.status == "pending"
-    known = situation.load(row.situation, row.active)
-    return known.is_timed or known.retries_count > 0
-
 
 class _Survey(msgspec.Struct, frozen=True):
     """What a look at a family in the store has found."""
@@ -200,6 +191,8 @@ class _Survey(msgspec.Struct, frozen=True):
     has_others: bool = False
     due: list[str] = []
     """The members that can be driven here."""
+    unknown: list[RunRow] = []
+    """The members that could be driven here if this engine knew their flows, and that no live worker takes."""
     is_moving: bool = False
     """True if another member is executed elsewhere, or soon will be."""
 
@@ -221,6 +214,8 @@ class ExecutedFamily:
         self._timed: set[str] = set()
         """Those of them that continue by themselves then: the others wait for an answer, a signal or a child, and only give up
         waiting, so that the caller need not wait for it."""
+        self._soon: set[str] = set()
+        """Those of them that could not be driven a moment ago, and are tried again after `_AGAIN_S` seconds."""
         self._refused: set[str] = set()
         """Members that cannot be executed here."""
         self._news: asyncio.Event | None = None
@@ -236,10 +231,15 @@ class ExecutedFamily:
         elif run_id not in self._refused:
             timer = self._later.pop(run_id, None)
             self._timed.discard(run_id)
+            self._soon.discard(run_id)
             if timer is not None:
                 timer.cancel()
             self._due[run_id] = None
             self._begin()
+
+    def is_timed(self, run_id: str) -> bool:
+        """Return whether a member continues by itself when its time has come."""
+        return run_id in self._timed
 
     def _begin(self) -> None:
         stopping = self._families.services.holdings.stopping
@@ -294,6 +294,7 @@ class ExecutedFamily:
         clock = self._families.services.clock
         self._later[run_id] = clock.call_at(clock.now() + _AGAIN_S, lambda: self.add(run_id))
         self._timed.add(run_id)
+        self._soon.add(run_id)
 
     def plan(self, run_id: str) -> None:
         """Find out when a member that was driven is due again."""
@@ -318,8 +319,8 @@ class ExecutedFamily:
         services, looks = self._families.services, 0
         while services.holdings.stopping is None:
             await asyncio.sleep(0)
-            if self._going or self._due or (self._timed and not is_over):
-                await self._hear(is_over=is_over)
+            if self._going or self._due:
+                await self._hear()
                 looks = 0
                 continue
             if is_over:
@@ -328,42 +329,63 @@ class ExecutedFamily:
             self._has_others = self._has_others or found.has_others
             for run_id in found.due:
                 self.add(run_id)
-            if not found.due and not found.is_moving:
-                break
+            if not found.due and not found.is_moving and not self._timed:
+                if not found.unknown:
+                    break
+                self._families.know_loaded(found.unknown[0])
             looks += 1
-            await sleep(services.clock, min(POLL_S * looks, _LOOK_S_MAX) if not found.due else 0.0)
+            await self._look_later(0.0 if found.due else min(POLL_S * looks, _LOOK_S_MAX))
         if self._going:  # the engine stops: the members have as much time to end as the root
             await asyncio.wait(list(self._going.values()))
         return self._has_others
 
-    async def _hear(self, *, is_over: bool) -> None:
+    async def _hear(self) -> None:
         self._news = asyncio.Event()
-        if self._going or self._due or (self._timed and not is_over):
+        if self._going or self._due:
             await self._news.wait()
+
+    async def _look_later(self, seconds: float) -> None:
+        """Return after this time, or when a member is due. Another process may send a signal or an answer to a member that waits
+        for its time; an engine without threads is alone, and `asked` tells it.
+        """
+        news, services = asyncio.Event(), self._families.services
+        self._news = news
+        timer = None
+        if not (services.inline and self._timed):
+            timer = services.clock.call_at(services.clock.now() + seconds, news.set)
+        try:
+            if not self._going and not self._due:
+                await news.wait()
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def _survey(self) -> _Survey:
         """Look at the whole family in the store. Called in the reading thread, so it changes nothing."""
-        families, store = self._families, self._families.services.store
+        store = self._families.services.store
         rows = list(open_family(store, self._root))
         if not rows and not self._has_others:
             return _Survey()
         with suppress(RunNotFound):
             rows.append(store.run(self._root))
         asked = {one.run_id for one in store.queues.waiting([row.run_id for row in rows])}
-        holders, due, is_moving = store.queues.holders(), [], False
+        holders, due, unknown, is_moving = store.queues.holders(), list[str](), list[RunRow](), False
         for row in rows:
             is_asked = row.run_id in asked
-            if self._may_drive(row, is_asked):
+            can_drive = self._may_drive(row, is_asked)
+            if can_drive and row.flow in self._families.flows:
                 due.append(row.run_id)
-            else:
-                is_moving = is_moving or families.is_moving(row, holders, is_asked=is_asked)
-        return _Survey(has_others=True, due=due, is_moving=is_moving)
+            elif may_move(row, is_asked=is_asked, holders=holders):
+                is_moving = True
+            elif can_drive:
+                unknown.append(row)
+        return _Survey(has_others=True, due=due, unknown=unknown, is_moving=is_moving)
 
     def _may_drive(self, row: RunRow, is_asked: bool) -> bool:
-        """Return whether a member can be driven here, now or later."""
-        if row.held or row.queue != DEFAULT_QUEUE or row.flow not in self._families.flows:
+        """Return whether a member can be driven here, now or later, if its flow is known."""
+        if row.held or row.queue != DEFAULT_QUEUE:
             return False
-        if row.run_id in self._refused or row.status in FINAL:
+        if row.run_id in self._refused or row.run_id in self._soon or row.status in FINAL:
             return False
         is_due_later = row.run_id in self._later
         return (

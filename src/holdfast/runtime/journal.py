@@ -46,6 +46,7 @@ from holdfast.reading import ends, history
 from holdfast.reading.chunks import Streamer
 from holdfast.reading.history import view_of
 from holdfast.reading.inbox import ChildEnd
+from holdfast.reading.previews import Mended
 from holdfast.runtime.failures import NodeFaults
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
@@ -96,6 +97,8 @@ class Journal:
     """
     ready: Readiness
     writers: Writers
+    is_previewed = False
+    """True if the run was resumed in this journal for a caller that acts on a preview."""
     at = 0.0
     _stamp = "0.0"
     _situation: str | None = None
@@ -132,6 +135,8 @@ class Journal:
         """Recorded events that are not in an append yet."""
         self.rewinds = row.rewinds if row is not None else ()
         self.taken: list[str] = []
+        self.last_answers: dict[str, events.QuestionAnswered] = {}
+        """Node -> the last answer to a question of it that was recorded here, which may not be in the store yet."""
         self.due_at = row.due_at if row is not None else None
         self._said: dict[str, Said] = {}
         """Kind of event -> what the latest event of that kind says, of those that this journal has recorded, and of the one
@@ -150,6 +155,8 @@ class Journal:
         """The first appends of child runs, which the next append of this run creates."""
         self.posts: list[tuple[str, Request]] = []
         """Requests that the next append of this run leaves in the inboxes of other runs."""
+        self.family: tuple[Mended, ...] = ()
+        """The child runs because of which this run had failed, and what becomes of them: see `runtime/mending`."""
         self.faults = NodeFaults()
         self.spills: list[str] = []
         """Keys of the spills to delete after the next save, because the log has their chunks then."""

@@ -9,20 +9,24 @@ out a request which was made for a preview rehearses it once more, under its lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.core import commands, events, run_state
-from holdfast.core.consequences import Consequences, foresee, survey
+from holdfast.core.cleanup import find_uncleaned
+from holdfast.core.consequences import Consequences, PreviewNode, foresee, survey
 from holdfast.core.decide import decide
 from holdfast.core.events import Failure
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import HALTED, STOPPED, VISIT_STUCK, RunState, visit_of
+from holdfast.core.run_state import FINAL, HALTED, STOPPED, VISIT_STUCK, RunState, visit_of
+from holdfast.core.situation import typed_file
 from holdfast.errors import (
     AnswerRefused,
     HoldfastError,
+    PreviewStale,
+    RequestSuperseded,
     ResumeRefused,
     RunHeld,
     SettingError,
@@ -32,12 +36,22 @@ from holdfast.errors import (
     name_refusal,
 )
 from holdfast.reading import history, inbox, previews
-from holdfast.reading.previews import Rehearsed, VerbCall
-from holdfast.runtime import outcomes, questions
+from holdfast.reading.previews import Mended, Rehearsed, VerbCall
+from holdfast.runtime import mending, outcomes, questions
 from holdfast.runtime.holdings import Halt
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.mending import FamilyOrders, Unconfirmed
 from holdfast.runtime.perform import perform
-from holdfast.runtime.resume import TakeUp, Unconfirmed, edited, prepare, recover_streams, refuse_moved
+from holdfast.runtime.resume import (
+    OtherCode,
+    StaleForCode,
+    TakeUp,
+    edited,
+    prepare,
+    prepare_child,
+    recover_streams,
+    refuse_moved,
+)
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import RunRow
 from holdfast.storage.verdicts import refuse_final
@@ -73,15 +87,7 @@ def _cancel(journal: Journal, request: inbox.Cancel, executed: bool) -> bool:
 
 
 def _answer(journal: Journal, request: inbox.Answer, executed: bool) -> bool:
-    return questions.answer(
-        journal,
-        request.key,
-        request.value,
-        update=request.update,
-        confidence=request.confidence,
-        by=request.by,
-        reason=request.reason,
-    )
+    return questions.answer(journal, request)
 
 
 def _signal(journal: Journal, request: inbox.Signal, executed: bool) -> bool:
@@ -94,7 +100,7 @@ def _signal(journal: Journal, request: inbox.Signal, executed: bool) -> bool:
 
 
 def _retry(journal: Journal, request: inbox.Retry, executed: bool) -> bool:
-    retry(journal, request.node, fresh=request.fresh, by=request.by, reason=request.reason)
+    retry(journal, request)
     return False
 
 
@@ -161,13 +167,19 @@ def check_by_and_reason(by: Any, reason: Any) -> None:
 def record_unexecuted(journal: Journal, request: inbox.AnyRequest) -> None:
     """Record a request to a run that no engine executes, and remove the request from the inbox."""
     before = journal.state.status
-    journal.taken.append(request.id)
+    if request.id not in journal.taken:
+        journal.taken.append(request.id)
     if VERBS[request.verb].record(journal, request, False):
         cancel(journal, by=request.by, reason=request.reason)
     if (
         journal.state.status == "pending" != before
     ):  # it continues now, and not at the end of what it waited for
         journal.due_at = None
+
+
+def needs_flow(request: inbox.AnyRequest) -> bool:
+    """Return whether a request can only be recorded by an engine that knows the flow: an edit, or an answer that skips a node."""
+    return isinstance(request, inbox.Edit) or (isinstance(request, inbox.Answer) and request.value == "skip")
 
 
 REFUSALS = (ResumeRefused, AnswerRefused, SignalRefused, SettingError, StateError)
@@ -191,6 +203,84 @@ def refuse(journal: Journal, request: inbox.AnyRequest, refused: HoldfastError) 
             by=request.by,
         )
     )
+
+
+# --- the order of requests ---------------------------------------------------------------------------
+
+
+def supersedes(request: inbox.AnyRequest) -> bool:
+    """Return whether a request makes older requests void that would let the run continue."""
+    return isinstance(request, (inbox.Pause, inbox.Cancel))
+
+
+def follows(request: inbox.AnyRequest, older: Iterable[inbox.AnyRequest]) -> bool:
+    """Return whether a request must wait for older ones that let the run continue, because its effect depends on theirs. A signal
+    depends on no resume: a rewind loses no signal. The end of a child is a fact, and waits for nothing.
+    """
+    ahead = [one for one in older if VERBS[one.verb].executes]
+    if isinstance(request, inbox.ChildEnd) or supersedes(request):
+        return False
+    if isinstance(request, inbox.Signal):
+        return any(not isinstance(one, inbox.Resume) for one in ahead)
+    return bool(ahead)
+
+
+def first_of(waiting: Sequence[inbox.AnyRequest]) -> inbox.AnyRequest:
+    """Return the request to carry out first, of those that wait for a run which no engine executes: the oldest, unless a later
+    one supersedes it.
+    """
+    chosen, continues = waiting[0], False
+    for one in waiting:
+        if continues and supersedes(one):
+            chosen = one
+        continues = continues or VERBS[one.verb].executes
+    return chosen
+
+
+def settle(
+    journal: Journal,
+    request: inbox.AnyRequest,
+    older: Iterable[inbox.AnyRequest],
+    row: RunRow,
+    flow: Flow[Any] | None,
+) -> None:
+    """Record what becomes of the requests that wait for a run which no engine executes, before `request` is recorded in the same
+    append. Those that need not execute the run are carried out or refused, in their order; a pause or a cancel supersedes the
+    others. What this engine cannot record without the flow stays in the inbox, and so does the end of a child.
+    """
+    for one in older:
+        if journal.state.status in FINAL:
+            return
+        if VERBS[one.verb].executes and not supersedes(request):
+            return  # it came while this request was made: what is after it waits for it
+        if VERBS[one.verb].executes:
+            supersede(journal, one, request)
+        elif not isinstance(one, inbox.ChildEnd) and (flow is not None or not needs_flow(one)):
+            _record_or_refuse(journal, one, row, flow)
+
+
+def _record_or_refuse(
+    journal: Journal, request: inbox.AnyRequest, row: RunRow, flow: Flow[Any] | None
+) -> None:
+    before = journal.state.seq
+    try:
+        refuse_stale(journal.services, flow, row, journal.state, request, executed=False)
+        record_unexecuted(journal, request)
+    except REFUSALS as refused:
+        if journal.state.seq != before:  # never save a part of what a refused request recorded
+            raise
+        refuse(journal, request, refused)
+
+
+def supersede(journal: Journal, request: inbox.AnyRequest, later: inbox.AnyRequest) -> None:
+    """Record that a later request has superseded a request, and remove it from the inbox."""
+    state, verb = journal.state, VERBS[request.verb]
+    by = f" by {later.by}" if later.by else ""
+    again = f"To resume the run after all: `holdfast resume {state.run_id} {typed_file(state)}`"
+    if isinstance(later, inbox.Cancel):
+        again = f"To continue from one of its checkpoints: `holdfast fork {state.run_id}`"
+    why = f"a later {later.verb}{by} superseded this request before an engine carried it out. {again}"
+    refuse(journal, request, RequestSuperseded(state.run_id, why, asked=verb.asked))
 
 
 # --- previews ----------------------------------------------------------------------------------------
@@ -217,7 +307,7 @@ def rehearse(
     try:
         journal = _record_unsaved(services, known, row, head, asked, executed=executed)
     except Unconfirmed as unconfirmed:
-        assert isinstance(asked, TakeUp)
+        assert isinstance(asked, (TakeUp, inbox.Retry))
         refused, confirmed = unconfirmed, msgspec.structs.replace(asked, confirm=unconfirmed.nodes)
         try:
             journal = _record_unsaved(services, known, row, head, confirmed, executed=executed)
@@ -225,22 +315,37 @@ def rehearse(
             refused = other
     except (*REFUSALS, RunHeld) as other:
         refused = other
-    found, at = Consequences(), None
+    found, at, family = Consequences(), None, tuple[Mended, ...]()
     if journal is not None:
+        family = journal.family
         found = foresee(before, journal.state, journal.flow, journal.at)
         rewound = journal.rewinds[len(row.rewinds) :] if row is not None else ()
         at = rewound[-1][1] if rewound else None
     preview = previews.make(
         wanted,
         found,
-        confirm=found.risky if at is not None else (),
+        confirm=(*_own_confirm(asked, found, at), *mending.family_confirm(family)),
         at=at,
         path=head.path,
         refused=refused,
         is_undecided=isinstance(refused, Unconfirmed),
         unknown=_unsaid(asked, known) if flow is None else (),
+        family=family,
     )
-    return Rehearsed(wanted=wanted, preview=preview, is_undecided=isinstance(refused, Unconfirmed))
+    is_undecided = isinstance(refused, Unconfirmed)
+    return Rehearsed(wanted=wanted, preview=preview, is_undecided=is_undecided, refused=refused)
+
+
+def _own_confirm(
+    asked: TakeUp | inbox.AnyRequest, found: Consequences, at: int | None
+) -> tuple[PreviewNode, ...]:
+    """Return the nodes of the run itself that have to be confirmed: those that a rewind repeats, and those that a resume by its
+    caller does.
+    """
+    if at is not None:
+        return found.risky
+    is_passed_on = isinstance(asked, TakeUp) and asked.passed_on
+    return mending.find_unsafe(found.rerun) if is_passed_on else ()
 
 
 def _record_unsaved(
@@ -287,7 +392,7 @@ PREVIEWED: dict[str, tuple[str, ...]] = {
         "budget",
         "scope",
     ),
-    "retry": ("node", "fresh"),
+    "retry": ("node", "fresh", "confirm"),
     "skip": ("node", "update"),
     "cancel": (),
 }
@@ -336,7 +441,8 @@ def refuse_stale(
     executed: bool,
 ) -> None:
     """Refuse a verb that was asked for with the digest of a preview (`expects`), if it would now do something else. The caller
-    holds the lease of the run, so that what is checked here is what is then done. Raises `PreviewStale`.
+    holds the lease of the run, so that what is checked here is what is then done. Raises `PreviewStale`; as
+    `StaleForCode` if the verb is refused because of the code of this engine, so that another engine may do what the preview said.
     """
     expects = getattr(asked, "expects", None)
     is_refused_anyway = isinstance(asked, inbox.Resume) and executed
@@ -344,7 +450,12 @@ def refuse_stale(
         wanted = asked.request if isinstance(asked, TakeUp) and asked.request is not None else asked
         verb = "resume" if isinstance(wanted, TakeUp) else wanted.verb
         found = rehearse(services, flow, row, head, wanted, executed=executed)
-        previews.refuse_stale(found.preview, expects, VERBS[verb].asked)
+        try:
+            previews.refuse_stale(found.preview, expects, VERBS[verb].asked)
+        except PreviewStale as stale:
+            if isinstance(found.refused, OtherCode):
+                raise StaleForCode(head.run_id, stale.reason, asked=VERBS[verb].asked) from stale
+            raise
 
 
 # --- what the verbs record ---------------------------------------------------------------------------
@@ -352,21 +463,27 @@ def refuse_stale(
 
 def cancel(journal: Journal, *, by: str | None, reason: str | None) -> None:
     """Cancel a run that no engine executes. Nodes that still count as running were interrupted with their process."""
+    uncleaned = find_uncleaned(journal.state, lost=True)
     cut_all(journal, "its process died", lost=True)
     recover_streams(journal)
-    journal.record(events.RunCancelled(by=by, reason=reason))
+    journal.record(events.RunCancelled(by=by, reason=reason, uncleaned=uncleaned))
 
 
-def record_halt(journal: Journal, halt: Halt, cancels: list[str]) -> None:
-    """Record which nodes were interrupted, and the status of the run. Called when all nodes have ended. `cancels` are the ids of
-    the requests to cancel the run.
+def record_halt(
+    journal: Journal, halt: Halt, cancels: list[str], abandoned: Collection[tuple[str, int | None]]
+) -> None:
+    """Record which nodes were interrupted, and the status of the run. Called when all nodes have ended or were `abandoned`.
+    `cancels` are the ids of the requests to cancel the run.
     """
     if journal.state.status in STOPPED:
         return
+    uncleaned = (
+        find_uncleaned(journal.state, lost=False, abandoned=abandoned) if halt.kind == "cancel" else []
+    )
     cut_all(journal, halt.reason or halt.kind)
     if halt.kind == "cancel":
         journal.taken += cancels
-        journal.record(events.RunCancelled(by=halt.by, reason=halt.reason))
+        journal.record(events.RunCancelled(by=halt.by, reason=halt.reason, uncleaned=uncleaned))
     elif halt.kind == "timeout":
         told = f"{halt.reason}; resume it to give it the same time again"
         journal.record(events.RunFailed(failure=Failure("partial", "RunTimeout", told)))
@@ -405,13 +522,47 @@ def pause(journal: Journal, *, by: str | None, reason: str | None, lost: bool = 
     journal.record(events.RunPaused(by=by, reason=reason))
 
 
-def retry(journal: Journal, node: str | None, *, fresh: bool, by: str | None, reason: str | None) -> None:
-    """Retry a node that failed, was interrupted or waits, now; without a node, all of them."""
-    for name in _stuck(journal, node, "retry"):
+def retry(journal: Journal, request: inbox.Retry) -> None:
+    """Retry a node that failed, was interrupted or waits, now; without a node, all of them. The child runs for which they failed
+    are resumed with them, unless they get new ones (`fresh`).
+    """
+    names, by, reason, fresh = (
+        _stuck(journal, request.node, "retry"),
+        request.by,
+        request.reason,
+        request.fresh,
+    )
+    is_previewed = journal.is_previewed or request.expects is not None
+    orders = FamilyOrders(
+        confirm=request.confirm or (), by=by, reason=reason, expected=is_previewed, asked="tried again"
+    )
+    _refuse_own_confirm(journal, orders)
+    reached = names if request.node is not None else {*names, *journal.state.open}
+    family = mending.find(journal, reached, orders, prepare_child) if not fresh else ()
+    mending.refuse_unconfirmed(journal.state.run_id, family, orders)
+    mending.refuse_needless(journal.state.run_id, family, orders)
+    mending.leave(journal, family, orders)
+    anew = mending.find_anew(journal.state, family)
+    for name in dict.fromkeys((*names, *anew)):
         header = visit_of(name, journal.state.nodes[name])
         if fresh:
             journal.cancel_children(name, None, f"its caller repeats {name!r} with new children")
-        journal.record(events.NodeScheduled(**header, why="retry", fresh=fresh, by=by, reason=reason))
+        journal.record(
+            events.NodeScheduled(
+                **header, why="retry", fresh=fresh, by=by, reason=reason, anew=anew.get(name, [])
+            )
+        )
+
+
+def _refuse_own_confirm(journal: Journal, orders: FamilyOrders) -> None:
+    """Refuse a `confirm` of a node of the run itself: its caller names the node that is retried. Raises `ResumeRefused`."""
+    for name in orders.confirm:
+        if name not in mending.of_family((name,)):
+            raise ResumeRefused(
+                journal.state.run_id,
+                f"confirm names {name!r}, but retry needs no confirmation for a node of the run itself. Leave it out of confirm.",
+                asked="tried again",
+            )
 
 
 def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: str | None) -> None:

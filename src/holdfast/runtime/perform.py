@@ -281,8 +281,9 @@ def _quarantined(journal: Journal, name: str) -> Failure:
     return Failure(
         "fatal",
         "Quarantined",
-        f"the process ended while {name!r} ran, {times} times in a row, and the node kept no result in between, so it is not "
-        f"retried. Find out what ends the process{also}; then resume with force=True (--force), or skip the node.",
+        f"the process ended while {name!r} ran, {times} times in a row, and the node neither kept a result nor received anything "
+        f"in between, so it is not retried. Find out what ends the process{also}; then resume with force=True (--force), or skip "
+        "the node.",
     )
 
 

@@ -10,18 +10,31 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from holdfast.core import answers, events
-from holdfast.core.codec import Codec, is_pydantic, key_path
+from holdfast.core.codec import DEPTH_MAX, Codec, is_pydantic, key_path
 from holdfast.core.definition import QuestionOptions
-from holdfast.core.run_state import BEFORE_A_VISIT, NODE_LEVEL, BegunVisit, Question, RunState, visit_of
-from holdfast.core.slots import CHECKPOINT, begun_steps, labels
+from holdfast.core.run_state import (
+    BEFORE_A_VISIT,
+    HAPPENED,
+    NODE_LEVEL,
+    BegunVisit,
+    DoubtfulStep,
+    NodeState,
+    Question,
+    RunState,
+    visit_of,
+)
+from holdfast.core.slots import CHECKPOINT, labels, raised_text, step_text
 from holdfast.documents.checkout import checkout
 from holdfast.errors import AnswerRefused, FlowNotFound, ResumeRefused, StateError, did_you_mean
-from holdfast.reading import history
+from holdfast.reading import history, inbox
 from holdfast.runtime import judging, outcomes
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.judging import GATE as _GATE
@@ -77,7 +90,7 @@ def ask_about(journal: Journal, name: str) -> None:
     """Ask whether to retry, skip or abort a visit that was interrupted and must not run again without a decision."""
     visit = journal.state.nodes[name]
     cut = f"{name!r} did not end" + (f" ({visit.cut})" if visit.cut else "")
-    begun = [step for kept in visit.kept.values() for step in begun_steps(kept)]
+    begun = [one.step for one in visit.steps_in_doubt()]
     why = "" if journal.flow.nodes[name].options.idempotent else " and is not idempotent"
     if begun and not why:
         steps = " and ".join(dict.fromkeys(map(repr, begun)))
@@ -86,7 +99,8 @@ def ask_about(journal: Journal, name: str) -> None:
         events.QuestionAsked(
             **visit_of(name, visit),
             key=f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}",
-            text=f"{cut}{why}: its effect may or may not have happened. Retry it, skip it, or abort the run?",
+            text=f"{cut}{why}: its effect may or may not have happened. Retry it, "
+            f"{'say that the step has happened with its result, ' if begun else ''}skip it, or abort the run?",
             options=_INTERRUPT,
             partial=known_of(journal, name),
         )
@@ -162,8 +176,9 @@ def known_of(journal: Journal, name: str) -> dict[str, Any]:
         "artifacts": journal.services.artifact_names(journal.state.run_id, journal.flow.name, name),
         "checkout": checkout("."),
     }
-    own = visit.kept.get(NODE_LEVEL, {})
-    known["steps_begun"] = [step for slots in visit.kept.values() for step in begun_steps(slots)]
+    own, in_doubt = visit.kept.get(NODE_LEVEL, {}), visit.steps_in_doubt()
+    known["steps_begun"] = [one.step for one in in_doubt]
+    known["in_doubt"] = msgspec.to_builtins(in_doubt)
     known["steps_raised"] = labels("raised", own)
     if CHECKPOINT in own:
         known["checkpoint"] = own[CHECKPOINT]
@@ -185,8 +200,9 @@ def find(journal: Journal, key: str) -> Question:
     if of_node:
         why = f"node {key!r} has {len(of_node)} open questions; choose one by its key: {', '.join(q.key for q in of_node)}"
         raise AnswerRefused(run_id, key, why)
-    for row in reversed(journal.services.store.events(run_id, kinds=("QuestionAnswered",))):
-        answered = open_row(row, journal.services.store.blobs).event
+    rows = journal.services.store.events(run_id, kinds=("QuestionAnswered",))
+    stored = (open_row(row, journal.services.store.blobs).event for row in reversed(rows))
+    for answered in itertools.chain(journal.last_answers.values(), stored):
         if key in (answered.key, answered.node):
             raise AnswerRefused(run_id, key, said_already(answered))
     known = [name for question in pending.values() for name in (question.key, question.node)]
@@ -200,17 +216,19 @@ def find(journal: Journal, key: str) -> Question:
     )
 
 
-def check(journal: Journal, key: str, value: Any, *, update: Any = None) -> str:
+def check(journal: Journal, request: inbox.Answer) -> str:
     """Check an answer, and return the key of its question. Raises `AnswerRefused`."""
-    question = find(journal, key)
+    value, update = request.value, request.update
+    question = find(journal, request.key)
     run_id = journal.state.run_id
     if question.until is not None and question.until <= journal.services.store.now():
         why = "the question was not answered in time. Resume the run: it continues as the question says for this case"
         raise AnswerRefused(run_id, question.key, why)
     fitting = _fitting(journal, question, value)
-    wrong = answers.misfit(fitting, question.options, question.answer_schema or None)
-    if wrong is not None:
-        raise AnswerRefused(run_id, question.key, wrong)
+    if find_stated(journal, question, request) is None:
+        wrong = answers.misfit(fitting, question.options, question.answer_schema or None)
+        if wrong is not None:
+            raise AnswerRefused(run_id, question.key, wrong)
     if update is not None and not (question.about == "interrupt" and value == "skip"):
         raise AnswerRefused(
             run_id,
@@ -220,48 +238,116 @@ def check(journal: Journal, key: str, value: Any, *, update: Any = None) -> str:
     return question.key
 
 
-def plain(value: Any, path: str) -> Any:
-    """Convert a value to plain data, and dataclasses, pydantic models and structs within it. Raises `CodecError`."""
+def find_stated(journal: Journal, question: Question, request: inbox.Answer) -> events.StatedStep | None:
+    """Return the step that has happened, according to an answer, with its result; None if the answer says something else. Raises
+    `AnswerRefused` if the step has an outcome or its result has another type, or if it is not known who states it and why.
+    """
+    refusal = partial(AnswerRefused, journal.state.run_id, question.key)
+    given = request.stated
+    if question.about != "interrupt" or request.value != HAPPENED:
+        if given is not None:
+            raise refusal(
+                f"a step and its result can only be given with the answer {HAPPENED!r} about an interrupted node"
+            )
+        return None
+    visit = journal.state.nodes[question.node]
+    in_doubt = visit.steps_in_doubt()
+    if not in_doubt:
+        raise refusal(
+            f"node {question.node!r} has no step of which it is unknown whether it has happened: that can only be a step with "
+            f"idempotent=False. Answer with one of {', '.join(map(repr, question.options))}"
+        )
+    if given is None:
+        raise refusal(
+            f"give the result of {_steps_named(in_doubt)}, which the node then gets (result=…, --result JSON)"
+        )
+    step = _choose_stated(visit, in_doubt, given, refusal)
+    if not request.by or not request.reason:
+        raise refusal(
+            "say who states that the step has happened (by=…, --by) and how that is known (reason=…, --reason)"
+        )
+    wrong = answers.misfit(given.result, (), step.result_schema or None, what="result")
+    if wrong is not None:
+        raise refusal(f"{wrong}. The node gets it from the step {step.step!r}, so it must have that type")
+    return events.StatedStep(step.step, given.result, step.item)
+
+
+def _choose_stated(
+    visit: NodeState,
+    in_doubt: list[DoubtfulStep],
+    given: inbox.Stated,
+    refusal: Callable[[str], AnswerRefused],
+) -> DoubtfulStep:
+    """Return the step in doubt that an answer means: the one that it names, or the only one."""
+    fitting = [
+        one
+        for one in in_doubt
+        if given.step in (None, one.step) and (given.item is None or given.item == one.item)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise refusal(
+            f"choose one of {_steps_named(fitting)} (step=…, --step; item=…, --item for an item of a fan-out)"
+        )
+    kept = visit.kept.get(NODE_LEVEL if given.item is None else given.item, {})
+    if given.step is not None and (step_text(given.step) in kept or raised_text(given.step) in kept):
+        raise refusal(
+            f"the step {given.step!r} has an outcome already, and nothing more can be said about it"
+        )
+    near = did_you_mean(given.step or "", [one.step for one in in_doubt])
+    said = (
+        f"the node has not called the step {given.step!r}"
+        if given.step
+        else f"item {given.item} has no such step"
+    )
+    raise refusal(f"{said}{near or f'; it is unknown of {_steps_named(in_doubt)} whether it has happened'}")
+
+
+def _steps_named(steps: list[DoubtfulStep]) -> str:
+    names = [f"{one.step!r}" + ("" if one.item is None else f" of item {one.item}") for one in steps]
+    return f"the step{'s' if len(names) > 1 else ''} {' and '.join(names)}"
+
+
+def plain(value: Any, path: str, depth: int = 0) -> Any:
+    """Convert a value to plain data, and dataclasses, pydantic models and structs within it. Raises `CodecError`, also for a
+    value that is nested too deeply, or contains itself.
+    """
     kind = type(value)
+    if depth > DEPTH_MAX:
+        return value  # the encoding of the whole value refuses it
     if dataclasses.is_dataclass(kind) or is_pydantic(kind) or issubclass(kind, msgspec.Struct):
         return Codec.of(kind).encode(value, path=path)
     if kind is dict:
-        value = {name: plain(inner, key_path(path, str(name))) for name, inner in value.items()}
+        value = {name: plain(inner, key_path(path, str(name)), depth + 1) for name, inner in value.items()}
     elif kind is list:
-        value = [plain(inner, f"{path}[{number}]") for number, inner in enumerate(value)]
+        value = [plain(inner, f"{path}[{number}]", depth + 1) for number, inner in enumerate(value)]
     return _ANY.encode(value, path=path)
 
 
 def said_already(answered: events.QuestionAnswered) -> str:
     """Return the reason for which a second answer is refused: what the first answer was, and who gave it."""
     by = f" by {answered.by}" if answered.by else ""
-    return f"the question was answered {answered.answer!r}{by} already"
+    stated = f" (the step {answered.stated.step!r})" if answered.stated is not None else ""
+    return f"the question was answered {answered.answer!r}{stated}{by} already"
 
 
-def answer(
-    journal: Journal,
-    key: str,
-    value: Any,
-    *,
-    update: Any = None,
-    confidence: float | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-) -> bool:
+def answer(journal: Journal, request: inbox.Answer) -> bool:
     """Record an answer, and the skip of a node if the answer is `skip`. Returns whether the run is to be cancelled. Raises
     `AnswerRefused` if the answer cannot be recorded.
     """
-    run_id = journal.state.run_id
-    question = journal.state.questions[check(journal, key, value, update=update)]
-    value = _fitting(journal, question, value)
+    run_id, by, reason = journal.state.run_id, request.by, request.reason
+    question = journal.state.questions[check(journal, request)]
+    value = _fitting(journal, question, request.value)
     answered = events.QuestionAnswered(
         **_header(journal, question),
         key=question.key,
         answer=value,
         refused=_refuses(question, value),
-        confidence=confidence,
+        confidence=request.confidence,
         by=by,
         reason=reason,
+        stated=find_stated(journal, question, request),
     )
     if question.about == "interrupt" and value == "skip":
         if question.node not in journal.flow.nodes:  # only its flow knows where the run continues
@@ -273,7 +359,7 @@ def answer(
                 journal.state,
                 question.node,
                 header,
-                update=update,
+                update=request.update,
                 now=journal.at,
                 by=by,
                 reason=reason,
@@ -281,12 +367,14 @@ def answer(
         except (ResumeRefused, StateError) as fault:
             raise AnswerRefused(run_id, question.key, str(fault)) from fault
         journal.record(answered)
+        journal.last_answers[question.node] = answered
         if journal.state.children:
             journal.cancel_children(question.node, None, f"its caller has skipped {question.node!r}")
         for event in skipped:
             journal.record(event)
         return False
     journal.record(answered)
+    journal.last_answers[question.node] = answered
     return question.about in ("interrupt", "repeat") and value == "abort"
 
 

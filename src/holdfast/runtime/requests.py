@@ -11,7 +11,8 @@ once, and again by the engine that appends it, because another answer may have c
 
 Every request that was put into an inbox ends in one of three ways, each in one append: it is carried out, it is recorded as
 refused (`RequestRefused`), or its run ends first, and the store marks it as unmet. Until then it waits, and any engine that
-holds the run may carry it out, once.
+holds the run may carry it out, once. A worker whose code does not fit the run leaves the request to the other live workers, as
+long as one of them has not refused the run too: during a rolling deploy, their code differs.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import msgspec
 
 from holdfast.core import answers
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import FINAL, HALTED, RunState
+from holdfast.core.run_state import FINAL, HALTED, TAKEABLE, RunState
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.errors import (
     AnswerRefused,
@@ -41,6 +42,7 @@ from holdfast.errors import (
     rebuild_refusal,
 )
 from holdfast.reading import history, inbox, previews
+from holdfast.reading.cases import list_takers
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.known_flows import Flows, find_flow, require_flow
 from holdfast.reading.previews import Preview
@@ -48,14 +50,14 @@ from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import children_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import Run, mark_repeated, run_view
-from holdfast.runtime import nesting, operator, questions
+from holdfast.runtime import mending, nesting, operator, questions
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import UNKNOWN, Fork, preview_fork, read_fork
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.operator import REFUSALS, VERBS, check_by_and_reason
-from holdfast.runtime.resume import TakeUp, edited, naming_misfit, prepare_unchecked, read_take_up
+from holdfast.runtime.resume import OtherCode, TakeUp, edited, naming_misfit, prepare_unchecked, read_take_up
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow, Store
@@ -209,12 +211,15 @@ class Requests:
         if sure is not None and not (isinstance(sure, (int, float)) and 0 <= sure <= 1):
             raise SettingError(f"confidence={sure!r}: give a number from 0 to 1")
         value = questions.plain(request.value, "answer")
-        request = self._with_id(msgspec.structs.replace(request, value=value), id)
+        stated = request.stated
+        if stated is not None:
+            stated = msgspec.structs.replace(stated, result=questions.plain(stated.result, "result"))
+        request = self._with_id(msgspec.structs.replace(request, value=value, stated=stated), id)
         if id is not None and (before := self._find_answer(run_id, request)) is not None:
             return await self._repeat(run_id, before)
         try:
             known = self._look_at(run_id, VERBS["answer"].asked)
-            key = questions.check(known, request.key, value, update=request.update)
+            key = questions.check(known, request)
         except (AnswerRefused, RunOver):  # perhaps because the same request was carried out in this moment
             if id is not None and (before := self._find_answer(run_id, request)) is not None:
                 return await self._repeat(run_id, before)
@@ -274,12 +279,10 @@ class Requests:
         return await self._ask(run_id, request, posted=has_id, known=known)
 
     def _on_their_way(self, run_id: str, name: str) -> int:
-        """How many signals of that name were sent to the run, and are not in its log yet because another engine holds it."""
-        store = self._services.store
-        holder = store.run(run_id).holder
-        left = (
-            [inbox.read(one) for one in store.inbox(holder.id, run_id=run_id)] if holder is not None else []
-        )
+        """How many signals of that name were sent to the run, and are not in its log yet: another engine holds it, or they wait
+        for an older request.
+        """
+        left = self._older(run_id, None)
         return sum(isinstance(request, inbox.Signal) and request.name == name for request in left)
 
     def _with_id(self, request: R, id: str | None) -> R:
@@ -387,6 +390,8 @@ class Requests:
         if run_id not in self._holdings and not row.held:
             with suppress(RunHeld):
                 run = await self._ask_idle(run_id, request, posted=posted, known=known)
+                if run is None and not verb.awaited:
+                    return self.view(run_id)
                 return run if run is not None else await self._until_handled(run_id, request)
         if not posted:
             self._post(run_id, request)
@@ -404,21 +409,26 @@ class Requests:
         self, run_id: str, request: AnyRequest, *, posted: bool, known: Journal | None = None
     ) -> Run[Any] | None:
         """Carry out a request to a run that no engine executes. `posted` is True if the request is in the inbox, where another
-        engine may have found it: then the result is None. An edit needs the flow, and so does an answer that skips a node;
-        without the flow, it is left for a worker.
+        engine may have found it: then the result is None. It is also None if the request must wait in the inbox for an older one,
+        which a worker carries out. An edit needs the flow, and so does an answer that skips a node; without the flow, it is left
+        for a worker.
         """
         lease, executes = None, VERBS[request.verb].executes
-        needs_flow = isinstance(request, inbox.Edit) or (
-            posted and isinstance(request, inbox.Answer) and request.value == "skip"
-        )
+        needs_flow = operator.needs_flow(request) and (posted or isinstance(request, inbox.Edit))
         if needs_flow and self._services.store.run(run_id).flow not in self._flows:
             return self.view(run_id) if posted else self.leave(run_id, request)
+        if not executes and operator.follows(request, self._older(run_id, request)):
+            if not posted:
+                self._post(run_id, request)
+            return None
         if posted:
             lease = self._holdings.claim_for(run_id, request, briefly=not executes)
             if lease is None:
                 return None
         done = await self._carry_out(run_id, request, lease, known)
         if isinstance(done, Run):
+            if self._services.made_families is not None:
+                self._services.made_families.asked(run_id)
             return done
         driving = self._driver.drive(done.journal, done)
         return self._driver.result(await self._driver.drive_family(run_id, driving))
@@ -459,23 +469,81 @@ class Requests:
     # --- for a run that no engine executes ------------------------------------------------------------
 
     async def _carry_out(
-        self, run_id: str, request: AnyRequest, lease: Lease | None = None, known: Journal | None = None
+        self,
+        run_id: str,
+        request: AnyRequest,
+        lease: Lease | None = None,
+        known: Journal | None = None,
+        *,
+        leaves: bool = False,
     ) -> Run[Any] | Runner:
         """Carry out a request to a run that no engine executes: claim the run, unless its lease is given. Returns the run, whose
         lease is released, or the runner with which the run is to be driven. If the lease is given, the request is in the inbox,
-        and a refusal is recorded.
+        and a refusal is recorded: with `leaves`, not if only the code of this engine does not fit (`OtherCode`).
         """
         try:
             if VERBS[request.verb].executes:
                 return await self._begin(run_id, request, lease)
             return await self._record(run_id, request, lease, known)
         except REFUSALS as refused:
-            if lease is not None:
+            if lease is not None and not (leaves and isinstance(refused, OtherCode)):
                 await self._record_refused(run_id, request, refused)
             raise
 
+    def _older(self, run_id: str, request: AnyRequest | None) -> list[AnyRequest]:
+        """Return the requests in the inbox of a run that come before this one, oldest first: all of them if it is not there."""
+        waiting = [inbox.read(one) for one in self._services.store.queues.waiting([run_id])]
+        ids = [one.id for one in waiting]
+        return waiting[: ids.index(request.id)] if request is not None and request.id in ids else waiting
+
+    async def resume(self, run_id: str, take_up: TakeUp) -> Run[Any] | None:
+        """Resume a run here, after what was asked of it before, and execute it until it stops. Returns None if it is completed,
+        and the resume changes nothing.
+        """
+        if self._driver.is_done_already(run_id, take_up):
+            return None
+        try:
+            lease, _ = await self._claim_in_turn(run_id, None, None)
+            journal = await self._driver.take_up(run_id, take_up, lease)
+        except ResumeRefused:
+            if self._driver.is_done_already(run_id, take_up):  # since it was first read
+                return None
+            raise
+        return self._driver.result(await self._driver.drive_family(run_id, self._driver.drive(journal)))
+
+    async def _claim_in_turn(
+        self, run_id: str, request: AnyRequest | None, lease: Lease | None
+    ) -> tuple[Lease, bool]:
+        """Claim a run for a request that executes it, when everything that was asked before is recorded. Returns the lease, and
+        whether an older request lets the run continue already. `request` is None if it is not in the inbox.
+        """
+        continues = False
+        while True:
+            lease = lease or self._driver.claim(run_id)
+            done: Run[Any] | Runner | None = None
+            try:
+                older = [one for one in self._older(run_id, request) if not isinstance(one, inbox.ChildEnd)]
+                if not older:
+                    return lease, continues
+                with suppress(*REFUSALS):  # recorded: its sender finds the refusal
+                    done = await self._carry_out(run_id, operator.first_of(older), lease)
+                if isinstance(done, Run) and done.status in FINAL:
+                    self._driver.result(done)
+                if isinstance(done, Runner):
+                    await done.journal.save_and_wait()
+                    lease, continues = self._holdings.claim(run_id), True  # each resume has its own fence
+                else:
+                    lease = None
+            except BaseException:
+                if lease is not None:
+                    self._holdings.release(run_id, lease.fence)  # releasing a lease twice does no harm
+                raise
+            await asyncio.sleep(0)  # other coroutines get their turn, however many requests wait
+
     async def _begin(self, run_id: str, request: AnyRequest, lease: Lease | None) -> Runner:
         """Resume a run as a request says. Returns the runner with which it is to be driven."""
+        is_posted = lease is not None
+        lease, continues = await self._claim_in_turn(run_id, request, lease)
         if isinstance(request, inbox.Resume):
             journal = await self._driver.take_up(run_id, _take_up(request), lease, request)
             journal.taken.append(request.id)
@@ -488,11 +556,16 @@ class Requests:
             expects=inbox.expects_of(request),
             request=request,
         )
-        journal = await self._driver.take_up(run_id, take_up, lease, request if lease is not None else None)
+        journal = await self._driver.take_up(run_id, take_up, lease, request if is_posted else None)
         runner = Runner(journal)
         try:
             runner.obey(inbox.checked(request))
-        except BaseException:
+        except BaseException as refused:
+            # After an older retry, nothing is left to retry: the run continues all the same.
+            if continues and isinstance(request, inbox.Retry) and isinstance(refused, ResumeRefused):
+                if is_posted:
+                    operator.refuse(journal, request, refused)
+                return runner
             self._holdings.release(run_id, journal.fence)
             raise
         return runner
@@ -500,8 +573,9 @@ class Requests:
     async def _record(
         self, run_id: str, request: AnyRequest, lease: Lease | None, known: Journal | None
     ) -> Run[Any]:
-        """Record a request without executing anything, which needs no flow (except an edit). The append releases the lease. The
-        log is not read again if it is still the log of `known`.
+        """Record a request without executing anything, which needs no flow (except an edit), and with it what becomes of the
+        requests that wait since before. The append releases the lease. The log is not read again if it is still the log of
+        `known`.
         """
         services, holdings = self._services, self._holdings
         lease = lease or holdings.claim(run_id, briefly=True)
@@ -519,7 +593,10 @@ class Requests:
             operator.refuse_stale(services, flow, row, state, request, executed=False)
             journal = Journal(services, flow or UNKNOWN, state, row=row, fence=lease.fence)
             journal.tick()
-            operator.record_unexecuted(journal, request)
+            operator.settle(journal, request, self._older(run_id, request), row, flow)
+            is_over = state.status in FINAL  # an older request has cancelled it
+            if not is_over:
+                operator.record_unexecuted(journal, request)
             if journal.unsaved:
                 await journal.save_and_wait(release=True)
                 released = True
@@ -528,9 +605,10 @@ class Requests:
         finally:
             if not released:
                 holdings.release(run_id, lease.fence)
-        fits = flow is not None and state.state_version == flow.definition.state_version
+        if is_over:
+            refuse_final(run_id, state.status, VERBS[request.verb].asked)
         children = children_of(services.store, state) if state.called else ()
-        return run_view(state, services.store.run(run_id), flow if fits else None, children)
+        return run_view(state, services.store.run(run_id), flow, children)
 
     # --- from an inbox, with a lease ------------------------------------------------------------------
 
@@ -538,7 +616,9 @@ class Requests:
         """Claim a run, and drive it as a worker does: until it ends or only waits. Returns what `drive_taken` returns."""
         lease = self._holdings.claim(run_id)
         try:
-            return await self.drive_taken(lease, is_crowded)
+            # Another engine may have carried out the request for which a failed or paused run was to be driven.
+            only_asked = self._services.store.run(run_id).status not in TAKEABLE
+            return await self.drive_taken(lease, is_crowded, only_asked=only_asked)
         except BaseException:
             self._holdings.release(run_id, lease.fence)  # releasing a lease twice does no harm
             raise
@@ -556,7 +636,7 @@ class Requests:
             self._holdings.release(run_id, lease.fence)
             return None
         if waiting and self.come_first(run_id, waiting):
-            return await self.carry_out_waiting(lease, waiting[0])
+            return await self.carry_out_waiting(lease, operator.first_of(waiting))
         try:
             journal = await self._driver.take_up(run_id, TakeUp(claims=True), lease)
         except ResumeRefused:  # such as: the flow has changed
@@ -578,20 +658,34 @@ class Requests:
         return is_early or row.status == "failed" or any(VERBS[one.verb].executes for one in waiting)
 
     async def carry_out_waiting(self, lease: Lease, request: AnyRequest) -> Run[Any] | None:
-        """Carry out the oldest request in the inbox of a run that a worker has taken. Returns the run if it was executed or has
-        ended, and None if there was only something to record.
+        """Carry out a request in the inbox of a run that a worker has taken: the oldest, or one that supersedes it. Returns the
+        run if it was executed or has ended, and None if there was only something to record. Raises `OtherCode` if the request
+        is left to another worker.
         """
         if self._holdings.stopping is not None:  # it waits for another engine
             self._holdings.release(lease.run_id, lease.fence)
             return None
         try:
-            done = await self._carry_out(lease.run_id, request, lease)
+            done = await self._carry_out(lease.run_id, request, lease, leaves=True)
+        except OtherCode as misfit:
+            if self._another_may_take(lease.run_id):
+                misfit.request = request.id
+                raise
+            await self._record_refused(lease.run_id, request, misfit)
+            return None
         except REFUSALS:
             return None
         if isinstance(done, Run):
             return done if done.status in FINAL else None
         done.leave_long_waits()
         return await self._driver.drive(done.journal, done)
+
+    def _another_may_take(self, run_id: str) -> bool:
+        """Return whether another live worker takes the flow of a run from its queue, and has not refused the run."""
+        store = self._services.store
+        out = {self._services.holder.id, *(one.holder for one in store.queues.refusals([run_id]))}
+        takers = list_takers(store.run(run_id), store.queues.holders())
+        return any(one.holder.id not in out for one in takers)
 
     async def carry_out_unclaimed(self, run_id: str, request: AnyRequest) -> Run[Any] | None:
         """Carry out the oldest request in the inbox of a run that this worker may not continue: recording it does not need the
@@ -619,9 +713,8 @@ class Requests:
         row = store.run(run_id)
         state = history.load(store, run_id, row=row)
         flow = find_flow(self._services.store, self._flows, row)
-        fits = flow is not None and state.state_version == flow.definition.state_version
         children = children_of(store, state) if state.called else ()
-        return run_view(state, row, flow if fits else None, children)
+        return run_view(state, row, flow, children)
 
     def _look_at(self, run_id: str, asked: str) -> Journal:
         """Create a journal from which a run is only read: it has no lease."""
@@ -714,6 +807,7 @@ def _take_up(request: inbox.Resume) -> TakeUp:
         rename=request.rename,
         budget=request.budget,
         scope=request.scope,
+        passed_on=request.id.startswith(mending.FROM_CALLER),
         by=request.by,
         reason=request.reason,
         expects=request.expects,

@@ -19,18 +19,19 @@ import msgspec
 from holdfast.core import events
 from holdfast.core.budget import Budget, check_budget, number, raised, reached
 from holdfast.core.commands import PauseRun
-from holdfast.core.consequences import begins_again
+from holdfast.core.consequences import begins_again, foresee, survey
 from holdfast.core.decide import decide
 from holdfast.core.difference import compatible, difference
 from holdfast.core.events import Values
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS
-from holdfast.core.run_state import NODE_LEVEL, VISIT_DONE, NodeState, RunState
+from holdfast.core.run_state import NODE_LEVEL, VISIT_DONE, NodeState, RunState, visit_of
 from holdfast.core.scope import EVERY, check_scope
 from holdfast.core.situation import explain_budget, typed_file
 from holdfast.core.state import always, apply, diff
 from holdfast.errors import (
     HoldfastError,
+    PreviewStale,
     ResumeRefused,
     SettingError,
     StateError,
@@ -41,7 +42,9 @@ from holdfast.errors import (
 )
 from holdfast.reading import history, inbox, text
 from holdfast.reading.chunks import Streamer, make_spans, read_spills
+from holdfast.runtime import mending
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.mending import FamilyOrders, FatalFailure, Unconfirmed
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import RunRow
 from holdfast.storage.rows import open_row
@@ -69,7 +72,7 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     """True if the caller said what to do with the failed nodes: then a fatal failure does not prevent the resume."""
     fresh: bool = False
     confirm: Collection[str] = ()
-    """The nodes that may run again although they are not idempotent."""
+    """The nodes that may run again although they are not idempotent. Those of descendants are named `RUN/node`."""
     budget: Budget | None = None
     """The new budget of the run; None to keep the one that it has."""
     scope: Collection[str] | None = None
@@ -80,6 +83,8 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     """
     outlived: bool = False
     """True if this engine held the run before, and gave it up because the store did not answer."""
+    passed_on: bool = False
+    """True if the caller of the run asks for this, because an operator has resumed or retried that caller: see `mending`."""
     by: str | None = None
     reason: str | None = None
     expects: str | None = None
@@ -129,23 +134,53 @@ def read_take_up(
     )
 
 
-class Unconfirmed(ResumeRefused):
-    """The resume would repeat nodes that are not idempotent, and the caller has not confirmed all of them."""
-
-    def __init__(self, run_id: str, reason: str, nodes: list[str]) -> None:
-        super().__init__(run_id, reason)
-        self.nodes = nodes
-
-
 class Invalid(ResumeRefused):
     """A validation refused to let the run continue with its state."""
 
 
+class OtherCode(ResumeRefused):
+    """The run cannot continue with the flow or state type that this engine knows. An engine with other code may resume it."""
+
+    request: str | None = None
+    """The id of the request that this engine leaves in the inbox for such an engine."""
+
+
+class StaleForCode(OtherCode, PreviewStale):
+    """With the code of this engine, the verb would not do what its preview said."""
+
+
 def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, take_up: TakeUp) -> Journal:
     """Create the journal with which a run is resumed as asked, and record its first events. Raises `ResumeRefused`."""
+    before = history.load(services.store, row.run_id, row=row) if take_up.passed_on else None
     journal = prepare_unchecked(services, flow, row, fence, take_up)
+    orders = _orders(take_up)
+    if before is not None:
+        found = foresee(survey(before), journal.state, flow, journal.at)
+        mending.refuse_unconfirmed(row.run_id, journal.family, orders, mending.find_unsafe(found.rerun))
+    else:
+        mending.refuse_unconfirmed(row.run_id, journal.family, orders)
+        mending.refuse_needless(row.run_id, journal.family, orders)
     _validate(flow, journal.state, take_up)
+    journal.is_previewed = take_up.expects is not None
     return journal
+
+
+def _orders(take_up: TakeUp) -> FamilyOrders:
+    return FamilyOrders(
+        confirm=take_up.confirm,
+        force=take_up.force,
+        by=take_up.by,
+        reason=take_up.reason,
+        expected=take_up.expects is not None,
+    )
+
+
+def prepare_child(services: Services, flow: Flow[Any], row: RunRow, orders: FamilyOrders) -> Journal:
+    """Prepare the resume of a child run whose caller is resumed or retried, in a journal that is never saved. Raises
+    `ResumeRefused`.
+    """
+    take_up = TakeUp(force=orders.force, confirm=orders.confirm, passed_on=True)
+    return prepare_unchecked(services, flow, row, 0, take_up)
 
 
 def prepare_unchecked(
@@ -159,7 +194,8 @@ def prepare_unchecked(
         to = _within(services, row, to)
     fatal = head.failure is not None and head.failure.kind == "fatal"
     if head.failure is not None and fatal and not take_up.named and not take_up.force:
-        raise ResumeRefused(row.run_id, _fatal(head.failure))
+        cause = describe_failure(head.failure.type, head.failure.message)
+        raise FatalFailure(row.run_id, _fatal(head.failure), cause=cause)
     limits, was_paused = _limits(flow, head, take_up), head.paused
     state = head if to is None else _rewound_to(services, flow, row, head, to, take_up)
     state.at = head.at  # after a rewind, the time of new events is still later than that of all old ones
@@ -171,7 +207,24 @@ def prepare_unchecked(
         _refuse_needless(
             flow, row.run_id, take_up, head.failed, "if the run continues from the end of its log"
         )
-        journal.record(_taken_up(services.holder.describe(), head, take_up, limits))
+        if head.status == "failed" and head.children and not take_up.claims:
+            mending.receive_ends(journal)
+        taken_up = _taken_up(services.holder.describe(), head, take_up, limits)
+        anew: dict[str, list[str]] = {}
+        if isinstance(taken_up, events.RunResumed) and not take_up.named:
+            again = head.failed if taken_up.nodes is None else taken_up.nodes
+            names, orders, unseen = {*again, *head.open}, _orders(take_up), head.status == "failed"
+            family = mending.find(journal, names, orders, prepare_child, unseen=unseen)
+            mending.leave(journal, family, orders)
+            anew = mending.find_anew(head, family)
+        journal.record(taken_up)
+        for name in anew:
+            header = visit_of(name, journal.state.nodes[name])
+            journal.record(
+                events.NodeScheduled(
+                    **header, why="retry", anew=anew[name], by=take_up.by, reason=take_up.reason
+                )
+            )
     else:
         seq = row.seq + 1
         journal.rewinds = (*row.rewinds, (seq, to))
@@ -407,7 +460,9 @@ def _refuse_needless(
     flow: Flow[Any], run_id: str, take_up: TakeUp, again: Collection[str], when: str
 ) -> None:
     """Refuse a `confirm` of a node that would not run again: it is probably a mistake. Raises `ResumeRefused`."""
-    for name in take_up.confirm:
+    for name in take_up.confirm if not take_up.passed_on else ():
+        if name in mending.of_family((name,)):
+            continue
         if name not in flow.nodes:
             near = name_known(name, flow.nodes)
             raise ResumeRefused(
@@ -516,8 +571,8 @@ def _rewind(
 
 
 def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: TakeUp) -> list[events.Event]:
-    """Return the events for a flow that differs from the flow of the run. Raises `ResumeRefused` if the run cannot continue
-    with it.
+    """Return the events for a flow that differs from the flow of the run. Raises `OtherCode` if the run cannot continue with
+    it.
     """
     if state.fingerprint == flow.fingerprint:
         return []
@@ -532,7 +587,7 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: T
     renamed_only = bool(take_up.rename) and msgspec.structs.replace(found, renamed=[]).only_options
     if not found.only_options and not renamed_only:
         if take_up.on_change != "compatible":
-            raise ResumeRefused(
+            raise OtherCode(
                 state.run_id,
                 f"the flow has changed in shape: {'; '.join(found.words())}. "
                 'Use on_change="compatible" (--on-change compatible) if the run may continue with the new flow, '
@@ -547,7 +602,7 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: T
             rename=take_up.rename,
         )
         if reasons:
-            raise ResumeRefused(
+            raise OtherCode(
                 state.run_id,
                 "the flow has changed in a way that this run cannot follow:\n"
                 + _indented(reasons)
@@ -567,7 +622,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
     if state.state_version == version:
         return
     if state.state_version > version:
-        raise ResumeRefused(
+        raise OtherCode(
             state.run_id,
             f"the state of the run has version {state.state_version}, but the flow has version {version}: use the newer code",
         )
@@ -577,7 +632,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
         *(name for name in state.open if (items := state.nodes[name].items) is not None and items.done),
     ]
     if kept:
-        raise ResumeRefused(
+        raise OtherCode(
             state.run_id,
             f"the run's state has version {state.state_version}, and results of that version wait to be merged in {kept[0]!r}. "
             "Let the old code finish that layer or fan-out, then resume with the new code.",
@@ -597,7 +652,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
         inputs = {name: lift(given) for name in state.open if (given := state.nodes[name].input) is not None}
         upgraded = events.StateUpgraded(state_version=version, values=lift(state.values), inputs=inputs)
     except Exception as fault:
-        raise ResumeRefused(
+        raise OtherCode(
             state.run_id,
             f"the state of the run could not be upgraded from version {state.state_version} to {version}: "
             f"{type(fault).__name__}: {fault}",
@@ -670,11 +725,11 @@ def naming_misfit(run_id: str, flow: Flow[Any]) -> Iterator[None]:
 
 
 def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:
-    """Refuse a state that no longer fits the flow's state type, before a node gets it. Raises `ResumeRefused`."""
+    """Refuse a state that no longer fits the flow's state type, before a node gets it. Raises `OtherCode`."""
     try:
         flow.state.load(state.values)
     except StateError as misfit:
-        raise ResumeRefused(
+        raise OtherCode(
             state.run_id,
             f"the run's state does not fit {flow.state.name} any more: {misfit}. Give the type a new version with an upgrade "
             f"(Graph(…, version={state.state_version + 1}, upgrades={{{state.state_version}: …}})), or change it with edit=…",

@@ -50,6 +50,7 @@ from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import NodeCall
 from holdfast.runtime.operator import REFUSALS, VERBS
 from holdfast.runtime.perform import give_up, perform
+from holdfast.runtime.received_requests import ReceivedRequests
 from holdfast.runtime.services import AbandonedCall
 
 T = TypeVar("T")
@@ -138,8 +139,7 @@ class Runner:
         """Recorded segments of streams, each with the seq of its event: when that event is saved, the spill of the segment is
         deleted.
         """
-        self._requests: list[AnyRequest] = []
-        self._known_requests = set(journal.taken)
+        self._requests = ReceivedRequests(journal)
         self._cancels: list[str] = []
         """Ids of the requests to cancel the run. They stay in the inbox until the cancellation is recorded, because this process
         may die while the nodes are being stopped.
@@ -163,9 +163,7 @@ class Runner:
 
     def request(self, request: AnyRequest) -> None:
         """Carry out a request, once, as soon as possible."""
-        if request.id not in self._known_requests:
-            self._known_requests.add(request.id)
-            self._requests.append(request)
+        if self._requests.add([request]):
             self._advance()
 
     def leave_long_waits(self, is_crowded: Callable[[], bool] = lambda: False) -> None:
@@ -225,12 +223,14 @@ class Runner:
             self._stop_bodies()
 
     def _park_all(self) -> bool:
-        """Unwind the nodes that are waiting. Returns whether all nodes that are called now unwind."""
+        """Unwind the nodes that are waiting. Returns whether all nodes that are called now unwind, or may do so at once."""
         bodies = list(self._bodies.values())
         for body in bodies:
             if body.work is not None and body.parking is None:
                 body.work.park()
-        return all(body.parking is not None for body in bodies)
+        return all(
+            body.parking is not None or (body.work is not None and body.work.is_settling) for body in bodies
+        )
 
     def _stop_bodies(self) -> None:
         """Stop the running nodes. A coroutine that does not end is abandoned after `UNWIND_S` seconds, or when this method is
@@ -254,8 +254,7 @@ class Runner:
     async def drive(self, requests: Iterable[AnyRequest] = ()) -> None:
         """Drive the run until it has ended, or cannot continue by itself. `requests` arrived before the run was claimed."""
         deadline = self._arm_timeout()
-        self._requests.extend(request for request in requests if request.id not in self._known_requests)
-        self._known_requests.update(request.id for request in self._requests)
+        self._requests.add(requests)
         try:
             self._advance()
             await self.done
@@ -325,13 +324,7 @@ class Runner:
         """
         if not self.journal.saved_seq or self._halt is not None or self.state.status in FINAL:
             return False
-        services = self.services
-        waiting = services.store.inbox(services.holder.id, run_id=self.state.run_id)
-        for request in map(inbox.read, waiting):
-            if request.id not in self._known_requests:
-                self._known_requests.add(request.id)
-                self._requests.append(request)
-                self._again = True
+        self._again = self._requests.read_inbox() or self._again
         return bool(self._requests)
 
     def _must_save(self, calls: list[Body]) -> bool:
@@ -569,7 +562,7 @@ class Runner:
         starts: list[events.NodeEvent] = []
         if self._halt is not None:
             if not self._bodies:
-                operator.record_halt(self.journal, self._halt, self._cancels)
+                operator.record_halt(self.journal, self._halt, self._cancels, self._haunted)
             return [], None, None
         while True:
             wake_at: float | None = None
@@ -736,30 +729,32 @@ class Runner:
     # --- halts and requests ---------------------------------------------------------------------------
 
     def _take_requests(self) -> None:
-        """Carry out the requests, each once, and record those that the run does not allow as refused."""
-        requests, self._requests = self._requests, []
-        for request in requests:
-            if self._is_left(request):
-                continue
-            before = self.state.seq
-            try:
-                if isinstance(request, inbox.Edit) and self._is_unwinding_for(request):
-                    self._requests.append(request)
-                else:
-                    self.obey(request)
-            except (*REFUSALS, RunHeld) as refused:
-                if self.state.seq != before:  # never save a part of what a refused request recorded
-                    raise
-                operator.refuse(self.journal, request, refused)
-
-    def _is_left(self, request: AnyRequest) -> bool:
-        """Return whether a request stays in the inbox: for the engine that resumes the run, or until the append that ends the run
-        marks it as unmet. A resume of a paused run waits there until this engine has released the run.
+        """Carry out the requests, each once and in the order of the inbox, and record those that the run does not allow as
+        refused.
         """
-        status = self.state.status
-        if status in HALTED:
-            return not isinstance(request, (inbox.Cancel, inbox.Edit))
-        return status in FINAL or (isinstance(request, inbox.Resume) and self.state.paused)
+        for request in self._requests.take():
+            if self._requests.is_left(request):
+                continue
+            if self._requests.waits_for_edit(request):
+                self._requests.defer(request)
+            else:
+                self._obey_or_refuse(request)
+
+    def _obey_or_refuse(self, request: AnyRequest) -> None:
+        before = self.state.seq
+        try:
+            if isinstance(request, inbox.Edit) and self._is_unwinding_for(request):
+                self._requests.defer(request)
+                return
+            self.obey(request)
+        except (*REFUSALS, RunHeld) as refused:
+            if self.state.seq != before:  # never save a part of what a refused request recorded
+                raise
+            operator.refuse(self.journal, request, refused)
+            return
+        if operator.supersedes(request):
+            self._requests.settle_left(request)
+            self._again = True
 
     def _is_unwinding_for(self, request: inbox.Edit) -> bool:
         """Unwind all nodes that are called now, if they only wait. Returns whether an edit must wait for nodes that unwind."""
@@ -771,7 +766,7 @@ class Runner:
 
     def obey(self, request: AnyRequest) -> None:
         """Carry out a request, once. Raises one of `REFUSALS`, or `RunHeld`, if the run does not allow it."""
-        self._known_requests.add(request.id)
+        self._requests.know(request)
         verb, before = VERBS[request.verb], self.state.seq
         operator.refuse_stale(self.services, self.flow, None, self.state, request, executed=True)
         if self.state.status in HALTED and isinstance(request, inbox.Cancel):

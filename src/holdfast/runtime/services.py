@@ -102,11 +102,11 @@ class FamilyExecutor(Protocol):
     async def settle(self) -> None:
         """Wait until the children of runs that were cancelled here are cancelled, if no engine executes them."""
 
-    async def moves(self, run_id: str) -> bool:
-        """Return whether some run of a family moves by itself, or will."""
-
     def moved(self, along: Along) -> None:
         """Note that an append is durable which has started children, or left requests for other runs."""
+
+    def asked(self, run_id: str) -> None:
+        """Note that a request to a run was carried out which no engine executes."""
 
 
 class ReadingThread:

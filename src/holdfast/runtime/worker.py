@@ -9,8 +9,10 @@ is due.
 Invariants
 - It executes at most `concurrency` runs at a time, and only of flows that this engine knows. It leaves other runs alone.
 - A run that fails is recorded as failed, and the worker continues.
-- A run that cannot be resumed (its flow has changed, a validation refused it, its log is unreadable) is released and reported
-  once. The worker passes it over for a while, each time longer: another worker may have the code for it.
+- A run that cannot be resumed (its flow has changed, a validation refused it, its log is unreadable or of a newer version) is
+  released, recorded as refused by this worker (`Queues.refuse`) and reported once. The worker passes it over for a while, each
+  time longer: another worker may have the code for it. It looks at the run again as soon as the run has moved, or has a new
+  request.
 - An idle worker rarely polls the database: it looks for runs when it is notified (`ear`), or when a run is due.
 - It ends when it is stopped, when `until` says so, or when the store cannot be used until an operator repairs it. A store that
   does not answer, or is a replica that is not promoted yet, is asked again.
@@ -26,13 +28,16 @@ from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
 
+from holdfast.core.graph import Flow
 from holdfast.errors import (
     BlobCorrupt,
     BlobMissing,
     FenceLost,
     HoldfastError,
+    ResumeRefused,
     RunCancelled,
     RunFailed,
+    RunNotFound,
     SchemaTooNew,
     SettingError,
     StoreBusy,
@@ -48,8 +53,10 @@ from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import check_queue
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.requests import Requests
+from holdfast.runtime.resume import OtherCode
 from holdfast.runtime.runner import only_waits
-from holdfast.storage.queues import Taken, Wanted
+from holdfast.storage import definitions
+from holdfast.storage.queues import Refusal, Taken, Wanted
 from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
 T = TypeVar("T")
@@ -93,6 +100,10 @@ class _PassedOver(msgspec.Struct):
     until: float
     seconds: float
     told: str
+    seq: int
+    """The last event of the run when it was refused: if it has moved since, it is taken again."""
+    asked: frozenset[str] = frozenset()
+    """The requests to the run for which it was already taken again."""
 
 
 class Worker:
@@ -220,6 +231,7 @@ class Worker:
         try:
             await self._serve(tuple(self._flows))
             self._holdings.hold()
+            await self._look_for_requests()
             taken = await self._taken(self._wanted(free))
         except StoreError as fault:
             if _is_hopeless(fault):
@@ -260,9 +272,26 @@ class Worker:
     def _wanted(self, limit: int) -> Wanted:
         now = self._services.clock.now()
         # A run whose lease was lost and that still unwinds here is due again: this worker would take and release it forever.
-        passed_over = (name for name, passed in self._passed_over.items() if passed.until > now)
-        without = frozenset((*self._going, *passed_over))
-        return Wanted(flows=tuple(self._flows), queues=self._queues, limit=limit, without=without)
+        refused = {name: passed.seq for name, passed in self._passed_over.items() if passed.until > now}
+        return Wanted(
+            flows=tuple(self._flows),
+            queues=self._queues,
+            limit=limit,
+            without=tuple(self._going),
+            refused=refused,
+        )
+
+    async def _look_for_requests(self) -> None:
+        """Let runs that are passed over be taken if they have a new request: it may be to resume them with the changed flow."""
+        now = self._services.clock.now()
+        ids = [name for name, passed in self._passed_over.items() if passed.until > now]
+        if not ids:
+            return
+        for request in await self._call(lambda: self._services.store.queues.waiting(ids)):
+            passed = self._passed_over.get(request.run_id)
+            if passed is not None and request.id not in passed.asked:
+                passed.asked |= {request.id}
+                passed.until = now
 
     async def _call(self, call: Callable[[], T]) -> T:
         """Call a function of the store: in a thread, if the engine has threads."""
@@ -296,7 +325,7 @@ class Worker:
             if isinstance(refused, StoreReadOnly):  # a fault of the store, not of this run
                 self._tell_trouble(refused)
             elif not self._is_stopping:
-                self._pass_over(taken, refused)
+                await self._pass_over(taken, refused)
         else:
             self._passed_over.pop(run_id, None)
             if run is not None:
@@ -310,9 +339,9 @@ class Worker:
 
     async def _is_lost(self, fault: StoreError) -> bool:
         """Return whether the whole store is unusable. If this worker can still renew its leases, only data of one run cannot be
-        read, such as a blob.
+        read, such as a blob, or an event of a newer version.
         """
-        if not isinstance(fault, StoreUnusable):
+        if not isinstance(fault, (StoreUnusable, SchemaTooNew)):
             return True
         store, holder = self._services.store, self._holdings.holder
         try:
@@ -321,11 +350,21 @@ class Worker:
             return True
         return False
 
-    def _pass_over(self, taken: Taken, refused: Exception) -> None:
-        """Pass over a run that cannot be resumed here now, each time for longer, and report why."""
+    async def _pass_over(self, taken: Taken, refused: Exception) -> None:
+        """Pass over a run that cannot be resumed here now, each time for longer, and record and report why."""
         run_id, before = taken.lease.run_id, self._passed_over.get(taken.lease.run_id)
         passing = isinstance(refused, (StoreBusy, StoreFull))
-        seconds = _FIRST_S if before is None or passing else min(before.seconds * _GROWS, _LAST_S)
+        seq, soon = taken.lease.seq, passing
+        if not passing:
+            try:
+                seq = await self._call(lambda: self._record_refusal(taken, refused))
+            except RunNotFound:
+                pass
+            except StoreError:
+                soon = True  # it is recorded when the run is tried again
+        seconds = _FIRST_S if before is None or soon else min(before.seconds * _GROWS, _LAST_S)
+        if not soon and _is_settled(refused):
+            seconds = _LAST_S
         told = str(refused)
         if not isinstance(refused, HoldfastError):
             told = f"{type(refused).__name__}: {end_sentence(told)} This is a defect in Holdfast; please report it."
@@ -335,9 +374,38 @@ class Worker:
             self._on_report(Trouble(run_id=run_id, flow=taken.flow, message=told))
         until = self._services.clock.now() + seconds
         self._passed_over.pop(run_id, None)  # put at the end: the oldest entry comes first
-        self._passed_over[run_id] = _PassedOver(until, seconds, told)
+        asked = before.asked if before is not None else frozenset()
+        if isinstance(refused, OtherCode) and refused.request is not None:
+            asked |= {refused.request}  # it waits for another worker
+        self._passed_over[run_id] = _PassedOver(until, seconds, told, seq, asked)
         if len(self._passed_over) > self._forgets_at:
             self._forget_passed_over()
+
+    def _record_refusal(self, taken: Taken, refused: Exception) -> int:
+        """Record that this worker cannot continue a run, unless another engine has claimed the run since. Returns the seq of the
+        last event that this worker knows: a validation that refuses a run is an event.
+        """
+        store, run_id = self._services.store, taken.lease.run_id
+        row = store.run(run_id)
+        if row.fence != taken.lease.fence:
+            return taken.lease.seq
+        known = self._flows.get(taken.flow)
+        flow = known if isinstance(known, Flow) and known.fingerprint != row.fingerprint else None
+        refusal = Refusal(
+            run_id=run_id,
+            holder=self._holdings.holder.id,
+            seq=row.seq,
+            reason=refused.reason if isinstance(refused, ResumeRefused) else str(refused),
+            fingerprint=flow.fingerprint
+            if flow is not None
+            else row.fingerprint
+            if known is not None
+            else "",
+            too_new=isinstance(refused, SchemaTooNew),
+        )
+        definition = definitions.encode(flow.definition, flow.definition_json) if flow is not None else None
+        store.queues.refuse(refusal, definition)
+        return row.seq
 
     def _forget_passed_over(self) -> None:
         """Forget runs that were not met again for as long as they were passed over: another worker has claimed them, or they were
@@ -442,6 +510,13 @@ class Worker:
     def _report_flow(self, flow: str, told: str) -> None:
         way_out = "Give this worker the file that defines the flow, or start another worker."
         self._report_once(f"flow {flow}", Trouble(flow=flow, message=f"{told}. {way_out}"))
+
+
+def _is_settled(refused: Exception) -> bool:
+    """Return whether a run is refused as long as its log does not change, because the code of this worker does not: trying it
+    again would only delay the runs after it.
+    """
+    return isinstance(refused, SchemaTooNew) or (isinstance(refused, OtherCode) and refused.request is None)
 
 
 def _is_hopeless(fault: BaseException) -> TypeGuard[StoreError]:

@@ -166,7 +166,9 @@ class Backend:
     def _examine(self) -> Examined:
         now, flows = self.clock.now(), self.engine.flows or None
         checks = list(doctor.checks(self.store.upkeep.facts(), now))
-        return Examined(now, doctor.examine(self.store, flows, now, self.commands, check=False), checks)
+        problems = doctor.examine(self.store, flows, now, self.commands, check=False)
+        sample = doctor.verify_sample(self.store, self.clock.now, self.commands, known=problems)
+        return Examined(now, [*problems, *sample.damaged], [*checks, sample.check()])
 
     def close(self) -> None:
         """Let the threads end, and the handlers that wait."""

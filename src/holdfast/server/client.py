@@ -17,17 +17,17 @@ from typing import Any, Literal, Self, TypeVar, overload
 from urllib.parse import quote
 
 import msgspec
+from msgspec import UNSET
 
 from holdfast.core.budget import Budget, check_budget
 from holdfast.core.graph import Flow, FlowSource
-from holdfast.core.run_state import GOING, UNDER_WAY
+from holdfast.core.run_state import ENDED, GOING, UNDER_WAY
 from holdfast.errors import (
     PlanError,
     Problem,
     RequestExists,
     RunNotFound,
     SettingError,
-    StateError,
     StoreBusy,
     StoreUnusable,
     did_you_mean,
@@ -41,7 +41,16 @@ from holdfast.reading.ledger import Ledger
 from holdfast.reading.plan_documents import plan_document
 from holdfast.reading.previews import VERBS, Preview
 from holdfast.reading.reader import in_asking_order
-from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
+from holdfast.reading.relatives import WaitedFor, check_waited_for
+from holdfast.reading.views import (
+    AskedQuestion,
+    EventView,
+    RequestView,
+    Run,
+    RunSummary,
+    result_of,
+    type_state,
+)
 from holdfast.runtime.creation import OnExists, Repeat, Schedule
 from holdfast.runtime.followers import Following
 from holdfast.server.answer_parts import (
@@ -280,6 +289,7 @@ class Client:
         node: str | None = None,
         *,
         fresh: bool = False,
+        confirm: Collection[str] = (),
         id: str | None = None,
         by: str | None = None,
         reason: str | None = None,
@@ -287,7 +297,7 @@ class Client:
         wait: float | None = None,
     ) -> Run[Any]:
         """Ask for a node that failed, was interrupted or waits to be retried (default: all such nodes). `wait`: see `resume`."""
-        body = {"node": node, "fresh": fresh, "reason": reason}
+        body = {"node": node, "fresh": fresh, "confirm": list(confirm), "reason": reason}
         return await self._ask(run_id, "retry", body, id=id, by=by, expects=expects, wait=wait)
 
     async def skip(
@@ -355,19 +365,27 @@ class Client:
         by: str | None = None,
         reason: str | None = None,
         confidence: float | None = None,
+        step: str | None = None,
+        item: int | None = None,
+        result: Any = UNSET,
         id: str | None = None,
         wait: float | None = None,
     ) -> Run[Any]:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. With `wait`, the
-        run is returned when it has stopped or asks its next question. Raises `AnswerRefused` and `RunOver`.
+        run is returned when it has stopped or asks its next question. `step`, `item` and `result`: see `Engine.answer`. Raises
+        `AnswerRefused` and `RunOver`.
         """
         body = {
             "question": question,
             "answer": value,
             "update": update,
             "confidence": confidence,
+            "step": step,
+            "item": item,
             "reason": reason,
         }
+        if result is not UNSET:
+            body["result"] = result
         return await self._ask(run_id, "answer", body, id=id, by=by, wait=wait)
 
     async def signal(
@@ -487,16 +505,20 @@ class Client:
         words = {"at": at} if at is not None else {}
         return self._typed(await self._open().get(_path(run_id), Run[Any], words))
 
-    async def wait(self, run_id: str, timeout: float | None = None) -> Run[Any]:
-        """Wait until a run has stopped, or waits for an answer, a signal or a long time. Raises `RunFailed` and `RunCancelled`,
-        and `TimeoutError` after `timeout` seconds.
+    async def wait(
+        self, run_id: str, timeout: float | None = None, *, until: WaitedFor = "stopped"
+    ) -> Run[Any]:
+        """Wait until a run has stopped, or waits for an answer, a signal or a long time; with `until="ended"`, until it is
+        completed, failed or cancelled. A run that only waits for child runs has not stopped as long as one of them goes on.
+        Raises `RunFailed` and `RunCancelled`, and `TimeoutError` after `timeout` seconds.
         """
+        check_waited_for(until)
         try:
             async with asyncio.timeout(timeout):
-                run = await self._open().get(_path(run_id), Run[Any])
-                while not _has_stopped(run):
+                run = await self._open().get(_path(run_id), _PolledRun)
+                while not (run.status in ENDED if until == "ended" else _has_stopped(run)):
                     words = {"wait": _poll_s(run), "after": run.seq}
-                    run = await self._open().get(_path(run_id), Run[Any], words)
+                    run = await self._open().get(_path(run_id), _PolledRun, words)
         except TimeoutError:
             raise TimeoutError(
                 f"run {run_id!r} has not stopped after {timeout:g} s. The run is not affected; you can wait for it again."
@@ -691,7 +713,7 @@ class Client:
     async def _has_no_more(self, run_id: str, seq: int) -> bool:
         """Return whether a run has stopped, and this is its last event."""
         with suppress(StoreUnusable, StoreBusy):
-            run = await self._open().get(_path(run_id), Run[Any])
+            run = await self._open().get(_path(run_id), _PolledRun)
             return seq >= run.seq and _has_stopped(run)
         return False
 
@@ -711,14 +733,10 @@ class Client:
 
     def _typed(self, run: Run[Any]) -> Run[Any]:
         flow = self._flows.get(run.flow)
-        if flow is None:
-            return run
-        with suppress(StateError):
-            return msgspec.structs.replace(run, state=flow.state.load(run.state))
-        return run
+        return type_state(run, flow) if flow is not None else run
 
 
-_MAY_BE_NULL = ("answer", "input", "payload")
+_MAY_BE_NULL = ("answer", "input", "payload", "result")
 
 
 def _path(run_id: str, *parts: str) -> str:
@@ -746,8 +764,16 @@ def _plain_input(flow: Flow[Any] | FlowSource | str, given: Any) -> Any:
     return msgspec.to_builtins(given, str_keys=True) if given is not None else None
 
 
-def _has_stopped(run: Run[Any]) -> bool:
+class _PolledRun(Run[Any], frozen=True, kw_only=True):
+    """A run as the server shows it, with what a client that waits for it needs to know."""
+
+    family_moves: bool = False
+
+
+def _has_stopped(run: _PolledRun) -> bool:
     """Return whether a run waits for an answer or a signal, or no process continues it."""
+    if run.family_moves:
+        return False
     if run.status not in GOING:
         return True
     if run.status == "waiting" and run.due_at is None:

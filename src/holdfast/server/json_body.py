@@ -7,12 +7,12 @@ equal keys are refused.
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.plan.texts import find_equal_keys
 from holdfast.server.problems import Fault, refuse
 
 T = TypeVar("T")
@@ -25,10 +25,6 @@ _AT = re.compile(r" - at `\$\.?([^`]*)`$")
 
 encode = msgspec.json.Encoder(enc_hook=str).encode
 """Encodes an answer. A value that msgspec does not know becomes text."""
-
-
-class _TwoKeys(ValueError):
-    """An object has two equal keys."""
 
 
 def decode(data: bytes, kind: type[T]) -> T:
@@ -76,19 +72,10 @@ def _fields(kind: Any, path: str) -> str:
 
 
 def _refuse_equal_keys(data: bytes) -> None:
-    def collect(pairs: list[tuple[str, Any]]) -> None:
-        if len({key for key, _ in pairs}) != len(pairs):
-            seen: set[str] = set()
-            raise _TwoKeys(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]
-
-    try:
-        json.loads(data, object_pairs_hook=collect, parse_int=len, parse_float=len, parse_constant=len)
-    except _TwoKeys as fault:
-        key = str(fault)
+    found = find_equal_keys(data)
+    if found is not None:
         raise refuse(
             "bad-json",
-            f"An object in the body has the key {key[:100]!r} twice.",
-            faults=(Fault(key[:100], "twice"),),
-        ) from None
-    except (ValueError, RecursionError):
-        return  # not JSON: the decoder says where
+            f"An object in the body has the key {found.key[:100]!r} twice, on lines {found.first} and {found.second}.",
+            faults=(Fault(found.path, f"twice, on lines {found.first} and {found.second}"),),
+        )

@@ -178,6 +178,14 @@ OF_ERRORS: tuple[tuple[type[HoldfastError], ProblemKind], ...] = (
             "Look at `preview`, and send the request again with its digest in `If-Match`.",
         ),
     ),
+    (
+        errors.RequestSuperseded,
+        ProblemKind(
+            409,
+            "A later request has superseded this one",
+            "GET /api/v1/runs/{id} shows the run as it is now; send a new request if it is to continue.",
+        ),
+    ),
     (errors.ResumeRefused, ProblemKind(409, "The run may not continue as requested", _LOOK)),
     (
         errors.AnswerRefused,
@@ -279,8 +287,8 @@ def _detail(error: HoldfastError) -> str:
     return str(error)
 
 
-_MISFIT = re.compile(r"((?:answer|payload)(?:[.\[]\S*)?): (.+)", re.DOTALL)
-"""How the engine says which part of an answer or a payload does not fit (`core.answers.misfit`)."""
+_MISFIT = re.compile(r"((?:answer|payload|result)(?:[.\[]\S*)?): (.+)", re.DOTALL)
+"""How the engine says which part of an answer, of a stated result or of a payload does not fit (`core.answers.misfit`)."""
 
 
 def _faults(error: HoldfastError) -> tuple[Fault, ...]:

@@ -14,12 +14,12 @@ from msgspec import UNSET, Meta, UnsetType
 from holdfast.core.run_state import FINAL, UNDER_WAY, RunState
 from holdfast.errors import SettingError
 from holdfast.reading import pages
-from holdfast.reading.cases import case_of, waiting_requests
+from holdfast.reading.cases import case_of, refusals_of, waiting_requests
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import diagnose
 from holdfast.reading.known_flows import find_flow
 from holdfast.reading.reader import Reader
-from holdfast.reading.relatives import FamilyTree
+from holdfast.reading.relatives import FamilyTree, moves_with_family
 from holdfast.reading.remedies import Remedy
 from holdfast.reading.views import Run, RunSummary, run_summary
 from holdfast.server.backend import Backend
@@ -29,7 +29,7 @@ from holdfast.server.json_body import encode
 from holdfast.server.problems import refuse
 from holdfast.server.waiting import WAIT_S_MAX, until
 from holdfast.storage.contract import Query, RunRow, RunStatus
-from holdfast.storage.queues import LiveHolder
+from holdfast.storage.queues import LiveHolder, Refusal
 
 PAGE_MAX = 200
 
@@ -86,6 +86,8 @@ class ShownRun(Run[Any], frozen=True, kw_only=True):
     """The title of its plan; empty if it has none."""
     goal: str = ""
     """The goal of its plan in words; empty if it has none."""
+    family_moves: bool = False
+    """True if the run waits, and goes on as soon as its family has moved: it has not stopped."""
 
 
 class RunsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -170,7 +172,7 @@ def _pair(text: str) -> tuple[str, str]:
 def _entry(one: pages.ListedRun) -> RunEntry:
     row, found = one.row, one.found
     return RunEntry(
-        **msgspec.structs.asdict(run_summary(row)),
+        **msgspec.structs.asdict(run_summary(row)) | {"pausing": found.pausing},
         queue=row.queue,
         active=row.active,
         needs_attention=one.needs_attention,
@@ -218,15 +220,16 @@ def _answer_run(call: HttpCall[RunQuery, None], row: RunRow | None = None) -> An
     """
     backend = call.backend
     row = row or backend.store.run(call.values["id"])
-    tag = etag(row)
+    holders = _holders(backend, row)
+    refusals = refusals_of(backend.store, row, holders)
+    tag = etag(row, refusals)
     headers = {"ETag": tag, "Cache-Control": REVALIDATE}
     if has_tag(call, tag) and not backend.store.runs(Query(origin=row.run_id, limit=1)):
         return Answer(status=304, headers=headers)
     if waiting_requests(backend.store, row):  # the reason says for how long they have waited
-        return Answer(body=_encode_run(call, show_run(backend, row)), headers=headers)
+        return Answer(body=_encode_run(call, show_run(backend, row, holders)), headers=headers)
     is_due = row.due_at is not None and row.due_at <= backend.clock.now()
-    holders = _holders(backend, row)
-    version = (row.seq, row.digest, row.held, is_due, tuple(one.holder for one in holders or ()))
+    version = (row.seq, row.digest, row.held, is_due, tuple(one.holder for one in holders or ()), refusals)
     kept_as = (row.run_id, call.query.brief)
     body = backend.kept.get(kept_as, version)
     if body is None:
@@ -257,10 +260,11 @@ def _encode_run(call: HttpCall[RunQuery, None], run: ShownRun) -> bytes:
     return encode(msgspec.structs.replace(run, state=None) if call.query.brief else run)
 
 
-def etag(row: RunRow) -> str:
-    """Return the entity tag of a run: the seq of its last event. A crash is not an event, so it is added."""
+def etag(row: RunRow, refusals: tuple[Refusal, ...] = ()) -> str:
+    """Return the entity tag of a run: the seq of its last event. A crash and a refusal are not events, so they are added."""
     crashed = row.status in UNDER_WAY and row.holder is not None and not row.held
-    return f'"{row.seq}.crashed"' if crashed else f'"{row.seq}"'
+    refused = f".refused.{len(refusals)}.{max(one.at for one in refusals):.3f}" if refusals else ""
+    return f'"{row.seq}{".crashed" if crashed else ""}{refused}"'
 
 
 async def _wait(call: HttpCall[RunQuery, None]) -> RunRow:
@@ -299,6 +303,7 @@ def show_run(backend: Backend, row: RunRow, holders: list[LiveHolder] | None = N
         answered=found.answered,
         reason=found.reason,
         remedies=found.remedies,
+        family_moves=row.status == "waiting" and not row.held and moves_with_family(store, row),
         **_about_plan(case.state),
     )
 

@@ -31,6 +31,7 @@ from holdfast.storage.http.row_format import (
     StoredEvents,
     StoredHolders,
     StoredOffers,
+    StoredRefusals,
     StoredRequests,
     StoredRuns,
     StoredSnapshot,
@@ -38,6 +39,7 @@ from holdfast.storage.http.row_format import (
     StoredTails,
     StoredUpkeep,
     WantedEvents,
+    WantedRefusals,
     WantedRequests,
     WantedTails,
 )
@@ -53,8 +55,8 @@ class WantedQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     query: Annotated[str, Meta(max_length=2000)] = "{}"
     """The conditions as a JSON object: for runs, the fields of `Query` in `holdfast.storage.contract`; for other rows,
-    those of `WantedEvents`, `WantedTails` and `WantedRequests` in `holdfast.storage.http.row_format`. Texts may have any
-    character.
+    those of `WantedEvents`, `WantedTails`, `WantedRequests` and `WantedRefusals` in `holdfast.storage.http.row_format`. Texts
+    may have any character.
     """
 
 
@@ -92,7 +94,14 @@ def _store(call: HttpCall[Any, None]) -> Store:
 def get_store(call: HttpCall[NoQuery, None]) -> StoreAbout:
     """Say what the store is, and its time."""
     store = _store(call)
-    return StoreAbout(rows=ROWS, version=VERSION, url=store.url, generation=store.generation, now=store.now())
+    return StoreAbout(
+        rows=ROWS,
+        version=VERSION,
+        url=store.url,
+        generation=store.generation,
+        now=store.now(),
+        refusals=True,
+    )
 
 
 def get_stored_runs(call: HttpCall[WantedQuery, None]) -> StoredRuns:
@@ -198,6 +207,11 @@ def get_stored_holders(call: HttpCall[NoQuery, None]) -> StoredHolders:
 def get_stored_waiting(call: HttpCall[WantedQuery, None]) -> StoredRequests:
     """Get the requests that wait for some runs."""
     return StoredRequests(_store(call).queues.waiting(_read(call.query.query, WantedRequests).run_ids))
+
+
+def get_stored_refusals(call: HttpCall[WantedQuery, None]) -> StoredRefusals:
+    """Get why live workers cannot continue some runs."""
+    return StoredRefusals(_store(call).queues.refusals(_read(call.query.query, WantedRefusals).run_ids))
 
 
 def get_stored_offers(call: HttpCall[NoQuery, None]) -> StoredOffers:

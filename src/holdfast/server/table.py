@@ -450,6 +450,9 @@ ROUTES: tuple[ApiRoute, ...] = (
     _rows(
         "/waiting", store_rows.get_stored_waiting, row_format.StoredRequests, query=store_rows.WantedQuery
     ),
+    _rows(
+        "/refusals", store_rows.get_stored_refusals, row_format.StoredRefusals, query=store_rows.WantedQuery
+    ),
     _rows("/offers", store_rows.get_stored_offers, row_format.StoredOffers),
     _rows("/board", store_rows.get_stored_board, Board),
     _rows("/facts", store_rows.get_stored_facts, Facts),

@@ -13,13 +13,15 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.budget import Budget
-from holdfast.core.validate import NODE_ID, PRIORITY_MAX
+from holdfast.core.validate import NODE_ID, PRIORITY_MAX, RUN_ID
 from holdfast.runtime.creation import OnExists, Repeat, Schedule
 from holdfast.server.runs import Name, RunId, Seq
 
 TEXT_MAX = 10_000
 
 Node = Annotated[str, Meta(pattern=f"^{NODE_ID.pattern}$")]
+Confirmed = Annotated[str, Meta(pattern=f"^({RUN_ID.pattern}/)?{NODE_ID.pattern}$")]
+"""A node, or `RUN/node` for a node of a child run."""
 Text = Annotated[str, Meta(max_length=TEXT_MAX)]
 Fields = dict[str, Any]
 """Field of the state -> its new value."""
@@ -78,7 +80,7 @@ class ResumeInput(_VerbBody, frozen=True, kw_only=True):
     replay: bool = False
     edit: Fields | None = None
     force: bool = False
-    confirm: Annotated[tuple[Node, ...], Meta(max_length=10_000)] = ()
+    confirm: Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)] = ()
     """The nodes that may run again although they are not idempotent: those that the preview lists in `confirm`."""
     on_change: Literal["refuse", "compatible"] = "refuse"
     rename: dict[Node, Node] = {}
@@ -93,6 +95,9 @@ class RetryInput(_VerbBody, frozen=True, kw_only=True):
 
     node: Node | None = None
     fresh: bool = False
+    confirm: Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)] = ()
+    """The nodes of child runs, as `RUN/node`, that may run again although they are not idempotent: those that the preview lists
+    in `confirm`."""
 
 
 class SkipInput(_VerbBody, frozen=True, kw_only=True):
@@ -125,6 +130,12 @@ class AnswerInput(_VerbBody, frozen=True, kw_only=True):
     update: Any = None
     """The result to record for an interrupted node, if the answer is `skip`."""
     confidence: Annotated[float, Meta(ge=0, le=1)] | None = None
+    step: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
+    """The step that has happened, if the answer is `happened` and it is not known of several whether they have."""
+    item: Annotated[int, Meta(ge=0)] | None = None
+    """The item of a fan-out to which the step belongs."""
+    result: Any = UNSET
+    """The result of the step, if the answer is `happened`."""
 
 
 class SignalInput(_VerbBody, frozen=True, kw_only=True):

@@ -81,7 +81,8 @@ async def resume_run(call: HttpCall[VerbQuery, ResumeInput]) -> Answer:
 
 async def retry_run(call: HttpCall[VerbQuery, RetryInput]) -> Answer:
     """Ask for nodes that failed, were interrupted or wait to be retried."""
-    options = {"node": call.body.node, "fresh": call.body.fresh}
+    body = call.body
+    options = {"node": body.node, "fresh": body.fresh, "confirm": list(body.confirm)}
     return await _ask(call, "retry", options, lambda e, said: e.retry(_run_id(call), execute=False, **said))
 
 
@@ -115,6 +116,9 @@ async def answer_question(call: HttpCall[NoQuery, AnswerInput]) -> Answer:
         "value": body.answer,
         "update": body.update,
         "confidence": body.confidence,
+        "step": body.step,
+        "item": body.item,
+        "result": body.result,
     }
     return await _ask(call, "answer", options, lambda e, said: e.answer(_run_id(call), **said))
 
@@ -275,7 +279,7 @@ def _look(backend: Backend, run_id: str, stored_id: str, verb: str) -> Callable[
         nonlocal known, shown, handled
         row = backend.store.run(run_id)
         place = (row.seq, row.digest, row.held, handled)
-        if shown is None or place != known:
+        if shown is None or place != known or shown.family_moves:
             if not handled:
                 try:
                     handled = is_handled(backend.store, run_id, stored_id, verb)
@@ -293,7 +297,7 @@ def has_stopped(run: ShownRun) -> bool:
     """Return whether a run asks something, or does not continue without a request, an answer or a signal."""
     if run.questions or run.status not in GOING:
         return True
-    return run.status == "waiting" and run.due_at is None and not run.answered
+    return run.status == "waiting" and run.due_at is None and not run.answered and not run.family_moves
 
 
 def _show(backend: Backend, run_id: str) -> ShownRun:

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
@@ -27,7 +27,9 @@ from holdfast.core import VERSION
 KEPT_S = 86_400.0
 """How long, in seconds, a store keeps the row of a holder whose leases have expired and that holds no run."""
 FORGETS_S = 3600.0
-"""How often, in seconds, an open store deletes expired holders and requests that no run can take."""
+"""How often, in seconds, an open store deletes expired holders, requests that no run can take, and refusals that no longer
+count.
+"""
 
 _NAMES_OF_MANY_HOSTS = frozenset({"", "localhost", "localhost.localdomain"})
 _STATES_OF_THE_DEAD = frozenset("ZXx")  # a zombie process still has its pid, but will never run again
@@ -125,8 +127,7 @@ def _own(pid: int) -> tuple[str, str, int, str]:
     """Return the boot id, pid namespace, pid and start time of this process. They never change, so they are cached by pid; a
     forked child has another pid.
     """
-    found = _state_and_start(pid)
-    return _boot(), _pid_namespace(), pid, found[1] if found else ""
+    return boot_id(), _pid_namespace(), pid, read_start(pid) or ""
 
 
 def _runs(pid: int, started: str) -> bool | None:
@@ -143,9 +144,15 @@ def _runs(pid: int, started: str) -> bool | None:
     return None
 
 
-def _state_and_start(pid: int) -> tuple[str, str] | None:
-    """Return the state and the start time (in ticks since boot) of a process, or None if /proc does not show it. In the file, the
-    name before them may contain spaces and parentheses.
+def read_start(pid: int | Literal["thread-self"]) -> str | None:
+    """Return the start time of a process or of the calling thread, in ticks since boot; None if /proc does not show it."""
+    found = _state_and_start(pid)
+    return found[1] if found else None
+
+
+def _state_and_start(pid: int | str) -> tuple[str, str] | None:
+    """Return the state and the start time (in ticks since boot) of a process or thread, or None if /proc does not show it. In the
+    file, the name before them may contain spaces and parentheses.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -154,7 +161,8 @@ def _state_and_start(pid: int) -> tuple[str, str] | None:
         return None
 
 
-def _boot() -> str:
+def boot_id() -> str:
+    """Return the id that the kernel of this machine has until the next restart; empty if it has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.queues import LiveHolder, OnOffer, Queue, Taken, Why
+from holdfast.storage.queues import LiveHolder, OnOffer, Queue, Refusal, Taken, Wanted, Why
 from holdfast.storage.sql_rows import read_holder
 
 K = TypeVar("K", int, str)
@@ -105,6 +105,16 @@ def choose(offers: Sequence[Offer], room: Mapping[str, int], limit: int) -> list
     return chosen
 
 
+def leave_out(offers: Iterable[Offer], wanted: Wanted) -> list[Offer]:
+    """Return the offers without the runs that the worker does not want."""
+    without = frozenset(wanted.without)
+    return [
+        offer
+        for offer in offers
+        if offer.run_id not in without and wanted.refused.get(offer.run_id) != offer.seq
+    ]
+
+
 def full(room: Mapping[str, int]) -> list[str]:
     """Return the names of the queues that have no room left."""
     return [queue for queue, left in room.items() if left <= 0]
@@ -129,3 +139,16 @@ def list_offered(told: Iterable[Cells]) -> tuple[OnOffer, ...]:
         one = found.get((flow, queue), OnOffer(flow, queue, 0))
         found[flow, queue] = OnOffer(flow, queue, one.runs + runs, one.asking + asking, one.waiting + waiting)
     return tuple(found[place] for place in sorted(found))
+
+
+def list_refusals(told: Iterable[Cells], fates: Fates[K]) -> list[Refusal]:
+    """Return the refusals by live holders, from the rows of the query `refusals`."""
+    found = []
+    for key, run_id, holder, seq, fingerprint, too_new, reason, at in told:
+        if key in fates.live:
+            found.append(
+                Refusal(
+                    run_id=run_id, holder=holder, seq=seq, fingerprint=fingerprint, too_new=bool(too_new), reason=reason, at=at
+                )
+            )  # fmt: skip
+    return found

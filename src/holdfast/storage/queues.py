@@ -15,7 +15,7 @@ no second record of them that could be lost or wrong. Every store passes `holdfa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 import msgspec
@@ -42,7 +42,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 1
     """Take at most this many runs."""
     without: Collection[str] = ()
-    """Ids of runs not to take: this worker recently failed to resume them, and another worker may succeed."""
+    """Ids of runs not to take."""
+    refused: Mapping[str, int] = {}
+    """Runs not to take as long as their logs end at this seq: this worker recently failed to resume them, and another worker may
+    succeed.
+    """
 
 
 class Taken(msgspec.Struct, frozen=True):
@@ -150,6 +154,27 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """True if the request still waited when the run was completed or cancelled: nothing can come of it any more."""
 
 
+class Refusal(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker cannot continue a run as it is, and why. It counts until an event is added to the log of the run: then the worker
+    looks at the run again.
+    """
+
+    run_id: str
+    holder: str
+    """The id of the worker's engine."""
+    seq: int
+    """The seq of the last event of the log when the worker refused the run."""
+    reason: str
+    fingerprint: str = ""
+    """The fingerprint of the run's flow as the worker knows it; empty if it does not know the flow."""
+    too_new: bool = False
+    """True if a newer version of Holdfast has written what the worker cannot read."""
+    at: float = 0.0
+
+
+REFUSALS_MAX = 500
+"""How many refusals `Queues.refusals` returns if no runs are named."""
+
 Posted: TypeAlias = bool | HoldfastError
 """What came of one request of a batch: True if it was stored, False if it had been posted before, or why it was refused."""
 
@@ -194,6 +219,18 @@ class Queues(Protocol):
 
     def board(self) -> Board:
         """Return how many runs have each status, how many ended in each of the last 60 minutes, and the live holders."""
+
+    def refuse(self, refusal: Refusal, definition: bytes | None = None) -> None:
+        """Record that a worker cannot continue a run, in place of its earlier refusal of that run; `definition` is that of the
+        flow which the worker knows, so that others can say how it differs. The row has the store's time. It is deleted with the
+        holder or the run. Nothing is recorded if the run was deleted or has moved since, or if the holder is not registered.
+        """
+
+    def refusals(self, run_ids: Collection[str] | None = None) -> list[Refusal]:
+        """Return the refusals of these runs by live holders, without those of runs that have moved since. If None, those of any
+        run are returned, at most `REFUSALS_MAX`.
+        """
+        ...
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         """Find the given holders whose leases have expired or whose process is dead, release their leases, and return their ids.

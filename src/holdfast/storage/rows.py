@@ -54,6 +54,14 @@ def pack(body: bytes) -> bytes:
     return packed if len(packed) < len(body) else body
 
 
+def unpacked_size(packed: bytes) -> int:
+    """Return how many bytes compressed data say that they have when they are decompressed."""
+    try:
+        return int(zstandard.frame_content_size(packed))
+    except zstandard.ZstdError:
+        return 0  # `unpack` refuses them
+
+
 def unpack(body: bytes) -> bytes:
     """Undo `pack`: return the body of an event as it was before it was compressed."""
     if not body.startswith(_ZSTD_MAGIC):

@@ -142,12 +142,12 @@ def _open(
         )
     match = _SCHEME.match(text)
     if match is None:
-        return SqliteStore(_bare_path(url), clock=clock or machine)
+        return SqliteStore(_bare_path(url), clock=clock)
     scheme, rest = match[1].lower(), text[match.end() :]
     if scheme == "memory":
         return MemoryStore(_memory_name(rest), clock=clock or machine)
     if scheme == "sqlite":
-        return SqliteStore(_sqlite_path(rest), clock=clock or machine)
+        return SqliteStore(_sqlite_path(rest), clock=clock)
     if scheme in _POSTGRES:
         return _postgres(text, clock)
     if scheme in _SERVERS:

@@ -30,7 +30,7 @@ from holdfast.core.readiness import Readiness
 from holdfast.core.run_state import RunState, visit_of, wait_key
 from holdfast.core.slots import Slot
 from holdfast.core.writers import Writers
-from holdfast.reading import history
+from holdfast.reading import history, inbox
 from holdfast.runtime import failures, judging, outcomes, perform, questions
 from holdfast.runtime.creation import input_digest
 from holdfast.runtime.holdings import Holdings
@@ -57,6 +57,7 @@ class History:
         self.ready = Readiness(flow.topology, self.state)
         self.writers = Writers(flow.topology, self.state)
         self.faults = failures.NodeFaults()
+        self.last_answers: dict[str, events.QuestionAnswered] = {}
         self.at = starts_at
         self.log: list[tuple[float, Encoded]] = []
         """The time and the encoded form of every event. Events are encoded before they are folded, because the fold may
@@ -101,9 +102,9 @@ class History:
 
     def answered(self, key: str, answer: Any, **said: Any) -> History:
         """Record an answer. `key` is the key of the question, or the name of a node with a single open question; `said` may
-        contain `by`, `reason` and `confidence`.
+        contain `by`, `reason`, `confidence`, `update` and `stated`.
         """
-        questions.answer(self._journal, key, answer, **said)
+        questions.answer(self._journal, inbox.Answer(key=key, value=answer, **said))
         return self
 
     def crashed_before(self, node: str) -> History:

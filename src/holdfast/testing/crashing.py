@@ -10,6 +10,10 @@ resumes the run. Every difference from the undisturbed run is a finding: another
 outside the run; a node that ran again although its end was recorded; and any violation that `checker` finds in the log. An
 undisturbed run that does not end as expected is a finding by itself: the nodes that it did not reach were not tested.
 
+Twice more the flow runs without a crash: once each node is unwound at each of its waits, as during a long wait, and once no
+coroutine is unwound. What happens only when nodes unwind is a finding: code that cleans up although nothing was cancelled, or
+that is not in a step and runs again.
+
 This is the real engine on one thread and a manual clock, so a crash takes milliseconds. No process really dies, so its memory is
 not lost: pass a function as `forget` to clear what a real process would lose. Invariant: the order of writes is the same every
 time, so the same call gives the same report.
@@ -42,6 +46,7 @@ from holdfast.testing.checker import check
 from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.testing.event_loops import forget
 from holdfast.testing.fakes import (
+    NEVER_S,
     Answer,
     Asked,
     Audience,
@@ -64,6 +69,7 @@ Ending: TypeAlias = Literal["completed", "failed", "cancelled", "waiting", "paus
 RUN_ID = "crashed"
 
 _VERBS = ("append", "claim", "post", "release", "renew")
+_WAITS = ("TimerSet", "SignalAwaited", "QuestionAsked", "ChildAwaited")
 _LAST_ROUNDS = 100
 _SHOWN_MAX = 4
 
@@ -90,6 +96,13 @@ class Crash(msgspec.Struct, frozen=True):
         return f"right {self.moment} {self.write}"
 
 
+class Unwinding(msgspec.Struct, frozen=True):
+    """No crash: each node was unwound at each of its waits, as during a long wait."""
+
+    def __str__(self) -> str:
+        return "without a crash: each node was unwound at each of its waits"
+
+
 class CrashFinding(msgspec.Struct, frozen=True):
     """A difference from the undisturbed run, and the crashes that cause it. Without crashes: the undisturbed run itself did not
     end as expected.
@@ -97,12 +110,15 @@ class CrashFinding(msgspec.Struct, frozen=True):
 
     kind: Literal["end", "state", "effect", "ran again", "log", "step", "decision"]
     text: str
-    crashes: tuple[Crash, ...]
+    crashes: tuple[Crash | Unwinding, ...]
 
     def __str__(self) -> str:
         count = len(self.crashes)
         if not count:
             return f"{self.kind}: {self.text}"
+        if isinstance(self.crashes[0], Unwinding):
+            more = f"; also after {count - 1} crashes" if count > 1 else ""
+            return f"{self.kind}: {self.text}\n      ({self.crashes[0]}{more})"
         times = "1 crash" if count == 1 else f"{count} crashes, first"
         return f"{self.kind}: {self.text}\n      ({times} {self.crashes[0]})"
 
@@ -174,15 +190,21 @@ class _Outcome(msgspec.Struct, frozen=True):
     unreached: tuple[str, ...]
     why: str
     """Why the run stopped, and which answer, signal or resource it lacked."""
+    waits: bool
+    """True if a node has waited."""
 
 
 class _Watch:
     """Counts the durable writes of a run, and lets the engine die at one of them. It is called at every failpoint."""
 
-    def __init__(self, store: Store | None = None, crash: Crash | None = None) -> None:
+    def __init__(
+        self, store: Store | None = None, crash: Crash | None = None, *, unwinds: bool = False
+    ) -> None:
         self.writes: list[Write] = []
         self.dead = False
         self.died: Callable[[], None] = lambda: None
+        self.unwinds = unwinds
+        """True if the engine unwinds its nodes at each of their waits."""
         self._store = store
         self._crash = crash
         self._count = 0
@@ -258,7 +280,9 @@ class _Life:
     async def _work(self) -> None:
         stage = self._stage
         luck = random.Random(f"{stage.plan.seed} {len(stage.dead)}")
-        self._engine = PatientEngine(stage.store, self._clock, luck, **stage.options)
+        self._engine = PatientEngine(
+            stage.store, self._clock, luck, unwinds=self._watch.unwinds, **stage.options
+        )
         async with self._engine as engine:
             stage.children.take_the_place_in(engine)
             audience = Audience(stage.plan.answers, stage.plan.signals, asked=stage.asked)
@@ -396,6 +420,7 @@ class _Stage:
             again=again,
             unreached=tuple(name for name in self.plan.flow.nodes if name not in state.nodes),
             why=_why(state),
+            waits=bool(self.store.events(RUN_ID, kinds=_WAITS, limit=1)),
         )
 
     def _steps(self) -> dict[tuple[str, int, int | None], dict[str, int]]:
@@ -482,17 +507,22 @@ def _crash_at(
     crashes: list[Crash], plan: _Plan, folder: str, writes: list[Write], undisturbed: _Outcome
 ) -> Report:
     """Run the flow once for each crash, and report the differences from the undisturbed run."""
-    found: dict[tuple[Any, str], list[Crash]] = {}
+    found: dict[tuple[Any, str], list[Crash | Unwinding]] = {}
     again: Counter[str] = Counter()
     parked: list[Crash] = []
+    if undisturbed.waits:
+        unwound = _unwind(plan, folder, undisturbed.asked)
+        differences = {*_findings(plan, undisturbed, unwound), *_effects_of_unwinding(plan, folder, unwound)}
+        for finding in sorted(differences):
+            found.setdefault(finding, []).append(Unwinding())
     for crash in crashes:
         resumed = _crash_and_resume(plan, folder, crash, undisturbed.asked)
         again += resumed.again - undisturbed.again
         if resumed.asks and not undisturbed.asks:
             parked.append(crash)
-        differences = list(_findings(plan, undisturbed, resumed))
-        causes = _steps_that_were_not_kept(undisturbed, resumed) if differences else ()
-        for finding in (*differences, *causes):
+        changes = list(_findings(plan, undisturbed, resumed))
+        causes = _steps_that_were_not_kept(undisturbed, resumed) if changes else ()
+        for finding in (*changes, *causes):
             found.setdefault(finding, []).append(crash)
     findings = tuple(CrashFinding(kind, text, tuple(where)) for (kind, text), where in found.items())
     return _report(
@@ -581,14 +611,35 @@ def _options(options: Sequence[str]) -> str:
     return f" ({', '.join(options)})" if options else ""
 
 
-def _run_undisturbed(plan: _Plan, folder: str) -> tuple[list[Write], _Outcome]:
-    stage = _Stage(plan, folder)
+def _run_undisturbed(plan: _Plan, folder: str, asked: Asked | None = None) -> tuple[list[Write], _Outcome]:
+    stage = _Stage(plan, folder, asked)
     watch = _Watch(stage.store)
     try:
         _Life(stage, watch).live()
         return watch.writes, stage.outcome()
     finally:
         stage.close()
+
+
+def _unwind(plan: _Plan, folder: str, asked: Asked) -> _Outcome:
+    """Run the flow without a crash, and unwind each node at each of its waits. Return how the run ended."""
+    stage = _Stage(plan, folder, asked)
+    try:
+        _Life(stage, _Watch(stage.store, unwinds=True)).live()
+        return stage.outcome()
+    finally:
+        stage.close()
+
+
+def _effects_of_unwinding(plan: _Plan, folder: str, unwound: _Outcome) -> list[tuple[str, str]]:
+    """Return the findings about effects that a run has only because its nodes were unwound. The undisturbed run may have them
+    too, because it unwinds a node that waits for long. So the flow runs once more, and no coroutine is unwound.
+    """
+    if "park_after" in plan.options:
+        return []
+    patient = msgspec.structs.replace(plan, options={**plan.options, "park_after": NEVER_S})
+    _, stayed = _run_undisturbed(patient, folder, unwound.asked)
+    return list(_effect_findings(stayed, unwound)) if stayed.status == unwound.status else []
 
 
 def _crash_and_resume(plan: _Plan, folder: str, crash: Crash, asked: Asked) -> _Outcome:

@@ -41,6 +41,7 @@ from holdfast.runtime.driver import Driver
 from holdfast.runtime.engine import Engine
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.runner import LongWait, Runner
+from holdfast.runtime.services import Services
 from holdfast.storage.contract import Store
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing.clock import ManualClock
@@ -195,6 +196,10 @@ def _fake_flow(flow: Flow[Any], fake: FakeChild) -> Flow[Any]:
     return graph.chain(START, "fake", END).compile()
 
 
+NEVER_S = 1e8
+"""The `park_after` of an engine that keeps coroutines in memory, in seconds. The clock jumps there if no signal comes."""
+
+
 class _PatientDriver(Driver):
     """A driver that stops driving a run that only waits, instead of waiting until it can continue."""
 
@@ -205,16 +210,35 @@ class _PatientDriver(Driver):
         runner.patience_s, runner.on_long_wait = _PATIENCE_S, LongWait.LEAVE
         return await super().drive(journal, runner, requests)
 
+    async def _watch_inbox(self) -> None:
+        """Look at the inbox, unless nodes stay in memory: the clock would jump from look to look during a wait of a month, and
+        this engine passes its own requests on at once.
+        """
+        if self.services.park_after < NEVER_S:
+            await super()._watch_inbox()
+
 
 class PatientEngine(Engine):
-    """An engine on one thread that stops driving a run that only waits, so that the test can move the clock past the wait."""
+    """An engine on one thread that stops driving a run that only waits, so that the test can move the clock past the wait. With
+    `unwinds`, each wait unwinds its node at once, unless an asyncio timer may cancel the wait or the caller chose `park_after`.
+    """
 
     _driver_type = _PatientDriver
 
-    def __init__(self, store: Store, clock: ManualClock, luck: random.Random, **options: Any) -> None:
+    def __init__(
+        self, store: Store, clock: ManualClock, luck: random.Random, *, unwinds: bool = False, **options: Any
+    ) -> None:
         # No thread renews the lease here, so it must outlast any jump of the clock.
         chosen = {"park_after": 1.0, "lease_ttl": 1e9, **options}
         super().__init__(store, clock=clock, luck=luck, inline=True, **chosen)
+        self.unwinds = unwinds
+        self._unwinds_soon = unwinds and "park_after" not in options
+
+    def _open(self) -> Services:
+        services = super()._open()
+        if self._unwinds_soon:
+            services.park_soon = 0.0
+        return services
 
 
 class Audience:
@@ -261,7 +285,9 @@ class Audience:
     async def attend(
         self, engine: Engine, run_id: str, going: asyncio.Future[Any], clock: ManualClock
     ) -> None:
-        """Answer the run's questions and send its signals while the engine drives it."""
+        """Answer the run's questions and send its signals while the engine drives it. If the engine unwinds each wait, the
+        answers to `ctx.ask` and the signals that are due at once come when the run has stopped (`step_in`).
+        """
         while not going.done():
             with suppress(RunNotFound):
                 started_at = engine.store.run(run_id).created_at
@@ -269,11 +295,15 @@ class Audience:
             await asyncio.sleep(0)
         else:
             return
-        sending = asyncio.ensure_future(self._send_signals(engine, run_id, started_at, clock))
+        unwinds = isinstance(engine, PatientEngine) and engine.unwinds
+        sending = asyncio.ensure_future(self._send_signals(engine, run_id, started_at, clock, later=unwinds))
         try:
             async for event in engine.follow(run_id):
                 if event.kind == "QuestionAsked":
-                    await self._answer_all(engine, run_id)
+                    await self._answer_all(engine, run_id, inside=not unwinds)
+            await asyncio.wait(
+                {going}
+            )  # a run that was resumed may only sleep now, and a signal may come before its time
         finally:
             sending.cancel()
             (trouble,) = await asyncio.gather(sending, return_exceptions=True)
@@ -302,9 +332,12 @@ class Audience:
             clock.advance(max(0.0, due_at - clock.now()))
         return due_at is not None
 
-    async def _answer_all(self, engine: Engine, run_id: str) -> bool:
+    async def _answer_all(self, engine: Engine, run_id: str, *, inside: bool = True) -> bool:
+        """Answer the open questions, and return whether there was any answer. `inside`: also those that a node asks inside."""
         said = False
         for asked in await engine.questions(run_id):
+            if asked.question.about == "ask" and not inside:
+                continue
             for answer in self.answer_to(asked.question):
                 try:
                     await engine.answer(run_id, asked.question.key, answer, by="audience")
@@ -316,10 +349,12 @@ class Audience:
                     continue  # the run has ended in the meantime
         return said
 
-    async def _send_signals(self, engine: Engine, run_id: str, started_at: float, clock: ManualClock) -> None:
-        """Send each signal when its time has come."""
+    async def _send_signals(
+        self, engine: Engine, run_id: str, started_at: float, clock: ManualClock, *, later: bool
+    ) -> None:
+        """Send each signal when its time has come; with `later`, only those that come later than the start of the run."""
         for number, signal in self._signals:
-            if self._is_sent(engine, run_id, number):
+            if self._is_sent(engine, run_id, number) or (later and signal.after <= 0):
                 continue
             due = asyncio.Event()
             clock.call_at(started_at + signal.after, due.set)
@@ -407,6 +442,8 @@ def rehearse(
     **options: Any,
 ) -> Run[S]:
     """Run a flow with prepared answers and signals, on a manual clock and one thread. A failed run is returned, not raised.
+    Each wait inside a node unwinds the node before its answer or signal comes, as a long wait does: code that is not in a step
+    runs again, and so does cleaning code around the wait.
 
     `children` maps names of flows to functions, each of which stands for the child runs of that flow: it gets the child's input,
     and returns its final state, or a dict of changes. Without one, the child runs its own flow, in the same test.
@@ -425,7 +462,7 @@ def rehearse(
 
     async def main() -> Run[S]:
         fakes = FakeChildren(children)
-        async with PatientEngine(place, time, random.Random(0), **options) as engine:
+        async with PatientEngine(place, time, random.Random(0), unwinds=True, **options) as engine:
             fakes.take_the_place_in(engine)
             audience = Audience(answers, signals)
             run = await attend_run(

@@ -1,5 +1,5 @@
 """Check, for the checker, that every request to a run ends in one way: it is carried out, refused, or its run ends first. Until
-then it waits in the inbox; it is never gone (invariant I9 in docs/testing.md).
+then it waits in the inbox; it is never gone. And no request undoes a later pause (invariant I9 in docs/testing.md).
 
 The inbox says at which event a request was handled, but not what it asked for: its body is dropped then. So the log must have an
 event that shows each request which was carried out, and one event shows one request. Nothing here reads a store.
@@ -29,6 +29,8 @@ _SHOWN_BY: Mapping[str, tuple[str, ...]] = {
     "child-ended": ("ChildEnded",),
 }
 """Verb of a request -> the kinds of events of which one shows that the request was carried out."""
+_CONTINUE = frozenset({"resume", "retry", "skip"})
+"""Verbs that let a paused run continue."""
 _SHARED = frozenset({"cancel"})
 """Verbs of which one event shows all requests: a run is cancelled once, for all callers that asked for it."""
 
@@ -63,6 +65,7 @@ def check_requests(
         _check_ending(run, asked, log.refused.get(asked.id, []), say)
     if not is_compacted:
         _check_carried_out(run, inbox, log, say)
+    _check_order(run, inbox, log, say)
     there = {asked.id for asked in inbox}
     if not there and run.status in FINAL:
         return  # the inbox does not come back with a run that was put back from an archive
@@ -96,6 +99,21 @@ def _check_ending(run: RunFacts, asked: StoredRequest, refused: list[tuple[int, 
             wrong("is refused, but still waits in the inbox", seq)
         elif asked.taken < seq:
             wrong(f"is refused after event {asked.taken}, at which it had been handled", seq)
+
+
+def _check_order(run: RunFacts, inbox: Sequence[StoredRequest], log: Refusals, say: Say) -> None:
+    """Check that no request which lets the run continue was carried out after a pause that was asked for later. The inbox has its
+    requests in the order in which they were made.
+    """
+    first_pause: StoredRequest | None = None
+    for asked in reversed(inbox):
+        if not asked.taken or asked.unmet or asked.id in log.refused or not asked.is_complete:
+            continue
+        if asked.verb == "pause" and (first_pause is None or asked.taken < first_pause.taken):
+            first_pause = asked
+        elif asked.verb in _CONTINUE and first_pause is not None and first_pause.taken < asked.taken:
+            text = f"the request {asked.id!r} ({asked.verb}) was carried out after the later pause {first_pause.id!r}"
+            say("I9", run.run_id, asked.taken, text)
 
 
 def _check_carried_out(run: RunFacts, inbox: Sequence[StoredRequest], log: Refusals, say: Say) -> None:

@@ -25,7 +25,8 @@ from holdfast.storage.contract import Holder, Lease, Query, Request, Store
 from holdfast.storage.leases import alive
 from holdfast.storage.queues import FENCE_STEP, Queue, Taken, Wanted
 from holdfast.testing.appends import Log, dead_process, in_threads, raises
-from holdfast.testing.boards import ANY, HOSTILE, TTL_S, BoardConformance
+from holdfast.testing.boards import ANY, HOSTILE, TTL_S
+from holdfast.testing.refusals import RefusalsConformance
 
 QUIET_S = 0.2
 """How many seconds a test waits for another notification before it assumes that no more will come."""
@@ -44,7 +45,7 @@ while taken := store.queues.take(Holder(id=sys.argv[2], ttl_s=600.0), Wanted(flo
 """
 
 
-class QueuesConformance(BoardConformance):
+class QueuesConformance(RefusalsConformance):
     """Tests for everything that the queues of a store promise. Subclass it, name the class `Test…` and implement `open`."""
 
     shared = True

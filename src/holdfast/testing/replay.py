@@ -275,6 +275,14 @@ class Replay:
     def _cancelled(self, where: Where, body: Body, at: float) -> None:
         now = self.now
         now.status = "cancelled"
+        for left in body.get("uncleaned", ()):  # logs of older versions do not say it
+            visit, steps = now.visit(left["node"]), {f"step:{step}" for step in left.get("steps", ())}
+            kept = {slot for slot in visit.kept.get(level_of(left), ()) if slot.startswith("step:")}
+            if left["iteration"] != visit.iteration or steps != kept:
+                self._say(
+                    "I7",
+                    f"RunCancelled says that {left['node']} has kept {sorted(steps)}, but the log says {sorted(kept)}",
+                )
         self.children.end_run("cancelled")
         now.questions.clear()
         now.waits.clear()
@@ -315,6 +323,7 @@ class Replay:
         if name in now.open and (visit.begun or not visit.routed):
             self.asked_fresh = self.asked_fresh or bool(body.get("fresh"))
             self.now.try_again(name, fresh=body.get("fresh", False))
+            now.await_anew(name, body.get("anew", ()))
         else:
             now.turn(visit, "pending")
         now.settle()
@@ -710,10 +719,15 @@ class Replay:
 
     def _answered(self, where: Where, body: Body, at: float) -> None:
         now, key = self.now, body.get("key", "")
-        asked = now.questions.pop(key, None)
+        asked = now.questions.get(key)
         if asked is None:
             self._say("I6", f"the question {key!r} is answered, but is not open")
             return
+        if "stated" in body:
+            self.steps.state(where, body["stated"], body.get("by"), body.get("reason"))
+            if now.visit(where[0]).is_in_doubt():
+                return
+        del now.questions[key]
         if asked["about"] == "ask":
             self.resolve(asked["node"], asked["item"], asked["slot"])
             return

@@ -36,6 +36,20 @@ class StepReplay:
         self._end(where, body)
         self._replay.keep(where[0], level_of(body), f"step:{body.get('step', '')}")
 
+    def state(self, where: Where, body: Body, by: str | None, reason: str | None) -> None:
+        """Note that a step has happened, according to an answer. Only a step that was about to be called can have happened."""
+        step = body.get("step", "")
+        if f"begun:{step}" not in self._replay.now.visit(where[0]).kept.get(level_of(body), ()):
+            named = name_visit(*where[:3], level_of(body), where[3])
+            self._replay.report(
+                "I5", f"the step {step!r} of {named} has happened, says an answer, but was not called"
+            )
+        if not by or not reason:
+            self._replay.report(
+                "I5", f"the log does not say who states that the step {step!r} has happened, or why"
+            )
+        self.complete(where, body, 0.0)
+
     def start(self, where: Where, body: Body, at: float) -> None:
         self._require_no_outcome(where, body, "is called although its outcome is in the log")
         self._replay.now.end_try(where[0], body.get("item"), body.get("step", ""))

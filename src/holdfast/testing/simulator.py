@@ -83,8 +83,8 @@ _NARROW_SHARE = 0.4
 _TIDY_SHARE = 0.15
 _ASKING_SHARE = 0.4
 OUTCOME_SEEDS = 1_000_000
-"""The seeds from here on draw flows whose steps have exceptions as outcomes, are tried again, or must not be called twice. So the
-other seeds mean what they meant before such steps existed.
+"""Every second million of seeds, beginning with this one, draws flows whose steps have exceptions as outcomes, are tried again,
+or must not be called twice. So the other seeds mean what they meant before such steps existed.
 """
 _packed = msgspec.msgpack.Encoder().encode
 
@@ -261,7 +261,7 @@ def schedule(seed: int, *, disk: Disk | None = None) -> Schedule:
     """Make the schedule of a seed, with one or two runs of random flows."""
     luck, asks = random.Random(f"subjects {seed}"), is_asking(seed)
     least, most = 0, TALES + RISKY_TALES if asks else TALES
-    if seed >= OUTCOME_SEEDS:
+    if seed // OUTCOME_SEEDS % 2:
         least = TALES + RISKY_TALES
         most = least + OUTCOME_TALES
     tales = [tale(luck.randrange(least, most)) for _ in range(luck.choice((1, 1, 1, 2)))]
@@ -354,7 +354,7 @@ class Process:
         scene = self.scene
         engine = SimulatedEngine(
             store,
-            flows=scene.flows,
+            flows=scene.flows_of(self.name),
             resources={**scene.resources, WORLD: Reached(loop.name, scene.witness, self._maybe_die)},
             grace=0.2,
             lease_ttl=LEASE_TTL_S,
@@ -479,6 +479,10 @@ class Schedule:
     def flows(self) -> list[Flow[Any]]:
         """The flows that every engine knows."""
         return [subject.flow for subject in self.subjects]
+
+    def flows_of(self, process: str) -> list[Flow[Any]]:
+        """Return the flows that the engine of a process knows when it starts."""
+        return self.flows
 
     def make_hand(self, subject: Subject, *, calm: bool) -> Hand:
         """Return the simulated caller of a run."""

@@ -6,6 +6,9 @@ The flows here are few and fixed; the seed chooses among them, which children fa
 operators do meanwhile: they rewind, cancel, pause, fork and prune callers and children, mend children that failed, and retry
 their callers before or after that. Whatever they do, a run that completes has the result that is known in advance.
 
+Some families are mended from the top: only the first caller is resumed or retried, again and again, with the same request and
+with another one, before the causes are gone and afterwards (`TopHand`). Once they are gone, one command is enough.
+
 Invariant: every choice is drawn from the random generator of the schedule.
 """
 
@@ -19,8 +22,9 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Annotated, Any
 
+from holdfast.core import events
 from holdfast.core.graph import END, START, Flow, Graph
-from holdfast.core.run_state import FINAL
+from holdfast.core.run_state import ENDED, FINAL
 from holdfast.core.state import append
 from holdfast.errors import WaitTimeout
 from holdfast.reading import history
@@ -37,6 +41,7 @@ from holdfast.testing.simulator_hands import Hand, Subject
 ROOTS = 4
 """The number of different flows of first callers."""
 _FAMILY = "holdfast.family"
+_COMMANDS = ("RunResumed", "NodeScheduled")
 _PACES_S = (0.0, 0.05, 0.4)
 """How long a leaf takes, by its number."""
 
@@ -57,6 +62,8 @@ class Repairs:
     def __init__(self) -> None:
         self.mended: set[str] = set()
         self.keys: dict[str, set[str]] = {}
+        self.over_at: int | None = None
+        """The seq of the first caller from which on no leaf fails any more; None if leaves may fail."""
 
     def note(self, ctx: Any) -> None:
         self.keys.setdefault(ctx.idempotency_key(), set()).add(ctx.run_id)
@@ -64,9 +71,14 @@ class Repairs:
 
 def family_schedule(seed: int, *, disk: Disk | None = None) -> FamilySchedule:
     """Make the schedule of a seed: one family."""
-    luck = random.Random(f"family {seed}")
+    luck, top = random.Random(f"family {seed}"), random.Random(f"family from the top {seed}")
     number, fails = luck.randrange(ROOTS), luck.choice((0, 0, 0, 2, 3, 5))
-    return FamilySchedule(seed, [Subject("f", root(number), {"n": 1, "fails": fails})], disk=disk)
+    from_top = top.random() < 0.3
+    if from_top:
+        number, fails = top.choice((0, 2, 3)), top.choice((2, 3, 5))
+    return FamilySchedule(
+        seed, [Subject("f", root(number), {"n": 1, "fails": fails})], disk=disk, from_top=from_top
+    )
 
 
 # --- flows -------------------------------------------------------------------------------------------
@@ -84,7 +96,8 @@ def leaf() -> Flow[Parcel]:
         repairs: Repairs = ctx.resources[_FAMILY]
         repairs.note(ctx)
         await asyncio.sleep(_PACES_S[state.n % 3])
-        if state.fails and state.n % state.fails == 0 and ctx.run_id not in repairs.mended:
+        is_mended = ctx.run_id in repairs.mended or repairs.over_at is not None
+        if state.fails and state.n % state.fails == 0 and not is_mended:
             raise ValueError("not mended yet")
 
     @graph.node(crash_limit=CRASHES_MAX)
@@ -293,6 +306,46 @@ class FamilyHand(Hand):
             await self._ask(lambda engine: engine.resume(run_id), waits=False)
 
 
+class TopHand(FamilyHand):
+    """A simulated operator who mends a family from the top: no command names a descendant."""
+
+    def __init__(self, scene: FamilySchedule, subject: Subject, *, calm: bool) -> None:
+        super().__init__(scene, subject, calm=True)
+        self.cancels = False
+        self._commands = 0
+
+    async def _operate(self, row: RunRow) -> None:
+        disk, draw = self._scene.disk, self._draw
+        rows = list(family_of(disk, self._run_id))
+        if any(one.status == "failed" for one in rows) and draw.random() < 0.6:
+            self._mend_causes(rows)
+            await self._mend_from_top()
+        elif self._signals and draw.random() < 0.3:
+            await self._tell()
+
+    def _mend_causes(self, rows: list[RunRow]) -> None:
+        """Mend the causes of some failures or, if nothing moves, all of them and for good."""
+        draw, repairs = self._draw, self._repairs
+        failed = [one.run_id for one in rows if one.status == "failed" and one.flow == "leaf"]
+        if failed and draw.random() < 0.5:
+            repairs.mended.add(draw.choice(failed))
+        is_still = rows[0].status == "failed" and all(one.status in ENDED and not one.held for one in rows)
+        is_asked = bool(self._scene.disk.queues.waiting([one.run_id for one in rows]))
+        if is_still and not is_asked and repairs.over_at is None and draw.random() < 0.5:
+            repairs.over_at = rows[0].seq
+
+    async def _mend_from_top(self) -> None:
+        draw, run_id = self._draw, self._run_id
+        verb = draw.choice(("resume", "resume", "retry"))
+        if draw.random() < 0.5:
+            await self._ask(lambda engine: getattr(engine, verb)(run_id), waits=draw.random() < 0.3)
+            return
+        self._commands += draw.random() < 0.7  # otherwise the last one is given again
+        id = f"command {verb} {self._commands}"
+        for _ in range(draw.choice((1, 2))):
+            await self._ask(lambda engine: getattr(engine, verb)(run_id, execute=False, id=id))
+
+
 async def _rewind(run_id: str, node: str, engine: Engine) -> None:
     await engine.resume(run_id, restart_at=node, force=True)
 
@@ -300,8 +353,9 @@ async def _rewind(run_id: str, node: str, engine: Engine) -> None:
 class FamilySchedule(Schedule):
     """One simulation of a family, with one seed."""
 
-    def __init__(self, seed: int, subjects: list[Subject], **options: Any) -> None:
+    def __init__(self, seed: int, subjects: list[Subject], *, from_top: bool = False, **options: Any) -> None:
         self.repairs = Repairs()
+        self.from_top = from_top
         super().__init__(seed, subjects, resources={_FAMILY: self.repairs}, **options)
         self.tidies, self.asks = False, False
 
@@ -310,7 +364,7 @@ class FamilySchedule(Schedule):
         return [*super().flows, leaf(), middle()]
 
     def make_hand(self, subject: Subject, *, calm: bool) -> Hand:
-        return FamilyHand(self, subject, calm=calm)
+        return (TopHand if self.from_top else FamilyHand)(self, subject, calm=calm)
 
     def judge_rest(self, walks: dict[str, oracle.Walk]) -> list[str]:
         """Return what the logs of the families, the results of their runs and the keys that they used show."""
@@ -323,11 +377,45 @@ class FamilySchedule(Schedule):
                 wrong += self._judge_result(row)
             if row.status == "cancelled":
                 wrong += self._judge_cancel(row)
+            if self.from_top:
+                wrong += self._judge_mending(row)
         for runs in self.repairs.keys.values():
             families = [run_id.partition(".")[0] for run_id in runs]
             if len(set(families)) < len(families):
                 wrong.append(f"{sorted(runs)} have the same idempotency key: one of them was started twice")
         return wrong
+
+    def _judge_mending(self, row: RunRow) -> list[str]:
+        """Return what was wrong with the mending from the top: the first command after all causes were gone did not mend the
+        family, or a descendant was resumed more often than its caller.
+        """
+        log = [(one.kind, one.seq) for one in self.ledger.rows[row.run_id]]
+        if row.origin is not None:
+            resumed, asked = self._count_commands(row.run_id), self._count_commands(row.origin)
+            return (
+                [f"{row.run_id}: resumed {resumed} times, its caller {asked} times"]
+                if resumed > asked
+                else []
+            )
+        over_at = self.repairs.over_at
+        if over_at is None:
+            return []
+        commands = [seq for kind, seq in log if kind in _COMMANDS and seq > over_at]
+        failed = [seq for kind, seq in log if kind == "RunFailed" and commands and seq > commands[0]]
+        return (
+            [f"{row.run_id}: failed again at {failed} although it was mended at {commands[0]}"]
+            if failed
+            else []
+        )
+
+    def _count_commands(self, run_id: str) -> int:
+        """Return how often a run was resumed, or a node of it retried by hand."""
+        log = (open_row(one, self.disk.blobs).event for one in self.ledger.rows[run_id])
+        return sum(
+            isinstance(event, events.RunResumed)
+            or (isinstance(event, events.NodeScheduled) and event.why == "retry")
+            for event in log
+        )
 
     def _judge_cancel(self, row: RunRow) -> list[str]:
         """Return which children that end with a cancelled run went on, although nobody had asked them to end."""

@@ -160,7 +160,7 @@ class Ledger:
         free = [
             run_id
             for run_id in self.places
-            if self.leases[run_id][0] is None and run_id not in wanted.without
+            if self.leases[run_id][0] is None and run_id not in {*wanted.without, *wanted.refused}
         ]
         rows = [row(run_id) for run_id in free]
         return [

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial, wraps
 from hashlib import sha256
@@ -463,7 +463,9 @@ async def _undo(ctx: Context) -> None:
 async def _call_once(ctx: Context) -> None:
     world: Reached = ctx.resources[WORLD]
     await asyncio.sleep(0.01)
-    await ctx.step(_ONCE, _do_step, ctx, ONCE)
+    got = await ctx.step(_ONCE, _do_step, ctx, ONCE)
+    if got != f"{ctx.node}.{ctx.iteration}.{ctx.execution}.{ctx.item}.{ONCE}":
+        world.witness.wrong.append(f"{ctx!r}: the step {ONCE!r} returned {got!r}")
     world.witness.note(world.process, ctx, f"kept {ONCE}")
 
 
@@ -499,19 +501,57 @@ def signal_manner(node: str) -> Literal["plainly", "impatiently", "pickily"]:
     return manners[sum(map(ord, node)) % len(manners)]
 
 
+async def _clean_up_around(ctx: Context, wait: Awaitable[Any]) -> Any:
+    """Await something, with code around it that cleans up as if the node were cancelled: while it only unwinds, that must have no
+    effect. (After a real cancel the code does nothing, so that a schedule is the same as without it.)
+    """
+    try:
+        return await wait
+    except asyncio.CancelledError:
+        if not ctx.cancelled:
+            await ctx.step("release", _release, ctx)
+        raise
+
+
+def _release(ctx: Context) -> None:
+    ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: cleaned up although nothing was cancelled")
+
+
+async def _take_first(ctx: Context, name: str) -> Any:
+    """Wait for a signal for a moment, withdraw the wait, sleep, and wait again: no signal is lost, whenever the node runs again.
+    Nodes with an even iteration use an asyncio timer, the others a race between two tasks.
+    """
+    if ctx.iteration % 2 == 0:
+        try:
+            async with asyncio.timeout(_PATIENCE_S):  # the same on every Python, unlike `asyncio.wait_for`
+                return await ctx.wait_for(name)
+        except TimeoutError:
+            return await ctx.wait_for(name, key="again")
+    waiting = asyncio.ensure_future(ctx.wait_for(name))
+    timer = asyncio.ensure_future(ctx.sleep(_PATIENCE_S, key="patience"))
+    await asyncio.wait([waiting, timer], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.sleep(0.01)
+    waiting.cancel()
+    timer.cancel()
+    await asyncio.gather(waiting, timer, return_exceptions=True)
+    if await ctx.step("came", _has_come, waiting) and not waiting.cancelled():
+        return waiting.result()
+    # From here on the first wait is of no interest, so it must not receive the signal when the node runs again.
+    await ctx.sleep(_NAPS_S[2], key="nap")
+    return await ctx.wait_for(name, key="again")
+
+
+async def _has_come(waiting: asyncio.Future[Any]) -> bool:
+    return not waiting.cancelled()
+
+
 async def _await_signal(ctx: Context) -> None:
     name = f"{ctx.node}.{ctx.iteration}"
     match signal_manner(ctx.node):
         case "plainly":
-            payload = await ctx.wait_for(name)
+            payload = await _clean_up_around(ctx, ctx.wait_for(name))
         case "impatiently":
-            try:
-                async with asyncio.timeout(
-                    _PATIENCE_S
-                ):  # the same on every Python, unlike `asyncio.wait_for`
-                    payload = await ctx.wait_for(name)
-            except TimeoutError:
-                payload = await ctx.wait_for(name, key="again")
+            payload = await _take_first(ctx, name)
         case "pickily":
             payload = (await ctx.wait_for(name, type=Word)).word
         case unknown:
@@ -521,7 +561,7 @@ async def _await_signal(ctx: Context) -> None:
 
 
 async def _ask(ctx: Context) -> None:
-    answer = await ctx.ask("which?", options=["this", "that"])
+    answer = await _clean_up_around(ctx, ctx.ask("which?", options=["this", "that"]))
     if answer != answer_to(ctx.node, ctx.iteration, ["this", "that"]):
         ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: got the wrong answer {answer!r}")
 

@@ -1,7 +1,7 @@
 """Check that the forks of a simulated schedule repeat nothing unasked, and that effects happen once for each lineage.
 
-What a parent had begun when it was forked is read from the rows that the ledger has seen until then, and what the fork was told
-to do from its own log: this shares no code with the engine. Invariant of the module: it only reads.
+What a parent and the runs before it had begun when it was forked is read from the rows that the ledger has seen until then, and
+what the fork was told to do from its own log: this shares no code with the engine. Invariant of the module: it only reads.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _check_starts(runs: ForkedRuns, run_id: str, decided: set[tuple[str, int]]) 
 
 def _known_at(runs: ForkedRuns, run_id: str, to: int, turn: int) -> tuple[set[Visit], set[Visit]]:
     """Return what a run had begun until a turn of the ledger (only what must not run twice), and what was done at event `to`,
-    both with what its own parent had begun and done.
+    both with what its own parent had begun until that turn, and had done where they part.
     """
     tale, log = runs.tales[run_id], runs.logs[run_id]
     by_seq = {row.seq: (row, event) for row, event in log}
@@ -89,7 +89,7 @@ def _known_at(runs: ForkedRuns, run_id: str, to: int, turn: int) -> tuple[set[Vi
         seq = event.to if row.kind == "RunRewound" else seq - 1
     if log[0][0].kind == "RunForked":
         first = log[0][1]
-        earlier, before = _known_at(runs, first.parent, first.to, runs.forked[run_id][first.reason])
+        earlier, before = _known_at(runs, first.parent, first.to, turn)
         begun |= earlier
         done |= before
     open_items = {visit for visit in done if visit[2] is not None and (*visit[:2], None) not in done}

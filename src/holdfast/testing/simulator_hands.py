@@ -18,9 +18,9 @@ from typing import Any, Protocol, TypeAlias
 import msgspec
 
 from holdfast.core import answers
-from holdfast.core.events import Failure, QuestionAsked
+from holdfast.core.events import Failure, NodeEvent, QuestionAnswered, QuestionAsked
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import FINAL
+from holdfast.core.run_state import FINAL, HAPPENED, DoubtfulStep
 from holdfast.errors import (
     AnswerRefused,
     HoldfastError,
@@ -30,6 +30,7 @@ from holdfast.errors import (
     describe_failure,
 )
 from holdfast.reading import history
+from holdfast.reading.inbox import Stated
 from holdfast.runtime import questions
 from holdfast.runtime.engine import Engine
 from holdfast.storage.contract import Store
@@ -120,6 +121,8 @@ class Hand:
         self._read = 0
         """How many rows of the log were already searched for questions."""
         self._open: dict[str, Any] = {}
+        self._doubts: dict[str, list[DoubtfulStep]] = {}
+        """Key of a question -> the steps of which this caller says that they have happened."""
         self.forked: dict[str, int] = {}
         """Reason of an attempt to make this run, which is a fork -> when the attempt began (`Ledger.tick`)."""
         self.acknowledged: set[str] = set()
@@ -295,11 +298,23 @@ class Hand:
                 question = open_row(row, blobs).event
                 self._open[question.key] = self._choose_answer(question)
             elif row.kind == "QuestionAnswered":
-                self._open.pop(open_row(row, blobs).event.key, None)
+                self._note_answer(open_row(row, blobs).event)
         self._read = len(rows)
         for key, value in list(self._open.items()):
             if self._luck.random() < 0.7 and await self._ask(partial(_answer, self._run_id, key, value)):
                 self.acknowledged.add(key)
+
+    def _note_answer(self, answered: QuestionAnswered) -> None:
+        """Note that a question is closed; or that it is open about the next step, because one of several was stated."""
+        doubts = self._doubts.get(answered.key, [])
+        if answered.stated is not None:
+            doubts[:] = [
+                one for one in doubts if (one.step, one.item) != (answered.stated.step, answered.stated.item)
+            ]
+        if answered.stated is None or not doubts:
+            self._open.pop(answered.key, None)
+        elif answered.key in self._open:
+            self._open[answered.key] = _state(answered, doubts[0])
 
     def _choose_answer(self, question: QuestionAsked) -> Any:
         """Return the answer to a question. Raise `AnswerRefused` for an answer that the question of a user's flow does not allow:
@@ -308,6 +323,13 @@ class Hand:
         if question.about == "repeat" and self._subject.tale is not None:
             return self._decide(question)
         value = self._scene.answers(question)
+        doubts = msgspec.convert(question.partial.get("in_doubt", []), list[DoubtfulStep])
+        is_stated = (
+            self._scene.seed + sum(map(ord, question.key))
+        ) % 2  # no draw: other choices stay as they are
+        if doubts and is_stated and self._subject.tale is not None:
+            self._doubts[question.key] = doubts
+            return _state(question, doubts[0])
         if self._subject.tale is None:
             _require_fitting(self._subject, question, value)
         return value
@@ -443,5 +465,15 @@ async def _go_back_and_tidy(run_id: str, node: str, engine: Engine) -> None:
     await going
 
 
+def _state(about: NodeEvent, doubt: DoubtfulStep) -> Stated:
+    """Return the answer that a step of a random flow has happened, with the result that it would have had."""
+    visit = f"{about.node}.{about.iteration}.{about.execution}.{doubt.item}"
+    return Stated(f"{visit}.{doubt.step}", doubt.step, doubt.item)
+
+
 async def _answer(run_id: str, key: str, value: Any, engine: Engine) -> None:
+    if isinstance(value, Stated):
+        said = {"step": value.step, "item": value.item, "result": value.result}
+        await engine.answer(run_id, key, HAPPENED, **said, by="hand", reason="its effect was seen")
+        return
     await engine.answer(run_id, key, value)

@@ -151,6 +151,8 @@ class Walk:
         self._visits: dict[str, int] = {}
         self._timers: dict[tuple[str, int, int, int | None, str], float] = {}
         self._asked: set[str] = set()
+        self._half_answered: set[str] = set()
+        """Keys of questions that an answer about one of several steps has left open."""
         self._signals: Counter[tuple[str, str]] = Counter()
         self._aside: Counter[str] = Counter()
         self._begun: set[tuple[str, int, int, int | None, str]] = set()
@@ -403,9 +405,31 @@ class Walk:
         self._asked.add(event.key)
 
     def heard(self, row: Row, event: Any) -> None:
-        if event.key in self.answered or event.key not in self._asked:
+        if event.key in self.answered - self._half_answered or event.key not in self._asked:
             self.say(row.seq, f"the question {event.key} is answered twice, or was never asked")
         self.answered.add(event.key)
+        self._half_answered.discard(event.key)
+        if event.stated is not None:
+            self._state_step(row, event)
+
+    def _state_step(self, row: Row, event: Any) -> None:
+        """Note that a step has happened, according to an answer: it must not be called from here on. The question stays open as
+        long as other steps of the visit are in doubt.
+        """
+        visit, stated = (event.node, event.iteration, event.execution), event.stated
+        step = (*visit, stated.item, stated.step)
+        if step not in self._begun:
+            self.say(
+                row.seq, f"the step {stated.step!r} of {name_visit(*step[:4])} is stated, but is not in doubt"
+            )
+        if step in self.steps:
+            self.say(
+                row.seq, f"the step {stated.step!r} of {name_visit(*step[:4])} is stated, but has an outcome"
+            )
+        self.steps[step] = row.seq
+        self._begun.discard(step)
+        if any(begun[:3] == visit for begun in self._begun):
+            self._half_answered.add(event.key)
 
     def signalled(self, row: Row, event: Any) -> None:
         signal = (event.name, repr(event.payload))

@@ -32,8 +32,12 @@ _PATIENCE_S = 4.5
 
 Deed: TypeAlias = Callable[[Engine], Awaitable[Any]]
 Log: TypeAlias = Sequence[tuple[Row, Any]]
-Ask: TypeAlias = Callable[[Deed], Awaitable[object]]
-"""Calls a random engine, and waits a while for its reply."""
+
+
+class Ask(Protocol):
+    """Calls a random engine, and waits a while for its reply, unless `waits` is false."""
+
+    def __call__(self, deed: Deed, /, *, waits: bool = True) -> Awaitable[object]: ...
 
 
 class Reply(NamedTuple):
@@ -58,6 +62,8 @@ class Made(msgspec.Struct):
     force: bool = False
     waits: bool = True
     """True if the caller waits until the request is handled."""
+    began: int = 0
+    """When the caller first made the request (`Ledger.tick`)."""
     replies: list[Reply] = []
     seen: list[Preview] = []
     """The preview that the caller acts on, if it has looked at one first."""
@@ -89,14 +95,36 @@ class Requester:
         self._ask = ask
         self._luck = random.Random(f"requests {scene.seed} {run_id}")
         self._looks = random.Random(f"previews {scene.seed} {run_id}")
+        self._hurry = random.Random(f"hurry {scene.seed} {run_id}")
         self.left = self._luck.randrange(REQUESTS_MAX + 1) if tale is not None else 0
         self._rewinds = rewinds
+        self._is_patient = True
         self.made: list[Made] = []
         self.wrong: list[str] = []
 
     async def ask_something(self) -> None:
-        """Make a request that is drawn from all verbs."""
+        """Make a request that is drawn from all verbs, and sometimes one or two more at once, while the first may still wait."""
         self.left -= 1
+        await self._ask_one()
+        drawn = self._hurry.random()
+        if drawn < 0.15:
+            await self._flurry()
+        elif drawn < 0.4:
+            await self._hurry.choice((self._retry, self._pause, self._edit))()
+            await self._resume_here()
+        for _ in range(self._hurry.choice((0, 0, 0, 0, 1, 1, 2))):
+            await self._hurry.choice(
+                (self._pause, self._pause, self._resume, self._resume_here, self._edit)
+            )()
+
+    async def _flurry(self) -> None:
+        """Pause, resume and pause, without waiting for a reply: the last request that is made counts."""
+        self._is_patient = False
+        for ask in (self._pause, self._resume, self._pause):
+            await ask()
+        self._is_patient = True
+
+    async def _ask_one(self) -> None:
         await self._luck.choice(
             (
                 self._pause, self._edit, self._edit, self._edit_by_function, self._resume, self._resume, self._rewind,
@@ -153,6 +181,14 @@ class Requester:
         await self._make(
             "resume", lambda engine, said: engine.resume(self._run_id, **options, **said), options=options
         )
+
+    async def _resume_here(self) -> None:
+        """Resume the run in the engine that is asked, and do not wait until the run stops."""
+
+        async def resume(engine: Engine, said: dict[str, Any]) -> Any:
+            return await engine.resume(self._run_id, reason=said["reason"])
+
+        await self._make("resume", resume, named=False)
 
     async def _resume_with_many(self) -> None:
         """Ask to resume the run as a command does that asks many runs at once, which uses the store and no engine."""
@@ -271,6 +307,7 @@ class Requester:
         scene, ledger, place = self._scene, self._scene.ledger, (self._run_id, f"request:{made.id}")
 
         async def deed(engine: Engine) -> None:
+            made.began = made.began or ledger.tick()
             known, was_over, began = ledger.posted.get(place), self._is_over(), scene.now()
             try:
                 run = await made.deed(engine)
@@ -283,7 +320,7 @@ class Requester:
             elif was_over and known is None and not self._is_returned(made):
                 self._say(made, "returned, but the run was over")
 
-        await self._ask(deed)
+        await self._ask(deed, waits=self._is_patient)
 
     def _is_over(self) -> bool:
         return self._scene.disk.run(self._run_id).status in FINAL
@@ -379,7 +416,34 @@ def check_made(run_id: str, log: Log, made: Sequence[Made], ledger: Ledger) -> l
         if one.waits:
             wrong += _check_replies(run_id, log, one, ledger)
         wrong += [f"{run_id}: {one.verb} ({one.tag}) {told}" for told in _not_as_seen(log, one)]
+    return wrong + _check_order(run_id, log, made)
+
+
+def _check_order(run_id: str, log: Log, made: Sequence[Made]) -> list[str]:
+    """Check that requests took effect in the order in which they were acknowledged. An edit and a pause may change places,
+    because neither depends on the other: the edit may have to wait for nodes that unwind.
+    """
+    wrong = []
+    for first in made:
+        known = min((reply.turn for reply in first.replies if not reply.error), default=None)
+        done = _first_shown(log, first)
+        if known is None or done is None:
+            continue
+        for later in made:
+            done_later = _first_shown(log, later)
+            commute = (first.verb, later.verb) == ("edit", "pause")
+            if later.began > known and done_later is not None and done_later < done and not commute:
+                wrong.append(
+                    f"{run_id}@{done}: {first.verb} ({first.tag}) was carried out after {later.verb} ({later.tag}), which was "
+                    "made when it had been acknowledged"
+                )
     return wrong
+
+
+def _first_shown(log: Log, made: Made) -> int | None:
+    """Return the first event that shows that a request was carried out; None if it was not."""
+    kinds = _SHOWN_BY.get(made.verb, ())
+    return next((row.seq for row, event in log if row.kind in kinds and event.reason == made.tag), None)
 
 
 def _not_as_seen(log: Log, made: Made) -> list[str]:

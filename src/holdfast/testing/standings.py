@@ -364,6 +364,13 @@ class RewindableState:
                     self.visit(name).kept.get(level, set()).discard(slot)
                     child.slots.discard((level, slot))
 
+    def await_anew(self, name: str, runs: Iterable[str]) -> None:
+        """Empty the slots of children that failed while the visit waited, and that were resumed with the run."""
+        for child in [self.children[run] for run in runs if run in self.children]:
+            for level, slot in sorted(child.slots):
+                self.visit(name).kept.get(level, set()).discard(slot)
+            child.slots.clear()
+
     def route_again(self, name: str) -> None:
         """Let a completed node whose router failed be routed again: in a layered flow, with its layer."""
         if name in self.held:

@@ -10,6 +10,9 @@ same result for both. No engine holds it, and its first lease has a new fence, h
 compact a run while it is archived: so `archive` reads the file back before it returns, and an incomplete file never gets the
 name of an archive.
 
+An archive may come from anywhere, so it is put into a store of its own first, where its row and its log are compared, as `verify`
+does; only then something is written to the store that it is meant for.
+
 Only a piece of an archive is in memory at a time. A long log is put back in several appends. Until the last append the status
 of the run is `cancelled`, so that no engine resumes an incomplete run; its error says why. If the process dies in between,
 putting the run back again continues where that process stopped.
@@ -21,7 +24,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeAlias
@@ -34,6 +37,7 @@ from holdfast.core.kinds import TAKES_OVER
 from holdfast.errors import (
     RunExists,
     RunNotFound,
+    SchemaTooNew,
     SettingError,
     StoreBusy,
     StoreCorrupt,
@@ -41,12 +45,15 @@ from holdfast.errors import (
     StoreFull,
     StoreUnusable,
 )
+from holdfast.reading.verification import is_definition, verify
 from holdfast.storage import oversize
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, Store, View
 from holdfast.storage.files import archives, copies, disk, remote
 from holdfast.storage.files.disk import NO_SPACE
 from holdfast.storage.leases import this_process
-from holdfast.storage.rows import broken_at, open_body, open_row, unpack
+from holdfast.storage.memory.store import MemoryStore
+from holdfast.storage.rows import broken_at, open_body, open_row, unpack, unpacked_size
+from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.upkeep import WHOLE, Trimmed
 
 VERSION = 1
@@ -54,6 +61,9 @@ ENDING = ".holdfast.zst"
 _PAGE = 500
 _PIECE_ROWS, _PIECE_BYTES = 5_000, 16 * 1024 * 1024
 """The most rows and bytes that are put back in one append."""
+_TRIAL_BYTES = 32 * 1024 * 1024
+"""The largest archive that is put into a store in memory to be checked."""
+_NAMED_MAX = 3
 _UNFINISHED = "It is being put back from an archive. If nobody does so any more, put it back again."
 _TRIES = 5
 _NAME_A_DEFINITION = tuple(name for name, cls in KINDS.items() if "fingerprint" in cls.__struct_fields__)
@@ -188,6 +198,7 @@ def _write(store: Store, row: RunRow, base: int, file: str) -> _Content | None:
     try:
         archives.write_lines(file, _seal(_parts(store, row)))
         content = _whole(file)
+        _refuse_contradiction(file, content)
     except StoreError as fault:
         store.run(row.run_id)
         if store.upkeep.trimmed(row.run_id).base != base:
@@ -382,22 +393,61 @@ def put_back(
     """
     with _local(os.fspath(place)) as file:
         found = _whole(file)  # nothing is written before the whole archive has been checked
-        run_id, run = found.run_id, found.run
-        row = _find_row(store, run_id)
+        row = _find_row(store, found.run_id)
         unfinished = row is not None and (row.status, row.error) == ("cancelled", _UNFINISHED)
         if row is not None and not unfinished:
-            _require_same(store, row, run)
-        for part in read(file):
-            if isinstance(part, BlobPart):
-                store.blobs.put(part.digest, part.body)
-        if row is None or unfinished or _is_begun(store, row, found.first):
-            store.upkeep.adopt(run_id, run.trimmed, found.definitions, fence=found.take_ups)
-        if row is None or unfinished:
-            _append(store, file, found, row)
-            store.upkeep.adopt(run_id, run.trimmed, found.definitions, fence=found.take_ups)
-        else:
+            _require_same(store, row, found.run)
+        _refuse_contradiction(file, found)
+        _refuse_other_definitions(file, found)
+        _put(store, file, found, None if unfinished else row, row)
+        if row is not None and not unfinished:
             on_known()
-    return run_id
+    return found.run_id
+
+
+def _put(store: Store, file: str, found: _Content, known: RunRow | None, row: RunRow | None) -> None:
+    """Write an archive that was checked to a store. `known` is the row of the same run that is already complete there, and `row`
+    is the one that is there in any state.
+    """
+    run_id, trimmed = found.run_id, found.run.trimmed
+    for part in read(file):
+        if isinstance(part, BlobPart):
+            store.blobs.put(part.digest, part.body)
+    if known is None or _is_begun(store, known, found.first):
+        store.upkeep.adopt(run_id, trimmed, found.definitions, fence=found.take_ups)
+    if known is None:
+        _append(store, file, found, row)
+        store.upkeep.adopt(run_id, trimmed, found.definitions, fence=found.take_ups)
+
+
+def _refuse_contradiction(file: str, found: _Content) -> None:
+    """Raise `StoreCorrupt` if the row of an archived run is not what its log says. The archive is put into a store of its own for
+    that: in memory, or in a temporary file if it is large.
+    """
+    with ExitStack() as opened:
+        if found.bytes <= _TRIAL_BYTES:
+            store: Store = MemoryStore()
+        else:
+            folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="holdfast-"))
+            store = SqliteStore(Path(folder) / "archived.db")
+        opened.callback(store.close)
+        _put(store, file, found, None, None)
+        # A store may lack the definition of a flow, and then its archives lack it too.
+        row = store.run(found.run_id)
+        verdict = verify(store, found.run_id, row=row, definitions={row.fingerprint: []})
+    if verdict.too_new:
+        raise SchemaTooNew(f"run {found.run_id!r}: {verdict.problems[0]}")
+    if verdict.problems:
+        raise _NotALog(file, found.run_id, "; ".join(verdict.problems[:_NAMED_MAX]))
+
+
+def _refuse_other_definitions(file: str, found: _Content) -> None:
+    """Raise `StoreCorrupt` if a definition is not the one that its fingerprint names: all runs of that flow would share it."""
+    for named, body in found.definitions.items():
+        if not is_definition(body, named):
+            raise _NotALog(
+                file, found.run_id, f"the definition of its flow ({named[:12]}) is not what was written"
+            )
 
 
 class _Content(msgspec.Struct, kw_only=True):
@@ -414,6 +464,8 @@ class _Content(msgspec.Struct, kw_only=True):
     take_ups: int = 0
     """How often the run was claimed according to its log, each time with a new fence."""
     blobs: int = 0
+    bytes: int = 0
+    """How many bytes its definitions, blobs, snapshots and events have, as far as they are stored."""
 
 
 def _whole(file: str) -> _Content:
@@ -427,17 +479,29 @@ def _whole(file: str) -> _Content:
             f"{file} is not the archive of one run. `holdfast archive RUN --to FILE` makes one."
         )
     found = _Content(run_id=head.run_id, run=run)
-    seq, digest = 0, b""
+    seq, digest, defined = 0, b"", 0
     for part in parts:
         match part:
             case DefinitionPart():
                 found.definitions[part.fingerprint] = part.body
+                found.bytes += len(part.body)
+                defined += len(part.body)
+                if defined > archives.LINE_BYTES_MAX:  # they are all in memory
+                    raise _NotALog(file, found.run_id, "its flow definitions are too large")
             case BlobPart():
+                if sha256(part.body).hexdigest() != part.digest:
+                    raise _NotALog(file, found.run_id, f"the blob {part.digest[:12]} has another content")
                 found.blobs += 1
-            case SnapshotPart() if part.base and not found.events:
-                found.base = seq = part.seq
-                digest = part.digest
+                found.bytes += len(part.body)
+            case SnapshotPart():
+                _refuse_bomb(file, found.run_id, part.body)
+                found.bytes += len(part.body)
+                if part.base and not found.events:
+                    found.base = seq = part.seq
+                    digest = part.digest
             case EventPart():
+                _refuse_bomb(file, found.run_id, part.packed)
+                found.bytes += len(part.packed) + len(part.body)
                 # The digest of an archive is easy to forge, but the digests of its events are not.
                 broken = broken_at(found.run_id, [part.row()], after=seq, digest=digest)
                 if broken is not None:
@@ -450,7 +514,15 @@ def _whole(file: str) -> _Content:
                 pass
     if not found.events or (seq, digest) != (run.seq, run.digest):
         raise _NotALog(file, found.run_id, "the log does not end at the event that the run row names")
+    if run.trimmed.base not in (0, found.base):  # a store would not show the events up to there
+        raise _NotALog(file, found.run_id, f"its log does not begin after event {run.trimmed.base}")
     return found
+
+
+def _refuse_bomb(file: str, run_id: str, packed: bytes) -> None:
+    """Raise `StoreCorrupt` if compressed data would be longer than any that an archive may have."""
+    if packed.startswith(_ZSTD) and unpacked_size(packed) > archives.LINE_BYTES_MAX:
+        raise _NotALog(file, run_id, "the data of an event or snapshot are too large when decompressed")
 
 
 class _NotALog(StoreCorrupt):

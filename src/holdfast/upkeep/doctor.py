@@ -7,8 +7,10 @@ and examines the store. It changes nothing.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -17,12 +19,14 @@ from holdfast.core.definition import NodeOptions
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import OPEN
 from holdfast.errors import CapabilityMissing, FlowNotFound, HoldfastError, RunNotFound, StoreError
-from holdfast.reading.cases import Case, case_of
+from holdfast.reading import remedies
+from holdfast.reading.cases import Case, case_of, group_refusals, unreadable_case
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, diagnose, is_problem
 from holdfast.reading.known_flows import Flows, require_flow
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine
+from holdfast.reading.verification import verify
 from holdfast.storage.contract import Query, RunRow, Store, in_order
 from holdfast.storage.oversize import references
 from holdfast.storage.queues import Queue
@@ -36,6 +40,11 @@ FREE_BYTES = 512 * 1024 * 1024
 BLOBS_SAMPLED = 200
 RUNS_MAX = 10_000
 """How many runs are examined at most. If there are more, those that were updated least recently are examined."""
+SAMPLED = 100
+"""How many runs are verified at most: half of them are the newest."""
+SAMPLED_S = 2.0
+SAMPLED_EVENTS = 5_000
+_SPAN_MAX_S = 2.0**31
 _PAGE = 500
 
 
@@ -172,7 +181,7 @@ def examine(
                 "examined. Resolve the problems of those runs, then run doctor again"
             )
         )
-    examination = _Examination(store, flows, commands or CommandLine())
+    examination = _Examination(store, flows, commands or CommandLine(), rows)
     of_runs: list[Diagnosis] = []
     for row in rows:
         with suppress(RunNotFound):  # deleted meanwhile
@@ -198,12 +207,15 @@ def _rows(store: Store) -> tuple[list[RunRow], int]:
 class _Examination:
     """One examination of the runs of a store."""
 
-    def __init__(self, store: Store, flows: Flows | None, commands: CommandLine) -> None:
+    def __init__(
+        self, store: Store, flows: Flows | None, commands: CommandLine, rows: Iterable[RunRow] = ()
+    ) -> None:
         self._store = store
         self._flows = flows
         self._commands = commands
         self._queues: dict[str, Queue] = {queue.name: queue for queue in store.queues.queues()}
         self._holders = store.queues.holders()
+        self._refusals = group_refusals(store, rows, self._holders)
         self._definitions: dict[str, Mapping[str, NodeOptions]] = {}
 
     def judge(self, row: RunRow, now: float) -> Diagnosis | None:
@@ -216,25 +228,148 @@ class _Examination:
         except FlowNotFound:
             pass
         except StoreError as fault:
-            return judge(Case(row=row, fault=str(fault)), now, self._commands)
+            return judge(unreadable_case(self._store, row, fault, self._holders), now, self._commands)
         lacks_flow = self._flows is not None and flow is None
         commands = self._commands.without_file() if lacks_flow and not lacks else self._commands
         return judge(self._case(row, flow, lacks), now, commands)
 
     def _case(self, row: RunRow, flow: Flow[Any] | None, lacks: tuple[str, ...]) -> Case:
         try:
-            case = case_of(self._store, row, definitions=self._definitions, holders=self._holders)
+            case = case_of(
+                self._store,
+                row,
+                definitions=self._definitions,
+                holders=self._holders,
+                refusals=self._refusals.get(row.run_id, ()),
+            )
             case = compare(self._store, case, flow)
         except RunNotFound:
             raise
         except (HoldfastError, msgspec.MsgspecError) as fault:
-            return Case(row=row, fault=str(fault))
+            return unreadable_case(self._store, row, fault, self._holders)
         return msgspec.structs.replace(
             case,
             flow_known=self._flows is None or flow is not None,
             lacks=lacks,
             queue=self._queues.get(row.queue),
         )
+
+
+# --- verifying a sample ------------------------------------------------------------------------------
+
+
+class Sample(msgspec.Struct, frozen=True, kw_only=True):
+    """How many runs of a store were verified, as `holdfast verify` does, and what was found."""
+
+    runs: int
+    of: int
+    """How many runs the store has."""
+    at: float
+    damaged: tuple[Diagnosis, ...] = ()
+    too_new: int = 0
+    """How many runs could not be verified, because a newer version of Holdfast has written them."""
+
+    @property
+    def detail(self) -> str:
+        if self.too_new:
+            return f"{self._verified}; {self.too_new:,} more of a newer version of Holdfast, which can verify them"
+        return self._verified
+
+    @property
+    def _verified(self) -> str:
+        if self.runs == self.of:
+            return f"all {self.of:,} runs verified" if self.of != 1 else "the only run verified"
+        return f"{self.runs:,} of {self.of:,} runs verified: the newest, and others by chance"
+
+    def check(self) -> Check:
+        count = len(self.damaged)
+        fault = f"{'1 log is' if count == 1 else f'{count:,} logs are'} not what was written ({self.detail})"
+        return Check("Logs of runs", self.detail, fault if count else None)
+
+
+def verify_sample(
+    store: Store,
+    clock: Callable[[], float],
+    commands: CommandLine | None = None,
+    *,
+    known: Sequence[Diagnosis] = (),
+) -> Sample:
+    """Verify the newest runs of a store, and others by chance, so that damage is found without reading all of it. It takes at
+    most about `SAMPLED_S` seconds by the clock, and leaves out logs of more than `SAMPLED_EVENTS` events. `known` are findings
+    that are not reported again.
+    """
+    began = clock()
+    rows = store.runs(Query(limit=SAMPLED + 1))
+    count = len(rows)
+    if count > SAMPLED:
+        count = sum(store.queues.board().counts.values())
+        rows = [*_mixed(rows[: SAMPLED // 2], _by_chance(store, rows[0].created_at, random.Random(began)))]  # noqa: S311
+    unreadable = {one.run_id for one in known if one.kind == "unreadable"}
+    definitions: dict[str, list[str]] = {}
+    verified: dict[str, list[str]] = {}
+    too_new: set[str] = set()
+    for row in rows:
+        if clock() - began > SAMPLED_S:
+            break
+        if row.run_id in verified or row.run_id in unreadable or row.seq > SAMPLED_EVENTS:
+            continue
+        with suppress(RunNotFound):  # deleted meanwhile
+            problems = _verified(store, row, definitions)
+            if problems is None:
+                too_new.add(row.run_id)
+            else:
+                verified[row.run_id] = problems
+    damaged = tuple(
+        _damaged(row, verified[row.run_id], commands or CommandLine())
+        for row in {row.run_id: row for row in rows}.values()
+        if verified.get(row.run_id)
+    )
+    of = max(count, len(verified) + len(too_new))
+    return Sample(runs=len(verified), of=of, at=began, damaged=damaged, too_new=len(too_new))
+
+
+def _mixed(newest: list[RunRow], others: Iterator[RunRow]) -> Iterator[RunRow]:
+    """Yield a new run and one by chance in turn, so that both are verified if the time does not suffice for all."""
+    for row in newest:
+        yield row
+        yield from islice(others, 1)
+
+
+def _by_chance(store: Store, newest: float, luck: random.Random) -> Iterator[RunRow]:
+    """Yield runs that were created at random times, each found by an index."""
+
+    def before(at: float) -> list[RunRow]:
+        return store.runs(Query(created=(None, at), limit=1))
+
+    span = 1.0
+    while span < _SPAN_MAX_S and before(newest - span):
+        span *= 2
+    while True:
+        yield from before(newest - luck.random() * span) or before(newest)
+
+
+def _verified(store: Store, row: RunRow, definitions: dict[str, list[str]]) -> list[str] | None:
+    """Return what is wrong with a run; None if a newer version of Holdfast has written it."""
+    try:
+        found = verify(store, row.run_id, definitions=definitions)
+    except RunNotFound:
+        raise
+    except (HoldfastError, msgspec.MsgspecError) as fault:
+        return [str(fault)]
+    return None if found.too_new else found.problems
+
+
+def _damaged(row: RunRow, problems: list[str], commands: CommandLine) -> Diagnosis:
+    more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+    return Diagnosis(
+        kind="unreadable",
+        reason=f"its log is not what was written: {problems[0]}{more}",
+        remedies=(remedies.look(commands, "verify", row.run_id, "see what is wrong with its log"),),
+        run_id=row.run_id,
+        flow=row.flow,
+        status=row.status,
+        since=row.updated_at,
+    )
 
 
 def _blobs(store: Store) -> Iterator[Diagnosis]:

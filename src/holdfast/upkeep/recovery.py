@@ -18,14 +18,15 @@ import msgspec
 from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import HoldfastError, RunNotFound
-from holdfast.reading.cases import Case, case_of
-from holdfast.reading.diagnosis import ON_OFFER, Diagnosis, diagnose, may_be_claimed
+from holdfast.reading.cases import Case, case_of, group_refusals, unreadable_case
+from holdfast.reading.changes import compare
+from holdfast.reading.diagnosis import ON_OFFER, REFUSED, Diagnosis, diagnose, may_be_claimed
 from holdfast.reading.node_diagnosis import diagnose_nodes
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage import definitions
 from holdfast.storage.contract import Position, Query, RunRow, Store, in_order
 from holdfast.storage.leases import Holder
-from holdfast.storage.queues import LiveHolder
+from holdfast.storage.queues import LiveHolder, Refusal
 
 PATIENCE_S = 30.0
 """How many seconds a run may wait for an idle live worker that takes its flow before it is reported. A run that no live worker
@@ -105,6 +106,8 @@ class _Sweep:
         self._unknown: dict[str, int] = {}
         self._holders: tuple[LiveHolder, ...] = ()
         self._definitions: dict[str, Mapping[str, NodeOptions]] = {}
+        self._refusals: dict[str, list[Refusal]] = {}
+        """The refusals of the runs of one page."""
         self._gone: dict[str, Holder] = {}
         self._given_back: list[str] = []
         self._loads = LOADS_MAX
@@ -133,6 +136,7 @@ class _Sweep:
     def _rows(self) -> Iterator[RunRow]:
         page = self._page(None)
         for _ in range(0, ROWS_MAX, _PAGE):
+            self._refusals = group_refusals(self._store, page, self._holders)
             yield from page
             if len(page) < _PAGE:
                 return
@@ -159,14 +163,14 @@ class _Sweep:
         case = self._case(row)
         if case is None:
             return
-        case = msgspec.structs.replace(case, flow_known=is_known, holders=self._holders)
+        case = msgspec.structs.replace(case, flow_known=is_known)
         found = diagnose(case, self._now, self._commands)
         nodes = (
             list(diagnose_nodes(row, case.state, case.nodes, self._now, self._commands)) if case.state else []
         )
         if row.holder is not None:
             self._gone[row.holder.id] = row.holder
-        elif found.kind not in ON_OFFER and not case.fault:
+        elif found.kind not in ON_OFFER | REFUSED and not case.fault:
             self._findings += nodes  # the run is well, but says when it goes on
             return
         elif may_be_claimed(case, found, self._now, self._patience_s):
@@ -180,19 +184,29 @@ class _Sweep:
         meanwhile.
         """
         if not self._inside or (row.status == "waiting" and row.due_at is None):
-            return Case(row=row)
+            return self._bare_case(row)
         if self._loads <= 0:
             self._complete = False
-            return Case(row=row)
+            return self._bare_case(row)
         self._loads -= 1
+        refusals = self._refusals.get(row.run_id, ())
         try:
             self._read_definition(row.fingerprint)
-            return case_of(self._store, row, definitions=self._definitions)
+            case = case_of(
+                self._store, row, definitions=self._definitions, holders=self._holders, refusals=refusals
+            )
+            return compare(self._store, case, None)
         except RunNotFound:
             return None
         except (HoldfastError, msgspec.MsgspecError) as fault:
             newer = "; a newer version of Holdfast may have written it" if _is_unknown(fault) else ""
-            return Case(row=row, fault=f"{fault}{newer}")
+            found = unreadable_case(self._store, row, fault, self._holders)
+            return msgspec.structs.replace(found, fault=f"{fault}{newer}")
+
+    def _bare_case(self, row: RunRow) -> Case:
+        """Return the case of a run whose log is not read."""
+        refusals = tuple(self._refusals.get(row.run_id, ()))
+        return Case(row=row, holders=self._holders, refusals=refusals)
 
     def _read_definition(self, fingerprint: str) -> None:
         """Read the definition of a flow, so that a run whose flow cannot be read is reported even if its log can be."""

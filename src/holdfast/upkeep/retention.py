@@ -462,7 +462,9 @@ def _archive(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
     """
     try:
         return archive.archive(store, run_id, place).place, None
-    except (StoreCorrupt, SchemaTooNew):
+    except SchemaTooNew as fault:
+        return "", f"the run cannot be archived: {fault}"
+    except StoreCorrupt:
         problem = _problem(store, run_id)
         if not problem:
             raise

@@ -6,7 +6,6 @@ of JSON for each caller: its final state, and how many workers were killed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
@@ -98,13 +97,7 @@ async def start(url: str, run_id: str) -> None:
 async def look(url: str, run_id: str) -> dict[str, Any]:
     """Wait until the caller has ended, and return what is to be printed."""
     async with Engine(url, flows=FLOWS) as engine:
-        # `wait` would return a caller that only waits for its children, while other processes execute them.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(PATIENCE_S):
-                async for event in engine.follow(run_id, stay=True):
-                    if event.kind in ("RunCompleted", "RunFailed", "RunCancelled"):
-                        break
-        run = await engine.get(run_id)
+        run = await engine.wait(run_id, timeout=PATIENCE_S)
         return {"run": run_id, "status": run.status, "paid": sorted(run.state.paid)}
 
 

@@ -62,6 +62,17 @@ def test_a_node_that_gets_on_by_a_checkpoint_is_not_quarantined():
     assert crashed(run, 2).commands() == [StartNode("a", 1, 1, 5, 0)]
 
 
+def test_a_node_that_gets_on_by_a_signal_is_not_quarantined():
+    run = crashed(told("START a END"), 2).started("a").awaiting("a", "paid").told("paid", 7)
+    assert run.state.nodes["a"].crashes == 0
+
+
+def test_a_node_that_gets_to_a_wait_and_unwinds_is_not_quarantined():
+    run = crashed(told("START a END"), 2).started("a").sleeping("a", 600)
+    assert run.state.nodes["a"].crashes == 2
+    assert run.parked("a", "sleep:1").state.nodes["a"].crashes == 0
+
+
 def test_a_fan_out_that_gets_on_by_an_item_is_not_quarantined():
     run = told("START a END", nodes={"a": {"each": lambda state: [1, 2, 3]}}).settled()
     run.taken_up().settled().taken_up().settled()

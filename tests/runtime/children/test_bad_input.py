@@ -159,14 +159,22 @@ def test_a_node_that_is_not_idempotent_may_start_a_child_but_not_wait_for_it(sta
     assert len(children(stage.store)) == 1
 
 
-def test_a_child_of_a_flow_that_no_engine_knows_waits_and_its_caller_with_it(stage: Stage) -> None:
-    pay = Till().pay()
+def test_a_child_of_a_flow_that_the_engine_does_not_know_is_an_error_that_says_what_to_give(
+    stage: Stage,
+) -> None:
+    pay = Till().pay("unknown_here")
     flow = caller(pay)
     run = stage.run(flow, Order(how="ask"))
     assert run.status == "waiting"
     (child,) = children(stage.store)
     stage.do(lambda engine: engine.answer(child, "charge", "yes"))
-    assert stage.resume(flow).status == "waiting"  # the engine has not been given the flow of the child
+    with pytest.raises(hf.FlowNotFound) as unknown:
+        stage.resume(flow)
+    assert str(unknown.value) == (
+        f"run {child!r} belongs to flow 'unknown_here', which was not given to this engine (this engine knows 'order'). "
+        "Pass flows=[…], name the file that defines it, or list it in [tool.holdfast] flows."
+    )
+    assert (stage.store.run("r").status, stage.store.run("r").held) == ("waiting", False)
     assert stage.do(lambda engine: engine.resume("r"), flow, pay).status == "completed"
 
 

@@ -84,7 +84,8 @@ def test_a_child_that_fails_fails_its_caller_and_names_the_way_out(stage: Stage)
     (child,) = children(stage.store)
     assert run.error is not None
     assert (run.error.type, run.error.kind, run.error.child) == ("ChildFailed", "partial", child)
-    assert f"See `holdfast show {child}`, mend the cause, resume that run, and then r." in run.error.message
+    way_out = f"See `holdfast show {child}`, mend the cause, and resume r: that resumes the child run too."
+    assert way_out in run.error.message
     assert "the till is broken" in run.error.message
     assert kinds(stage.store, "r").count("NodeStarted") == 1
 
@@ -96,15 +97,13 @@ def test_resume_of_a_caller_finds_its_child_mended(stage: Stage) -> None:
     till.is_broken = True
     stage.fails(flow, Order(total=7))
     (child,) = children(stage.store)
-    with pytest.raises(
-        hf.RunFailed
-    ):  # the child has not changed: the caller fails again, and nothing is executed
+    with pytest.raises(hf.RunFailed):  # the child was resumed too, and failed again
         stage.resume(flow)
     till.is_broken = False
     stage.do(lambda engine: engine.resume(child), flow, pay)
     run = stage.resume(flow)
     assert (run.status, run.state.log, len(till.charged)) == ("completed", [True, 7], 1)
-    assert kinds(stage.store, "r").count("ChildEnded") == 2
+    assert kinds(stage.store, "r").count("ChildEnded") == 3
     assert children(stage.store) == [child]
 
 

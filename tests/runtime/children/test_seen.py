@@ -133,15 +133,28 @@ def test_a_caller_of_a_failed_child_is_mended_with_its_remedies(stage: Stage) ->
     flow = caller(pay)
     stage.fails(flow, Order(total=7))
     (child,) = children(stage.store)
-    of_child, of_caller, _ = found = why(stage).remedies
-    assert [(one.verb, one.arguments["run"]) for one in found[:2]] == [("resume", child), ("resume", "r")]
+    both, skip = why(stage).remedies
+    assert (both.command, skip.verb) == ("holdfast resume r FILE.py", "skip")
+    assert both.words == f"fix the cause, then resume it and the child run {child}"
     till.is_broken = False
+    assert stage.do(lambda engine: engine.resume(**both.arguments), flow, pay).state.log == [True, 7]
 
-    async def use(engine: hf.Engine) -> hf.Run[Any]:
-        await engine.resume(**of_child.arguments)
-        return await engine.resume(**of_caller.arguments)
 
-    assert stage.do(use, flow, pay).state.log == [True, 7]
+def test_a_failed_caller_whose_child_has_been_mended_is_resumed_and_not_left_to_a_worker(
+    stage: Stage,
+) -> None:
+    till = Till()
+    till.is_broken = True
+    pay = till.pay()
+    flow = caller(pay)
+    stage.fails(flow, Order(total=7))
+    (child,) = children(stage.store)
+    till.is_broken = False
+    stage.do(lambda engine: engine.resume(child), pay)
+    assert {one.verb for one in stage.store.inbox(run_id="r")} == {"child-ended"}
+    found = why(stage)
+    assert [one.verb for one in found.remedies] == ["resume", "skip"]
+    assert "has waited since" not in found.reason
 
 
 def test_a_caller_of_a_cancelled_child_starts_another_one(stage: Stage) -> None:

@@ -202,7 +202,7 @@ def test_a_damaged_log_is_not_carried_on() -> None:
     store, flow = MemoryStore(), one(body)
     run_failing(flow, store=store)
     store._data.runs["r"].rows[1] = altered(store._data.runs["r"].rows[1])
-    with pytest.raises(hf.StoreError, match=r"not resumed, because its log is damaged.*event 2"):
+    with pytest.raises(hf.StoreError, match=r"cannot continue, because its log is damaged.*event 2"):
         hf.resume("r", store=store, flows=flow)
     assert not store.run("r").held
 

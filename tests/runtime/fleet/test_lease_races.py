@@ -267,7 +267,7 @@ def test_a_worker_waits_for_no_run_that_it_passes_over(stage: Stage) -> None:
     async def use(engine: hf.Engine) -> None:
         def noted(wanted: Any) -> Any:
             found = next_due(wanted)
-            asked.append((set(wanted.without), found))
+            asked.append(({*wanted.without, *wanted.refused}, found))
             return found
 
         engine.store.queues.next_due = noted  # type: ignore[method-assign]
@@ -278,7 +278,7 @@ def test_a_worker_waits_for_no_run_that_it_passes_over(stage: Stage) -> None:
 
     stage.do(use, changed)
     assert len(told) == 1
-    assert [found for without, found in asked if "r" in without] == [None] * len(asked)
+    assert [found for left_out, found in asked if "r" in left_out] == [None] * len(asked)
 
 
 def test_a_worker_forgets_the_oldest_of_what_it_has_told(monkeypatch: Any) -> None:

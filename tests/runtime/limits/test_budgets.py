@@ -163,13 +163,14 @@ def test_a_step_that_would_begin_over_the_budget_is_refused_and_kept_ones_are_no
     assert "StepStarted" not in stage.kinds()
 
 
-def test_a_step_that_is_not_idempotent_and_spends_too_much_is_asked_about(stage: Stage) -> None:
+def test_a_step_that_is_not_idempotent_and_is_refused_another_step_is_asked_about(stage: Stage) -> None:
     graph = Graph("one", Work)
 
     @graph.node
     async def only(state: Work, ctx: hf.Context) -> None:
         async def charge() -> None:
             ctx.cost(usd=5)
+            await ctx.step("another", lambda: None)
 
         await ctx.step(hf.Step("charge", idempotent=False), charge)
 

@@ -168,7 +168,7 @@ def test_a_command_names_every_option(stage: Stage) -> None:
         ("resumes", {}, "'resumes' has no preview; did you mean 'resume'?"),
         ("pause", {}, "'pause' has no preview"),
         ("resume", {"restart": "a"}, "resume has no option 'restart'"),
-        ("retry", {"confirm": ["a"]}, "retry has no option 'confirm'"),
+        ("retry", {"replay": True}, "retry has no option 'replay'"),
         ("resume", {"on_change": "whatever"}, "cannot be requested"),
         ("resume", {"confirm": "charge"}, "give a list of the names of nodes"),
         ("skip", {"node": "send", "update": {"nothing": 1}}, "nothing"),

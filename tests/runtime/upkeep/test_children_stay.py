@@ -16,7 +16,7 @@ from holdfast import END, START, Graph
 from holdfast.cli import care
 from holdfast.errors import RunNotFound
 from holdfast.storage.blobs import Blob
-from holdfast.storage.contract import Along, Append, Holder, Store, Verdict
+from holdfast.storage.contract import Along, Append, Holder, Query, Store, Verdict
 from holdfast.storage.oversize import take_out
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import Log
@@ -97,6 +97,27 @@ def execute(store: Store, run_id: str, *, fails: bool = False, origin: str | Non
 
     with suppress(hf.RunFailed):
         asyncio.run(main())
+
+
+calling = Graph("caller", dict)
+
+
+@calling.node
+async def ring(state: dict[str, Any], ctx: hf.Context) -> None:
+    await ctx.call(flow, {"fails": False, "text": "child" * 1000})
+
+
+caller_flow = calling.chain(START, ring, END).compile()
+
+
+def call(store: Store, run_id: str) -> None:
+    """Execute a run that calls another one."""
+
+    async def main() -> None:
+        async with hf.Engine(store, flows=[flow, caller_flow], run_base="", blob_over=1000) as engine:
+            await engine.run(caller_flow, {}, run_id=run_id)
+
+    asyncio.run(main())
 
 
 def goes(choices: list[Choice]) -> dict[str, str | None]:
@@ -188,17 +209,16 @@ def test_a_sweep_keeps_the_blobs_of_a_run_that_another_run_started(store: Store)
 def test_a_child_that_is_put_back_from_an_archive_has_its_origin_and_its_blobs(
     store: Store, tmp_path: Path, caller: str
 ) -> None:
-    execute(store, "caller")
-    execute(store, "child", origin="caller")
-    row = store.run("child")
+    call(store, "caller")
+    (row,) = store.runs(Query(origin="caller"))
     digests = archive.references(store, row)
     assert digests
-    file = archive.archive(store, "child", tmp_path / "child.holdfast.zst").place
-    assert prune(store, RetentionPolicy(keep=0) if caller == "deleted" else BY_FLOW)["child"] is None
+    file = archive.archive(store, row.run_id, tmp_path / "child.holdfast.zst").place
+    assert prune(store, RetentionPolicy(keep=0) if caller == "deleted" else BY_FLOW)[row.run_id] is None
     for digest in digests:
         store.blobs.delete(digest)
     archive.put_back(store, file)
-    found = store.run("child")
+    found = store.run(row.run_id)
     assert (found.origin, found.seq, found.digest) == ("caller", row.seq, row.digest)
     assert archive.references(store, found) == digests
     assert all(store.blobs.get(digest) for digest in digests)

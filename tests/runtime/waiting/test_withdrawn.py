@@ -123,6 +123,47 @@ def test_a_withdrawal_is_recorded_before_anything_that_the_node_keeps_afterwards
     assert kinds.index("WaitWithdrawn") < kinds.index("NodeCheckpointed")
 
 
+@every_form
+@pytest.mark.parametrize("step", ["undo", hf.Step("undo", raises=(ValueError,))], ids=["named", "declared"])
+def test_a_withdrawal_is_durable_before_the_next_step_is_called(stage: Stage, form: Any, step: Any) -> None:
+    async def body(state: Work, ctx: hf.Context) -> dict[str, Any]:
+        with pytest.raises(TimeoutError):
+            await form(lambda: ctx.wait_for("x"), SHORT_S)
+        return {"log": await ctx.step(step, stage.kinds)}
+
+    graph = Graph("one", Work)
+    graph.node(name="only")(body)
+    assert "WaitWithdrawn" in stage.run(graph.chain(START, "only", END).compile()).state.log
+
+
+def test_the_loser_of_a_race_gets_no_signal_after_a_crash_in_the_step_that_follows(stage: Stage) -> None:
+    undone: list[int] = []
+
+    async def undo(ctx: hf.Context) -> None:
+        undone.append(ctx.attempt)
+        if len(undone) == 1:
+            await stage.dies(ctx)
+
+    async def body(state: Work, ctx: hf.Context) -> dict[str, Any]:
+        paid, expired = asyncio.create_task(ctx.wait_for("x")), asyncio.create_task(ctx.sleep(0))
+        done, losers = await asyncio.wait({paid, expired}, return_when=asyncio.FIRST_COMPLETED)
+        for loser in losers:
+            loser.cancel()
+        if paid in done:
+            return {"log": ["paid"]}
+        await ctx.step("undo", undo, ctx)
+        return {"log": ["expired"]}
+
+    graph = Graph("one", Work)
+    graph.node(name="only")(body)
+    flow = graph.chain(START, "only", END).compile()
+    stage.crash(flow)
+    told(stage, "x", 7)
+    assert stage.resume(flow).state.log == ["expired"]
+    assert undone == [1, 2]
+    assert sound(stage)
+
+
 def test_a_signal_that_came_as_the_wait_was_cancelled_goes_to_the_next_wait(stage: Stage) -> None:
     async def body(state: Work, ctx: hf.Context) -> dict[str, Any]:
         task = asyncio.create_task(ctx.wait_for("x"))

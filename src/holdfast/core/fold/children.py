@@ -7,6 +7,7 @@ attempt gets the same end. Only when an operator retries a node that failed beca
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Any
 
 from msgspec import to_builtins
@@ -15,7 +16,7 @@ from holdfast.core import events
 from holdfast.core.events import Reported, Stored
 from holdfast.core.fold.status import keep
 from holdfast.core.fold.waits import key_of, open_again, resolve
-from holdfast.core.run_state import NODE_LEVEL, Child, RunState, Wait
+from holdfast.core.run_state import NODE_LEVEL, Child, NodeState, RunState, Wait
 from holdfast.core.slots import parse
 from holdfast.errors import IllegalEvent
 
@@ -126,16 +127,71 @@ def doubt_children(state: RunState, name: str) -> None:
     have been resumed since.
     """
     node = state.nodes[name]
+    for level, run in _failed_for(node):
+        child = state.children.get(run)
+        if child is None or (child.is_final and child.end is None):
+            continue  # a child that was cancelled: every look would find the same end
+        _doubt(node, level, run, child)
+
+
+def await_anew(state: RunState, name: str, runs: Collection[str]) -> None:
+    """Empty the slots of children that failed while the attempt of a visit waited for them, and that are resumed since."""
+    for run in runs:
+        child = state.children.get(run)
+        if child is not None:
+            _doubt(state.nodes[name], NODE_LEVEL if child.item is None else child.item, run, child)
+
+
+def _doubt(node: NodeState, level: int, run: str, child: Child) -> None:
+    child.in_doubt = True
+    kept = node.kept.get(level, {})
+    for text in [text for text, value in kept.items() if _is_end_of(text, value, run)]:
+        del kept[text]
+
+
+def _failed_for(node: NodeState) -> Iterator[tuple[int, str]]:
+    """Yield the child runs for whose failures a visit failed, each with the item that failed, or with `NODE_LEVEL`."""
     failures = {NODE_LEVEL: node.failure} if node.items is None else dict(node.items.failed)
     for level, failure in failures.items():
         for run in failure.child.split() if failure is not None else ():
-            child = state.children.get(run)
-            if child is None or (child.is_final and child.end is None):
-                continue  # a child that was cancelled: every look would find the same end
-            child.in_doubt = True
-            kept = node.kept.get(level, {})
-            for text in [text for text, value in kept.items() if _is_end_of(text, value, run)]:
-                del kept[text]
+            yield level, run
+
+
+def find_blocking(state: RunState, names: Collection[str], *, unseen: bool) -> list[str]:
+    """Return the child runs whose failures keep these nodes from ending: the children for which they failed, and those that
+    failed before and for whose next ends they wait. With `unseen`, also those whose failures they have not received yet: a node
+    that has received a failure and goes on has handled it.
+    """
+    found = {run: None for name in state.failed if name in names for _, run in _failed_for(state.nodes[name])}
+    awaited = {wait.child for wait in state.waits.values()}
+    for run, child in state.children.items():
+        if child.node in names and child.ended:
+            is_due = child.in_doubt or run in awaited
+            if is_due or (unseen and has_unseen_failure(state, run)):
+                found[run] = None
+    return [run for run in found if run in state.children]
+
+
+def has_unseen_failure(state: RunState, run: str) -> bool:
+    """Return whether a child has failed, and the open visit that started it has not received that end."""
+    child = state.children[run]
+    if child.end is None or child.is_final or not _is_open(state, child):
+        return False
+    node, level = state.nodes[child.node], NODE_LEVEL if child.item is None else child.item
+    parked = node.parked.get(level, ())  # an attempt that has unwound is not given what has come since
+    return not any(_is_end_of(text, value, run) and text not in parked for text, value in _kept(node, level))
+
+
+def has_come_while_parked(state: RunState, run: str) -> bool:
+    """Return whether the failure of a child has come for an attempt that has unwound and does not know of it yet."""
+    child = state.children[run]
+    node, level = state.nodes[child.node], NODE_LEVEL if child.item is None else child.item
+    came = any(_is_end_of(text, value, run) for text, value in _kept(node, level))
+    return came and has_unseen_failure(state, run)
+
+
+def _kept(node: NodeState, level: int) -> Collection[tuple[str, Any]]:
+    return node.kept.get(level, {}).items()
 
 
 def _is_end_of(text: str, value: Any, run: str) -> bool:

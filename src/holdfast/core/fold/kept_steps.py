@@ -27,7 +27,8 @@ def step_completed(state: RunState, event: events.StepCompleted, stored: Stored)
 def step_started(state: RunState, event: events.StepStarted, stored: Stored) -> None:
     """Note that a step is about to be called."""
     kept = state.nodes[event.node].kept.setdefault(NODE_LEVEL if event.item is None else event.item, {})
-    kept[begun_text(event.step)] = event.attempt
+    schema = event.result_schema
+    kept[begun_text(event.step)] = {"attempt": event.attempt, "result": schema} if schema else event.attempt
     _end_wait(state, event)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core import events
 from holdfast.core.events import Changes, Stored
-from holdfast.core.fold.children import doubt_children, forget_children
+from holdfast.core.fold.children import await_anew, doubt_children, forget_children
 from holdfast.core.fold.items import cut_items
 from holdfast.core.fold.kept_steps import forget_tries, make_tries_due
 from holdfast.core.fold.status import arrive, close_waits, forget_begun, lead, set_status, settle, spend
@@ -18,6 +18,8 @@ def node_scheduled(state: RunState, event: events.NodeScheduled, stored: Stored)
     node = state.visit(event.node)
     if event.node in state.open and (node.input is not None or not node.routed):
         try_again(state, event.node, fresh=event.fresh)
+        if event.anew:
+            await_anew(state, event.node, event.anew)
     else:  # the run has reached the node, and its visit has not begun
         set_status(state, node, "pending")
     settle(state)

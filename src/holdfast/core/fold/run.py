@@ -155,6 +155,7 @@ def run_failed(state: RunState, event: events.RunFailed, stored: Stored) -> None
 def run_cancelled(state: RunState, event: events.RunCancelled, stored: Stored) -> None:
     """Cancel the run, and drop its open questions and waits."""
     state.status = "cancelled"
+    state.uncleaned = event.uncleaned
     state.questions.clear()
     state.waits.clear()
     if state.origin is not None:

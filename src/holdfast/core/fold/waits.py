@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import Any, assert_never
 
+import msgspec
+
 from holdfast.core import events
 from holdfast.core.events import Failure, Stored
 from holdfast.core.fold.status import awaken, end_item, forget_begun, keep, set_status, settle, spend
@@ -22,7 +24,7 @@ from holdfast.core.run_state import (
     WaitKind,
     wait_key,
 )
-from holdfast.core.slots import CHECKPOINT
+from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.errors import IllegalEvent
 
 # --- inside a node -----------------------------------------------------------------------------------
@@ -203,9 +205,11 @@ def _question_of(state: RunState, event: events.TimerFired) -> Question:
 
 def resolve(state: RunState, name: str, item: int | None, slot: str, value: list[Any]) -> None:
     """Fill the slot of a wait: with `[value]` if what the visit waited for has come, with `[]` if it timed out. If the attempt
-    has unwound because of this wait, it is due again.
+    has unwound because of this wait, it is due again. What a visit receives is progress, as what it keeps is: its count of
+    crashes in a row starts again at 0.
     """
     node = state.nodes[name]
+    node.crashes = 0
     level = NODE_LEVEL if item is None else item
     node.kept.setdefault(level, {})[slot] = value
     if slot in node.parked.get(level, ()):
@@ -224,8 +228,11 @@ def _unpark(state: RunState, name: str, level: int) -> None:
 
 
 def node_waiting(state: RunState, event: events.NodeWaiting, stored: Stored) -> None:
-    """Record that an attempt of a node or an item has unwound and waits."""
+    """Record that an attempt of a node or an item has unwound and waits. It has got to its wait and has ended as it should, so
+    the count of crashes in a row starts again at 0.
+    """
     node = state.nodes[event.node]
+    node.crashes = 0
     level = NODE_LEVEL if event.item is None else event.item
     node.parked[level] = event.on
     if event.item is None:
@@ -281,12 +288,15 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
     """Close a question and apply its answer. The answer to `ctx.ask` goes to the visit that asked; any other answer lets a visit
     begin or run again, or refuses it.
     """
-    question = state.questions.pop(event.key, None)
+    question = state.questions.get(event.key)
     if question is None:
         raise IllegalEvent(
             f"run {state.run_id!r}: question {event.key!r} was not asked, or is already answered"
         )
     name = question.node
+    if event.stated is not None and _keep_stated(state, question, event.stated):
+        return
+    del state.questions[event.key]
     if question.about == "ask":
         resolve(state, name, question.item, question.slot, [event.answer])
         return
@@ -310,6 +320,22 @@ def question_answered(state: RunState, event: events.QuestionAnswered, stored: S
         node.answer = event.answer
         set_status(state, node, "pending")
     awaken(state)
+
+
+def _keep_stated(state: RunState, question: Question, stated: events.StatedStep) -> bool:
+    """Keep the result of a step that has happened, according to an answer. Returns whether the question stays open, because it is
+    unknown of other steps whether they have happened.
+    """
+    node = state.nodes[question.node]
+    if (stated.step, stated.item) not in [(one.step, one.item) for one in node.steps_in_doubt()]:
+        raise IllegalEvent(
+            f"run {state.run_id!r}: the step {stated.step!r} of node {question.node!r} has an outcome, or was not called"
+        )
+    keep(state, question.node, stated.item, step_text(stated.step), stated.result)
+    left = node.steps_in_doubt()
+    partial = {**question.partial, "in_doubt": msgspec.to_builtins(left)}
+    state.questions[question.key] = msgspec.structs.replace(question, partial=partial)
+    return bool(left)
 
 
 def _choose(state: RunState, event: events.QuestionAnswered) -> None:

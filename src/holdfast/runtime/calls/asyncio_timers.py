@@ -35,6 +35,12 @@ def may_be_cancelled(
     )
 
 
+def is_about_to_run(task: asyncio.Task[Any]) -> bool:
+    """Return whether a task continues in the next pass of the event loop."""
+    awaited = getattr(task, "_fut_waiter", None)
+    return not task.done() and (awaited is None or awaited.done())
+
+
 def _suspended(task: asyncio.Task[Any]) -> Iterator[Any]:
     """Yield the coroutines and generators in which a task is suspended, outermost first."""
     part: Any = task.get_coro()

@@ -6,9 +6,11 @@ Invariants
 - A long wait does not keep the node in memory: the attempt unwinds (`Parked`), and runs again from its top when the wait is
   over. A plain function unwinds at once, because it occupies a thread; a coroutine after `park_after` seconds, and never
   while one of its steps is running.
-- A wait that the node itself cancels is withdrawn, and gets nothing any more. A wait that the engine cancels, because the attempt
-  unwinds or is stopped, stays open.
-- An abandoned attempt records nothing any more.
+- A wait that the node itself cancels is withdrawn, and gets nothing any more. The withdrawal is durable before the next step is
+  called. A wait that the engine cancels, because the attempt unwinds or is stopped, stays open.
+- An abandoned attempt records nothing any more. Nor does one that unwinds for a wait: nothing that the node does through its
+  context takes effect then, because the node was not cancelled and runs again. Only a step whose function was called before
+  is still kept.
 - The chunks that a step has streamed are recorded with its result, in the same append.
 
 Everything here runs on the event loop; only `emit` and `cost` may be called from other threads.
@@ -21,8 +23,7 @@ import inspect
 import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 from holdfast.core import events
@@ -33,7 +34,7 @@ from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
 from holdfast.core.slots import CHECKPOINT, TRY, Slot, labels, raised_text, try_text
 from holdfast.core.step import Step as Declared
 from holdfast.documents.artifacts import Artifacts
-from holdfast.errors import ContextError
+from holdfast.errors import BudgetExceeded, ContextError
 from holdfast.reading.chunks import Step, Streamer
 from holdfast.reading.inbox import ChildEnd
 from holdfast.runtime import failures
@@ -43,6 +44,8 @@ from holdfast.runtime.calls.child_runs import Children
 from holdfast.runtime.calls.executors import Threads
 from holdfast.runtime.calls.promises import Promises
 from holdfast.runtime.calls.recorder import Recorder
+from holdfast.runtime.calls.rest import Rest, Turns
+from holdfast.runtime.calls.running_steps import RunningSteps
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.calls.task_family import Family
 from holdfast.runtime.calls.waiter import Waiter
@@ -51,8 +54,6 @@ from holdfast.runtime.judging import facts_of
 
 T = TypeVar("T")
 _ANY: Codec[Any] = Codec.of(Any)
-_calling: ContextVar[tuple[object, str, int] | None] = ContextVar("holdfast_step", default=None)
-"""The step whose function is being called: its attempt, its name, and the number of this call, counted from 1."""
 _NOT_AWAITED = (CHECKPOINT, "begun:", TRY)
 """How the slots begin that a node does not ask for by name."""
 _CHILD_S = 1.0
@@ -120,8 +121,8 @@ class Attempt:
         self._callers = callers
         self._used: set[str] = set()
         self._counts: dict[str, int] = {}
-        self._calls: dict[str, int] = {}
-        """Name of a step -> how often this attempt has called it."""
+        self.failed_children: list[str] = []
+        """The child runs whose failures the node has received since it last began something: it has handled none of them."""
         self._steps = 0
         self._threads = 0
         self._gone: asyncio.Future[None] | None = None
@@ -130,14 +131,23 @@ class Attempt:
         """Slot of a wait that the node is in -> the function that records the wait again if it was withdrawn."""
         self._cancelled: list[tuple[str, str | None]] = []
         """Slot and signal of each wait that was cancelled, until it is known whether the node or the engine cancelled it."""
+        self._withdrawn_seq = 0
+        """The seq of the last withdrawal that this attempt has recorded."""
         self._is_closing = False
         self._park_due = False
         self._in_step: dict[asyncio.Task[Any] | None, str] = {}
+        self.running = RunningSteps()
         self._promises = Promises()
         self._artifacts: Artifacts | None = None
         self.artifacts_made: dict[str, Any] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self.family: Family = Family()
+        self._rest = Rest(self._coroutines, self._settled)
+        self._turns = Turns(self._coroutines, self._rest)
+
+    def _coroutines(self) -> Iterator[asyncio.Task[Any] | None]:
+        yield self.body.task
+        yield from self.family
 
     # --- what is kept ---------------------------------------------------------------------------------
 
@@ -181,6 +191,7 @@ class Attempt:
                 "the first. Give each its own key=…."
             )
         self._used.add(slot)
+        self.failed_children = []
 
     def number(self, what: str) -> int:
         """Return the number of this call among the attempt's calls of its kind, counted from 1."""
@@ -213,12 +224,8 @@ class Attempt:
         which only a declared step can have.
         """
         found = self.kept_result(slot, codec)
-        if not found:
-            if raised_text(slot.label) in self.kept():
-                steps.refuse_undeclared(self, slot)
-            self._used.discard(slot.text)  # a step that is refused may be called again later
-            self.refuse_over_budget()
-            self._used.add(slot.text)
+        if not found and raised_text(slot.label) in self.kept():
+            steps.refuse_undeclared(self, slot)
         return found
 
     def kept_result(self, slot: Slot, codec: Codec[Any]) -> list[Any]:
@@ -297,7 +304,8 @@ class Attempt:
         """Record an event about this attempt without waiting until it is durable. Returns its seq. The chunks that a step has
         streamed are recorded with its result, in the same append.
         """
-        self._require_current()
+        if not self._ends_call(kind, fields):
+            self._require_current()
         if kind is not events.WaitWithdrawn:
             self._withdraw()
         if "item" in kind.__struct_fields__:
@@ -334,7 +342,6 @@ class Attempt:
         """Mark a step as running inside this context: the attempt does not unwind for a parallel wait then. A step that raised
         may be called again.
         """
-        self._require_current()
         task = asyncio.current_task()
         outer = self._in_step.get(task)
         self._in_step[task] = slot.label
@@ -355,21 +362,14 @@ class Attempt:
             if self._park_due:
                 self.park()
 
-    @contextmanager
-    def calling(self, slot: Slot) -> Iterator[None]:
+    def calling(self, slot: Slot) -> AbstractContextManager[None]:
         """Mark the function of a step as being called inside this context: chunks that it streams get the name of the step."""
-        before = _calling.get()
-        self._calls[slot.label] = self._calls.get(slot.label, 0) + 1
-        _calling.set((self, slot.label, self._calls[slot.label]))
-        try:
-            yield
-        finally:
-            _calling.set(before)
+        self._require_current()
+        return self.running.calling(slot.label)
 
     def called_step(self) -> Step | None:
         """The step of this attempt that the executing code belongs to, in any task or thread; None outside of steps."""
-        found = _calling.get()
-        return found[1:] if found is not None and found[0] is self else None
+        return self.running.called_step()
 
     async def call(self, fn: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Call the function of a step: a coroutine function here, a plain function in a thread."""
@@ -378,11 +378,7 @@ class Attempt:
             value = fn(*args, **named)
         else:
             self._threads += 1
-            try:
-                value = await threads.call(lambda: fn(*args, **named), self._thread_ended)
-            except Parked as waits:
-                self.body.parking = None
-                raise self._waits_inside_step(waits.slots[0]) from None
+            value = await threads.call(lambda: fn(*args, **named), self._thread_ended)
         return await value if isinstance(value, Awaitable) else value
 
     def _thread_ended(self) -> None:
@@ -415,6 +411,15 @@ class Attempt:
         """
         if not (self.body.cancelled and self._cleans_up()):
             spending.refuse_over_budget(self._journal.state)
+
+    async def require_budget(self) -> None:
+        """Raise `BudgetExceeded` if the budget is spent, when the steps beside have ended: it would cancel what was paid for."""
+        try:
+            self.refuse_over_budget()
+        except BudgetExceeded:
+            if self.called_step() is None:
+                await self.running.until_none()
+            raise
 
     def refuse_waits(self, what: str) -> None:
         """Refuse a wait in a node that is not idempotent: a wait unwinds the node, which then runs again from its top. Refuse it
@@ -452,15 +457,13 @@ class Attempt:
         """Refuse a wait inside a step: an attempt does not unwind while a step runs, so the node would stay in memory for the
         whole wait.
         """
-        if asyncio.current_task() in self._in_step:
-            raise self._waits_inside_step(slot)
-
-    def _waits_inside_step(self, slot: str) -> ContextError:
-        step = self._in_step.get(asyncio.current_task(), "")
-        return ContextError(
-            f"node {self._header['node']!r} waits ({slot!r}) inside the step {step!r}, but a step cannot be unwound. Wait "
-            "outside of the step, and pass the outcome to it."
-        )
+        called = self.called_step() if self._threads else None
+        step = self._in_step.get(asyncio.current_task(), "" if called is None else called[0])
+        if step:
+            raise ContextError(
+                f"node {self._header['node']!r} waits ({slot!r}) inside the step {step!r}, but a step cannot be unwound. Wait "
+                "outside of the step, and pass the outcome to it."
+            )
 
     def warn_of_unused_answers(self, slot: Slot) -> None:
         """Warn if the node asks a new question although it has not used the answer to an earlier one: a question whose text
@@ -491,6 +494,8 @@ class Attempt:
 
     async def until_kept(self, slot: str) -> list[Any]:
         """Wait until the wait of this slot, which is in the log, is over. Returns `[value]`, or `[]` if the wait timed out."""
+        if slot in self.kept():
+            await self.give_turns()
         while slot not in self.kept():
             self.refuse_inside_step(slot)
             if self.blocks:
@@ -502,14 +507,18 @@ class Attempt:
         came: list[Any] = self.kept()[slot]
         return came
 
+    async def give_turns(self) -> None:
+        """Let the other tasks of the node get to their waits, before this one continues with a result from the log."""
+        await self._turns.give()
+
     async def _wait_here(self, slot: str) -> None:
         waiter = self._waiters[slot] = Waiter(self.clock.now())
         patience_s = min(self._park_soon_s(), _CHILD_S) if slot.startswith("child:") else self._park_soon_s()
         soonest_at = waiter.began_at + patience_s
         waiter.timer = self.clock.call_at(soonest_at, lambda: self._park_in_time(waiter))
         self._withdraw()
-        if self.is_withdrawn(slot):
-            self._loop.call_soon(self._begin_withdrawn_again, False)
+        if self.is_withdrawn(slot) or any(other is not self.body.task for other in self.family):
+            self._rest.disturb()
         if not self._steps:
             self.body.hold_limit()
         if slot.startswith("child:"):
@@ -519,7 +528,24 @@ class Attempt:
         finally:
             waiter.timer.cancel()
             self._waiters.pop(slot, None)
+            if self._waiters and not self._is_unwinding():
+                self._rest.disturb()
             self.body.go_on_with_limit()
+
+    @property
+    def is_settling(self) -> bool:
+        """True if the attempt is not at rest: see `Rest`."""
+        return self._rest.is_settling
+
+    def _settled(self) -> None:
+        self._begin_withdrawn_again(unwinds=False)
+        if self._park_due:
+            self.park()
+            self._rested()
+
+    def _rested(self) -> None:
+        """Let the runner look at a request again that waited until the attempt is at rest."""
+        self._runner.look_again()
 
     def _leave_if_crowded(self) -> None:
         self._runner.leave_if_crowded()
@@ -553,15 +579,15 @@ class Attempt:
         return bool(self._waiters) and not self._steps
 
     def park(self) -> bool:
-        """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now. Returns whether the
-        attempt unwinds.
+        """Unwind the attempt because a wait takes long, unless a step is running or a wait is over by now. If a task of the
+        attempt may be about to continue, the attempt is unwound when it is at rest. Returns whether the attempt unwinds.
         """
         waiters, self.parks_elsewhere = self._waiters, self.blocks
         self._park_due = bool(waiters) and all(not waiter.over.done() for waiter in waiters.values())
-        is_free = self._park_due and not self._steps and self._is_current()
+        is_free = self._park_due and not self._steps and not self.is_settling and self._is_current()
         if not is_free or self._is_about_to_give_up():
             return False
-        self._begin_withdrawn_again(True)
+        self._begin_withdrawn_again(unwinds=True)
         kept = self.kept()
         if any(
             slot in kept for slot in waiters
@@ -619,7 +645,7 @@ class Attempt:
 
     def _is_unwinding(self) -> bool:
         """Return whether the engine is ending this attempt, and its waits with it."""
-        return self._is_closing or self.body.parking is not None or not self._is_current()
+        return self._is_closing or not self._is_current()
 
     def _find_out_who_cancelled(self) -> None:
         """Find out whether the node or the engine has cancelled a wait. If the task of the node is not being cancelled, the
@@ -663,12 +689,31 @@ class Attempt:
         """
         if self.is_waiting(slot):
             self._abandon_child(slot)
-            self.note(events.WaitWithdrawn, slot=slot)
+            self._withdrawn_seq = self.note(events.WaitWithdrawn, slot=slot)
         elif signal is not None and self.kept().get(slot):
-            self.note(events.WaitWithdrawn, slot=slot, returned=signal)
+            self._withdrawn_seq = self.note(events.WaitWithdrawn, slot=slot, returned=signal)
         else:
             return False
         return True
+
+    async def withdraw_durably(self, slot: str, signal: str | None) -> bool:
+        """Withdraw a wait as `withdraw` does, and return when that is durable."""
+        is_withdrawn = self.withdraw(slot, signal)
+        await self._until_withdrawn()
+        return is_withdrawn
+
+    async def settle_withdrawals(self) -> None:
+        """Return when the withdrawals of the waits that the node has cancelled are durable. A step that follows from them must
+        not be called before: if the process died inside the step, a signal could end such a wait, and the next attempt would
+        take another way, although the step may have had its effect.
+        """
+        self._withdraw()
+        await self._until_withdrawn()
+        self._require_current()
+
+    async def _until_withdrawn(self) -> None:
+        if self._sync and self._journal.saved_seq < self._withdrawn_seq:
+            await self._journal.until_saved(self._withdrawn_seq)
 
     def _abandon_child(self, slot: str) -> None:
         """Cancel the child of a call that the node itself has cancelled, with the event that says so."""
@@ -693,9 +738,9 @@ class Attempt:
         level = NODE_LEVEL if self._item is None else self._item
         return not self.blocks and slot in self.visit.withdrawn.get(level, ())
 
-    def _begin_withdrawn_again(self, unwinds: bool) -> None:
+    def _begin_withdrawn_again(self, *, unwinds: bool) -> None:
         """Begin the withdrawn waits again if the node awaits only these, and nothing else could wake it: because it `unwinds`
-        now, or because none of its tasks or timers can cancel them.
+        now, or because none of its tasks or timers can cancel them. Called only while the attempt is at rest.
         """
         if not self._is_current() or not all(map(self.is_withdrawn, self._waiters)):
             return
@@ -714,8 +759,15 @@ class Attempt:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def close(self) -> None:
-        """Cancel the tasks that the node left running when it returned, raised or unwound, and wait until they have ended."""
+    async def close(self, error: BaseException | None) -> None:
+        """Cancel the tasks that the node left running, and wait for their end. If the budget is spent, steps end before that."""
+        try:
+            if error and failures.find_spent_budget(error):
+                await self.running.until_none()
+        finally:
+            await self._end_left_over()
+
+    async def _end_left_over(self) -> None:
         self._is_closing = True
         me = asyncio.current_task()
         left = [task for task in self._tasks if task is not me]
@@ -733,15 +785,37 @@ class Attempt:
         if self._artifacts is not None:
             self.artifacts_made = self._artifacts.collect()
 
-    def _is_current(self) -> bool:
+    def _is_alive(self) -> bool:
+        """Return whether the engine has not abandoned the attempt, which perhaps unwinds."""
         return self._runner.is_current(self.body)
 
+    def _is_current(self) -> bool:
+        """Return whether what the node does takes effect."""
+        return self.body.parking is None and self._is_alive()
+
     def _cleans_up(self) -> bool:
-        return self._runner.cleans_up(self.body)
+        return self.body.parking is None and self._runner.cleans_up(self.body)
+
+    def _ends_call(self, kind: type[NodeEvent], fields: dict[str, Any]) -> bool:
+        """Return whether an event is the outcome of a step that this attempt called before it began to unwind: its function may
+        still run then, in another thread of a plain function.
+        """
+        return kind in _STEP_ENDS and self.running.has_called(fields["step"]) and self._is_alive()
+
+    def called_elsewhere(self, step: str) -> None:
+        """Note that the process in which the node's function runs has called a step."""
+        self.running.note_call(step)
 
     def _require_current(self) -> None:
-        if not self._runner.is_current(self.body) and not self._cleans_up():
-            raise Stopped("the engine has abandoned this attempt, and records nothing more of it")
+        """Raise `Stopped` if nothing that the node does takes effect any more."""
+        if self._is_current() or self._cleans_up():
+            return
+        if self.body.parking is not None:
+            raise Stopped(
+                "the node is not cancelled: it unwinds during a wait and runs again from its top when the wait is over. Until "
+                "then, nothing that it does through its context takes effect."
+            )
+        raise Stopped("the engine has abandoned this attempt, and records nothing more of it")
 
     def artifacts(self) -> Artifacts:
         """Return the folder for files of this attempt."""
@@ -755,13 +829,16 @@ class Attempt:
         return self._artifacts
 
     def cost(self, usd: float, tokens: int) -> None:
-        """Record a cost. Raises `BudgetExceeded` if the budget of the run is spent then. May be called from a thread of the
-        node.
-        """
+        """Record a cost. Raises `BudgetExceeded` if the budget is spent, unless in a step. May be called from any thread."""
+        self.add_cost(usd, tokens, in_step=self.running.is_inside())
+
+    def add_cost(self, usd: float, tokens: int, *, in_step: bool) -> None:
+        """Record a cost that was reported inside or outside of a step; see `cost`."""
 
         def add() -> None:
             self.note(events.CostIncurred, usd=usd, tokens=tokens)
-            self.refuse_over_budget()
+            if not in_step:
+                self.refuse_over_budget()
 
         self._on_loop(add)
 

@@ -42,6 +42,13 @@ class Parked(BaseException):
         super().__init__(slots)
 
 
+def _is_stop(error: BaseException | None) -> bool:
+    """Return whether a call ended because it was stopped, in one of its tasks or in all of them."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_stop, error.exceptions))
+    return isinstance(error, (asyncio.CancelledError, Killed, Stopped))
+
+
 class Executing(Protocol):
     """What code inside a node's call can ask about that call."""
 
@@ -139,7 +146,7 @@ class Body:
             error = raised
         if self.work is not None:
             try:
-                await self.work.close()
+                await self.work.close(error)
             except BaseException as raised:  # noqa: BLE001 - the node's files could not be made durable
                 error = error or raised
             if (left := self.work.threads_left()) is not None:
@@ -215,7 +222,7 @@ class Body:
         elif self._queued:
             pass  # the coroutine ends as soon as it would begin
         elif self._handle is None or not self._handle.kill():
-            self._end(None, Stopped())
+            self._end(None, Stopped(), is_abandoned=True)
 
     def park(self, slots: list[str]) -> None:
         """Unwind the call, which waits for these slots: the node runs again from its top when one of the waits is over."""
@@ -231,7 +238,7 @@ class Body:
             # Otherwise `asyncio.run` would wait for the task before it returns.
             with suppress(AttributeError, KeyError):
                 asyncio.tasks._unregister_task(self._task)  # noqa: SLF001
-        self._end(None, Stopped())
+        self._end(None, Stopped(), is_abandoned=True)
 
     def _time_out(self) -> None:
         self.timed_out = True
@@ -256,17 +263,17 @@ class Body:
         if was_over and self._owner is not None:
             self._owner.body_gone(self)
 
-    def _end(self, value: Any, error: BaseException | None) -> None:
+    def _end(self, value: Any, error: BaseException | None, *, is_abandoned: bool = False) -> None:
         if self._is_over:
             return
         self._is_over = True
         if self._timer is not None:
             self._timer.cancel()
-        if self.cancelled and isinstance(error, (asyncio.CancelledError, Killed)):
-            error = Stopped()
-        elif self.parking is not None and not isinstance(error, Stopped):
-            # Even if the node has caught `Parked` and returned a result: its wait is not over.
+        if self.parking is not None and not is_abandoned:
+            # Even if the node has returned a result or raised while it unwound, or was stopped then: its wait is not over.
             error = Parked(self.parking)
+        elif self.cancelled and _is_stop(error):
+            error = Stopped()
         self.value = value
         self.error = error
         if self._owner is not None:

@@ -21,17 +21,21 @@ from holdfast.core.budget import Budget, left_of
 from holdfast.core.child_place import DEPTH_MAX, ChildOptions, place_of
 from holdfast.core.codec import Codec
 from holdfast.core.events import Failure, NodeEvent
+from holdfast.core.fold.children import has_unseen_failure
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, NodeState
 from holdfast.core.slots import Slot
 from holdfast.errors import ChildFailed, ContextError, RunNotFound, StateError, WaitTimeout, end_sentence
 from holdfast.reading import ends, history
-from holdfast.reading.inbox import ChildEnd
+from holdfast.reading.inbox import EXECUTING, ChildEnd
 from holdfast.runtime.journal import Journal
 from holdfast.storage.contract import Append, RunRow
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+_WAY_OUT = " See `holdfast show "
+"""What the last sentence of a `ChildFailed` begins with."""
 
 
 class StartOptions(TypedDict, total=False):
@@ -66,6 +70,8 @@ class ChildRun(Generic[S]):
 class Work(Protocol):
     """The methods of an attempt that its child runs need."""
 
+    failed_children: list[str]
+
     @property
     def visit(self) -> NodeState: ...
 
@@ -73,7 +79,7 @@ class Work(Protocol):
 
     def refuse_in_cleanup(self, what: str) -> None: ...
 
-    def refuse_over_budget(self) -> None: ...
+    async def require_budget(self) -> None: ...
 
     def kept(self) -> dict[str, Any]: ...
 
@@ -96,6 +102,8 @@ class Work(Protocol):
     ) -> AbstractContextManager[T]: ...
 
     async def until_kept(self, slot: str) -> list[Any]: ...
+
+    async def give_turns(self) -> None: ...
 
 
 class Children:
@@ -145,6 +153,8 @@ class Children:
                     f"node {node!r} has started the child {key!r} with flow {known.flow!r}, and now asks for {flow.name!r}. Give "
                     f"the other child another key, or begin anew: `holdfast retry {state.run_id} {node} --fresh`"
                 )
+            if durable:
+                await self._work.give_turns()
             return place.run_id
         if place.caller.depth > DEPTH_MAX:
             raise ContextError(
@@ -154,7 +164,7 @@ class Children:
         first = self._services.families.prepare(flow, given, place, self._with_budget(flow, options))
         adopted = self._find(first)
         if adopted is None:
-            self._work.refuse_over_budget()
+            await self._work.require_budget()
         seq = self._work.note(  # first: it is refused if the engine has abandoned this attempt meanwhile
             events.ChildStarted,
             slot=f"child:{key}",
@@ -228,13 +238,18 @@ class Children:
 
     async def _look_at(self, run_id: str) -> bool:
         """Read the log of a child, and record its end if it has ended since the end that is recorded here and no request that
-        reports it is on its way. Returns whether the end of the child is recorded.
+        reports it is on its way. Returns whether the end of the child is recorded. A child that was asked to resume, as its
+        caller does when it is resumed itself, has not ended for good.
         """
         store, reading = self._services.store, self._services.reading
         await self._work.durable(
             self._journal.state.seq
         )  # then the inbox has no report that is recorded already
         with suppress(RunNotFound):
+            # First: if the request is gone by now, the log has what came of it.
+            waiting = await reading.call(store.queues.waiting, (run_id,))
+            if any(one.verb in EXECUTING for one in waiting):
+                return False
             found = await reading.call(history.load, store, run_id)
             if found.status not in ENDED or found.reported is None:
                 return False
@@ -291,10 +306,13 @@ class Children:
 
     async def is_mended(self, run_id: str) -> bool:
         """Return whether this child is in doubt and has not ended since its end that is recorded here: because an operator
-        has retried the node after the child had failed, or because an earlier execution started it. If it has, that is recorded.
+        has retried the node after the child had failed, because the child failed before the node waited for it and may have been
+        resumed since, or because an earlier execution started it. If it has ended since, that is recorded.
         """
-        child = self._journal.state.children.get(run_id)
-        return child is not None and child.in_doubt and not await self._look_at(run_id)
+        state = self._journal.state
+        child = state.children.get(run_id)
+        is_in_doubt = child is not None and (child.in_doubt or has_unseen_failure(state, run_id))
+        return is_in_doubt and not await self._look_at(run_id)
 
     def last_end(self, run_id: str) -> int:
         """Return the seq at which a child has ended, if that end is recorded here and kept for the next wait; otherwise 0."""
@@ -332,10 +350,15 @@ class Children:
         whose = f"child run {handle.id!r} of flow {handle.flow.name!r}"
         why = f"{failure['type']}: {end_sentence(failure['message'])}" if failure else ""
         if status == "failed":
-            remedy = f"See `holdfast show {handle.id}`, mend the cause, resume that run, and then {caller}."
+            # The way out for a child that failed because of its own child names the child, and not the caller to resume.
+            why = why.partition(_WAY_OUT)[0] if failure and failure["type"] == ChildFailed.__name__ else why
+            remedy = f"See `holdfast show {handle.id}`, mend the cause, and resume {caller}: that resumes the child run too."
             told = f"{whose} failed: {why} {remedy}"
         else:
             remedy = f"To start another one: `{self._fresh()}`"
             told = f"{whose} was cancelled. {remedy}"
         found = msgspec.convert(failure, Failure) if failure else None
-        raise ChildFailed(handle.id, handle.flow.name, found, remedy, told)
+        failed = ChildFailed(handle.id, handle.flow.name, found, remedy, told)
+        failed.beside = self._work.failed_children
+        failed.beside.append(handle.id)
+        raise failed

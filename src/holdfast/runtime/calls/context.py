@@ -136,7 +136,8 @@ class _AnyContext:
 
     def cost(self, *, usd: float = 0.0, tokens: int = 0) -> None:
         """Add to the cost of the run. The sum survives crashes, resumes and rewinds. Raises `BudgetExceeded` when the cost is
-        recorded, if the budget of the run is spent then: report the cost of a step after the step, so that its result is kept.
+        recorded, if the budget of the run is spent then. Inside a step it does not raise: the step ends and is kept, and then
+        nothing more begins.
         """
         self._work.cost(*check_cost(self.node, usd, tokens))
 
@@ -191,7 +192,15 @@ class Context(_AnyContext):
             return await self._declared_step(name, codec, key, fn, args, named)
         slot = self._work.claim_step(name, key)
         if kept := self._work.kept_step(slot, codec):
+            await self._work.give_turns()
             return kept[0]
+        try:
+            if self._work.has_budget:
+                await self._work.require_budget()
+            await self._work.settle_withdrawals()
+        except BaseException:
+            self._work.unclaim_step(slot)
+            raise
         with self._work.step(slot):
             value = await self._work.call(fn, args, named)
             return await self._work.keep_step(slot, value, codec)
@@ -207,6 +216,8 @@ class Context(_AnyContext):
     ) -> Any:
         work = self._work
         slot = work.claim_declared(step, key)
+        if work.is_kept(slot):
+            await work.give_turns()
         if kept := work.kept_result(slot, codec):
             return kept[0]
 
@@ -552,6 +563,8 @@ class BlockingContext(_AnyContext):
         if kept := self._work.kept_step(slot, codec):
             return kept[0]
         try:
+            if self._work.has_budget:
+                self._wait(self._work.require_budget())
             value = self._call(slot, fn, args, named)
             return self._wait(self._work.keep_step(slot, value, codec))
         except BaseException:

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator
 from functools import lru_cache
 from typing import Any, Protocol, TypeAlias, cast
 
-from holdfast.core import events
+from holdfast.core import answers, events
 from holdfast.core.codec import Codec
 from holdfast.core.events import NodeEvent
 from holdfast.core.graph import Retry
@@ -54,7 +54,12 @@ class Work(Protocol):
 
     def reclaim_step(self, slot: Slot) -> None: ...
 
-    def refuse_over_budget(self) -> None: ...
+    @property
+    def has_budget(self) -> bool: ...
+
+    async def require_budget(self) -> None: ...
+
+    async def settle_withdrawals(self) -> None: ...
 
     def warn_once(self, key: tuple[str, ...], told: str) -> None: ...
 
@@ -80,10 +85,12 @@ def course(work: Work, step: Step, slot: Slot, codec: Codec[Any], *, unwinds: bo
         tries, wait = work.failed_tries(label) if step.retry is not None else (0, None)
         if wait is not None:
             yield work.until_try(wait, unwinds=unwinds)
-        work.refuse_over_budget()
+        if work.has_budget:
+            yield work.require_budget()
+        yield work.settle_withdrawals()
         if not step.idempotent:
             _refuse_in_doubt(work, step, label)
-            yield work.record(events.StepStarted, step=label)
+            yield work.record(events.StepStarted, step=label, result_schema=_schema_of(codec))
         one = Try(work.clock, step)
         value, error = yield one
         if error is None:
@@ -106,6 +113,11 @@ def course(work: Work, step: Step, slot: Slot, codec: Codec[Any], *, unwinds: bo
         work.reclaim_step(slot)
 
 
+def _schema_of(codec: Codec[Any]) -> dict[str, Any]:
+    """Return the schema that the result of a step has to fit, for a caller who states it."""
+    return {} if codec is _ANY or codec.type is Any else answers.payload_schema_of(codec.type)
+
+
 def _refuse_in_doubt(work: Work, step: Step, label: str) -> None:
     """Refuse to call a step again that this execution has called, if it is unknown whether it had its effect."""
     if begun_text(label) in work.kept():
@@ -125,8 +137,8 @@ def _delay(work: Work, step: Step, one: Try, error: Exception, tries: int) -> fl
 
 
 def _is_uncertain(error: Exception) -> bool:
-    """Return whether it is unknown if the step had its effect, because its connection broke, no reply came, or it has reported a
-    cost that the budget of the run does not allow.
+    """Return whether it is unknown if the step had its effect, because its connection broke, no reply came, or the budget of the
+    run was spent when it called another step, or a child.
     """
     if isinstance(error, BudgetExceeded):
         return True

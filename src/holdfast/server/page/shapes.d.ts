@@ -32,6 +32,8 @@ export interface Row {
   active: string[];
   /** The run should move, but no live process executes it. */
   crashed: boolean;
+  /** The run was paused, and nodes of it still run. */
+  pausing?: boolean;
   /** Open questions. */
   asks: number;
   active_s: number;
@@ -190,6 +192,7 @@ export interface Child {
   status: RunStatus;
   key: string | null;
   node: string | null;
+  pausing?: boolean;
 }
 
 /** A run in a family; `depth`: how many generations below the run that was asked for, or above it if negative. */
@@ -238,6 +241,7 @@ export interface ShownRun {
   held_by: string | null;
   queue: string;
   crashed: boolean;
+  pausing?: boolean;
   reason: string;
   remedies: Remedy[];
 }
@@ -356,7 +360,14 @@ export interface Question {
   until?: number | null;
   on_timeout?: string;
   /** What an attempt that was interrupted left behind. */
-  partial?: Record<string, unknown>;
+  partial?: Record<string, unknown> & { in_doubt?: DoubtfulStep[] };
+}
+
+/** A step that must not be called twice, of which it is unknown whether it has happened. */
+export interface DoubtfulStep {
+  step: string;
+  item?: number;
+  result_schema?: Record<string, unknown>;
 }
 
 /** Visits of one node in a preview. */
@@ -367,6 +378,18 @@ export interface PreviewNode {
   status: string;
   at: number | null;
   idempotent: boolean;
+  /** The run that has begun the visits, if it is an ancestor of the run that is forked. */
+  run?: string | null;
+}
+
+/** A child run because of which a run failed: it is resumed with its caller, unless it is left alone. */
+export interface PreviewRun {
+  run_id: string;
+  flow: string;
+  caller: string;
+  rerun: PreviewNode[];
+  asks: PreviewNode[];
+  left: string | null;
 }
 
 /** What a verb would do: `POST runs/{id}/VERB?preview=1`. */
@@ -381,6 +404,7 @@ export interface Preview {
   skips: PreviewNode[];
   stops: PreviewNode[];
   closes: Question[];
+  family: PreviewRun[];
   refused: string | null;
   error: string | null;
   remedies: Remedy[];

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.storage.contract import Request, Row, RunRow, Snapshot, Tail
-from holdfast.storage.queues import LiveHolder, OnOffer, Queue
+from holdfast.storage.queues import LiveHolder, OnOffer, Queue, Refusal
 from holdfast.storage.upkeep import Kept, Trimmed
 
 ROWS = 1
@@ -38,6 +38,8 @@ class StoreAbout(msgspec.Struct, frozen=True, kw_only=True):
     generation: str
     now: float
     """The time of the store."""
+    refusals: bool = False
+    """Whether the server gives refusals. Earlier versions do not know them."""
 
 
 Seq = Annotated[int, Meta(ge=-(2**53), le=2**53)]
@@ -122,6 +124,18 @@ class StoredHolders(msgspec.Struct, frozen=True):
     """The live engines that use the store."""
 
     holders: list[LiveHolder]
+
+
+class WantedRefusals(msgspec.Struct, frozen=True, kw_only=True):
+    """The runs whose refusals to give; None: any runs."""
+
+    run_ids: tuple[str, ...] | None = None
+
+
+class StoredRefusals(msgspec.Struct, frozen=True):
+    """Why live workers cannot continue some runs."""
+
+    refusals: list[Refusal]
 
 
 class StoredOffers(msgspec.Struct, frozen=True):

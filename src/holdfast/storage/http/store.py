@@ -42,6 +42,7 @@ from holdfast.storage.http.row_format import (
     StoredHolders,
     StoredOffers,
     StoredQueues,
+    StoredRefusals,
     StoredRequests,
     StoredRuns,
     StoredSnapshot,
@@ -49,11 +50,12 @@ from holdfast.storage.http.row_format import (
     StoredTails,
     StoredUpkeep,
     WantedEvents,
+    WantedRefusals,
     WantedRequests,
     WantedTails,
 )
 from holdfast.storage.http.server_url import ServerUrl, token_from
-from holdfast.storage.queues import Board, LiveHolder, OnOffer, Posted, Queue, Queues
+from holdfast.storage.queues import Board, LiveHolder, OnOffer, Posted, Queue, Queues, Refusal
 from holdfast.storage.tokens import Tokens
 from holdfast.storage.upkeep import WHOLE, Facts, Kept, Trimmed, Upkeep
 
@@ -361,6 +363,19 @@ class RemoteQueues(_Part):
             found += self._server.get(f"/store/waiting?{words}", StoredRequests).requests
         return sorted(found, key=lambda one: one.at)
 
+    def refusals(self, run_ids: Collection[str] | None = None) -> list[Refusal]:
+        if not self._server.about.refusals:
+            return []
+        if run_ids is None:
+            return self._server.get("/store/refusals", StoredRefusals).refusals
+        wanted = [run_id for run_id in dict.fromkeys(run_ids) if RUN_ID.fullmatch(run_id)]
+        found: list[Refusal] = []
+        for begin in range(0, len(wanted), _IDS_MAX):
+            some = WantedRefusals(run_ids=tuple(wanted[begin : begin + _IDS_MAX]))
+            words = urlencode({"query": msgspec.json.encode(some).decode()})
+            found += self._server.get(f"/store/refusals?{words}", StoredRefusals).refusals
+        return found
+
     def offered(self) -> tuple[OnOffer, ...]:
         return self._server.get("/store/offers", StoredOffers).offered
 
@@ -373,7 +388,7 @@ class RemoteQueues(_Part):
     def hush(self) -> None:
         return
 
-    take = held_by = give_back = next_due = limit = hear = renew_generation = _only_there
+    take = held_by = refuse = give_back = next_due = limit = hear = renew_generation = _only_there
 
 
 class RemoteUpkeep(_Part):

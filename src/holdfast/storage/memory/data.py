@@ -11,6 +11,7 @@ import msgspec
 from holdfast.core.run_state import FINAL
 from holdfast.storage.contract import Holder, NewRun, Request, Row, Snapshot, View
 from holdfast.storage.memory.blobs import MemoryBlobs
+from holdfast.storage.queues import Refusal
 from holdfast.storage.tokens import Token
 from holdfast.storage.upkeep import WHOLE
 
@@ -60,6 +61,8 @@ class Data:
         """Engine id -> the holder, and the time at which its leases expire."""
         self.registered: dict[str, float] = {}
         """Engine id -> when it was first seen."""
+        self.refusals: dict[tuple[str, str], Refusal] = {}
+        """Engine id and run id -> why the worker refuses the run."""
         self.waiting: dict[tuple[str, str], Request] = {}
         """Requests that are not handled yet, by run id and request id, oldest first."""
         self.blobs = MemoryBlobs()
@@ -94,6 +97,12 @@ class Data:
             requests = self.runs[run_id].requests
             handled = msgspec.structs.replace(waiting, body={}, taken=seq, unmet=unmet)
             requests[request_id] = PostedRequest(handled, requests[request_id].digest)
+
+    def drop_holder(self, engine: str) -> None:
+        """Delete a holder, and what it has refused."""
+        self.holders.pop(engine, None)
+        self.registered.pop(engine, None)
+        self.refusals = {key: one for key, one in self.refusals.items() if key[0] != engine}
 
     def turned(self, run_id: str) -> None:
         """Update `unended` after an append to a run, and wake the workers if no engine holds the run now."""

@@ -20,11 +20,13 @@ from holdfast.storage.memory.data import Data, StoredRun
 from holdfast.storage.offers import list_offered
 from holdfast.storage.queues import (
     FENCE_STEP,
+    REFUSALS_MAX,
     Board,
     LiveHolder,
     OnOffer,
     Posted,
     Queue,
+    Refusal,
     Request,
     Taken,
     Wanted,
@@ -87,7 +89,8 @@ class MemoryQueues:
 
     def next_due(self, wanted: Wanted) -> float | None:
         with self._use() as data:
-            room, live, without = self._room(data), self._live(data), frozenset(wanted.without)
+            room, live = self._room(data), self._live(data)
+            without = frozenset((*wanted.without, *wanted.refused))
             times = [
                 run.view.due_at
                 for run_id, run in data.unended.items()
@@ -173,6 +176,30 @@ class MemoryQueues:
                 holders=tuple(self.holders()),
             )
 
+    def refuse(self, refusal: Refusal, definition: bytes | None = None) -> None:
+        with self._use() as data:
+            run = data.runs.get(refusal.run_id)
+            if run is None or run.head.seq != refusal.seq or refusal.holder not in data.holders:
+                return
+            key = (refusal.holder, refusal.run_id)
+            data.refusals[key] = msgspec.structs.replace(refusal, at=self._now())
+            if definition is not None:
+                data.definitions.setdefault(refusal.fingerprint, definition)
+
+    def refusals(self, run_ids: Collection[str] | None = None) -> list[Refusal]:
+        with self._use() as data:
+            asked, live = None if run_ids is None else frozenset(run_ids), self._live(data)
+            found = [
+                one
+                for one in data.refusals.values()
+                if (asked is None or one.run_id in asked)
+                and one.holder in live
+                and one.run_id in data.runs
+                and data.runs[one.run_id].head.seq == one.seq
+            ]
+            found.sort(key=lambda one: (one.at, one.holder))
+            return found[:REFUSALS_MAX] if asked is None else found
+
     def give_back(self, holders: Collection[str]) -> list[str]:
         with self._use() as data:
             live = self._live(data)
@@ -181,7 +208,7 @@ class MemoryQueues:
                 if run.head.holder in gone:
                     run.head = msgspec.structs.replace(run.head, holder=None)
             for engine in gone:
-                del data.holders[engine], data.registered[engine]
+                data.drop_holder(engine)
             if gone:
                 data.tell()
             return gone
@@ -223,6 +250,7 @@ class MemoryQueues:
             data.generation = uuid.uuid4().hex
             data.holders.clear()
             data.registered.clear()
+            data.refusals.clear()
             for run in data.runs.values():
                 run.head = msgspec.structs.replace(run.head, fence=run.head.fence + FENCE_STEP, holder=None)
             data.tell()
@@ -231,11 +259,14 @@ class MemoryQueues:
     def _offers(self, data: Data, wanted: Wanted | None) -> Iterator[_Offer]:
         now, live = self._now(), self._live(data)
         without = frozenset(wanted.without if wanted is not None else ())
+        refused = wanted.refused if wanted is not None else {}
         asked: dict[str, float] = {}
         for request in data.waiting.values():
             asked.setdefault(request.run_id, request.at)
         for run_id, run in data.unended.items():
             if wanted is not None and (run_id in without or not _is_wanted(run, wanted)):
+                continue
+            if refused.get(run_id) == run.head.seq:
                 continue
             if run.head.holder not in live:
                 offer = _offer(run_id, run, now, asked.get(run_id))

@@ -250,7 +250,7 @@ class MemoryStore:
                 and self._alive(old) is False
                 and old.id not in _find_holders(data)
             ):
-                del data.holders[old.id], data.registered[old.id]
+                data.drop_holder(old.id)
             failpoints.reach("claim.committed")
             return Lease(run_id, run.head.fence, run.head.seq)
 
@@ -260,8 +260,7 @@ class MemoryStore:
             if holder.ttl_s > 0:
                 self._renew(data, holder)
             else:
-                data.holders.pop(holder.id, None)
-                data.registered.pop(holder.id, None)
+                data.drop_holder(holder.id)
                 for run in data.runs.values():
                     if run.head.holder == holder.id:
                         run.head = msgspec.structs.replace(run.head, holder=None)
@@ -275,7 +274,7 @@ class MemoryStore:
         holding = _find_holders(data) if old else set()
         for engine in old:
             if engine not in holding:
-                del data.holders[engine], data.registered[engine]
+                data.drop_holder(engine)
 
     def _renew(self, data: Data, holder: Holder) -> None:
         data.registered.setdefault(holder.id, self.now())

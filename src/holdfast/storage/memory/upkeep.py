@@ -109,6 +109,7 @@ class MemoryUpkeep:
             )
             del data.runs[run_id]
             data.unended.pop(run_id, None)
+            data.refusals = {key: one for key, one in data.refusals.items() if one.run_id != run_id}
             for key in [key for key in data.waiting if key[0] == run_id]:
                 del data.waiting[key]
             failpoints.reach("delete.committed")
@@ -126,6 +127,7 @@ class MemoryUpkeep:
     def drop_definitions(self, fingerprints: Collection[str]) -> int:
         with self._use() as data:
             in_use = {run.view.fingerprint for run in data.runs.values()}
+            in_use |= {refusal.fingerprint for refusal in data.refusals.values()}
             dropped = [name for name in set(fingerprints) - in_use if name in data.definitions]
             for name in dropped:
                 del data.definitions[name]

@@ -24,18 +24,30 @@ import msgspec
 from holdfast.errors import CodecError, RequestExists, RunNotFound, RunOver
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.offers import Fates, Offer, choose, full, list_offered, list_queues, room
+from holdfast.storage.offers import (
+    Fates,
+    Offer,
+    choose,
+    full,
+    leave_out,
+    list_offered,
+    list_queues,
+    list_refusals,
+    room,
+)
 from holdfast.storage.postgres.arrays import Array, Bytes, Floats, Ints, Texts
 from holdfast.storage.postgres.database import PostgresDatabase, Session, Transaction
 from holdfast.storage.postgres.listener import PostgresListener
 from holdfast.storage.queues import (
     BOARD_MINUTES,
     FENCE_STEP,
+    REFUSALS_MAX,
     Board,
     LiveHolder,
     OnOffer,
     Posted,
     Queue,
+    Refusal,
     Request,
     Taken,
     Wanted,
@@ -180,7 +192,7 @@ class PostgresQueues:
 
     def _next_due(self, wanted: Wanted, fates: Fates[str], stopped: list[str]) -> tuple[float | None, bool]:
         """Return when the next wanted run is due (None if no wanted run waits for a time), and whether any queue has a limit."""
-        told = Texts(fates.lost), Texts(stopped), Texts(list(wanted.without))
+        told = Texts(fates.lost), Texts(stopped), Texts([*wanted.without, *wanted.refused])
         found = self._database.read("next_due", *_values_of(wanted), *told)
         return found[0] if found else (None, False)
 
@@ -263,6 +275,26 @@ class PostgresQueues:
             holders=tuple(self.holders()),
         )
 
+    def refuse(self, refusal: Refusal, definition: bytes | None = None) -> None:
+        one = refusal
+        row = one.run_id, one.holder, one.seq, one.fingerprint, one.too_new, one.reason
+
+        def write(session: Session) -> None:
+            with session.transaction() as transaction:
+                transaction.do("refuse", *row, self._given_now())
+                if definition is not None:
+                    transaction.do("write_definition", one.fingerprint, definition)
+
+        self._database.write("claim", write)
+
+    def refusals(self, run_ids: Collection[str] | None = None) -> list[Refusal]:
+        read = self._database.read
+        if run_ids is None:
+            found = read("refusals", REFUSALS_MAX)
+        else:
+            found = read("refusals_of", Texts(list(dict.fromkeys(run_ids)))) if run_ids else []
+        return list_refusals(found, self._fates()) if found else []
+
     def give_back(self, holders: Collection[str]) -> list[str]:
         fates = self._fates()
         return [
@@ -329,13 +361,13 @@ class PostgresQueues:
         return Fates(self._database.read("holders", self._given_now()), 0.0, self._alive)
 
     def _offers(self, wanted: Wanted, fates: Fates[str], width: int) -> list[Offer]:
-        without = frozenset(wanted.without)
-        width += len(without)  # that many of the selected offers may be left out below
+        width += len(wanted.without) + len(
+            wanted.refused
+        )  # that many of the selected offers may be left out below
         found = self._database.read(
             "offers", *_values_of(wanted), Texts(fates.lost), self._given_now(), width
         )
-        offers = [Offer(*cells) for cells in found]
-        return [offer for offer in offers if offer.run_id not in without]
+        return leave_out([Offer(*cells) for cells in found], wanted)
 
 
 def _values_of(wanted: Wanted) -> tuple[Texts, Texts | None]:

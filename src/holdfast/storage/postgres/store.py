@@ -242,6 +242,7 @@ class PostgresStore:
                 transaction.do("drop_old_holders", self._given_now(), leases.KEPT_S)
                 if forgets:
                     transaction.do("close_strays")
+                    transaction.do("drop_old_refusals", self._given_now(), leases.FORGETS_S)
 
         self._database.write("renew", write)
         if forgets:

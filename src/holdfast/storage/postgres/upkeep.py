@@ -36,7 +36,14 @@ from holdfast.storage.upkeep import PIECE, WHOLE, Facts, Kept, Trimmed, refuse_c
 _LAST_SEQ = 2**62
 _PASSWORD = re.compile(r"(?<=//)([^:@/]*):([^@/]*)@")
 _NO_ROLE = re.compile(r'ERROR: role ("[^"]+") does not exist')
-_OF_RUN = ("delete_labels", "delete_inbox", "delete_snapshots", "delete_trimmed", "delete_run")
+_OF_RUN = (
+    "delete_labels",
+    "delete_inbox",
+    "delete_snapshots",
+    "delete_trimmed",
+    "delete_refusals",
+    "delete_run",
+)
 
 
 class PostgresUpkeep:

@@ -40,7 +40,9 @@ from holdfast.errors import (
     StorePoisoned,
     StoreUnusable,
 )
-from holdfast.storage import failpoints, process, schema
+from holdfast.storage import failpoints, process, schema, uptime
+from holdfast.storage.leases import Holder
+from holdfast.storage.sql_rows import holder_cells
 
 T = TypeVar("T")
 Cells = tuple[Any, ...]
@@ -150,16 +152,26 @@ class Readers:
 
 
 class SqliteDatabase:
-    """The database in the file at `path`, which must exist. `clock` gives the time of the store."""
+    """The database in the file at `path`, which must exist. `clock` gives the time of the store, and `own_clock` is true if that
+    is not the clock of this machine: a test controls it.
+    """
 
     def __init__(
-        self, path: str, *, clock: Callable[[], float], busy_timeout_s: float, vfs: str | None
+        self,
+        path: str,
+        *,
+        clock: Callable[[], float],
+        own_clock: bool,
+        busy_timeout_s: float,
+        vfs: str | None,
     ) -> None:
         self.path = path
         self.url = f"sqlite:///{path}"
         self._clock = clock
+        self._own_clock = own_clock
         self._busy_timeout_s = busy_timeout_s
         self._vfs = vfs
+        self._uptime = uptime.of_machine()
         self._forks = process.count
         self._closed = False
         self.poison: str | None = None
@@ -184,6 +196,24 @@ class SqliteDatabase:
     def now(self) -> float:
         self.require_usable()
         return float(self._clock())
+
+    def renewed(self, holder: Holder) -> Cells:
+        """Return a holder as parameters of the query `renew_holder`, which renews its leases from now on."""
+        return *holder_cells(holder, self.now() + holder.ttl_s), self._uptime.now()
+
+    def _lease_end(self, *cells: Any) -> float | None:
+        """Return when the leases of a holder end, by the clock of this store; SQL knows it as `lease_end`.
+
+        The holder wrote `expires_at` by its own clock. If that is not the clock of this process, every lease of a live holder
+        might seem to have expired. So the leases of a holder on this machine are judged by the uptime, which both share. Only
+        within one process, a clock that a test controls is the clock of both.
+        """
+        expires_at, renewed, ttl_s, boot, pid = cells
+        now = self._uptime.now()
+        is_shared = renewed is not None and now is not None and boot == self._uptime.boot
+        if not is_shared or (self._own_clock and pid == os.getpid()):
+            return cast(float | None, expires_at)
+        return float(self._clock() + renewed + ttl_s - now)
 
     def is_own(self) -> bool:
         """Return whether this process opened the database. After a fork, the connections belong to the parent process."""
@@ -392,6 +422,7 @@ class SqliteDatabase:
         connection = apsw.Connection(self.path, flags=flags, vfs=self._vfs, statementcachesize=200)
         try:
             connection.set_busy_timeout(round(self._busy_timeout_s * 1000))
+            connection.create_scalar_function("lease_end", self._lease_end, 5)
             if first:
                 self._refuse_foreign(connection)
                 self._use_wal(connection)

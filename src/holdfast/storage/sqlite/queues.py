@@ -18,21 +18,34 @@ import msgspec
 from holdfast.errors import RequestExists, RunNotFound, RunOver
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
-from holdfast.storage.offers import Cells, Fates, Offer, choose, full, list_offered, list_queues, room
+from holdfast.storage.offers import (
+    Cells,
+    Fates,
+    Offer,
+    choose,
+    full,
+    leave_out,
+    list_offered,
+    list_queues,
+    list_refusals,
+    room,
+)
 from holdfast.storage.queues import (
     BOARD_MINUTES,
     FENCE_STEP,
+    REFUSALS_MAX,
     Board,
     LiveHolder,
     OnOffer,
     Posted,
     Queue,
+    Refusal,
     Request,
     Taken,
     Wanted,
     minutes_until,
 )
-from holdfast.storage.sql_rows import holder_cells, request_of
+from holdfast.storage.sql_rows import request_of
 from holdfast.storage.sqlite.database import SqliteDatabase
 from holdfast.storage.verdicts import digest_request
 
@@ -83,9 +96,7 @@ class SqliteQueues:
         offers = self._offers(self._within, wanted, fates, wanted.limit)
         chosen = choose(offers, self._room(self._within, fates), wanted.limit)
         if chosen:
-            key = self._database.do(
-                "renew_holder", *holder_cells(holder, self._database.now() + holder.ttl_s)
-            ).get
+            key = self._database.do("renew_holder", *self._database.renewed(holder)).get
             for offer in chosen:
                 self._database.do("take_lease", offer.key, key, offer.fence + 1)
         return [offer.taken() for offer in chosen]
@@ -99,7 +110,7 @@ class SqliteQueues:
 
     def _next_due(self, wanted: Wanted, fates: Fates[int], stopped: list[str]) -> Cells:
         """Return when the next wanted run is due (None if no wanted run waits for a time), and whether any queue has a limit."""
-        told = _json(fates.lost), _json(stopped), _json(list(wanted.without))
+        told = _json(fates.lost), _json(stopped), _json([*wanted.without, *wanted.refused])
         return self._database.read("next_due", *_values_of(wanted), *told)[0]
 
     def post_all(self, batch: Sequence[Request]) -> list[Posted]:
@@ -144,6 +155,25 @@ class SqliteQueues:
             minutes=minutes_until(now, read("count_ends", since)),
             holders=tuple(self.holders()),
         )
+
+    def refuse(self, refusal: Refusal, definition: bytes | None = None) -> None:
+        one = refusal
+        row = one.run_id, one.holder, one.seq, one.fingerprint, int(one.too_new), one.reason
+
+        def write() -> None:
+            self._database.do("refuse", *row, self._database.now())
+            if definition is not None:
+                self._database.do("write_definition", one.fingerprint, definition)
+
+        self._database.commit("claim", write)
+
+    def refusals(self, run_ids: Collection[str] | None = None) -> list[Refusal]:
+        read = self._database.read
+        if run_ids is None:
+            found = read("refusals", REFUSALS_MAX)
+        else:
+            found = read("refusals_of", _json(list(dict.fromkeys(run_ids)))) if run_ids else []
+        return list_refusals(found, self._fates(read)) if found else []
 
     def give_back(self, holders: Collection[str]) -> list[str]:
         def write() -> list[str]:
@@ -196,11 +226,11 @@ class SqliteQueues:
         return room(limits, fates.held(rows("held_runs"))) if limits else {}
 
     def _offers(self, rows: _Rows, wanted: Wanted, fates: Fates[int], limit: int) -> list[Offer]:
-        without = frozenset(wanted.without)
-        limit += len(without)  # that many of the selected offers may be left out below
+        limit += len(wanted.without) + len(
+            wanted.refused
+        )  # that many of the selected offers may be left out below
         found = rows("offers", *_values_of(wanted), _json(fates.lost), self._database.now(), limit)
-        offers = [Offer(*cells) for cells in found]
-        return [offer for offer in offers if offer.run_id not in without]
+        return leave_out([Offer(*cells) for cells in found], wanted)
 
     def _within(self, query: str, *values: Any) -> list[Cells]:
         found: list[Cells] = self._database.do(query, *values).fetchall()

@@ -38,7 +38,6 @@ from holdfast.storage.oversize import keep_blobs
 from holdfast.storage.queues import Queues
 from holdfast.storage.sql_rows import (
     generation_of,
-    holder_cells,
     holder_of,
     request_of,
     require_whole,
@@ -70,14 +69,21 @@ class SqliteStore:
         self,
         path: str | os.PathLike[str],
         *,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] | None = None,
         alive: leases.Alive = leases.alive,
         busy_timeout_s: float = 5.0,
         vfs: str | None = None,
         blobs: Blobs | None = None,
+        machine: Callable[[], float] = time.time,
     ) -> None:
         self.path = disk.prepare(path)
-        self._database = SqliteDatabase(self.path, clock=clock, busy_timeout_s=busy_timeout_s, vfs=vfs)
+        self._database = SqliteDatabase(
+            self.path,
+            clock=clock or machine,
+            own_clock=clock is not None,
+            busy_timeout_s=busy_timeout_s,
+            vfs=vfs,
+        )
         self.url = self._database.url
         self.now = self._database.now
         self.blobs: Blobs = blobs or FileBlobs(f"{self.path}.blobs")
@@ -215,7 +221,7 @@ class SqliteStore:
         old, now = holder_of(found[5:]), self.now()
         if old is not None and old.id != holder.id and leases.is_held(old, expires_at, now, self._alive):
             raise RunHeld(run_id, old.describe())
-        key = self._database.do("renew_holder", *holder_cells(holder, now + holder.ttl_s)).get
+        key = self._database.do("renew_holder", *self._database.renewed(holder)).get
         self._database.do("take_lease", run, key, fence + 1)
         if old is not None and old.id != holder.id and self._alive(old) is False:
             self._database.do("drop_idle_holder", old_key)
@@ -224,7 +230,7 @@ class SqliteStore:
     def renew(self, holder: Holder) -> None:
         now = self.now()
         forgets = not self._forgot_at <= now < self._forgot_at + leases.FORGETS_S
-        alive = holder_cells(holder, now + holder.ttl_s)
+        alive = self._database.renewed(holder)
         if holder.ttl_s > 0 and not forgets:
             self._database.commit_alone("renew", "renew_alone", *alive, self._database.known_version)
             return
@@ -236,6 +242,8 @@ class SqliteStore:
                 self._database.do("release_all", holder.id)
                 self._database.do("drop_holder", holder.id)
             self._database.do("drop_old_holders", now - leases.KEPT_S)
+            if forgets:
+                self._database.do("drop_old_refusals", now - leases.FORGETS_S)
 
         self._database.commit("renew", write)
         if forgets:

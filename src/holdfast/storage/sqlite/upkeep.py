@@ -106,6 +106,7 @@ class SqliteUpkeep:
                 "delete_inbox",
                 "delete_snapshots",
                 "delete_trimmed",
+                "delete_refusals",
                 "delete_run",
             ):
                 self._database.do(query, run)

@@ -36,7 +36,7 @@ from holdfast.core.graph import Flow, Graph
 from holdfast.core.signatures import argument_type, result_type
 from holdfast.errors import BudgetExceeded, ContextError, RouterError, SettingError, StateError
 from holdfast.runtime import failures, outcomes
-from holdfast.runtime.calls.body import Parked, executing
+from holdfast.runtime.calls.body import Parked, Stopped, executing
 from holdfast.runtime.calls.context import BlockingContext, Context, running_loop
 from holdfast.runtime.calls.executors import Threads, loading
 from holdfast.runtime.calls.fresh_source import spec_of
@@ -45,7 +45,9 @@ from holdfast.runtime.calls.process.work import DistantAttempt, NoResources
 
 _MAIN = "__holdfast_main__"
 """The module name of the main program's file in this process, so that code under `if __name__ == "__main__"` does not run."""
-_REFUSALS = {kind.__name__: kind for kind in (BudgetExceeded, RouterError, SettingError, StateError)}
+_REFUSALS: dict[str, type[BaseException]] = {
+    kind.__name__: kind for kind in (BudgetExceeded, RouterError, SettingError, StateError, Stopped)
+}
 """The exceptions with which the engine refuses a request of the context, except `ContextError`."""
 
 
@@ -151,7 +153,12 @@ class _NodeCall:
         here = _Here(self._context(self._work), asyncio.get_running_loop())
         executing.set(lambda: here)
         with self._work.coroutine():
-            value = await (fn(given, here.context) if takes_context else fn(given))
+            try:
+                value = await (fn(given, here.context) if takes_context else fn(given))
+            except Exception as raised:
+                if failures.find_spent_budget(raised) is not None:  # steps that run beside end first
+                    await self._work.running.until_none()
+                raise
             self._work.refuse_forgotten()
         return value
 

@@ -32,7 +32,7 @@ from holdfast.core.kinds import FROM_PROCESS
 from holdfast.core.run_state import NODE_LEVEL, NodeState
 from holdfast.core.slots import CHECKPOINT, raised_text, step_text
 from holdfast.documents.artifacts import Artifacts
-from holdfast.errors import ContextError
+from holdfast.errors import BudgetExceeded, ContextError
 from holdfast.reading.chunks import Step
 from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.attempt import Attempt
@@ -87,6 +87,8 @@ class Answering:
         match asked.verb:
             case "record" if given["kind"] in FROM_PROCESS:
                 fields = given["fields"]
+                if "step" in fields:
+                    work.called_elsewhere(fields["step"])
                 if "failure" in fields:
                     fields["failure"] = msgspec.convert(fields["failure"], events.Failure)
                 return self._wait(work.record(getattr(events, given["kind"]), **fields))
@@ -104,7 +106,7 @@ class Answering:
             case "is_mended":
                 return self._wait(work.children.is_mended(given["run"]))
             case "withdraw":
-                return self._call(work.withdraw, given["slot"], given["signal"])
+                return self._wait(work.withdraw_durably(given["slot"], given["signal"]))
             case "hold_limit":
                 return self._call(work.body.hold_limit)
             case "go_on_with_limit":
@@ -131,7 +133,7 @@ class Answering:
             case "refuse_over_budget":
                 return self._call(work.refuse_over_budget)
             case "cost":
-                return work.cost(given["usd"], given["tokens"])
+                return work.add_cost(given["usd"], given["tokens"], in_step=given["in_step"])
             case "artifacts":
                 folder = work.artifacts()
                 os.fspath(folder)  # the engine creates the folder, so that processes do not race to create it
@@ -227,6 +229,8 @@ class DistantAttempt(Attempt):
         self.note(kind, **fields)
 
     def note(self, kind: type[NodeEvent], **fields: Any) -> int:
+        if not self._ends_call(kind, fields):
+            self._require_current()
         self._withdraw()
         self._ask("record", {"kind": kind.__name__, "fields": fields})
         withdrawn = self._visit.withdrawn[self._level]
@@ -278,10 +282,16 @@ class DistantAttempt(Attempt):
 
     async def until_kept(self, slot: str) -> list[Any]:
         kept = self.kept()
-        if slot not in kept:
+        if slot in kept:
+            await self.give_turns()
+        else:
             self.refuse_inside_step(slot)
             if self.blocks:
-                kept[slot] = self._ask("until_kept", {"slot": slot})
+                try:
+                    kept[slot] = self._ask("until_kept", {"slot": slot})
+                except Parked as waits:
+                    self.body.parking = waits.slots
+                    raise
             else:
                 self._look([slot])
         while slot not in kept:
@@ -296,6 +306,9 @@ class DistantAttempt(Attempt):
 
     def _leave_if_crowded(self) -> None:
         """Nothing to do: a wait of a process is unwound soon in any case."""
+
+    def _rested(self) -> None:
+        """Nothing to do: no request of the runner waits for this process."""
 
     def _look(self, slots: list[str]) -> None:
         """Ask the engine which of these waits are over, and whether the node has to unwind."""
@@ -329,22 +342,31 @@ class DistantAttempt(Attempt):
             self.kept().pop(slot, None)
         return is_withdrawn
 
+    async def _until_withdrawn(self) -> None:
+        """Nothing to do: the engine has made each withdrawal durable already."""
+
     def warn_of_lost_timer(self) -> None:
         self._ask("warn_of_lost_timer", {})
 
     def artifacts(self) -> Artifacts:
+        self._require_current()
         if self._artifacts is None:
             self._artifacts = Artifacts(*self._ask("artifacts", {}))
         return self._artifacts
 
-    def cost(self, usd: float, tokens: int) -> None:
-        self._ask("cost", {"usd": usd, "tokens": tokens})
+    @property
+    def has_budget(self) -> bool:
+        return self._has_budget
+
+    def add_cost(self, usd: float, tokens: int, *, in_step: bool) -> None:
+        self._require_current()
+        self._ask("cost", {"usd": usd, "tokens": tokens, "in_step": in_step})
 
     def refuse_over_budget(self) -> None:
-        if self._has_budget:
-            self._ask("refuse_over_budget", {})
+        self._ask("refuse_over_budget", {})
 
     def emit(self, written: bytes, value: Any, step: Step | None) -> None:
+        self._require_current()
         self._ask("emit", {"chunk": msgspec.Raw(written), "step": step})
 
     @property
@@ -352,11 +374,13 @@ class DistantAttempt(Attempt):
         """True if a thread of a step still runs."""
         return self._threads > 0
 
-    def _is_current(self) -> bool:
+    def _is_alive(self) -> bool:
+        """Always True: the engine kills the process of an abandoned attempt."""
         return True
 
-    def _require_current(self) -> None:
-        """Nothing to check: the engine kills the process of an abandoned attempt."""
+    def _cleans_up(self) -> bool:
+        """Always False: the engine kills the process of a cancelled attempt."""
+        return False
 
 
 class DistantChildren(Children):
@@ -381,7 +405,11 @@ class DistantChildren(Children):
     ) -> str:
         plain = flow.state.dump({} if given is None else given)
         wanted = {"name": flow.name, "fingerprint": flow.fingerprint, "given": plain, "key": key}
-        return str(self._ask("start_child", {**wanted, "options": options, "durable": durable}))
+        try:
+            return str(self._ask("start_child", {**wanted, "options": options, "durable": durable}))
+        except BudgetExceeded:
+            await self._work.require_budget()  # the engine does not know which steps run in this process
+            raise
 
     def last_end(self, run_id: str) -> int:
         return int(self._ask("last_end", {"run": run_id}))

@@ -1,7 +1,16 @@
 // The form that answers a question. It is sent with a key made when it was opened, so that a second click answers once; what was
 // typed stays when the answer is refused or when somebody else has answered meanwhile.
 
-import { answerBody, answerCommand, closingWords, faultsIn, isAboutCrash, schemaOf } from "../pure/questions.js";
+import {
+  answerBody,
+  answerCommand,
+  closingWords,
+  doubtsOf,
+  faultsIn,
+  happenedWords,
+  isAboutCrash,
+  schemaOf,
+} from "../pure/questions.js";
 import { button, element, setText } from "../shell/elements.js";
 import { createKey, isRefusal } from "../shell/api.js";
 import { createBanner, problemBanner } from "./banner.js";
@@ -35,10 +44,14 @@ export function createQuestionForm(app, { run_id, question }, { program, sent })
   const form = createSchemaForm(schemaOf(question), crash ? "What to do" : "Answer");
   const help = `What ${question.node} would have changed, as JSON: field and value.`;
   const update = createSchemaForm({ type: "object", default: {}, description: help }, `Result of ${question.node}`);
-  const reason = element("input", { class: "field", id, placeholder: "Optional, recorded with your answer" });
+  const results = doubtsOf(question).map((one) => ({
+    choice: happenedWords(one),
+    form: createSchemaForm(one.result_schema ?? {}, `Result of ${one.step}`),
+  }));
+  const reason = element("input", { class: "field", id });
   const banner = createBanner();
   const answer = button("button filled", () => void send(), "Answer");
-  const copy = createCopyButton(() => answerCommand(program, run_id, bodyOfAnswer(form.peek())), "Copy command", "words");
+  const copy = createCopyButton(() => answerCommand(program, run_id, bodyOfAnswer(form.peek(), {})), "Copy command", "words");
   const host = element(
     "form",
     {
@@ -52,28 +65,37 @@ export function createQuestionForm(app, { run_id, question }, { program, sent })
     banner.element,
     form.element,
     update.element,
+    ...results.map((one) => one.form.element),
     element("div", { class: "form-field answer-reason" }, element("label", { for: id }, "Reason"), reason),
     element("footer", {}, answer, element("span", { class: "hint" }, `as ${app.meta().name}`), copy),
   );
 
   const skips = () => crash && form.peek() === "skip";
-  /** @param {unknown} value @param {unknown} [result] */
-  const bodyOfAnswer = (value, result) => answerBody(question, { answer: value, update: result, reason: reason.value.trim() });
+  /** The form for the result of the step that has happened, if that is chosen. */
+  const stated = () => results.find(({ choice }) => choice === form.peek())?.form;
+  /** @param {unknown} value @param {{ update?: unknown, result?: unknown }} given */
+  const bodyOfAnswer = (value, given) => answerBody(question, { answer: value, ...given, reason: reason.value.trim() });
 
   function draw() {
     update.element.hidden = !skips();
-    // With a result, the command would need the file of the flow, which the page does not know.
-    copy.hidden = closed || skips() || form.peek() === undefined;
+    const shown = stated();
+    for (const one of results) one.form.element.hidden = one.form !== shown;
+    reason.required = Boolean(shown);
+    reason.placeholder = `${shown ? "Required" : "Optional"}, recorded with your answer`;
+    // With a result of the node, the command would need the file of the flow, which the page does not know.
+    copy.hidden = closed || skips() || Boolean(shown) || form.peek() === undefined;
     answer.disabled = sending || closed;
   }
 
   async function send() {
     if (answer.disabled) return;
-    const [read, result] = [form.read(), skips() ? update.read() : { value: undefined }];
-    if ("faults" in read || "faults" in result) return;
+    const none = { value: undefined };
+    const [read, changes, result] = [form.read(), skips() ? update.read() : none, stated()?.read() ?? none];
+    if ("faults" in read || "faults" in changes || "faults" in result || !reason.reportValidity()) return;
     sending = true;
     draw();
-    const reply = await app.api.post(`runs/${run_id}/answer`, bodyOfAnswer(read.value, result.value), { key });
+    const body = bodyOfAnswer(read.value, { update: changes.value, result: result.value });
+    const reply = await app.api.post(`runs/${run_id}/answer`, body, { key });
     sending = false;
     draw();
     banner.update(null);
@@ -85,6 +107,7 @@ export function createQuestionForm(app, { run_id, question }, { program, sent })
   function showProblem(problem) {
     if (isRefusal(problem)) key = createKey(); // the next attempt is another request
     update.showFaults(faultsIn(problem, "update"));
+    stated()?.showFaults(faultsIn(problem, "result"));
     form.showFaults(faultsIn(problem, "answer"));
     if (!host.querySelector("[aria-invalid]")) banner.update(problemBanner(problem, () => void send()));
   }

@@ -13,8 +13,8 @@ import { lookOfRun } from "./statuses.js";
  * @param {number} [level]  how far it is indented
  * @returns {VisitRow}
  */
-export function familyRow({ id, status, asks, remedy, node, flow, needs_attention, reason }, level = 0) {
-  const look = lookOfRun({ status: status ?? "deleted", asks, remedy });
+export function familyRow({ id, status, pausing, asks, remedy, node, flow, needs_attention, reason }, level = 0) {
+  const look = lookOfRun({ status: status ?? "deleted", pausing, asks, remedy });
   return {
     key: id,
     look,

@@ -18,6 +18,7 @@ const OWN = {
   signal: ["waiting", "rest"],
   answered: ["pending", "ask"],
   "flow changed": ["warning", "fail"],
+  refused: ["warning", "fail"],
   "no worker": ["pending", "ask"],
   due: ["waiting", "ask"],
   quarantined: ["failed", "fail"],

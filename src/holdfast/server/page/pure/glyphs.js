@@ -13,11 +13,13 @@ const circle = (cx, cy, r, look = "line") => ["circle", { cx, cy, r, class: look
 const rect = (x, y, width, height, rx, look = "line") => ["rect", { x, y, width, height, rx, class: look }];
 
 const RING = circle(8, 8, 6.25);
+const BARS = path("M6.4 5.9v4.2M9.6 5.9v4.2");
+const TURNING = [circle(8, 8, 6.25, "faint"), path("M8 1.75a6.25 6.25 0 0 1 5.9 8.3", "turning")];
 
 const SHAPES = {
   // statuses
   pending: [circle(8, 8, 6.25, "line dashed")],
-  running: [circle(8, 8, 6.25, "faint"), path("M8 1.75a6.25 6.25 0 0 1 5.9 8.3", "turning")],
+  running: TURNING,
   waiting: [RING, path("M8 4.6V8l2.3 1.6")],
   asks: [
     path("M8 .9 15.1 8 8 15.1.9 8z", "solid"),
@@ -25,7 +27,8 @@ const SHAPES = {
     circle(8, 11.2, 0.5, "cut"),
   ],
   crashed: [path("M5.4 2.3a6.2 6.2 0 0 0-1 10.8M10.6 13.7a6.2 6.2 0 0 0 1-10.8"), path("M9 3.9 6.6 8.2h2.8L7 12.2")],
-  paused: [RING, path("M6.4 5.9v4.2M9.6 5.9v4.2")],
+  pausing: [...TURNING, BARS],
+  paused: [RING, BARS],
   interrupted: [RING, rect(6, 6, 4, 4, 0.8, "solid")],
   completed: [circle(8, 8, 7, "solid"), path("m5 8.2 2.1 2.1L11.1 6", "cut")],
   failed: [path("M5.1 1h5.8L15 5.1v5.8L10.9 15H5.1L1 10.9V5.1z", "solid"), path("m5.8 5.8 4.4 4.4m0-4.4-4.4 4.4", "cut")],
@@ -35,7 +38,7 @@ const SHAPES = {
   warning: [path("M8 1.9 14.6 13.6H1.4z"), path("M8 6.2v3.4M8 11.5v.4")],
   // acts and things
   play: [path("M4.5 2.8v10.4L13 8z", "solid")],
-  pause: [RING, path("M6.4 5.9v4.2M9.6 5.9v4.2")],
+  pause: [RING, BARS],
   retry: [path("M13.2 9.4A5.5 5.5 0 1 1 12 4.2l1.5 1.4M13.6 2v3.7H9.9")],
   skip: [path("m3 3.5 4.5 4.5L3 12.5M8.5 3.5 13 8l-4.5 4.5")],
   fork: [circle(4, 3.2, 1.6), circle(4, 12.8, 1.6), circle(12, 5.2, 1.6), path("M4 4.8v6.4M12 6.8c0 2.6-3.6 2.2-6.2 3.2")],

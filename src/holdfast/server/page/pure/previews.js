@@ -51,7 +51,7 @@ export const PLAIN = {
 };
 
 /**
- * @typedef {"confirm" | "rerun" | "asks" | "skips" | "stops" | "kept" | "closes" | "unknown"} PreviewList
+ * @typedef {"confirm" | "rerun" | "asks" | "skips" | "stops" | "kept" | "closes" | "family" | "unknown"} PreviewList
  */
 
 /**
@@ -66,6 +66,7 @@ const CONSEQUENCES = [
   ["stops", "interrupted", "rest", "Stop"],
   ["kept", "kept", "done", "Kept"],
   ["closes", "asks", "ask", "Questions close"],
+  ["family", "retry", "accent", "Failed child runs"],
   ["unknown", "warning", "ask", "Not known here"],
 ];
 
@@ -79,10 +80,15 @@ export const previewRows = (preview) =>
     .map(([list, glyph, tone, words]) => ({ glyph, tone, words, items: preview[list].map(itemOf) }))
     .filter(({ items }) => items.length);
 
-/** A node, question or sentence of a preview. @param {PreviewNode | { text: string } | string} one @returns {PreviewItem} */
+/**
+ * A node, question, child run or sentence of a preview.
+ * @param {PreviewNode | import("../shapes.js").PreviewRun | { text: string } | string} one
+ * @returns {PreviewItem}
+ */
 function itemOf(one) {
   if (typeof one === "string") return { words: one };
   if ("text" in one) return { words: one.text };
+  if ("rerun" in one) return { words: `${one.run_id} ${one.left ? `is left alone: ${one.left}` : "is resumed"}` };
   const { node, first, last, idempotent } = one;
   return { node, words: last === 1 ? node : `${node} ${first === last ? last : `${first}–${last}`}`, once: !idempotent };
 }
@@ -113,7 +119,7 @@ export function bodyOf(preview, options, { reason, ticked, repeat, edit }) {
     ...options,
     ...(edit && preview.verb in EDITS ? { [EDITS[preview.verb]]: edit } : {}),
     ...(reason ? { reason } : {}),
-    ...(preview.verb === "resume" && ticked.size ? { confirm: [...ticked] } : {}),
+    ...(preview.verb !== "fork" && ticked.size ? { confirm: [...ticked] } : {}),
     ...(preview.verb === "fork" && Object.keys(repeat).length ? { repeat } : {}),
   };
 }

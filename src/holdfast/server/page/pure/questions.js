@@ -64,7 +64,16 @@ export const lookOfQuestion = (question) => (isAboutCrash(question) ? LOOKS.cras
  * @param {Question} question
  * @returns {Record<string, any>}
  */
-export const schemaOf = ({ answer_schema, options }) => (options.length ? { enum: options } : (answer_schema ?? {}));
+export const schemaOf = (question) => {
+  const { answer_schema, options } = question;
+  return options.length ? { enum: [...options, ...doubtsOf(question).map(happenedWords)] } : (answer_schema ?? {});
+};
+
+/** The steps of which an answer can say that they have happened. @param {Question} question */
+export const doubtsOf = ({ partial }) => partial?.in_doubt ?? [];
+
+/** That choice in words. @param {import("../shapes.js").DoubtfulStep} doubt */
+export const happenedWords = ({ step, item }) => `${step}${item === undefined ? "" : ` (item ${item})`} has happened`;
 
 /** When it wants an answer: "until 16:00:00"; "" at any time. @param {Question} question @param {number} now */
 export const untilWords = ({ until }, now) => (until ? (until > now ? `until ${instant(until, now)}` : "time is up") : "");
@@ -103,14 +112,18 @@ export function consequences(outcomes) {
 /**
  * The body of the request that answers.
  * @param {Question} question
- * @param {{ answer: unknown, update?: unknown, reason: string }} given
+ * @param {{ answer: unknown, update?: unknown, result?: unknown, reason: string }} given
  */
-export const answerBody = ({ key }, { answer, update, reason }) => ({
-  question: key,
-  answer,
-  ...(update === undefined ? {} : { update }),
-  ...(reason ? { reason } : {}),
-});
+export function answerBody(question, { answer, update, result, reason }) {
+  const doubt = doubtsOf(question).find((one) => happenedWords(one) === answer);
+  return {
+    question: question.key,
+    answer: doubt ? "happened" : answer,
+    ...(update === undefined ? {} : { update }),
+    ...(doubt && { step: doubt.step, item: doubt.item, result }), // JSON leaves out what is undefined
+    ...(reason ? { reason } : {}),
+  };
+}
 
 /**
  * The command that gives the same answer.

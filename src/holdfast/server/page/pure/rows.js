@@ -59,7 +59,8 @@ export const releaseFresh = (list) => ({ ...list, rows: [...list.fresh, ...list.
 /** The row of a run that the store has no more: it stays where it is, and says so. @param {Row} row @returns {any} */
 export const deletedRow = (row) => ({
   ...row,
-  ...{ status: "deleted", reason: "Deleted from the store", remedy: null, crashed: false, needs_attention: false },
+  ...{ status: "deleted", reason: "Deleted from the store", remedy: null },
+  ...{ crashed: false, pausing: false, needs_attention: false },
 });
 
 /**

@@ -7,7 +7,7 @@ import { VERBS, runOf } from "./actions.js";
 /**
  * @typedef {import("../shapes.js").Remedy} Remedy
  * @typedef {import("../shapes.js").ShownRun} ShownRun
- * @typedef {Pick<ShownRun, "id" | "status" | "crashed" | "questions" | "remedies" | "failed_node">} Actable
+ * @typedef {Pick<ShownRun, "id" | "status" | "crashed" | "pausing" | "questions" | "remedies" | "failed_node">} Actable
  *
  * @typedef {object} RunAction
  * @property {string} verb
@@ -43,7 +43,7 @@ const SHOWN_WAITING = 2;
  * @returns {{ shown: RunAction[], more: RunAction[] }}
  */
 export function actionsOf(run, isPast, asked) {
-  const { status, crashed, remedies, failed_node: failed } = run;
+  const { status, crashed, pausing, remedies, failed_node: failed } = run;
   const is = (/** @type {string[]} */ ...statuses) => statuses.includes(status);
   const [isStuck, isWaiting] = [crashed || is("failed", "paused", "interrupted"), is("waiting") && !crashed];
   const ways = remedies.filter((one) => one.verb in VERBS && (runOf(one) === run.id || one.verb === "answer"));
@@ -53,7 +53,7 @@ export function actionsOf(run, isPast, asked) {
     failed && "retry",
     failed && "skip",
     isWaiting && "cancel",
-    !isStuck && is("running", "pending") && "pause",
+    !isStuck && !pausing && is("running", "pending") && "pause",
     "fork",
     ...ways.map((one) => one.verb),
     !is("completed", "cancelled") && "cancel",

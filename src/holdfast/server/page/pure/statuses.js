@@ -16,6 +16,7 @@ const KNOWN = [
   ["waiting", "rest"],
   ["asks", "ask", "waiting"],
   ["crashed", "ask"],
+  ["pausing", "accent"],
   ["paused", "rest"],
   ["interrupted", "rest"],
   ["completed", "done"],
@@ -31,7 +32,7 @@ const KNOWN = [
 export const LOOKS = Object.fromEntries(
   KNOWN.map(([name, tone, word = name, glyph = name]) => [
     name,
-    { word, glyph: /** @type {import("./glyphs.js").GlyphName} */ (glyph), tone, turns: name === "running" },
+    { word, glyph: /** @type {import("./glyphs.js").GlyphName} */ (glyph), tone, turns: tone === "accent" },
   ]),
 );
 
@@ -51,14 +52,16 @@ export const STATUS_ORDER = /** @type {const} */ ([
 export const countAll = (board) => board && Object.values(board.counts).reduce((sum, count) => sum + count, 0);
 
 /**
- * How a run looks. A crash and an open question are facts beside the status, and outrank its plain look.
- * @param {{ status: string, crashed?: boolean, asks?: number, remedy?: { verb: string } | null }} run
+ * How a run looks. A crash, an open question and a pause that waits for running nodes are facts beside the status, and outrank
+ * its plain look.
+ * @param {{ status: string, crashed?: boolean, pausing?: boolean, asks?: number, remedy?: { verb: string } | null }} run
  * @returns {Look}
  */
 export function lookOfRun(run) {
   if (run.remedy?.verb === "verify") return LOOKS.unreadable; // only a log that cannot be read has that remedy first
   if (run.crashed) return LOOKS.crashed;
   if (run.status === "waiting" && run.asks) return LOOKS.asks;
+  if (run.pausing) return LOOKS.pausing;
   // A status that a newer server has is shown as it is, rather than hidden.
   return LOOKS[run.status] ?? { word: run.status, glyph: "unreached", tone: "rest" };
 }

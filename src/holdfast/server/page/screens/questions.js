@@ -5,6 +5,7 @@ import { mayOperate } from "../pure/actions.js";
 import { formatFragment, hrefOfRun } from "../pure/fragments.js";
 import { byName } from "../pure/groups.js";
 import {
+  doubtsOf,
   keyOfAsked,
   lookOfQuestion,
   questionWords,
@@ -33,6 +34,7 @@ import { keyHints } from "../shell/keyboard.js";
  * @typedef {object} Opened  a question that was opened, with its form
  * @property {HTMLElement} element
  * @property {import("../parts/question_form.js").QuestionForm | null} form  null if the token may not answer
+ * @property {number} doubts  steps of which an answer can say that they have happened
  * @property {() => void} tick  a second has passed
  * @property {(details: QuestionDetails, facts: Facts) => void} update
  *
@@ -165,6 +167,7 @@ export function createQuestionsScreen(app) {
     const visit = question.about !== "ask" ? await app.api.get(`runs/${run}/nodes/${question.node}`) : null;
     /** @type {import("../shapes.js").Row | null} */
     const row = (listed.ok && listed.value.runs[0]) || null;
+    if (opened.get(key)?.doubts !== doubtsOf(question).length) opened.delete(key); // one of several steps was settled
     const [program, words] = row?.remedy?.command.split(" answer ") ?? [];
     const made =
       opened.get(key) ?? createOpened(app, details, { program: (words && program) || "holdfast", sent: () => void load() });
@@ -290,6 +293,7 @@ function createOpened(app, first, { program, sent }) {
       side.element,
     ),
     form,
+    doubts: doubtsOf(question).length,
     tick() {
       const now = app.clock.now();
       const asked = `${run_id} · flow ${flow} · asked by ${question.node} ${agoWords(now - question.asked_at)}`;

@@ -407,6 +407,35 @@ delete from holdfast.holders
 where expires_at < coalesce($1::float8, extract(epoch from clock_timestamp())::float8) - $2::float8
   and not exists (select from holdfast.runs where runs.holder = holders.id)
 
+-- drop_old_refusals: delete refusals of holders that expired long ago, and of runs that have moved since or were deleted
+delete from holdfast.refusals
+where exists (select from holdfast.holders where holders.id = refusals.holder
+              and expires_at < coalesce($1::float8, extract(epoch from clock_timestamp())::float8) - $2::float8)
+   or not exists (select from holdfast.runs where runs.key = refusals.run and runs.seq = refusals.seq)
+
+-- refuse: record that a holder refuses a run as it is at a seq; does nothing if the run has moved, or the holder is not registered
+insert into holdfast.refusals (holder, run, seq, fingerprint, too_new, reason, at)
+select $2, runs.key, $3::bigint, $4, $5::boolean, $6, coalesce($7::float8, extract(epoch from clock_timestamp())::float8)
+from holdfast.runs, holdfast.holders where runs.run_id = $1 and runs.seq = $3::bigint and holders.id = $2
+for key share of holders
+on conflict (holder, run) do update set seq = excluded.seq, fingerprint = excluded.fingerprint, too_new = excluded.too_new,
+    reason = excluded.reason, at = excluded.at
+
+-- refusals_of: the refusals of these runs, if the runs have not moved since
+select refusals.holder, runs.run_id, refusals.holder, refusals.seq, refusals.fingerprint, refusals.too_new, refusals.reason,
+       refusals.at
+from holdfast.runs join holdfast.refusals on refusals.run = runs.key and refusals.seq = runs.seq
+where runs.run_id = any($1::text[]) order by refusals.at, refusals.holder
+
+-- refusals: the first refusals of runs that have not moved since
+select refusals.holder, runs.run_id, refusals.holder, refusals.seq, refusals.fingerprint, refusals.too_new, refusals.reason,
+       refusals.at
+from holdfast.refusals join holdfast.runs on runs.key = refusals.run and runs.seq = refusals.seq
+order by refusals.holder desc, refusals.run desc limit $1::bigint
+
+-- delete_refusals: delete the refusals of a run
+delete from holdfast.refusals where run = $1
+
 -- posted: the columns that decide whether a request is put into the inbox of a run: those of the run, and of a request of that id
 select runs.key, runs.status, inbox.verb, inbox.digest
 from holdfast.runs left join holdfast.inbox on inbox.run = runs.key and inbox.id = $2 where runs.run_id = $1
@@ -636,9 +665,10 @@ delete from holdfast.runs where key = $1
 -- fingerprints: the fingerprints of all stored definitions
 select fingerprint from holdfast.definitions order by fingerprint
 
--- drop_definitions: delete the definitions with these fingerprints, except those that a run row refers to
+-- drop_definitions: delete the definitions with these fingerprints, except those that a run row or a refusal refers to
 delete from holdfast.definitions
 where fingerprint = any($1::text[]) and not exists (select from holdfast.runs where runs.fingerprint = definitions.fingerprint)
+and not exists (select from holdfast.refusals where refusals.fingerprint = definitions.fingerprint)
 returning fingerprint
 
 -- facts: the facts about the store and its server that `holdfast doctor` reports

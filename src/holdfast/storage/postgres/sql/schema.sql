@@ -82,6 +82,20 @@ create table holdfast.queues (
     held_max bigint not null                  -- how many of its runs may be held at the same time
 );
 
+-- Runs that a worker has refused to continue. A row counts while the log of the run ends at `seq`; it goes with its holder.
+create table holdfast.refusals (
+    holder      text collate "C" not null references holdfast.holders (id) on delete cascade,
+    run         bigint not null,              -- runs.key
+    seq         bigint not null,              -- of the last event of the log when the worker refused the run
+    fingerprint text not null,                -- of the flow as the worker knows it; empty: it does not know the flow
+    too_new     boolean not null,             -- whether its version of Holdfast cannot read the run
+    reason      text not null,
+    at          double precision not null,
+    primary key (holder, run)
+);
+
+create index refusals_by_run on holdfast.refusals (run, seq);
+
 -- The labels of runs, for searching. The index has hashes, because it cannot contain long texts.
 create table holdfast.labels (
     run        bigint not null,

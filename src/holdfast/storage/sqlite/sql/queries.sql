@@ -115,9 +115,10 @@ select key from runs where run_id = ?1
 -- runs: run rows with their holders; the queries below say which of them
 select runs.run_id, runs.flow, runs.status, runs.seq, runs.digest, runs.fingerprint, runs.state_version, runs.created_at,
        runs.updated_at, runs.input_digest, runs.labels, runs.parent, runs.origin, runs.active, runs.error, runs.rewinds, runs.due_at,
-       runs.fence, runs.queue, runs.priority, runs.asks, runs.active_s, runs.situation, holders.expires_at, holders.id,
-       holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows,
-       holders.queues, holders.version
+       runs.fence, runs.queue, runs.priority, runs.asks, runs.active_s, runs.situation,
+       lease_end(holders.expires_at, holders.renewed, holders.ttl_s, holders.boot, holders.pid), holders.id, holders.host,
+       holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues,
+       holders.version
 
 -- run_of_id: which: the run with this id
 from runs left join holders on holders.key = runs.holder where runs.run_id = ?1
@@ -285,8 +286,9 @@ and (?5 is null or kind in (select value from json_each(?5))) and (?6 is null or
 order by key limit ?4
 
 -- feed: the ends of many logs (JSON: run id -> seq), each with some events after it; `cross` keeps the order of the joins
-select runs.run_id, runs.seq, runs.status, holders.expires_at, holders.id, holders.host, holders.boot, holders.pid_namespace,
-       holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues, holders.version,
+select runs.run_id, runs.seq, runs.status, lease_end(holders.expires_at, holders.renewed, holders.ttl_s, holders.boot, holders.pid),
+       holders.id, holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s,
+       holders.flows, holders.queues, holders.version,
        events.seq, events.at, events.kind, events.node, events.iteration, events.execution, events.attempt, events.salt,
        events.body, events.digest
 from json_each(?1) as wanted
@@ -306,8 +308,10 @@ order by seq desc limit 1
 select body from definitions where fingerprint = ?1
 
 -- lease: the columns that decide whether a claim of a run succeeds
-select runs.key, runs.seq, runs.fence, holders.key, holders.expires_at, holders.id, holders.host, holders.boot,
-       holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s, holders.flows, holders.queues, holders.version
+select runs.key, runs.seq, runs.fence, holders.key,
+       lease_end(holders.expires_at, holders.renewed, holders.ttl_s, holders.boot, holders.pid),
+       holders.id, holders.host, holders.boot, holders.pid_namespace, holders.pid, holders.process_started, holders.ttl_s,
+       holders.flows, holders.queues, holders.version
 from runs left join holders on holders.key = runs.holder
 where runs.run_id = ?1
 
@@ -319,17 +323,19 @@ update runs set holder = null
 where run_id = ?1 and fence = ?3 and holder = (select key from holders where id = ?2)
 
 -- renew_holder: insert or update the row of a holder, which now expires later
-insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version, registered_at)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7)
+insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version, registered_at,
+                     renewed)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7, ?12)
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
-    flows = excluded.flows, queues = excluded.queues, version = excluded.version
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version, renewed = excluded.renewed
 returning key
 
 -- renew_alone: `renew_holder` as a transaction of its own; does nothing if the schema is newer than this Holdfast knows
-insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version, registered_at)
-select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7 from pragma_user_version where user_version <= ?12
+insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version, registered_at,
+                     renewed)
+select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7, ?12 from pragma_user_version where user_version <= ?13
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
-    flows = excluded.flows, queues = excluded.queues, version = excluded.version
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version, renewed = excluded.renewed
 returning key
 
 -- holder_key: the numeric key of a holder
@@ -345,7 +351,34 @@ delete from holders where id = ?1
 delete from holders where key = ?1 and not exists (select 1 from runs where holder = ?1)
 
 -- drop_old_holders: delete holders that expired long ago and hold no run
-delete from holders where expires_at < ?1 and not exists (select 1 from runs where runs.holder = holders.key)
+delete from holders where lease_end(expires_at, renewed, ttl_s, boot, pid) < ?1
+and not exists (select 1 from runs where runs.holder = holders.key)
+
+-- drop_old_refusals: delete refusals of holders that expired before a time, and of runs that have moved since or were deleted
+delete from refusals
+where holder in (select key from holders where lease_end(expires_at, renewed, ttl_s, boot, pid) < ?1)
+or not exists (select 1 from runs where runs.key = refusals.run and runs.seq = refusals.seq)
+
+-- refuse: record that a holder refuses a run as it is at a seq; does nothing if the run has moved, or the holder is not registered
+insert into refusals (holder, run, seq, fingerprint, too_new, reason, at)
+select holders.key, runs.key, ?3, ?4, ?5, ?6, ?7 from runs, holders where runs.run_id = ?1 and runs.seq = ?3 and holders.id = ?2
+on conflict (holder, run) do update set seq = excluded.seq, fingerprint = excluded.fingerprint, too_new = excluded.too_new,
+    reason = excluded.reason, at = excluded.at
+
+-- refusals_of: the refusals of these runs (a JSON list of ids), if the runs have not moved since
+select holders.key, runs.run_id, holders.id, refusals.seq, refusals.fingerprint, refusals.too_new, refusals.reason, refusals.at
+from json_each(?1) as asked cross join runs on runs.run_id = asked.value
+cross join refusals on refusals.run = runs.key and refusals.seq = runs.seq cross join holders on holders.key = refusals.holder
+order by refusals.at, holders.id
+
+-- refusals: the first refusals of runs that have not moved since
+select holders.key, runs.run_id, holders.id, refusals.seq, refusals.fingerprint, refusals.too_new, refusals.reason, refusals.at
+from refusals cross join runs on runs.key = refusals.run and runs.seq = refusals.seq
+cross join holders on holders.key = refusals.holder
+order by refusals.holder desc, refusals.run desc limit ?1
+
+-- delete_refusals: delete the refusals of a run
+delete from refusals where run = ?1
 
 -- posted: the columns that decide whether a request is put into the inbox of a run: those of the run, and of a request of that id
 select runs.key, runs.status, inbox.verb, inbox.digest
@@ -483,9 +516,10 @@ delete from runs where key = ?1
 -- fingerprints: the fingerprints of all stored definitions
 select fingerprint from definitions order by fingerprint
 
--- drop_definitions: delete the definitions with these fingerprints (a JSON list), except those that a run row refers to
+-- drop_definitions: delete the definitions with these fingerprints (a JSON list), except those that a run row or a refusal refers to
 delete from definitions
 where fingerprint in (select value from json_each(?1)) and fingerprint not in (select fingerprint from runs)
+and fingerprint not in (select fingerprint from refusals)
 returning key
 
 -- offers: runs that a worker may take; lanes (flow, queue, priority) are found by index jumps, at most one for each run wanted
@@ -641,7 +675,9 @@ select min(due_at), exists (select 1 from queues) from (
 )
 
 -- holders: every engine that holds runs, or recently did
-select key, expires_at, expires_at - ttl_s, registered_at, id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version from holders
+select key, ends_at, ends_at - ttl_s, registered_at, id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues,
+       version
+from (select *, lease_end(expires_at, renewed, ttl_s, boot, pid) as ends_at from holders)
 
 -- release_dead: release all leases of a holder that is dead or has expired
 update runs set holder = null where holder = ?1

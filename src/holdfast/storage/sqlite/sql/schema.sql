@@ -20,7 +20,8 @@ create table holders (
     flows           text,            -- JSON: the flows whose runs it claims as a worker; null: it is not a worker
     queues          text,            -- JSON: the queues from which it claims them; null: all queues
     version         text not null default '',
-    registered_at   real             -- when the engine was first seen; null: by a version that did not record it
+    registered_at   real,            -- when the engine was first seen; null: by a version that did not record it
+    renewed         real             -- the uptime of the machine at the last renewal; null: unknown
 ) strict;
 
 -- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease.
@@ -80,6 +81,24 @@ create table queues (
     name     text not null primary key,
     held_max integer not null        -- how many of its runs may be held at the same time
 ) strict;
+
+-- Runs that a worker has refused to continue. A row counts while the log of the run ends at `seq`; it goes with its holder.
+create table refusals (
+    holder      integer not null,    -- holders.key
+    run         integer not null,    -- runs.key
+    seq         integer not null,    -- of the last event of the log when the worker refused the run
+    fingerprint text not null,       -- of the flow as the worker knows it; empty: it does not know the flow
+    too_new     integer not null,    -- 1: its version of Holdfast cannot read the run
+    reason      text not null,
+    at          real not null,
+    primary key (holder, run)
+) strict, without rowid;
+
+create index refusals_by_run on refusals (run, seq);
+
+create trigger refusals_of_holder after delete on holders begin
+    delete from refusals where holder = old.key;
+end;
 
 -- The labels of runs, for searching.
 create table labels (
