@@ -466,6 +466,20 @@ def test_a_phone_has_a_story_and_its_actions_at_the_bottom(tab, served):
     assert bar["y"] + bar["height"] > 700
 
 
+def test_a_story_that_is_being_loaded_has_no_button_without_words(tab, served):
+    one, held = tab(viewport={"width": 390, "height": 844}), []
+    page = one.open(served.link)
+    page.locator(".run-link").first.wait_for()
+    page.route("**/timeline*", lambda route: held.insert(0, route))
+    go(page, "order-broken")
+    page.locator(".story").wait_for(state="attached")
+    assert "" not in page.locator("button:visible").evaluate_all(
+        'all => all.map(one => one.textContent || one.ariaLabel || "")'
+    )
+    held[0].continue_()
+    page.locator(".story-list li").first.wait_for()
+
+
 @pytest.mark.skipif(not AXE.exists(), reason="NO AXE: accessibility is not tested; run: npm install")
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1440), ("light", 390)])
 def test_axe_finds_nothing_on_a_run(tab, served, theme, width):

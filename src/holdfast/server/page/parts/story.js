@@ -23,6 +23,7 @@ export function createStory({ choose }) {
     shown += SHOWN_STEP;
     draw();
   });
+  more.hidden = true; // until a timeline is there, it has no words
   const draws = keepChildren(
     list,
     (/** @type {StoryEntry} */ entry) => entry.key,
