@@ -14,6 +14,7 @@ const preview = (more = {}) => ({
   asks: [],
   skips: [],
   stops: [],
+  uncleaned: [],
   closes: [],
   family: [],
   refused: null,
@@ -36,6 +37,11 @@ test("empty rows are left out", () => {
       ["Questions close", 1],
     ],
   );
+});
+
+test("a visit that will not clean up is named with its iteration", () => {
+  const [row] = previewRows(preview({ verb: "cancel", uncleaned: [{ node: "book", iteration: 2, why: "unwound" }] }));
+  assert.deepEqual([row.words, row.items], ["Not cleaned up", [{ node: "book", words: "book 2", once: false }]]);
 });
 
 test("the button is off until each node that is not idempotent is ticked, and says why", () => {

@@ -61,6 +61,8 @@ def _say(preview: Preview) -> None:
     _row("asks first", _names(preview.asks))
     _row("skips", _names(preview.skips))
     _row("stops", _names(preview.stops))
+    for left in preview.uncleaned:
+        _row("no cleanup", text.will_not_clean_up(left), "yellow")
     _row("keeps", _names(preview.kept))
     for question in preview.closes:
         _row("closes", asks(question))

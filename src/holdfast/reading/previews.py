@@ -4,8 +4,9 @@ The engine rehearses the verb (`runtime`) and passes on what came of it; this mo
 command that does it, and, if it would be refused, the ways out. Nothing here decides what a verb does.
 
 The digest covers the verb, its options and what it would do, but not the seq of the run: a run that merely moves on makes no
-preview stale. It does not cover what a caller decides after looking at the preview: `confirm` of a resume, `repeat`, `run_id` and
-`labels` of a fork, `by` and `reason`.
+preview stale. So it does not cover `uncleaned` either, which changes whenever a visit begins to wait or wakes. It does not cover
+what a caller decides after looking at the preview: `confirm` of a resume, `repeat`, `run_id` and `labels` of a fork, `by` and
+`reason`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.consequences import Consequences, PreviewNode
+from holdfast.core.events import Uncleaned
 from holdfast.core.run_state import VISIT_DONE, Question
 from holdfast.errors import HoldfastError, PreviewStale, ResumeRefused
 from holdfast.reading import remedies as ways
@@ -64,6 +66,10 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Visits that are skipped: by the verb itself, or without another attempt when the run continues."""
     stops: tuple[PreviewNode, ...] = ()
     """Visits that have begun and end without a result."""
+    uncleaned: tuple[Uncleaned, ...] = ()
+    """Visits that a cancel ends and whose cleanup will not run, or not to its end. A node that runs cleans up by itself, so it is
+    listed only afterwards, in `run.uncleaned`, if it does not stop in time.
+    """
     closes: tuple[Question, ...] = ()
     """The open questions that are closed without an answer."""
     leaves: tuple[str, ...] = ()
@@ -141,10 +147,11 @@ def make(
     is_undecided: bool = False,
     unknown: Iterable[str] = (),
     family: Iterable[Mended] = (),
+    uncleaned: Iterable[Uncleaned] = (),
 ) -> Preview:
     """Make a preview. `path` are the ranges of the log that led to the state of the run: a rewind makes a preview stale. If
     `is_undecided` is true, the verb is refused only because `confirm` does not name the nodes it has to. `family` are the
-    children because of which the run failed.
+    children because of which the run failed; `uncleaned`, the visits that cannot clean up.
     """
     family = tuple(family)
     preview = Preview(
@@ -157,6 +164,7 @@ def make(
         asks=found.asks,
         skips=found.skips,
         stops=found.stops,
+        uncleaned=tuple(uncleaned),
         closes=found.closes,
         leaves=found.leaves if wanted.verb != "fork" else (),
         family=tuple(listed for one in family for listed in one.listed()),

@@ -157,5 +157,25 @@ def not_cleaned_up(left: Uncleaned) -> str:
             why = f"{place} did not stop in time, so the rest of its cleanup was not recorded"
         case unknown:
             assert_never(unknown)
-    kept = ", ".join(left.steps)
-    return f"{why}; its kept steps: {kept}" if kept else f"{why}; it has kept no steps"
+    return f"{why}; {_kept_steps(left)}"
+
+
+def will_not_clean_up(left: Uncleaned) -> str:
+    """Say which visit would not clean up if its run were cancelled now, why, and what it has kept."""
+    place = name_item(left.node, left.item)
+    match left.why:
+        case "died":
+            why = f"the process of {place} died, so the rest of its cleanup will not be done"
+        case "unwound":
+            why = f"{place} waits and is not in memory, so its cleanup will not run"
+        case "interrupted":
+            why = f"{place} was interrupted, so its cleanup will not run"
+        case "abandoned":
+            why = f"{place} does not stop in time, so the rest of its cleanup will not be recorded"
+        case unknown:
+            assert_never(unknown)
+    return f"{why}; {_kept_steps(left)}"
+
+
+def _kept_steps(left: Uncleaned) -> str:
+    return f"its kept steps: {', '.join(left.steps)}" if left.steps else "it has kept no steps"

@@ -316,7 +316,10 @@ def rehearse(
     except (*REFUSALS, RunHeld) as other:
         refused = other
     found, at, family = Consequences(), None, tuple[Mended, ...]()
+    uncleaned: list[events.Uncleaned] = []
     if journal is not None:
+        if isinstance(asked, inbox.Cancel):
+            uncleaned = find_uncleaned(head, lost=not executed)
         family = journal.family
         found = foresee(before, journal.state, journal.flow, journal.at)
         rewound = journal.rewinds[len(row.rewinds) :] if row is not None else ()
@@ -331,6 +334,7 @@ def rehearse(
         is_undecided=isinstance(refused, Unconfirmed),
         unknown=_unsaid(asked, known) if flow is None else (),
         family=family,
+        uncleaned=uncleaned,
     )
     is_undecided = isinstance(refused, Unconfirmed)
     return Rehearsed(wanted=wanted, preview=preview, is_undecided=is_undecided, refused=refused)

@@ -15,6 +15,7 @@ from waits import Going, told, waiting
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
+from holdfast.reading import text
 from holdfast.testing import check
 
 LONG_S = 3600.0
@@ -297,6 +298,38 @@ def test_after_a_real_cancel_the_cleanup_of_a_node_that_waits_in_memory_runs(sta
     assert cleaning.effects == ["booked", "released"]
     assert [event.step for event in stage.told("StepCompleted")] == ["book", "release"]
     assert sound(stage)
+
+
+def test_the_preview_of_a_cancel_names_the_visits_whose_cleanup_will_not_run(stage: Stage) -> None:
+    cleaning = Cleaning(stage)
+    waiting(stage, cleaning.flow)
+    (seen,) = stage.do(lambda engine: engine.preview("r", "cancel"), cleaning.flow).uncleaned
+    assert (seen.node, seen.why, seen.steps) == ("only", "unwound", ["book"])
+    assert text.will_not_clean_up(seen) == (
+        "only waits and is not in memory, so its cleanup will not run; its kept steps: book"
+    )
+    assert stage.do(lambda engine: engine.preview("r", "resume"), cleaning.flow).uncleaned == ()
+    stage.do(lambda engine: engine.cancel("r"), cleaning.flow)
+    assert stage.do(lambda engine: engine.get("r"), cleaning.flow).uncleaned == (seen,)
+
+
+def test_the_preview_of_a_cancel_does_not_name_a_node_that_waits_in_memory_and_will_clean_up(
+    stage: Stage,
+) -> None:
+    if stage.colour == "def":
+        pytest.skip("a plain function unwinds at once, so it never waits in memory")
+    cleaning = Cleaning(stage)
+
+    async def use(engine: hf.Engine) -> Any:
+        going = Going(stage, engine, engine.run(cleaning.flow, run_id="r"))
+        await going.asleep()
+        seen = await engine.preview("r", "cancel")
+        await engine.cancel("r", by="ann")
+        await asyncio.gather(going.task, return_exceptions=True)
+        return seen
+
+    assert stage.do(use, cleaning.flow).uncleaned == ()
+    assert "released" in cleaning.effects
 
 
 def test_a_node_that_does_not_stop_in_time_is_named_with_the_steps_that_it_has_kept(stage: Stage) -> None:

@@ -392,6 +392,15 @@ export interface PreviewRun {
   left: string | null;
 }
 
+/** A visit that does not clean up when its run is cancelled. */
+export interface Uncleaned {
+  node: string;
+  iteration: number;
+  why: string;
+  steps?: string[];
+  item?: number | null;
+}
+
 /** What a verb would do: `POST runs/{id}/VERB?preview=1`. */
 export interface Preview {
   run_id: string;
@@ -403,6 +412,7 @@ export interface Preview {
   asks: PreviewNode[];
   skips: PreviewNode[];
   stops: PreviewNode[];
+  uncleaned: Uncleaned[];
   closes: Question[];
   family: PreviewRun[];
   refused: string | null;

@@ -51,7 +51,7 @@ export const PLAIN = {
 };
 
 /**
- * @typedef {"confirm" | "rerun" | "asks" | "skips" | "stops" | "kept" | "closes" | "family" | "unknown"} PreviewList
+ * @typedef {"confirm" | "rerun" | "asks" | "skips" | "stops" | "uncleaned" | "kept" | "closes" | "family" | "unknown"} PreviewList
  */
 
 /**
@@ -64,6 +64,7 @@ const CONSEQUENCES = [
   ["asks", "asks", "ask", "Asked about first"],
   ["skips", "skipped", "rest", "Skipped"],
   ["stops", "interrupted", "rest", "Stop"],
+  ["uncleaned", "warning", "ask", "Not cleaned up"],
   ["kept", "kept", "done", "Kept"],
   ["closes", "asks", "ask", "Questions close"],
   ["family", "retry", "accent", "Failed child runs"],
@@ -82,16 +83,19 @@ export const previewRows = (preview) =>
 
 /**
  * A node, question, child run or sentence of a preview.
- * @param {PreviewNode | import("../shapes.js").PreviewRun | { text: string } | string} one
+ * @param {PreviewNode | import("../shapes.js").PreviewRun | import("../shapes.js").Uncleaned | { text: string } | string} one
  * @returns {PreviewItem}
  */
 function itemOf(one) {
   if (typeof one === "string") return { words: one };
   if ("text" in one) return { words: one.text };
   if ("rerun" in one) return { words: `${one.run_id} ${one.left ? `is left alone: ${one.left}` : "is resumed"}` };
-  const { node, first, last, idempotent } = one;
+  const { node, first, last, idempotent } = "why" in one ? uncleanedVisit(one) : one;
   return { node, words: last === 1 ? node : `${node} ${first === last ? last : `${first}–${last}`}`, once: !idempotent };
 }
+
+/** A visit that will not clean up, as other visits are listed. @param {import("../shapes.js").Uncleaned} left */
+const uncleanedVisit = ({ node, iteration }) => ({ node, first: iteration, last: iteration, idempotent: true });
 
 /**
  * Why the button is off, in words; "" if it is on.
