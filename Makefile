@@ -31,7 +31,7 @@ demo: $(VENV)/.installed ## kill a workflow in the middle, and resume it
 	@$(BIN)/holdfast demo
 
 test: $(VENV)/.installed-dev ## run all tests (ARGS="-k fence" chooses)
-	@$(PYTEST) $(ARGS)
+	@$(PYTEST) --hypothesis-profile quick $(ARGS)
 
 # Each Python has a .venv of its own, so that the one of every day stays as it is.
 VERSIONS := 3.11 3.12 3.13 3.14

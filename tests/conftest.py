@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import progress
+import selection
 
 LONG = (
     "execution/test_random_flows.py",
@@ -62,16 +63,33 @@ settings.register_profile(
     derandomize=bool(os.environ.get("CI")),
     suppress_health_check=[HealthCheck.too_slow],
 )
-# `make check` must be fast; `make test` may take longer.
+# `make check` and `make test` are fast; `make prove` draws more examples.
 settings.register_profile("quick", settings.get_profile("holdfast"), max_examples=20)
 settings.load_profile("holdfast")
 
 
+def pytest_addoption(parser):
+    selection.add_options(parser)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the test workers get the options
+def pytest_cmdline_main(config):
+    selection.draw_seed(config)
+
+
 @pytest.hookimpl(trylast=True)  # the terminal is there by then
 def pytest_configure(config):
+    config.addinivalue_line("markers", "rotating: a quarter of the cases runs, chosen by --rotation")
     progress.begin(config)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_report_header(config):
+    return f"stores: {config.option.stores}; rotation: {selection.draw_seed(config)}"
+
+
+def pytest_collection_modifyitems(config, items):
+    left_out = selection.left_out(items, stores=config.option.stores, seed=selection.draw_seed(config))
+    config.hook.pytest_deselected(items=list(left_out))
+    items[:] = [item for item in items if item not in left_out]
     first = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: first.get("/".join(item.path.parts[-2:]), len(LONG)))

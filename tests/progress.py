@@ -1,4 +1,5 @@
-"""What `make test` prints while it runs: a line now and then, with how many tests are done, and each failure at once.
+"""What `make test` prints while it runs: a line now and then, with how many tests are done, and each failure at once. At its end
+it prints how long it took and the folders that took longest, and a whole run that takes too long fails.
 
 Thousands of dots say little to a person. These lines come with several test processes and the usual verbosity; `-q` (as in
 `make check`) and `-v` print what pytest always prints.
@@ -6,7 +7,9 @@ Thousands of dots say little to a person. These lines come with several test pro
 
 from __future__ import annotations
 
+import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,6 +17,10 @@ import pytest
 
 EVERY_PERCENT = 5
 EVERY_S = 20.0
+WHOLE = 10_000
+"""A run with this many tests is a whole one, and must end in time."""
+MINUTES_WANTED, MINUTES_MAX = 6, 8
+FOLDERS_SHOWN = 8
 
 
 def begin(config: pytest.Config) -> None:
@@ -21,7 +28,7 @@ def begin(config: pytest.Config) -> None:
     is_controller = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     terminal = config.pluginmanager.get_plugin("terminalreporter")
     if is_controller and terminal is not None and config.getoption("verbose") == 0:
-        config.pluginmanager.register(Progress(terminal.write_line))
+        config.pluginmanager.register(Progress(terminal.write_line, is_ci=bool(os.environ.get("CI"))))
 
 
 def describe(done: int, total: int, failed: int, seconds: float) -> str:
@@ -36,8 +43,12 @@ def describe(done: int, total: int, failed: int, seconds: float) -> str:
 class Progress:
     """Counts the tests that other processes report, and prints a line every few percent, or when some time has passed."""
 
-    def __init__(self, say: Callable[[str], None], now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, say: Callable[[str], None], now: Callable[[], float] = time.monotonic, *, is_ci: bool = False
+    ) -> None:
         self._say = say
+        self._is_ci = is_ci
+        self._folders: Counter[str] = Counter()
         self._now = now
         self._began = self._said_at = now()
         self._total = self._done = self._failed = self._said_percent = 0
@@ -54,6 +65,7 @@ class Progress:
         return category, "", category.upper()
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._folders[report.nodeid.partition("::")[0].rpartition("/")[0]] += report.duration
         if report.failed:
             self._failed += 1
             self._say(f"FAILED {report.nodeid} ({report.when})")
@@ -64,3 +76,30 @@ class Progress:
         if percent >= self._said_percent + EVERY_PERCENT or now - self._said_at >= EVERY_S:
             self._said_percent, self._said_at = percent - percent % EVERY_PERCENT, now
             self._say(describe(self._done, self._total, self._failed, now - self._began))
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fail a whole run that took too long. A machine that runs CI may be busy with other work: there it is a warning."""
+        seconds = self._now() - self._began
+        if self._done >= WHOLE and seconds > MINUTES_MAX * 60 and not self._is_ci and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self) -> None:
+        for line in describe_time(
+            self._now() - self._began, self._folders, is_whole=self._done >= WHOLE, is_ci=self._is_ci
+        ):
+            self._say(line)
+
+
+def describe_time(seconds: float, folders: Counter[str], *, is_whole: bool, is_ci: bool) -> list[str]:
+    """The time of the run, the folders whose tests took longest, and what a whole run should have taken."""
+    lines = [
+        f"{int(seconds) // 60}:{int(seconds) % 60:02d}, of which the tests of several workers took, by folder:"
+    ]
+    lines += [f"{took:>7.0f} s  {folder}" for folder, took in folders.most_common(FOLDERS_SHOWN)]
+    if is_whole and seconds > MINUTES_MAX * 60:
+        verdict = "WARNING" if is_ci else "TOO SLOW"
+        lines.append(
+            f"{verdict}: all tests should take {MINUTES_WANTED} minutes on 2 cores, and {MINUTES_MAX} at most."
+        )
+    return lines

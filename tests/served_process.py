@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
+
 PATIENCE_S = 60
 TOKEN = "t1.0123456789abcdef0123456789abcdef"
 
@@ -51,7 +53,7 @@ class Installation:
 
     def begin(self, *words: str, **environment: str) -> subprocess.Popen[str]:
         """Start a command that goes on until it is stopped; returns when it has printed its first line."""
-        process = subprocess.Popen(
+        process = forked.Popen(
             [sys.executable, "-m", "holdfast.cli", *words],
             cwd=self.folder,
             env=self.environment(**environment),
@@ -83,7 +85,7 @@ class Installation:
         self, *words: str, folder: Path | None = None, **environment: str
     ) -> subprocess.CompletedProcess[str]:
         """Call a command, and wait for it."""
-        return subprocess.run(
+        return forked.run(
             [sys.executable, "-m", "holdfast.cli", *words],
             cwd=folder or self.folder,
             env=self.environment(**environment),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
+import forked
 import holdfast as hf
 
 PROGRAM = Path(__file__).parent / "acceptance" / "programs" / "service.py"
@@ -22,7 +23,7 @@ class Service:
     def __init__(self, form: str, folder: Path, *arguments: str) -> None:
         self.store = str(folder / "runs.db")
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, str(PROGRAM), form, self.store, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

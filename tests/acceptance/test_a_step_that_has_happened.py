@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from postgres_server import shared_url
 
 FLOW = """
@@ -56,7 +57,7 @@ def shop(request: Any, tmp_path: Path) -> Any:
     run_id = f"order-{tmp_path.name}"
 
     def call(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return forked.run(
             [sys.executable, "-m", "holdfast.cli", *(word.replace("RUN", run_id) for word in words)],
             cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
         )  # fmt: skip

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import apsw
 import pytest
 
+import forked
 from command_line import Cli, caller, furnish
 from holdfast.cli import flow_files
 from holdfast.cli.exits import Exit
@@ -241,7 +241,7 @@ def test_doctor_finds_a_run_whose_process_died(cli: Cli, place: Path) -> None:
     dies = 'if state.mode == "die":\n        import os; os._exit(9)\n    '
     dying = FLOW.replace('if state.mode == "ask"', dies + 'if state.mode == "ask"')
     (place / "dying.py").write_text(dying)
-    ended = subprocess.run(
+    ended = forked.run(
         [
             sys.executable,
             "-m",
@@ -374,7 +374,7 @@ app(sys.argv[3:], prog_name="holdfast")
 def killed_at(place: Path, point: str, number: int, *words: str) -> bool:
     """Whether a command came so far that it was killed there."""
     (place / "killed.py").write_text(KILLED_AT)
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, str(place / "killed.py"), point, str(number), *words],
         capture_output=True,
         text=True,

@@ -6,12 +6,12 @@ import json
 import os
 import shutil
 import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import forked
 from command_line import Cli, Ended, caller, furnish
 from holdfast.cli.exits import Exit
 from holdfast.errors import StoreError
@@ -59,10 +59,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
-    if not shutil.which("mount") or subprocess.run(mount, capture_output=True, check=False).returncode:
+    if not shutil.which("mount") or forked.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("only root may mount a small file system")
     yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    forked.run(["umount", "-l", str(folder)], check=True)
 
 
 def in_way(ended: Ended, place: Path) -> None:

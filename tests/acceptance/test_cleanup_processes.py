@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import holdfast as hf
 from postgres_server import drop_schema, schema_for, shared_url
 
@@ -32,7 +33,7 @@ class Place:
 
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
         environment = os.environ | {"FOLDER": str(self.folder), "HOLDFAST_STORE": self.store}
-        child = subprocess.Popen(
+        child = forked.Popen(
             [sys.executable, "-m", "holdfast.cli", *words],
             env=environment,
             stdout=subprocess.PIPE,

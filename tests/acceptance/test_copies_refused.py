@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import forked
 from holdfast.errors import SettingError, StoreFull, StoreUnusable
 from holdfast.storage.contract import Store
 from holdfast.storage.files import copies
@@ -34,13 +34,13 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of its own that is nearly full."""
     place = tmp_path / "small"
     place.mkdir()
-    mounted = subprocess.run(
+    mounted = forked.run(
         ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)], capture_output=True, check=False
     )
     if mounted.returncode:
         pytest.skip("this machine gives us no disk of our own")
     yield place
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    forked.run(["umount", "-l", str(place)], check=True)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from typing import Any
 import apsw
 import pytest
 
+import forked
 from holdfast.reading import verification
 from holdfast.storage.contract import RunRow
 from holdfast.storage.sqlite.store import SqliteStore
@@ -57,7 +58,7 @@ class Stage:
             str(self.fifo),
             *options,
         ]
-        process = subprocess.Popen(
+        process = forked.Popen(
             command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT
         )
         self.processes.append(process)

@@ -1,10 +1,11 @@
 """A flow file that was edited and is run at once is what it is now, whatever Python has kept of it."""
 
 import os
-import subprocess
 import sys
 
 import pytest
+
+import forked
 
 FLOW = """
 import holdfast as hf
@@ -28,7 +29,7 @@ def test_a_flow_file_of_the_same_size_and_second_is_read_again(tmp_path, options
         file.write_text(FLOW.replace("NAME", name).replace("OPTIONS", options), "utf-8")
         os.utime(file, (1_700_000_000, 1_700_000_000))
         command = [sys.executable, "-m", "holdfast.cli", "run", "work.py", "--run-id", f"r-{name}", "--json"]
-        done = subprocess.run(
+        done = forked.run(
             command, cwd=tmp_path, env=written, capture_output=True, text=True, check=False, timeout=60
         )
         assert done.returncode == 0, done.stderr

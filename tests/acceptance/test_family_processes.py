@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from holdfast.testing.checker import check
 from postgres_server import drop_schema, schema_for, shared_url
 
@@ -36,7 +36,7 @@ def url(request: Any, tmp_path: Path) -> Iterator[str]:
 def test_a_caller_completes_though_two_of_three_workers_are_killed_at_a_failpoint(url: str) -> None:
     last, step = (40, 2) if "://" not in url else (40, 6)
     command = [sys.executable, str(PROGRAM), url, "1", str(last), str(step)]
-    said = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=110, check=False)
+    said = forked.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=110, check=False)
     told = [json.loads(line) for line in said.stdout.splitlines()]
     assert len(told) == len(range(1, last, step)), said.stderr[-2000:]
     assert [one for one in told if (one["status"], one["paid"]) != ("completed", [0, 2, 10, 20, 99])] == []

@@ -23,6 +23,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import holdfast as hf
 from holdfast.core.events import Stored
 from holdfast.errors import RunNotFound
@@ -60,7 +61,7 @@ class Stage:
 
     def begin(self, verb: str, *options: object) -> subprocess.Popen[str]:
         words = [self.flow, verb, self.store, self.folder, *options]
-        process = subprocess.Popen(
+        process = forked.Popen(
             [sys.executable, str(PROGRAM), *map(str, words)],
             text=True,
             stdout=subprocess.PIPE,
@@ -129,7 +130,7 @@ class Stage:
     def shown(self) -> str:
         """What a person sees who asks the command line."""
         command = [sys.executable, "-m", "holdfast.cli", "show", self.flow, "--store", str(self.store)]
-        return subprocess.run(command, text=True, capture_output=True, env=ENVIRONMENT, check=True).stdout
+        return forked.run(command, text=True, capture_output=True, env=ENVIRONMENT, check=True).stdout
 
     def assert_sound(self) -> None:
         with self.opened() as store:

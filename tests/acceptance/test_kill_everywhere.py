@@ -21,6 +21,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from holdfast.core.events import Stored
 from holdfast.errors import RunNotFound
 from holdfast.reading import history, verification
@@ -53,7 +54,7 @@ class Servers:
         for _ in range(AT_ONCE):
             command = [sys.executable, str(PROGRAM), "serve"]
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-            self._idle.put(subprocess.Popen(command, text=True, env=ENVIRONMENT, **pipes))
+            self._idle.put(forked.Popen(command, text=True, env=ENVIRONMENT, **pipes))
 
     def call(self, *arguments: object) -> int:
         """Exit code of a process of its own with these arguments; -9: it was killed."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import holdfast as hf
 from holdfast.reading.reader import Reader
 from holdfast.storage.urls import open_store
@@ -91,7 +92,7 @@ def place(tmp_path: Path, url: str) -> Path:
 def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     environment |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    return subprocess.run(
+    return forked.run(
         [sys.executable, *words], cwd=place, env=environment, capture_output=True, text=True, check=False
     )
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from holdfast.storage.contract import Query
 from holdfast.storage.urls import open_store
 from holdfast.testing.checker import check
@@ -42,7 +43,7 @@ class Place:
         }
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
+        return forked.Popen(
             words, cwd=self.folder, env={**self.environment, **environment}, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )  # fmt: skip

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import forked
 import holdfast as hf
 from holdfast.core.definition import Definition
 from holdfast.documents import receipts, run_folder
@@ -73,7 +74,7 @@ class Desk:
 
 
 def _call(command: list[str], **variables: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    return forked.run(
         command,
         env={**ENVIRONMENT, **variables},
         capture_output=True,

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.reading import inbox, verification
@@ -43,7 +44,7 @@ class Process:
     """The program `asked.py`, as a process."""
 
     def __init__(self, *arguments: Any) -> None:
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, str(PROGRAM), *map(str, arguments)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import forked
 from holdfast.errors import StoreError
 from holdfast.storage.contract import Query
 from holdfast.storage.files.restoring import back_up, restore
@@ -99,9 +99,7 @@ def killed(folder: Path, call: tuple[str, int], when: str, *words: str) -> int:
         shim.chmod(0o755)
     path = f"{folder}{os.pathsep}{os.environ['PATH']}"
     ended = os.open(folder / "ended", os.O_RDONLY | os.O_NONBLOCK)
-    done = subprocess.run(
-        [sys.executable, "-c", RESTORE, *words], env={**os.environ, "PATH": path}, check=False
-    )
+    done = forked.run([sys.executable, "-c", RESTORE, *words], env={**os.environ, "PATH": path}, check=False)
     os.set_blocking(ended, True)
     assert os.read(ended, 1) == b""  # as soon as nobody has it open for writing
     os.close(ended)

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from command_line import Cli, caller, furnish
 from holdfast.cli.exits import Exit
 from holdfast.storage.contract import Query
@@ -88,7 +89,7 @@ class Fleet:
         """Start a worker, and wait until it is ready."""
         words = [*(program or (sys.executable, "-m", "holdfast.cli")), "worker", file, "--store", self.url]
         with (self.folder / f"worker-{len(self.workers)}").open("w") as errors:
-            worker = subprocess.Popen(
+            worker = forked.Popen(
                 words, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=errors, text=True
             )
         self.workers.append(worker)
@@ -121,7 +122,7 @@ class Fleet:
     def by_newer(self, *words: str) -> str:
         """Call a command of the newer version."""
         program = [sys.executable, NEWER, *words, "--store", self.url]
-        return subprocess.run(
+        return forked.run(
             program, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=True
         ).stdout
 

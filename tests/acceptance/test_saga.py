@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import forked
 from holdfast.reading import verification
 from holdfast.storage.urls import open_store
 from postgres_server import drop_schema, schema_for, shared_url
@@ -58,7 +58,7 @@ class Place:
     def call(self, verb: str, moment: int, *options: str, kill: bool = False) -> Any:
         """Execute the run in a process of its own. Returns what the process printed; None if it was killed."""
         command = [sys.executable, str(PROGRAM), verb, self.url(moment), str(self.receiver(moment))]
-        done = subprocess.run(
+        done = forked.run(
             [*command, str(moment if kill else 0), *options],
             capture_output=True, text=True, env=ENVIRONMENT, timeout=PATIENCE_S, check=False,
         )  # fmt: skip

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 import holdfast as hf
 from service_process import Start
 
@@ -52,7 +53,7 @@ class Program:
 
     def __init__(self, folder: Path, *, handler: str = "none", grace: float = 30) -> None:
         self.store = str(folder / "runs.db")
-        self._process = subprocess.Popen(
+        self._process = forked.Popen(
             [sys.executable, "-c", PROGRAM, self.store, handler, str(grace)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

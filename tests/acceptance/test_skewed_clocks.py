@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import holdfast as hf
 from holdfast.core.kinds import TAKES_OVER
 from holdfast.storage.urls import open_store
@@ -62,7 +63,7 @@ class Fleet:
             "HOLDFAST_LEASE_TTL": str(TTL_S),
         }
         words = [sys.executable, "-c", SKEWED, str(skew_s), "worker", str(PROGRAM), "--store", self.url]
-        worker = subprocess.Popen(words, cwd=self.folder, env=environment, stderr=subprocess.DEVNULL,
+        worker = forked.Popen(words, cwd=self.folder, env=environment, stderr=subprocess.DEVNULL,
                                   stdout=subprocess.DEVNULL, text=True)  # fmt: skip
         self.workers.append(worker)
         return worker

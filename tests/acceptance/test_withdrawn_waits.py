@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import forked
 import holdfast as hf
 
 PROGRAM = Path(__file__).parent / "programs" / "impatient.py"
@@ -33,7 +34,7 @@ class Place:
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
         environment = os.environ | {"NOTE": str(self.note), "HOLDFAST_STORE": self.store}
         command = [sys.executable, "-m", "holdfast.cli", *words]
-        child = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        child = forked.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         self.children.append(child)
         return child
 

@@ -22,6 +22,7 @@ from typing import Any
 import apsw
 import pytest
 
+import forked
 import holdfast as hf
 from holdfast.reading import verification
 from holdfast.storage.urls import open_store
@@ -68,7 +69,7 @@ class Worker:
     def __init__(self, folder: Path, *arguments: str) -> None:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         environment |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, "-m", "holdfast.cli", "worker", *arguments],
             cwd=folder,
             env=environment | {"WITNESS": str(folder / "witness"), "HOLDFAST_LEASE_TTL": "1"},
@@ -294,7 +295,7 @@ def doctor(folder: Path, url: str) -> list[tuple[str, str, list[str]]]:
     """What `holdfast doctor` says about runs: the run, the reason and the commands that it suggests."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     environment |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    told = subprocess.run(
+    told = forked.run(
         [sys.executable, "-m", "holdfast.cli", "doctor", "--json", "--store", url],
         cwd=folder,
         env=environment,
@@ -340,7 +341,7 @@ def test_doctor_names_a_run_exactly_while_no_live_worker_can_take_it(
 def said(url: str, *words: str) -> str:
     """Return what a command prints, in a process of its own."""
     command = [sys.executable, "-m", "holdfast.cli", *words, "--store", url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
+    done = forked.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

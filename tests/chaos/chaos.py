@@ -28,6 +28,7 @@ import apsw
 import psycopg
 from orders import Receiver, expected, flow, is_right, order
 
+import forked
 import holdfast as hf
 from holdfast.errors import StoreError
 from holdfast.storage.contract import Query
@@ -197,7 +198,7 @@ class Fleet:
             "fenced": self._plan.fenced,
         }
         environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        return subprocess.Popen(
+        return forked.Popen(
             [sys.executable, str(PROGRAM), json.dumps(asked)],
             stdin=subprocess.DEVNULL,
             stdout=self._log,

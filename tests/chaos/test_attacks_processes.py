@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+import forked
 from holdfast.errors import StoreBusy
 from holdfast.storage.contract import Holder
 from holdfast.storage.urls import open_store
@@ -78,7 +79,7 @@ class Zombie:
     def __init__(self, url, place, batch):
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         words = [sys.executable, "-c", ZOMBIE, url, place, str(batch)]
-        self._process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
+        self._process = forked.Popen(words, stdout=subprocess.PIPE, text=True, env=environment)
         _, status = os.waitpid(self._process.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
 

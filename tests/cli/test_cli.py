@@ -14,6 +14,7 @@ import apsw
 import pytest
 import typer.main
 
+import forked
 from command_line import Cli, caller, furnish
 from holdfast import errors
 from holdfast.cli import log, program, screen
@@ -93,7 +94,7 @@ def cli(place: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 def process(*words: str, **options: object) -> subprocess.Popen[str]:
     """Starts a command in a process of its own."""
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, "-m", "holdfast.cli", *words],
         env={**os.environ, "PYTHONPATH": path},
         text=True,
@@ -893,7 +894,7 @@ except SystemExit:
     assert "rich" not in sys.modules
 """
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    done = subprocess.run(
+    done = forked.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import forked
 from command_line import Cli, caller, furnish
 from holdfast.cli.exits import Exit
 from holdfast.cli.worker import _Voice
@@ -95,7 +95,7 @@ def test_running_a_flow_whose_run_failed_before_says_so_and_how_to_continue(cli:
 
 def test_a_script_whose_run_failed_before_ends_with_what_to_do_and_where_it_was(cli: Cli) -> None:
     first, again = (
-        subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, check=False)
+        forked.run([sys.executable, "script.py"], capture_output=True, text=True, check=False)
         for _ in range(2)
     )
     assert "ZeroDivisionError: division by zero\n\nThe above exception was the direct cause" in first.stderr

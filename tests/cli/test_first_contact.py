@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import holdfast as hf
 from command_line import Cli, caller, furnish
 from holdfast import END, START, Graph
@@ -87,7 +88,7 @@ def cli(place: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 def dies(*words: str) -> None:
     """Leaves a run behind whose process died in the middle."""
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    child = subprocess.run(
+    child = forked.run(
         [sys.executable, "-m", "holdfast.cli", "run", *words],
         env={**os.environ, "PYTHONPATH": path},
         capture_output=True,
@@ -348,7 +349,7 @@ def test_doctor_names_a_run_that_recover_has_offered_and_no_worker_can_take(cli:
 def test_an_interrupted_node_that_may_have_had_its_effect_is_named(cli: Cli, place: Path) -> None:
     waits = FLOWS.replace('raise ValueError("no money")', "ctx.run_id and __import__('time').sleep(60)")
     (place / "flows.py").write_text(waits, "utf-8")
-    child = subprocess.Popen(
+    child = forked.Popen(
         [sys.executable, "-m", "holdfast.cli", "run", "flows.py:paying", "--run-id", "r1", "--input", '{"mode": "fail"}',
          "--grace", "0"],
         env={**os.environ, "PYTHONPATH": str(ROOT / "src")},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pty
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 import apsw
 import pytest
 
+import forked
 import holdfast as hf
 from command_line import Cli, caller, furnish
 from holdfast.cli.exits import Exit
@@ -66,7 +66,7 @@ def test_a_terminal_gets_lines_that_fit(cli: Cli) -> None:
         )
     environment = os.environ | {"COLUMNS": "80", "TERM": "xterm"}
     words = [sys.executable, "-m", "holdfast.cli", "ledger", "r1"]
-    with subprocess.Popen(words, stdout=other, env=environment) as child:
+    with forked.Popen(words, stdout=other, env=environment) as child:
         os.close(other)
         assert child.wait(60) == 0
     shown = os.read(main, 100_000).decode()

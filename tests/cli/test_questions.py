@@ -15,6 +15,7 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
+import forked
 from command_line import Cli, Ended, caller, furnish
 from holdfast.cli.exits import Exit
 from holdfast.cli.progress import Display, _status
@@ -148,7 +149,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def started(*words: str) -> subprocess.Popen[str]:
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
+    return forked.Popen(
         [sys.executable, "-m", "holdfast.cli", *words],
         env={**os.environ, "PYTHONPATH": path},
         text=True,
@@ -445,9 +446,9 @@ def test_a_node_that_waited_when_its_run_was_cancelled_is_not_shown_as_waiting(c
 
 def test_a_cut_node_is_shown_with_what_is_known_and_skipped_with_an_update(cli: Cli, place: Path) -> None:
     git = ("git", "-c", "user.name=n", "-c", "user.email=n@example.org")
-    subprocess.run([*git, "init", "-q", "-b", "trunk"], check=True)
-    subprocess.run([*git, "add", "post.py"], check=True)
-    subprocess.run([*git, "commit", "-q", "-m", "first"], check=True)
+    forked.run([*git, "init", "-q", "-b", "trunk"], check=True)
+    forked.run([*git, "add", "post.py"], check=True)
+    forked.run([*git, "commit", "-q", "-m", "first"], check=True)
     assert cli("run", "post.py:pay", "--run-id", "r1").code == 77
     before = cli("show", "r1").out
     assert cli("resume", "r1", "post.py:pay").code == Exit.WAITS

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import pytest
 
+import forked
 from command_line import furnish
 from holdfast.cli.exits import Exit
 
@@ -38,7 +39,7 @@ class Command:
 
     def __init__(self, *words: str) -> None:
         path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             [sys.executable, "-m", "holdfast.cli", *words],
             env={**os.environ, "PYTHONPATH": path},
             text=True,

@@ -35,6 +35,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import forked
+
 sys.path.append(str(Path(__file__).parent.parent))
 
 import apsw
@@ -96,7 +98,7 @@ class Hand:
         self._log = (folder / f"{name}.log").open("wb")
         asked = json.dumps({"store": store, "folder": str(folder), "fenced": fenced})
         environment = {key: value for key, value in os.environ.items() if not key.startswith("HOLDFAST_")}
-        self._process = subprocess.Popen(
+        self._process = forked.Popen(
             [sys.executable, str(PROGRAM), asked],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True, env=environment, cwd=folder,
         )  # fmt: skip

@@ -22,6 +22,7 @@ from typing import Any
 
 from live_client import Cut, LiveClient
 
+import forked
 import holdfast as hf
 from holdfast.storage.sqlite.store import SqliteStore
 
@@ -129,7 +130,7 @@ class Victim:
     def start(self) -> None:
         clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         paths = os.pathsep.join(path for path in sys.path if path)
-        self._process = subprocess.Popen(
+        self._process = forked.Popen(
             [sys.executable, "-m", "holdfast.cli", *self._words],
             cwd=self._folder,
             env=clean | {"PYTHONPATH": paths, "HOLDFAST_TOKEN": SECRET, "HOLDFAST_STORE": "runs.db"},

@@ -11,6 +11,7 @@ def test_there_are_enough_bugs() -> None:
     assert len(planted.BUGS) >= LEAST
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", planted.BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
     found = planted.found(name, seeds_to_find())

@@ -8,6 +8,7 @@ import random_plans
 PLANS = 80
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("part", range(4))
 def test_a_random_plan_comes_to_what_plain_python_says(part: int) -> None:
     figures = random_plans.prove(part * PLANS // 4, PLANS // 4)
