@@ -59,8 +59,8 @@ check-page: node_modules/.installed ## types of the web page, and tests of its p
 	@npm run --silent check
 	@npm run --silent test
 
-pictures: $(VENV)/.installed-dev ## make the pictures of the web page in docs/pictures anew (needs chromium)
-	@PYTHONPATH=. $(BIN)/python tests/page/pictures.py
+pictures: $(VENV)/.installed-dev ## make the pictures of the web page in docs/pictures anew (ARGS=--check compares; needs chromium)
+	@PYTHONPATH=. $(BIN)/python tests/page/pictures.py $(ARGS)
 
 bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 4 minutes
 	@$(BIN)/python -m bench $(ARGS)

@@ -1,17 +1,19 @@
 """Real browsers for the tests of the page: Debian's chromium, with a real `holdfast serve` on loopback.
 
-One browser serves a whole module: playwright keeps an event loop running while it is open, so it must be closed before a module
-whose tests run one of their own. Each test has a context of its own, so that nothing is stored between tests. Every error in the
-console of a page fails its test.
+One browser serves all tests of a test worker. Playwright marks its event loop as running as long as it is open, also between two
+calls, and a test that calls `asyncio.run` would then be refused; so the mark is there only while a test uses the browser. Each
+test has a context of its own, so that nothing is stored between tests. Every error in the console of a page fails its test.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -41,10 +43,38 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """The browser of a module."""
-    with open_browser() as one:
+class OpenBrowser:
+    """The browser of a test worker, while no test uses it: its event loop is not marked as running."""
+
+    def __init__(self, browser: Any) -> None:
+        self._browser = browser
+        self._loop = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+
+    @contextmanager
+    def use(self) -> Iterator[Any]:
+        """Mark the event loop of playwright as running, for calls of the browser."""
+        asyncio._set_running_loop(self._loop)
+        try:
+            yield self._browser
+        finally:
+            asyncio._set_running_loop(None)
+
+
+@pytest.fixture(scope="session")
+def open_browser_of_worker() -> Iterator[OpenBrowser]:
+    """The browser of a test worker, which is opened for the first test that uses it."""
+    with ExitStack() as until_closed:
+        opened = OpenBrowser(until_closed.enter_context(open_browser()))
+        yield opened
+        with opened.use():
+            until_closed.close()
+
+
+@pytest.fixture
+def browser(open_browser_of_worker: OpenBrowser) -> Iterator[Any]:
+    """The browser, for one test. The contexts that a test opens are closed by the test."""
+    with open_browser_of_worker.use() as one:
         yield one
 
 

@@ -1,17 +1,20 @@
 """The pictures of the documents, and what they show in words.
 
 `make pictures` opens each screen of a scene (`page_scenes.py`) in a browser and writes two files for it into `docs/pictures`: the
-picture, and the accessible tree of the page without times and process ids. `test_pictures.py` opens the screens again and
-compares the words, so that no picture shows a page of the past.
+picture, and the accessible tree of the page without times and process ids. `make pictures ARGS=--check` opens the screens again
+and compares the words, so that no picture shows a page of the past; it writes nothing.
 """
 
 from __future__ import annotations
 
+import argparse
 import base64
+import difflib
 import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,22 +163,68 @@ def _places(scene: Scene) -> dict[str, int]:
     }
 
 
-def main(folder: Path) -> None:
-    """Write the pictures and their words into a folder."""
+@contextmanager
+def open_studio() -> Iterator[Studio]:
+    """Make the scene in a folder that is removed afterwards, and open a browser for it."""
     from bench.page import open_browser
 
-    folder.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory() as place,
         open_scene(Path(place) / "shop") as scene,
         open_browser() as browser,
     ):
-        for name, page in Studio(browser, scene).show():
+        yield Studio(browser, scene)
+
+
+def write(folder: Path) -> None:
+    """Write the pictures and their words into a folder."""
+    folder.mkdir(exist_ok=True)
+    with open_studio() as studio:
+        for name, page in studio.show():
             made = take(page)
             (folder / f"{name}.webp").write_bytes(made)
             (folder / f"{name}.txt").write_text(words_of(page), "utf-8")
             print(f"{name}.webp  {len(made) / 1000:.0f} KB")
 
 
+def check(folder: Path) -> list[str]:
+    """Compare what the screens say with the words in a folder. Return what is wrong, one text for each picture or error."""
+    with open_studio() as studio:
+        wrong = [text for name, page in studio.show() if (text := compare(folder, name, words_of(page)))]
+        return wrong + [f"an error in the console of the page: {error}" for error in studio.errors]
+
+
+def compare(folder: Path, name: str, said: str) -> str:
+    """Say in which lines the words of a picture differ from what its screen says; nothing if they do not."""
+    file = folder / f"{name}.txt"
+    kept = file.read_text("utf-8") if file.exists() else ""
+    if kept == said:
+        return ""
+    lines = difflib.unified_diff(
+        kept.splitlines(), said.splitlines(), "the picture", "the page", "", "", 0, ""
+    )
+    return "\n    ".join([f"{name}.webp does not show what the page shows:", *lines])
+
+
+def main(words: list[str] | None = None) -> int:
+    """Write the pictures, or check them; return the exit code."""
+    parser = argparse.ArgumentParser(description="Make the pictures of the web page in the documents anew.")
+    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument(
+        "--check", action="store_true", help="compare only, and exit with 1 if a picture differs"
+    )
+    options = parser.parse_args(words)
+    if not options.check:
+        write(options.folder)
+        return 0
+    wrong = check(options.folder)
+    if wrong:
+        print(*wrong, sep="\n")
+        print(f"The page has changed: run `make pictures`, and look at the pictures in {options.folder}.")
+    else:
+        print(f"All {len(SCREENS)} pictures show what the page shows.")
+    return 1 if wrong else 0
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)
+    sys.exit(main())
