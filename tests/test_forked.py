@@ -23,7 +23,8 @@ print(json.dumps({
     "files": sorted(int(name) for name in os.listdir("/proc/self/fd"))[:-1], "input": sys.stdin.read(),
     "signals": {str(one): str(signal.getsignal(one)) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGPIPE, signal.SIGCHLD)},
     "mask": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())), "main": __name__, "buffered": sys.stdout.line_buffering,
-    "encoding": [sys.stdout.encoding, sys.stderr.errors], "left": [name for name in ("serve", "become", "asked") if name in vars(sys.modules["__main__"])],
+    "encoding": [sys.stdout.encoding, sys.stderr.errors],
+    "left": [name for name in ("serve", "become", "asked") if name in vars(sys.modules["__main__"])],
 }))
 """
 WAYS = (["-c", LOOK, "a", "--b"], ["look.py", "a", "--b"], ["-m", "look", "a", "--b"])

@@ -21,6 +21,7 @@ from typing import Any
 import pytest
 from bench.page import CHROMIUM, open_browser
 
+import forked
 from holdfast.server import page_files
 
 PATIENCE_S = 10
@@ -95,7 +96,7 @@ class Serving:
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """Start `holdfast serve` with these words."""
-        return subprocess.Popen(
+        return forked.Popen(
             [sys.executable, "-m", "holdfast.cli", "serve", *words],
             cwd=self.folder,
             env=self.environment,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+
+import forked
 
 SOURCE = '''
 """Refunds: each asks what its input says, and pays out once."""
@@ -122,5 +123,5 @@ def write_desk(folder: Path) -> ModuleType:
 def crash(folder: Path, run_id: str, store: Path) -> None:
     """Start a run in a process that dies in the node that pays out."""
     words = [sys.executable, "-c", CRASH, run_id, str(folder / f"{run_id}.died"), str(store)]
-    ended = subprocess.run(words, cwd=folder, check=False)
+    ended = forked.run(words, cwd=folder, check=False)
     assert ended.returncode == 1

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
+
 SOURCE = '''
 """Orders whose charge fails once, and texts that are streamed."""
 import os
@@ -74,14 +76,14 @@ class Hands:
 
     def call(self, *words: str) -> str:
         """Run a command to its end."""
-        return subprocess.run(
+        return forked.run(
             self.command(*words), check=True, cwd=self.folder, env=self._environment, capture_output=True, text=True
         ).stdout  # fmt: skip
 
     def work(self, *flows: str) -> subprocess.Popen[str]:
         """Start a worker that takes these flows."""
         self.workers.append(
-            subprocess.Popen(
+            forked.Popen(
                 self.command("worker", *flows),
                 cwd=self.folder,
                 env=self._environment,

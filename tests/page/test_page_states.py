@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import subprocess
 import sys
 import time
 from contextlib import closing, suppress
@@ -14,6 +13,7 @@ import apsw
 import pytest
 from page_flows import write_flows
 
+import forked
 import holdfast as hf
 from holdfast.storage.sqlite.store import SqliteStore
 
@@ -59,7 +59,7 @@ def is_live(page) -> None:
 
 
 def make_token(served, name: str) -> dict[str, str]:
-    made = subprocess.run(
+    made = forked.run(
         [sys.executable, "-m", "holdfast.cli", "token", "create", name, "--role", "operate", "--json"],
         cwd=served.folder, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip
@@ -245,7 +245,7 @@ def test_a_log_that_was_compacted_meanwhile_is_read_anew_and_the_place_stays(tab
     hf.answer("refund-old", "ship", "approve", store=store, flows=[shop.refund])
     hf.resume("refund-old", store=store, flows=[shop.refund])
     words = [sys.executable, "-m", "holdfast.cli", "prune", "refund-old", "--compact", "--keep-last", "1"]
-    subprocess.run(words, cwd=served.folder, env=served.environment, check=True, capture_output=True)
+    forked.run(words, cwd=served.folder, env=served.environment, check=True, capture_output=True)
     page.evaluate(HIDE, False)
     page.locator(".standing .status-word", has_text="completed").wait_for()
     first = hf.checkpoints("refund-old", store=store)[0].seq

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from desk_flows import write_desk
 
+import forked
 import holdfast as hf
 
 AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
@@ -39,7 +39,7 @@ def start(served, **state) -> str:
 def work(served) -> None:
     """Let a worker process execute what there is to execute."""
     words = [sys.executable, "-m", "holdfast.cli", "worker", "desk.py", "--until-idle"]
-    subprocess.run(words, cwd=served.folder, env=served.environment, check=True, capture_output=True)
+    forked.run(words, cwd=served.folder, env=served.environment, check=True, capture_output=True)
 
 
 def show(tab, served, place: str, allowed=(), **options):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 from desk_flows import crash, write_desk
 
+import forked
 import holdfast as hf
 
 AXE = Path(__file__).parents[2] / "node_modules" / "axe-core" / "axe.min.js"
@@ -285,13 +285,13 @@ def test_an_answer_by_form_lets_the_run_continue(tab, served, asked):
     page.get_by_role("link", name="Open the run").click()
     page.locator(".standing .status-word").wait_for()
     work = [sys.executable, "-m", "holdfast.cli", "worker", "desk.py", "--until-idle"]
-    subprocess.run(work, cwd=served.folder, env=served.environment, check=True, capture_output=True)
+    forked.run(work, cwd=served.folder, env=served.environment, check=True, capture_output=True)
     page.locator(".standing .status-word", has_text="completed").wait_for()
     assert hf.state(asked.refund, store=served.store)["paid"] is True
 
 
 def test_a_token_that_may_only_read_sees_no_form_and_why(tab, served, asked):
-    made = subprocess.run(
+    made = forked.run(
         [sys.executable, "-m", "holdfast.cli", "token", "create", f"reader-{asked.refund}", "--role", "read", "--json"],
         cwd=served.folder, env=served.environment, capture_output=True, text=True, check=True,
     )  # fmt: skip

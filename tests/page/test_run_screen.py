@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
-import subprocess
 import sys
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Annotated
 import pytest
 from page_flows import write_flows
 
+import forked
 import holdfast as hf
 
 ROOT = Path(__file__).parents[2]
@@ -151,7 +151,7 @@ def chosen_in(page) -> tuple[str, str]:
 
 
 def test_the_sentence_is_the_reason_of_show_and_the_first_button_its_first_remedy(tab, served):
-    told = subprocess.run(
+    told = forked.run(
         [sys.executable, "-m", "holdfast.cli", "show", "order-broken", "--json", "--store", str(served.store)],
         capture_output=True, text=True, check=True, cwd=served.folder,
     )  # fmt: skip
@@ -403,7 +403,7 @@ def test_markup_and_long_names_stay_text_in_every_view_and_tab(tab, served):
 
 
 def test_a_read_token_sees_no_verb_and_why(tab, served):
-    made = subprocess.run(
+    made = forked.run(
         [sys.executable, "-m", "holdfast.cli", "token", "create", "reader", "--role", "read", "--store", str(served.store)],
         capture_output=True, text=True, check=True, cwd=served.folder,
     )  # fmt: skip

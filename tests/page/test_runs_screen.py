@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 from page_flows import write_flows
 
+import forked
 import holdfast as hf
 
 ROOT = Path(__file__).parents[2]
@@ -158,7 +158,7 @@ def test_the_first_way_out_is_a_button_unless_the_token_may_only_read(tab, serve
     assert row(page, "order-broken").get_by_role("link", name="Resume order-broken").is_visible()
     assert row(page, "refund-asks").get_by_role("link", name="Answer refund-asks").is_visible()
     assert row(page, "order-0").locator("a.button:visible").count() == 0
-    made = subprocess.run(
+    made = forked.run(
         [sys.executable, "-m", "holdfast.cli", "token", "create", "dashboard", "--role", "read", "--json"],
         cwd=served.folder, check=True, capture_output=True, text=True,
     ).stdout  # fmt: skip

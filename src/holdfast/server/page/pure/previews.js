@@ -51,7 +51,8 @@ export const PLAIN = {
 };
 
 /**
- * @typedef {"confirm" | "rerun" | "asks" | "skips" | "stops" | "uncleaned" | "kept" | "closes" | "family" | "unknown"} PreviewList
+ * @typedef {"confirm" | "rerun" | "asks" | "skips" | "stops" | "uncleaned" | "kept" | "closes" | "family"
+ *   | "unknown"} PreviewList
  */
 
 /**
