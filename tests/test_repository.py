@@ -158,7 +158,7 @@ def test_what_only_looks_like_a_trace_is_left_alone(text: str, tmp_path: Path) -
 HANGS = {
     "at 100 % of a core": "def test_it():\n    while True: pass\n",
     "in a lock": "import threading\ndef test_it():\n    threading.Event().wait()\n",
-    "on an event loop": "import asyncio\nasync def hang():\n    while True: await asyncio.sleep(0)\n"
+    "on an event loop": "import asyncio\nasync def hang():\n    await asyncio.Event().wait()\n"
     "def test_it():\n    asyncio.run(hang())\n",
     "where no signal gets through": "from signal import *\ndef test_it():\n    pthread_sigmask(SIG_BLOCK, {SIGALRM})\n"
     "    __import__('threading').Event().wait()\n",
@@ -167,7 +167,7 @@ HANGS = {
 
 @pytest.mark.parametrize("text", HANGS.values(), ids=HANGS)
 def test_a_test_that_hangs_fails_with_the_stacks_of_all_threads(text: str, tmp_path: Path) -> None:
-    """Failed by a signal; where that is swallowed (asyncio may) or does not get through, its process is ended later."""
+    """Failed by a signal; where that does not get through, its process is ended later."""
     beside = "import threading\ndef wait_beside(): threading.Event().wait()\n"
     beside += "threading.Thread(target=wait_beside, daemon=True).start()\n"
     (tmp_path / "test_hangs.py").write_text(beside + text, encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -212,6 +213,25 @@ def test_every_verb_works_by_keyboard(tab, served, verb):
         page.keyboard.press("Enter")
     assert answered.value.status in (200, 201, 202)
     page.locator(DIALOG).wait_for(state="detached")
+
+
+def test_a_key_that_is_pressed_before_the_run_was_read_opens_its_dialog_afterwards(tab, served):
+    run = start(served, fails="declined")
+    one = tab()
+    held = []
+    one.context.route(re.compile(rf"/runs/{run}(\?|$)"), lambda request: held.append(request))
+    page = one.open(served.link)
+    page.locator(".run-link").first.wait_for()
+    go(page, f"{run}?node=pay_out")
+    page.locator(".panel-head h2", has_text="pay_out").wait_for()
+    page.keyboard.press("t")
+    page.wait_for_function("() => location.hash.includes('do=retry')")
+    assert page.locator(DIALOG).count() == 0
+    for request in held:
+        request.continue_()
+    one.context.unroute_all()
+    page.locator(f"{DIALOG} footer .filled:enabled", has_text="Retry pay_out").wait_for()
+    assert "do=" not in page.evaluate("location.hash")
 
 
 def test_escape_closes_the_dialog_and_the_focus_returns_to_its_opener(tab, served):

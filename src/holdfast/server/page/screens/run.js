@@ -213,13 +213,14 @@ export function createRunScreen(app) {
   }
 
   /**
-   * Ask for a verb: by a preview, or on the screen of questions.
+   * Ask for a verb: by a preview, or on the screen of questions. A key may come before the run was read; then it waits for that.
    * @param {string} verb
    * @param {string | null} node
    */
   function act(verb, node) {
-    const { run, checkpoints } = data?.known ?? { run: null, checkpoints: [] };
-    if (!run || !mayOperate(app.meta().role) || !Object.hasOwn(VERBS, verb)) return;
+    if (!data || !mayOperate(app.meta().role) || !Object.hasOwn(VERBS, verb)) return;
+    const { run, checkpoints, problems } = data.known;
+    if (!run) return problems.run ? undefined : app.router.replace(withQuery(place, { do: verb, node: node ?? undefined }));
     const [answer] = run.remedies.filter((one) => one.verb === "answer"); // its own, or that of a child that it waits for
     if (verb === "answer") return go({ screen: "questions", query: { run: [answer ? runOf(answer) : run.id] } });
     const at = place.at && (checkpointAt(checkpoints)?.seq ?? place.at);
