@@ -220,15 +220,16 @@ def prove(
     harness: Harness,
     operations: Iterable[str] = tuple(OPERATIONS),
     *,
-    share: float = 1.0,
+    share: tuple[float, float] = (0.0, 1.0),
     recoveries: float = math.inf,
     whole: int = WHOLE,
     rounds: float = 1,
     cpu_s: float = math.inf,
     seed: int = 0,
 ) -> Result:
-    """Try all points of these operations in all modes, or a share of them, which is always the same. Then make recoveries from
-    the resulting states fail, in the order of `plan`: at most `recoveries` times, and until `cpu_s` of processor time is used.
+    """Try all points of these operations in all modes, or a share of them: each case has a number from 0 to 1, which is always
+    the same, and those from the first to the second number of `share` are tried. Then make recoveries from the resulting states
+    fail, in the order of `plan`: at most `recoveries` times, and until `cpu_s` of processor time is used.
     """
     cases = [
         Case(name, point, mode)
@@ -236,7 +237,7 @@ def prove(
         for point in range(1, harness.points(name) + 1)
         for mode in shim.MODES
     ]
-    cases = [case for case in cases if share >= 1.0 or random.Random(str(case)).random() < share]
+    cases = [case for case in cases if share[0] <= random.Random(str(case)).random() < share[1]]
     with ThreadPoolExecutor(AT_ONCE) as hands:
         list(hands.map(harness.perform, cases))
         planned = plan(harness, whole, rounds, seed)

@@ -12,8 +12,8 @@ from crash_points import Case, Harness, State
 from operations import OPERATIONS
 from processes import contents, digest, lay, workshop
 
-SHARE = 0.05
-RECOVERIES = 60
+SHARE, PARTS = 0.05, 4
+RECOVERIES = 60 // PARTS
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,15 @@ def problems(harness: Harness) -> Callable[[], list[str]]:
     return lambda: harness.result.problems[before:]
 
 
-def test_what_was_acknowledged_survives_a_crash_or_a_failing_disk_at_any_point(harness, problems) -> None:
-    result = crash_points.prove(harness, share=SHARE, recoveries=RECOVERIES, whole=0)
+@pytest.mark.rotating
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_was_acknowledged_survives_a_crash_or_a_failing_disk_at_any_point(
+    harness, problems, part
+) -> None:
+    before, harness.result = harness.result, crash_points.Result(problems=harness.result.problems)
+    share = (SHARE * part / PARTS, SHARE * (part + 1) / PARTS)
+    result = crash_points.prove(harness, share=share, recoveries=RECOVERIES, whole=0)
+    harness.result = before
     assert problems() == []
     assert set(result.points) == set(OPERATIONS)
     assert min(result.points.values()) > 20

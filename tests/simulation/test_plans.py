@@ -54,6 +54,7 @@ SAID = {
 """Planted bug -> what the checker says about it."""
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", SAID)
 def test_a_planted_bug_of_a_plan_is_found_by_the_rule_that_it_breaks(name: str) -> None:
     with planted.BUGS[name]():
