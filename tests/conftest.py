@@ -6,6 +6,7 @@ would wait for ever, so the default handler is restored here. Slow files run fir
 busy with one while the others are idle.
 """
 
+import gc
 import os
 import signal
 
@@ -88,8 +89,12 @@ def pytest_report_header(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    left_out = selection.left_out(items, stores=config.option.stores, seed=selection.draw_seed(config))
-    config.hook.pytest_deselected(items=list(left_out))
-    items[:] = [item for item in items if item not in left_out]
+    selection.select(config, items)
     first = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: first.get("/".join(item.path.parts[-2:]), len(LONG)))
+
+
+def pytest_collection_finish():
+    """Thousands of tests and their modules stay until the end: the garbage collector need not visit them again and again."""
+    gc.collect()
+    gc.freeze()

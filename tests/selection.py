@@ -2,8 +2,8 @@
 mark `rotating` runs with a quarter of its cases; everything else always runs.
 
 The store of a test follows from its name alone, so it is the same in every run and a bisection is reliable. The quarter follows
-from a printed seed, by default the date: `--rotation SEED` repeats it. `--stores all --rotation all` runs everything, as
-`make prove` does.
+from a printed seed, by default the date: `--rotation SEED` repeats it. `--stores all --rotation all` runs everything, and
+`--left-out` only what `make test` leaves out, as `make prove` does.
 """
 
 from __future__ import annotations
@@ -48,6 +48,7 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         help="chooses a quarter of rotating cases (default: the date); all: every case",
     )
+    group.addoption("--left-out", action="store_true", help="run only the tests that are otherwise left out")
 
 
 def draw_seed(config: pytest.Config) -> str:
@@ -55,6 +56,14 @@ def draw_seed(config: pytest.Config) -> str:
     if config.option.rotation is None:
         config.option.rotation = time.strftime("%Y-%m-%d", time.gmtime())
     return config.option.rotation
+
+
+def select(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Take the items that do not run off a list, or all others."""
+    found = left_out(items, stores=config.option.stores, seed=draw_seed(config))
+    runs = [item for item in items if (item in found) == config.option.left_out]
+    config.hook.pytest_deselected(items=[item for item in items if (item in found) != config.option.left_out])
+    items[:] = runs
 
 
 def left_out(items: Sequence[pytest.Item], *, stores: str, seed: str) -> set[pytest.Item]:

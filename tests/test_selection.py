@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import selection
 
@@ -75,3 +76,22 @@ def test_a_quarter_of_rotating_cases_runs_and_in_time_each_of_them() -> None:
 
 def test_a_single_rotating_case_always_runs() -> None:
     assert len(chosen([Item("tests/a.py::test_b", frozenset({"rotating"}))], seed="x")) == 1
+
+
+@dataclass
+class Config:
+    """What the selection knows of a run of tests."""
+
+    option: SimpleNamespace
+    hook: SimpleNamespace = field(
+        default_factory=lambda: SimpleNamespace(pytest_deselected=lambda items: None)
+    )
+
+
+def test_what_is_left_out_can_be_run_by_itself() -> None:
+    every = on_stores("tests/runtime/requests/test_some.py", 10)
+    by_day, otherwise = list(every), list(every)
+    for items, left_out in ((by_day, False), (otherwise, True)):
+        selection.select(Config(SimpleNamespace(stores="one", rotation="x", left_out=left_out)), items)
+    assert (len(by_day), len(otherwise)) == (10, 20)
+    assert {*by_day, *otherwise} == set(every)

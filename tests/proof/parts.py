@@ -23,6 +23,8 @@ ROOT = TESTS.parent
 sys.path += [str(TESTS / name) for name in ("proof", "simulation", "chaos", "server", "")]
 CHECKED_EVENTS = 1_000_000
 CHECKED_S = 30.0
+WITH_OTHER_CASES = ("tests/runtime", "tests/acceptance", "tests/simulation/test_plans.py")
+"""Tests of which `make test` leaves some out. All planted bugs, random plans and crash points are parts of their own."""
 MUTANTS = 50
 """How many mutants must have been tried for their share to be meaningful."""
 _PIECE_S = 240.0
@@ -90,7 +92,7 @@ def number(text: str) -> float:
 # --- in one process ----------------------------------------------------------------------------------
 
 
-@part(size=70, share_s=150, nightly=700, night_s=700, alone=True)
+@part(size=62, share_s=130, nightly=700, night_s=700, alone=True)
 def simulated_schedules(seconds: float, seed: int) -> list[Line]:
     """Run the simulator: the real engine and workers on a seeded event loop, with faults."""
     import figures
@@ -125,19 +127,19 @@ def simulated_schedules(seconds: float, seed: int) -> list[Line]:
     ]  # fmt: skip
 
 
-@part(size=300, share_s=16, nightly=2500, night_s=80)
+@part(size=300, share_s=8, nightly=2500, night_s=80)
 def simulated_plans(size: float, seed: int) -> list[Line]:
     """Run the simulator with random plans: guards, policies, verification, budgets, error edges."""
     return _simulated("plans", size, seed)
 
 
-@part(size=300, share_s=20, nightly=2000, night_s=70)
+@part(size=300, share_s=8, nightly=2000, night_s=70)
 def simulated_families(size: float, seed: int) -> list[Line]:
     """Run the simulator with child runs over three generations, which fail and are mended one by one or from the top."""
     return _simulated("families", size, seed)
 
 
-@part(size=300, share_s=20, nightly=2000, night_s=70)
+@part(size=300, share_s=8, nightly=2000, night_s=70)
 def simulated_deploys(size: float, seed: int) -> list[Line]:
     """Run the simulator with workers that have the old and the new code of one flow."""
     return _simulated("deploys", size, seed)
@@ -152,7 +154,7 @@ def _simulated(kind: str, size: float, seed: int) -> list[Line]:
     return [Line(f"simulated {kind}", many, "no violation", not report.violations, len(report.violations))]
 
 
-@part(size=150, share_s=14, nightly=1000, night_s=90)
+@part(size=150, share_s=10, nightly=1000, night_s=90)
 def random_plans(size: float, seed: int) -> list[Line]:
     """Execute random plan documents, eagerly and layer by layer, and compare them with an oracle in plain Python."""
     import random_plans
@@ -167,7 +169,7 @@ def random_plans(size: float, seed: int) -> list[Line]:
     ]
 
 
-@part(share_s=75)
+@part(share_s=100)
 def planted_bugs(size: float, seed: int) -> list[Line]:
     """Plant bugs, each of which the simulator must find."""
     import figures
@@ -188,25 +190,58 @@ def planted_bugs(size: float, seed: int) -> list[Line]:
 @part(share_s=5)
 def golden_histories(size: float, seed: int) -> list[Line]:
     """Replay the logs that earlier versions wrote."""
+    kept = len(list((TESTS / "histories").glob("v*/*.jsonl")))
+    _, wrong = _test("tests/histories")
+    return [Line("golden histories", f"{kept} logs", "all are read with the same meaning", not wrong, wrong)]
+
+
+@part(share_s=100, alone=True)
+def tests_that_are_left_out(size: float, seed: int) -> list[Line]:
+    """Run the tests that `make test` leaves out: those of the engine on the other stores, and the cases of other days."""
+    passed, wrong = _test("-n", "2", "--dist", "loadfile", "--left-out", *WITH_OTHER_CASES)
+    many = f"{passed:,} tests on another store, or with another case"
+    return [Line("tests that make test leaves out", many, "≥ 1,500, all pass", passed >= 1500, wrong)]
+
+
+@part(share_s=100, alone=True)
+def generated_examples(size: float, seed: int) -> list[Line]:
+    """Run the tests that generate their examples, with five times as many examples as `make test` has."""
+    files = [file for file in TESTS.rglob("test_*.py") if "import given" in file.read_text("utf-8")]
+    passed, wrong = _test("-n", "2", "--dist", "loadfile", *map(str, files))
+    many = f"{passed:,} tests in {len(files)} files"
+    return [Line("tests with generated examples", many, "all pass", passed > 0, wrong)]
+
+
+@part(share_s=15)
+def pictures(size: float, seed: int) -> list[Line]:
+    """Compare the pictures of the documents with the web page in a real browser."""
+    sys.path[:0] = [str(ROOT), str(TESTS / "page")]
+    import pictures as studio
+    from bench.page import CHROMIUM
+
+    if CHROMIUM is None:
+        return [_skipped("pictures of the web page", "chromium is missing")]
+    wrong = studio.check(studio.FOLDER)
+    print(*wrong, sep="\n", flush=True)
+    many = f"{len(studio.SCREENS)} pictures"
+    return [Line("pictures of the web page", many, "show what the page shows", not wrong, len(wrong))]
+
+
+def _test(*words: str) -> tuple[int, int]:
+    """Run tests with every example that they generate. Return how many passed and how many failed."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", str(TESTS / "histories")],
+        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *words],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     print(done.stdout, done.stderr, flush=True)
-    kept = len(list((TESTS / "histories").glob("v*/*.jsonl")))
-    wrong = sum(map(int, re.findall(r"(\d+) (?:failed|error)", done.stdout)))
-    return [
-        Line(
-            "golden histories",
-            f"{kept} logs",
-            "all are read with the same meaning",
-            done.returncode == 0,
-            wrong,
-        )
-    ]
+    passed, wrong = (
+        sum(map(int, re.findall(rf"(\d+) {how}", done.stdout.splitlines()[-1] if done.stdout else "")))
+        for how in ("passed", "(?:failed|error)")
+    )
+    return passed, wrong if done.returncode == 0 else max(1, wrong)
 
 
-@part(share_s=25)
+@part(share_s=18)
 def checked_events(size: float, seed: int) -> list[Line]:
     """Measure how many events per second the independent checker reads."""
     sys.path.insert(0, str(ROOT))
@@ -224,7 +259,7 @@ def checked_events(size: float, seed: int) -> list[Line]:
     ]
 
 
-@part(size=500, share_s=90, nightly=600, night_s=100)
+@part(size=500, share_s=100, nightly=600, night_s=100)
 def forked_flows(flows: float, seed: int) -> list[Line]:
     """Fork random flows at every checkpoint, and let each fork die after every commit."""
     import forked_flows as forking
@@ -266,7 +301,7 @@ def crash_points(cpu_s: float, seed: int) -> list[Line]:
     ]  # fmt: skip
 
 
-@part(size=280, share_s=150, nightly=500, night_s=250, alone=True)
+@part(size=280, share_s=110, nightly=500, night_s=250, alone=True)
 def power_loss(cpu_s: float, seed: int) -> list[Line]:
     """Check the states that a disk may have after a power loss."""
     import power_loss as losses
@@ -296,7 +331,7 @@ def _skipped(what: str, why: str) -> Line:
 # --- real processes ----------------------------------------------------------------------------------
 
 
-@part(size=200, share_s=45, nightly=500, night_s=90)
+@part(size=200, share_s=40, nightly=500, night_s=90)
 def zombie_rounds(rounds: float, seed: int) -> list[Line]:
     """Stop processes until their lease has expired, and let them continue."""
     import zombies
@@ -321,13 +356,13 @@ def zombie_rounds(rounds: float, seed: int) -> list[Line]:
     ]
 
 
-@part(size=150, share_s=30, nightly=1000, night_s=150)
+@part(size=150, share_s=20, nightly=1000, night_s=150)
 def chaos_on_sqlite(runs: float, seed: int) -> list[Line]:
     """Run a fleet on SQLite whose workers are killed and paused."""
     return _chaos("SqliteGround", int(runs), seed)
 
 
-@part(size=150, share_s=30, nightly=1000, night_s=150)
+@part(size=150, share_s=20, nightly=1000, night_s=150)
 def chaos_on_postgres(runs: float, seed: int) -> list[Line]:
     """Run a fleet on PostgreSQL whose workers are killed and paused, and whose database is restarted."""
     return _chaos("PostgresGround", int(runs), seed)
@@ -375,7 +410,7 @@ def random_requests(requests: float, seed: int) -> list[Line]:
     return [Line("random requests to the server", many, target, met, len(told["violations"]), _listed(told))]
 
 
-@part(size=40, share_s=30)
+@part(size=40, share_s=18)
 def repeated_keys(rounds: float, seed: int) -> list[Line]:
     """Send every verb with the same `Idempotency-Key` 16 times at once; it must act once."""
     import asyncio
@@ -391,7 +426,7 @@ def repeated_keys(rounds: float, seed: int) -> list[Line]:
     ]
 
 
-@part(size=6, share_s=20)
+@part(size=6, share_s=15)
 def live_events(seconds: float, seed: int) -> list[Line]:
     """Follow runs over HTTP while connections are cut and processes are killed, and stop a server with a thousand streams."""
     import live_storm
