@@ -25,6 +25,8 @@ import forked
 from holdfast.server import page_files
 
 PATIENCE_S = 10
+ONE_PROCESS = "--renderer-process-limit=1"
+"""Pages that are open at the same time share a process, because to start one takes a sixth of the work for a page."""
 MODULES = re.compile(r"/page/((?:pure|shell|parts|screens)/\w+\.js)$")
 
 
@@ -66,7 +68,7 @@ class OpenBrowser:
 def open_browser_of_worker() -> Iterator[OpenBrowser]:
     """The browser of a test worker, which is opened for the first test that uses it."""
     with ExitStack() as until_closed:
-        opened = OpenBrowser(until_closed.enter_context(open_browser()))
+        opened = OpenBrowser(until_closed.enter_context(open_browser(ONE_PROCESS)))
         yield opened
         with opened.use():
             until_closed.close()

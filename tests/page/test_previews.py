@@ -219,7 +219,7 @@ def test_a_key_that_is_pressed_before_the_run_was_read_opens_its_dialog_afterwar
     run = start(served, fails="declined")
     one = tab()
     held = []
-    one.context.route(re.compile(rf"/runs/{run}(\?|$)"), lambda request: held.append(request))
+    one.context.route(re.compile(rf"/runs/{run}(\?|$)"), lambda request: held.insert(0, request))
     page = one.open(served.link)
     page.locator(".run-link").first.wait_for()
     go(page, f"{run}?node=pay_out")
