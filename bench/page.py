@@ -84,7 +84,7 @@ def page(bench: Bench) -> list[Figure]:
     """Measure everything about the page, on SQLite. Without a browser nothing is measured, and one line says how to get one."""
     if CHROMIUM is None or find_spec("playwright") is None:
         print(
-            "PAGE NOT MEASURED: chromium or playwright is missing; on Debian and Ubuntu: apt-get install chromium; "
+            "PAGE NOT MEASURED: chromium or playwright is missing; on Debian: apt-get install chromium-headless-shell; "
             "pip install '.[dev]'",
             file=sys.stderr,
         )

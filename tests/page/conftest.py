@@ -33,7 +33,7 @@ MODULES = re.compile(r"/page/((?:pure|shell|parts|screens)/\w+\.js)$")
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without a browser, keep one of the tests that need it, which is skipped: one line then says what is missing."""
     if CHROMIUM is None:
-        missing = "chromium is missing; on Debian and Ubuntu: apt-get install chromium"
+        missing = "chromium is missing; on Debian: apt-get install chromium-headless-shell"
     elif find_spec("playwright") is None:
         missing = "playwright is missing; run: pip install '.[dev]'"
     else:
