@@ -187,3 +187,31 @@ def tab(browser: Any) -> Iterator[Any]:
     for one in made:
         one.context.close()
     assert [error for one in made for error in one.errors] == []
+
+
+@pytest.fixture(scope="module")
+def kept_tab(open_browser_of_worker: OpenBrowser) -> Iterator[Tab]:
+    """A tab that stays open for all tests of a module."""
+    with open_browser_of_worker.use() as one:
+        made = Tab(one)
+    yield made
+    with open_browser_of_worker.use():
+        made.context.close()
+
+
+@pytest.fixture
+def bare_page(browser: Any, kept_tab: Tab, serving: Serving) -> Iterator[Any]:
+    """A page of the module's server with an empty screen, for tests of parts that put themselves into it. The tests of a module
+    share the page, because to load it takes more work than such a test; it is emptied before each.
+    """
+    if not kept_tab.context.pages:
+        page = kept_tab.open(serving.link)
+        page.locator(".top-nav").wait_for()
+        page.goto(f"{serving.url}#/nothing")  # a screen that leaves its element alone
+        page.get_by_role("heading", name="There is nothing at this address").wait_for()
+    page = kept_tab.context.pages[0]
+    page.mouse.move(0, 0)
+    page.evaluate("document.querySelector('main').replaceChildren()")
+    yield page
+    errors, kept_tab.errors = kept_tab.errors, []
+    assert errors == []
