@@ -84,7 +84,7 @@ def page(bench: Bench) -> list[Figure]:
     """Measure everything about the page, on SQLite. Without a browser nothing is measured, and one line says how to get one."""
     if CHROMIUM is None or find_spec("playwright") is None:
         print(
-            "PAGE NOT MEASURED: chromium or playwright is missing; on Debian and Ubuntu: apt-get install chromium; "
+            "PAGE NOT MEASURED: chromium or playwright is missing; on Debian: apt-get install chromium-headless-shell; "
             "pip install '.[dev]'",
             file=sys.stderr,
         )
@@ -93,12 +93,12 @@ def page(bench: Bench) -> list[Figure]:
 
 
 @contextmanager
-def open_browser() -> Iterator[Any]:
+def open_browser(*options: str) -> Iterator[Any]:
     """Open chromium. While it is open, playwright keeps an event loop running, so a scene fills its store before."""
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", _LEAN])
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", _LEAN, *options])
         yield browser
         browser.close()
 

@@ -25,13 +25,15 @@ import forked
 from holdfast.server import page_files
 
 PATIENCE_S = 10
+ONE_PROCESS = "--renderer-process-limit=1"
+"""Pages that are open at the same time share a process, because to start one takes a sixth of the work for a page."""
 MODULES = re.compile(r"/page/((?:pure|shell|parts|screens)/\w+\.js)$")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Without a browser, keep one of the tests that need it, which is skipped: one line then says what is missing."""
     if CHROMIUM is None:
-        missing = "chromium is missing; on Debian and Ubuntu: apt-get install chromium"
+        missing = "chromium is missing; on Debian: apt-get install chromium-headless-shell"
     elif find_spec("playwright") is None:
         missing = "playwright is missing; run: pip install '.[dev]'"
     else:
@@ -66,7 +68,7 @@ class OpenBrowser:
 def open_browser_of_worker() -> Iterator[OpenBrowser]:
     """The browser of a test worker, which is opened for the first test that uses it."""
     with ExitStack() as until_closed:
-        opened = OpenBrowser(until_closed.enter_context(open_browser()))
+        opened = OpenBrowser(until_closed.enter_context(open_browser(ONE_PROCESS)))
         yield opened
         with opened.use():
             until_closed.close()
@@ -185,3 +187,31 @@ def tab(browser: Any) -> Iterator[Any]:
     for one in made:
         one.context.close()
     assert [error for one in made for error in one.errors] == []
+
+
+@pytest.fixture(scope="module")
+def kept_tab(open_browser_of_worker: OpenBrowser) -> Iterator[Tab]:
+    """A tab that stays open for all tests of a module."""
+    with open_browser_of_worker.use() as one:
+        made = Tab(one)
+    yield made
+    with open_browser_of_worker.use():
+        made.context.close()
+
+
+@pytest.fixture
+def bare_page(browser: Any, kept_tab: Tab, serving: Serving) -> Iterator[Any]:
+    """A page of the module's server with an empty screen, for tests of parts that put themselves into it. The tests of a module
+    share the page, because to load it takes more work than such a test; it is emptied before each.
+    """
+    if not kept_tab.context.pages:
+        page = kept_tab.open(serving.link)
+        page.locator(".top-nav").wait_for()
+        page.goto(f"{serving.url}#/nothing")  # a screen that leaves its element alone
+        page.get_by_role("heading", name="There is nothing at this address").wait_for()
+    page = kept_tab.context.pages[0]
+    page.mouse.move(0, 0)
+    page.evaluate("document.querySelector('main').replaceChildren()")
+    yield page
+    errors, kept_tab.errors = kept_tab.errors, []
+    assert errors == []

@@ -349,7 +349,7 @@ def test_a_link_to_nothing_says_so(tab, served):
     wait_for_rows(page, 8)
 
 
-def test_a_newer_server_offers_to_reload_and_a_screen_is_scrolled_where_it_was_left(tab, changing):
+def test_a_screen_is_scrolled_where_it_was_left(tab, changing):
     page = tab().open(changing.link)
     wait_for_rows(page, 50)
     is_live(page)
@@ -361,14 +361,26 @@ def test_a_newer_server_offers_to_reload_and_a_screen_is_scrolled_where_it_was_l
     wait_for_rows(page, 50)
     assert page.evaluate("scrollY") == 600
 
+
+@pytest.mark.parametrize("is_open", [True, False], ids=["after its stream is open", "before"])
+def test_a_newer_server_offers_to_reload_when_the_tab_was_hidden(tab, changing, is_open):
+    page = tab().open(changing.link)
+    wait_for_rows(page, 50)
+    is_live(page)
+    if not is_open:
+        page.route("**/api/v1/live*", lambda route: None)  # is never answered
+        with page.expect_request(re.compile("/api/v1/live")):
+            page.get_by_role("link", name="Workers").first.click()
+
     def say_newer(route):
         answer = route.fetch()
         route.fulfill(response=answer, json={**answer.json(), "version": "99.0"})
 
     page.route("**/api/v1/meta", say_newer)
     page.evaluate(HIDE, True)
+    page.unroute("**/api/v1/live*")
     page.evaluate(HIDE, False)
-    page.get_by_text("The server is now version 99.0").wait_for(timeout=40_000)
+    page.get_by_text("The server is now version 99.0").wait_for()
     assert page.get_by_role("button", name="Reload").is_visible()
 
 

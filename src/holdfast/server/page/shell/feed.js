@@ -35,6 +35,7 @@ export function createFeed(api, onChange, onReturn) {
   let board = null;
   let connection = beginConnection(Date.now() / 1000);
   let path = "";
+  let wasAway = false; // also where another screen has opened a stream of its own meanwhile
   /** @type {import("./live.js").Stream | null} */
   let stream = null;
 
@@ -73,11 +74,13 @@ export function createFeed(api, onChange, onReturn) {
       stream?.stop();
       stream = followLive(api, path, {
         onOpen(again) {
-          if (again) onReturn();
+          if (again || wasAway) onReturn();
+          wasAway = false;
           listener?.onOpen(again);
         },
         onChange(next) {
           connection = next;
+          wasAway ||= next.state === "lost" || next.state === "hidden";
           onChange();
         },
         onEvent({ event, data }) {
