@@ -7,6 +7,7 @@ of the test: an intermediate process forks it and ends, and the test has declare
 
 from __future__ import annotations
 
+import fcntl
 import gc
 import importlib
 import io
@@ -17,6 +18,7 @@ import runpy
 import signal
 import socket
 import sys
+import termios
 import time
 import types
 from typing import Any
@@ -80,6 +82,8 @@ def become(request: dict[str, Any], files: list[int], paths: list[str]) -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     take_files(dict(zip(request["files"], files, strict=True)))
+    if request["terminal"]:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -93,8 +97,6 @@ def become(request: dict[str, Any], files: list[int], paths: list[str]) -> None:
 
 def take_files(wanted: dict[int, int]) -> None:
     """Give each file the number under which the child knows it, and close all others."""
-    import fcntl
-
     moved = {number: fcntl.fcntl(file, fcntl.F_DUPFD, SPARE) for number, file in wanted.items()}
     for number, file in moved.items():
         os.dup2(file, number)
