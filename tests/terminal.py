@@ -138,7 +138,7 @@ class Terminal:
             env={**clean, "TERM": "xterm-256color"},
             cwd=cwd,
             start_new_session=True,
-            preexec_fn=forked.take_terminal,  # noqa: PLW1509 - Ctrl-C reaches the program
+            preexec_fn=forked.take_terminal,
         )
 
     def until(self, *wanted: str, without: str = "\0", where: Callable[[str], bool] | None = None) -> str:
