@@ -7,6 +7,8 @@ of the test: an intermediate process forks it and ends, and the test has declare
 
 from __future__ import annotations
 
+import atexit
+import fcntl
 import gc
 import importlib
 import io
@@ -17,8 +19,11 @@ import runpy
 import signal
 import socket
 import sys
+import termios
+import threading
 import time
 import types
+from contextlib import suppress
 from typing import Any
 
 import holdfast
@@ -39,6 +44,9 @@ def import_holdfast() -> None:
             importlib.import_module(found.name)
     for name in ("aiohttp", "psycopg", "uvicorn", "uvloop", "yaml"):
         importlib.import_module(name)
+    for name in ("pydantic.type_adapter", "typer._adapters", "typer._click.decorators"):
+        with suppress(ImportError):  # the command line imports them if Typer has them
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
 
@@ -80,6 +88,8 @@ def become(request: dict[str, Any], files: list[int], paths: list[str]) -> None:
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     take_files(dict(zip(request["files"], files, strict=True)))
+    if request["terminal"]:
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
@@ -93,8 +103,6 @@ def become(request: dict[str, Any], files: list[int], paths: list[str]) -> None:
 
 def take_files(wanted: dict[int, int]) -> None:
     """Give each file the number under which the child knows it, and close all others."""
-    import fcntl
-
     moved = {number: fcntl.fcntl(file, fcntl.F_DUPFD, SPARE) for number, file in wanted.items()}
     for number, file in moved.items():
         os.dup2(file, number)
@@ -114,7 +122,7 @@ def open_streams() -> None:
         (2, "stderr", "backslashreplace"),
     ):
         raw = io.FileIO(number, "r" if number == 0 else "w", closefd=False)
-        buffered: Any = io.BufferedReader(raw) if number == 0 else io.BufferedWriter(raw)
+        buffered: Any = io.BufferedReader(raw) if number == 0 else raw if direct else io.BufferedWriter(raw)
         line_by_line = number == 2 or raw.isatty()
         stream = io.TextIOWrapper(
             buffered,
@@ -125,6 +133,7 @@ def open_streams() -> None:
             write_through=direct,
         )
         raw.name = f"<{name}>"
+        stream.mode = raw.mode[0]  # type: ignore[misc]
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
 
@@ -151,15 +160,37 @@ def execute(words: list[str]) -> None:
 
 
 def run(words: list[str]) -> None:
-    """Execute the program; a fault that nobody caught is printed without the frames of this file."""
+    """Execute the program and end the process. A fault that nobody caught is printed without the frames of this file."""
+    code: Any = None
     try:
         execute(words)
+    except SystemExit as ended:
+        code = ended.code
     except Exception as fault:
         frames = fault.__traceback__
         while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
             frames = frames.tb_next
         sys.excepthook(type(fault), fault.with_traceback(frames), frames)
-        sys.exit(1)
+        code = 1
+    if code is None or isinstance(code, int):
+        end(code or 0)
+    sys.exit(code)
+
+
+def end(code: int) -> None:
+    """End the process as the interpreter does: wait for its threads, call what was registered, drop the objects of the program
+    and write what is buffered. What the server has imported is not taken apart, which would take ten times as long as the fork.
+    """
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    sys.modules["__main__"].__dict__.clear()
+    gc.collect()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        return  # the interpreter tries again, says so and has an exit code for it
+    os._exit(code & 0xFF)
 
 
 if __name__ == "__main__":

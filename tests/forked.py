@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import fcntl
 import inspect
 import json
 import os
 import socket
 import subprocess
 import sys
+import termios
 import threading
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ SETTINGS = ("LANG", "LC_ALL", "LC_CTYPE", "LD_PRELOAD", "PYTHONHASHSEED", "PYTHO
 UNDERSTOOD = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", *SETTINGS}
 _PR_SET_CHILD_SUBREAPER = 36
 _FIELDS = inspect.signature(subprocess.Popen._execute_child)
-_REFUSED = ("executable", "preexec_fn", "shell", "gid", "gids", "uid")
+_REFUSED = ("executable", "shell", "gid", "gids", "uid")
 
 
 class _Server:
@@ -70,15 +72,22 @@ def _set_subreaper(value: int) -> None:
 _server = _Server()
 
 
+def take_terminal() -> None:
+    """Make stdin the terminal of this session, so that Ctrl-C reaches the process. `preexec_fn` may be this function."""
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 def _can_fork(asked: dict[str, Any], environment: dict[str, str]) -> bool:
     words = asked["args"]
     if (
         sys.platform != "linux"
-        or not isinstance(words, list)
+        or not isinstance(words, list | tuple)
         or [str(word) for word in words[:1]] != [sys.executable]
     ):
         return False
     if any(asked[name] not in {None, False} for name in _REFUSED) or asked["umask"] != -1 or len(words) < 2:
+        return False
+    if asked["preexec_fn"] not in {None, take_terminal}:
         return False
     unknown = {name for name in environment if name.startswith("PYTHON")} - UNDERSTOOD
     changed = [name for name in SETTINGS if environment.get(name) != os.environ.get(name)]
@@ -99,6 +108,7 @@ class Popen(subprocess.Popen):  # type: ignore[type-arg]
         files |= {number: number for number in asked["pass_fds"]}
         request = {
             "words": [str(word) for word in asked["args"][1:]],
+            "terminal": asked["preexec_fn"] is take_terminal,
             "folder": os.path.abspath(asked["cwd"] or "."),
             "environment": {os.fsdecode(name): os.fsdecode(value) for name, value in environment.items()},
         }

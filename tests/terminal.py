@@ -11,13 +11,14 @@ import re
 import select
 import signal
 import struct
-import subprocess
 import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from unicodedata import east_asian_width
 
 import pytest
+
+import forked
 
 PATIENCE_S = 30
 _SEQUENCE = re.compile(r"\x1b\[(\?[0-9]+[hl]|[0-9;]*[A-Za-z])|\r|\n|\x1b|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -129,7 +130,7 @@ class Terminal:
         self._before = termios.tcgetattr(slave)
         self._slave = slave
         clean = {name: value for name, value in env.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-        self.process = subprocess.Popen(
+        self.process = forked.Popen(
             words,
             stdin=slave,
             stdout=slave,
@@ -137,7 +138,7 @@ class Terminal:
             env={**clean, "TERM": "xterm-256color"},
             cwd=cwd,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509 - Ctrl-C reaches the program
+            preexec_fn=forked.take_terminal,
         )
 
     def until(self, *wanted: str, without: str = "\0", where: Callable[[str], bool] | None = None) -> str:

@@ -71,11 +71,16 @@ def test_a_process_has_a_session_of_its_own_and_the_files_that_it_was_given() ->
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", -signal.SIGTERM, ""),
         ("1 / 0", 1, 'File "<string>", line 1, in <module>'),
         ("import threading; threading.Thread(target=lambda: print('later')).start()", 0, ""),
+        ("import atexit; atexit.register(print, 'at the end'); raise SystemExit('no')", 1, "no"),
+        ("class A:\n def __del__(self): print('gone')\na = A()\nb = A()\nb.itself = b", 0, ""),
+        ("raise SystemExit(-1)", 255, ""),
+        ("import os; os.dup2(os.open('/dev/full', os.O_WRONLY), 1); print('lost')", 120, "No space left"),
     ],
 )
 def test_a_process_ends_as_after_a_real_start(code: str, status: int, error: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
     seen = [
-        run([sys.executable, "-c", code], capture_output=True, text=True)
+        run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
         for run in (subprocess.run, forked.run)
     ]
     assert [done.returncode for done in seen] == [status, status]

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.core.event_encoding import Encoded
@@ -68,7 +69,7 @@ def problems(path: Path, run_id: str = "r") -> list[str]:
 
 def write_pages(store: Path, witness: Path, *limit: int) -> tuple[int, str]:
     command = [sys.executable, str(PROGRAM), str(store), str(witness), *map(str, limit)]
-    done = subprocess.run(
+    done = forked.run(
         command,
         text=True,
         stdout=subprocess.PIPE,
@@ -271,7 +272,7 @@ database.close()
 
 def tamper(path: Path, *statements: str) -> None:
     """Change a database from outside, in a process of its own. `flipped(blob)` has one bit of its middle turned."""
-    subprocess.run([sys.executable, "-c", TAMPER, str(path), *statements], check=True)
+    forked.run([sys.executable, "-c", TAMPER, str(path), *statements], check=True)
 
 
 KEY = "(select key from runs where run_id = '{run}')"

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import forked
+
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed here")
 
 PATIENCE_S = 60
@@ -77,7 +79,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
     begun: list[subprocess.Popen[str]] = []
 
     def begin(*words: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = forked.Popen(
             [sys.executable, "-m", "holdfast.cli", *words],
             cwd=tmp_path,
             env=clean | {"PYTHONPATH": paths, "HOME": str(tmp_path), "HOLDFAST_TOKEN": TOKEN},

@@ -10,19 +10,21 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import forked
 from holdfast.cli import demo
 from holdfast.reading.views import EventView
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def holdfast(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+def holdfast(words: list[str], folder: Path, run: Any = forked.run) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     clean = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-    return subprocess.run(
+    done: subprocess.CompletedProcess[str] = run(
         [sys.executable, "-m", "holdfast.cli", *words],
         cwd=folder,
         env={**clean, "PYTHONPATH": path},
@@ -31,12 +33,13 @@ def holdfast(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]
         timeout=60,
         check=False,
     )
+    return done
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
     folder = tmp_path_factory.mktemp("demo")
-    done = holdfast(["demo"], folder)
+    done = holdfast(["demo"], folder, subprocess.run)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout, folder
 
@@ -119,7 +122,7 @@ def test_the_last_command_opens_the_run(told: tuple[str, Path]) -> None:
     assert chosen is not None
     environment = {"PYTHONPATH": str(ROOT / "src"), "HOME": str(folder), "PATH": os.environ["PATH"]}
     words = [sys.executable, "-m", "holdfast.cli", *shlex.split(found[1]), "--port", "0"]
-    with subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as server:
+    with forked.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
             url, _, token = server.stdout.readline().strip().partition("#token=")

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+import forked
 import holdfast as hf
 from holdfast.core.events import Stored
 from holdfast.errors import RunNotFound
@@ -31,6 +32,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 NAMES = sorted(file.stem for file in EXAMPLES.glob("*.py"))
 KILLED, FAILED, REFUSED, WAITS = -9, 1, 4, 7
 PATIENCE_S = 60
+LOOK_AGAIN_S = 0.003
 
 ENVIRONMENT = {
     **{name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")},
@@ -49,8 +51,8 @@ class Place:
         self.store = folder / ".holdfast" / "runs.db"
         self.processes: list[subprocess.Popen[str]] = []
 
-    def begin(self, *command: str | Path) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+    def begin(self, *command: str | Path, popen: Any = forked.Popen) -> subprocess.Popen[str]:
+        process: subprocess.Popen[str] = popen(
             [sys.executable, *map(str, command)],
             cwd=self.folder,
             env=ENVIRONMENT,
@@ -110,12 +112,13 @@ def end(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 
 def wait_until(process: subprocess.Popen[str], came: Callable[[], bool]) -> None:
-    """Wait until something is so, and look as often as possible; the process must not end before."""
+    """Wait until something is so, and look every few milliseconds; the process must not end before."""
     latest = time.monotonic() + PATIENCE_S
     while not came():
-        assert process.poll() is None, f"it ended: {end(process)[1]}"
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(LOOK_AGAIN_S)
+            pytest.fail(f"it ended: {end(process)[1]}")
         assert time.monotonic() < latest, "it did not come so far"
-        os.sched_yield()
 
 
 def kill_when(process: subprocess.Popen[str], came: Callable[[], bool]) -> None:
@@ -138,7 +141,7 @@ def places(tmp_path: Path) -> Iterator[Callable[[str, str], Place]]:
 
 
 def uninterrupted(place: Place) -> Place:
-    code, said = end(place.begin(place.file))
+    code, said = end(place.begin(place.file, popen=subprocess.Popen))
     assert code == 0, said
     return place
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -43,6 +44,10 @@ class Place:
         }
 
     def start(self, *words: str, **environment: str) -> subprocess.Popen[str]:
+        program = shutil.which(words[0], path=self.environment["PATH"])
+        assert program is not None
+        if words[0] == "holdfast":  # what its first line says
+            words = (sys.executable, program, *words[1:])
         return forked.Popen(
             words, cwd=self.folder, env={**self.environment, **environment}, text=True, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

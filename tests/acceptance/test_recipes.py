@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+import forked
 import holdfast as hf
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text("utf-8")
@@ -63,7 +64,7 @@ class Shop:
         command.chmod(0o755)
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+        process = forked.Popen(
             command,
             cwd=self.folder,
             env=self.environment,
