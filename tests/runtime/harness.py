@@ -36,7 +36,7 @@ from holdfast.storage.urls import open_store
 from holdfast.testing.appends import KilledAtFailpoint
 from holdfast.testing.builders import History, crashed_copy, outline
 from holdfast.testing.clock import ManualClock
-from postgres_server import shared_url
+from postgres_server import lend_schema, return_schema, shared_url
 
 PATIENCE_S = 60
 
@@ -182,7 +182,7 @@ class Stage:
 
     def crashed_at(self, seq: int) -> str:
         """Return the URL of another store, in which the process of the run `r` died right after this event."""
-        url = f"{self.url}-{seq}"
+        url = f"{self.url}-{uuid.uuid4().hex[:8]}"
         into = self.open(url)
         crashed_copy(self.store, "r", seq, into)
         into.close()
@@ -214,8 +214,12 @@ class OnServer(Stage):
     def __init__(self, folder: Path, *, still: bool = False) -> None:
         super().__init__("memory", folder, still=still)
         self.store.close()
-        self.kind, self.url = "postgres", f"{shared_url()}&schema=s{uuid.uuid4().hex}"
+        self.kind, self.url = "postgres", f"{shared_url()}&schema={lend_schema(shared_url(), folder)}"
         self.store = self.open(self.url)
+
+    def close(self) -> None:
+        super().close()
+        return_schema(shared_url(), self.folder)
 
 
 async def until(condition: Callable[[], Any]) -> None:
