@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,7 +181,7 @@ class Stage:
 
     def crashed_at(self, seq: int) -> str:
         """Return the URL of another store, in which the process of the run `r` died right after this event."""
-        url = f"{self.url}-{uuid.uuid4().hex[:8]}"
+        url = f"{self.url}-{seq}"
         into = self.open(url)
         crashed_copy(self.store, "r", seq, into)
         into.close()
@@ -216,6 +215,9 @@ class OnServer(Stage):
         self.store.close()
         self.kind, self.url = "postgres", f"{shared_url()}&schema={lend_schema(shared_url(), folder)}"
         self.store = self.open(self.url)
+
+    def crashed_at(self, seq: int) -> str:
+        pytest.fail("a store on a server is not copied: its schema is lent to other tests")
 
     def close(self) -> None:
         super().close()
