@@ -6,6 +6,7 @@ a server, and without it the creation of schemas, which took most of the time, i
 """
 
 import atexit
+import collections
 import functools
 import hashlib
 import importlib.util
@@ -17,6 +18,8 @@ import tempfile
 from pathlib import Path
 
 import psycopg
+
+from holdfast.storage.schema import migrations
 
 RAM = Path("/dev/shm")
 RAM_BYTES_MIN = 6_000_000_000
@@ -102,6 +105,72 @@ def execute(url, *statements):
 
 def drop_schema(url, name):
     execute(url, "set client_min_messages = warning", f'drop schema if exists "{name}" cascade')
+
+
+SPARE_BYTES_MAX = 4_000_000
+_EMPTY = """
+do $$
+declare found record;
+begin
+    for found in select format('%I.%I', schemaname, tablename) as name from pg_tables
+                 where schemaname = '{name}' and tablename <> 'meta' loop
+        execute 'delete from ' || found.name;
+    end loop;
+    perform setval(format('%I.%I', schemaname, sequencename)::regclass, 1, false)
+        from pg_sequences where schemaname = '{name}' and last_value is not null;
+    update "{name}".meta set value = gen_random_uuid()::text where name = 'generation';
+    delete from "{name}".meta where name not in ('generation', 'schema_version');
+end $$
+"""
+_SIZE = (
+    "select sum(pg_total_relation_size(oid)) from pg_class where relnamespace = '\"{name}\"'::regnamespace"
+)
+_lent = {}
+_spare = collections.defaultdict(list)
+
+
+def lend_schema(url, folder):
+    """Return the name of a schema that belongs to this test folder until `return_schema`: an earlier test has used it and it is
+    empty again, or the store will create it. That is several times faster than a new schema for each test. A test that alters
+    more than the rows of a schema takes one with `schema_for`, and drops it.
+    """
+    key = (url, str(folder))
+    if key not in _lent:
+        _lent[key] = _spare[url].pop() if _spare[url] else schema_for(folder)
+    return _lent[key]
+
+
+def return_schema(url, folder):
+    """Empty the schema that was lent to this test folder, for another test."""
+    name = _lent.pop((url, str(folder)), None)
+    if name is None:
+        return
+    session = _session(url)
+    if session.execute(f"select to_regclass('\"{name}\".meta')").fetchone() == (None,):
+        return
+    version = session.execute(f"select value from \"{name}\".meta where name = 'schema_version'").fetchone()
+    size = session.execute(_SIZE.format(name=name)).fetchone()[0]
+    if version != (str(len(migrations("postgres"))),) or size > SPARE_BYTES_MAX:
+        drop_schema(url, name)
+        return
+    session.execute(_EMPTY.format(name=name))
+    if url == os.environ.get("HOLDFAST_TEST_POSTGRES"):
+        atexit.register(drop_schema, url, name)  # all other servers are removed
+    _spare[url].append(name)
+
+
+def _session(url):
+    """Return a session that is kept, because a new one is as expensive as the rest of `return_schema`."""
+    try:
+        _kept_session(url).execute("select")
+    except psycopg.OperationalError:  # a test has restarted the server, or ended its sessions
+        _kept_session.cache_clear()
+    return _kept_session(url)
+
+
+@functools.cache
+def _kept_session(url):
+    return psycopg.connect(url, autocommit=True)
 
 
 def schema_for(folder):

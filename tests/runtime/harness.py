@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +35,7 @@ from holdfast.storage.urls import open_store
 from holdfast.testing.appends import KilledAtFailpoint
 from holdfast.testing.builders import History, crashed_copy, outline
 from holdfast.testing.clock import ManualClock
-from postgres_server import shared_url
+from postgres_server import lend_schema, return_schema, shared_url
 
 PATIENCE_S = 60
 
@@ -214,8 +213,15 @@ class OnServer(Stage):
     def __init__(self, folder: Path, *, still: bool = False) -> None:
         super().__init__("memory", folder, still=still)
         self.store.close()
-        self.kind, self.url = "postgres", f"{shared_url()}&schema=s{uuid.uuid4().hex}"
+        self.kind, self.url = "postgres", f"{shared_url()}&schema={lend_schema(shared_url(), folder)}"
         self.store = self.open(self.url)
+
+    def crashed_at(self, seq: int) -> str:
+        pytest.fail("a store on a server is not copied: its schema is lent to other tests")
+
+    def close(self) -> None:
+        super().close()
+        return_schema(shared_url(), self.folder)
 
 
 async def until(condition: Callable[[], Any]) -> None:

@@ -30,7 +30,7 @@ from holdfast.storage.queues import Wanted
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log, Time
 from holdfast.upkeep import retention
-from postgres_server import drop_schema, schema_for, shared_server, shared_url
+from postgres_server import drop_schema, lend_schema, return_schema, schema_for, shared_server, shared_url
 
 ME = Holder(id="me", ttl_s=3000.0)
 PATIENCE_S = 30
@@ -45,12 +45,12 @@ def store(request, tmp_path):
         case "sqlite":
             opened = SqliteStore(tmp_path / "runs.db")
         case _:
-            opened = PostgresStore(shared_url(), schema=schema_for(tmp_path))
+            opened = PostgresStore(shared_url(), schema=lend_schema(shared_url(), tmp_path))
     opened.renew(ME)
     yield opened
     opened.close()
     if request.param == "postgres":
-        drop_schema(shared_url(), schema_for(tmp_path))
+        return_schema(shared_url(), tmp_path)
 
 
 def until(come, told):

@@ -4,7 +4,7 @@ from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.feed import FeedConformance
-from postgres_server import drop_schema, schema_for, shared_url
+from postgres_server import lend_schema, return_schema, shared_url
 
 
 class TestMemoryFeed(FeedConformance):
@@ -19,8 +19,8 @@ class TestSqliteFeed(FeedConformance):
 
 class TestPostgresFeed(FeedConformance):
     def open(self, folder, clock):
-        return PostgresStore(shared_url(), schema=schema_for(folder), clock=clock)
+        return PostgresStore(shared_url(), schema=lend_schema(shared_url(), folder), clock=clock)
 
     def teardown_method(self):
         super().teardown_method()
-        drop_schema(shared_url(), schema_for(self.folder))
+        return_schema(shared_url(), self.folder)

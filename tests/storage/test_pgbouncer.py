@@ -22,7 +22,7 @@ from holdfast.testing.conformance import StoreConformance
 from holdfast.testing.queues import QueuesConformance
 from holdfast.testing.upkeep import UpkeepConformance
 from pgbouncer_server import PROGRAM, WHY_NOT, PgBouncer
-from postgres_server import PostgresServer, _binaries, drop_schema, schema_for
+from postgres_server import PostgresServer, _binaries, drop_schema, lend_schema, return_schema, schema_for
 
 PATIENCE_S = 120
 
@@ -49,25 +49,25 @@ def finds_out_soon(monkeypatch):
 
 class TestPooledStore(StoreConformance):
     def open(self, folder, clock):
-        return PostgresStore(pool().url(), schema=schema_for(folder), clock=clock)
+        return PostgresStore(pool().url(), schema=lend_schema(server().url(), folder), clock=clock)
 
     def teardown_method(self):
         super().teardown_method()
-        drop_schema(server().url(), schema_for(self.folder))
+        return_schema(server().url(), self.folder)
 
 
 class TestPooledQueues(QueuesConformance):
     def open(self, folder, clock):
-        return PostgresStore(pool().url(), schema=schema_for(folder), clock=clock)
+        return PostgresStore(pool().url(), schema=lend_schema(server().url(), folder), clock=clock)
 
     def teardown_method(self):
         super().teardown_method()
-        drop_schema(server().url(), schema_for(self.folder))
+        return_schema(server().url(), self.folder)
 
 
 class TestPooledUpkeep(UpkeepConformance):
     def open(self, folder, clock):
-        return PostgresStore(pool().url(), schema=schema_for(folder), clock=clock)
+        return PostgresStore(pool().url(), schema=lend_schema(server().url(), folder), clock=clock)
 
     def setup_method(self):
         self._path = os.environ["PATH"]
@@ -77,12 +77,12 @@ class TestPooledUpkeep(UpkeepConformance):
     def teardown_method(self):
         super().teardown_method()
         os.environ["PATH"] = self._path
-        drop_schema(server().url(), schema_for(self.folder))
+        return_schema(server().url(), self.folder)
 
 
 class TestPooledBlobs(BlobsConformance):
     def open(self, folder):
-        store = PostgresStore(pool().url(), schema=schema_for(folder))
+        store = PostgresStore(pool().url(), schema=lend_schema(server().url(), folder))
         self.opened.append(store)
         return store.blobs
 
@@ -94,10 +94,10 @@ class TestPooledBlobs(BlobsConformance):
         super().teardown_method()
         for store in self.opened:
             store.close()
-        drop_schema(server().url(), schema_for(self.folder))
+        return_schema(server().url(), self.folder)
 
     def alter(self, digest, change):
-        blobs = f'"{schema_for(self.folder)}".blobs'
+        blobs = f'"{lend_schema(server().url(), self.folder)}".blobs'
         with psycopg.connect(server().url()) as connection:
             (stored,) = connection.execute(f"select body from {blobs} where digest = %s", [digest]).fetchone()
             connection.execute(f"update {blobs} set body = %s where digest = %s", [change(stored), digest])

@@ -3,21 +3,21 @@ import psycopg
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.testing.blobs import BlobsConformance
 from holdfast.testing.conformance import StoreConformance
-from postgres_server import drop_schema, schema_for, shared_url
+from postgres_server import lend_schema, return_schema, shared_url
 
 
 class TestPostgresStore(StoreConformance):
     def open(self, folder, clock):
-        return PostgresStore(shared_url(), schema=schema_for(folder), clock=clock)
+        return PostgresStore(shared_url(), schema=lend_schema(shared_url(), folder), clock=clock)
 
     def teardown_method(self):
         super().teardown_method()
-        drop_schema(shared_url(), schema_for(self.folder))
+        return_schema(shared_url(), self.folder)
 
 
 class TestPostgresBlobs(BlobsConformance):
     def open(self, folder):
-        store = PostgresStore(shared_url(), schema=schema_for(folder))
+        store = PostgresStore(shared_url(), schema=lend_schema(shared_url(), folder))
         self.opened.append(store)
         return store.blobs
 
@@ -29,10 +29,10 @@ class TestPostgresBlobs(BlobsConformance):
         super().teardown_method()
         for store in self.opened:
             store.close()
-        drop_schema(shared_url(), schema_for(self.folder))
+        return_schema(shared_url(), self.folder)
 
     def alter(self, digest, change):
-        blobs = f'"{schema_for(self.folder)}".blobs'
+        blobs = f'"{lend_schema(shared_url(), self.folder)}".blobs'
         with psycopg.connect(shared_url()) as connection:
             (stored,) = connection.execute(f"select body from {blobs} where digest = %s", [digest]).fetchone()
             connection.execute(f"update {blobs} set body = %s where digest = %s", [change(stored), digest])

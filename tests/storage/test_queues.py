@@ -17,7 +17,7 @@ from holdfast.storage.sqlite.database import APPLICATION_ID
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import Log, hooked, raises
 from holdfast.testing.queues import QueuesConformance
-from postgres_server import drop_schema, execute, schema_for, shared_url
+from postgres_server import drop_schema, execute, lend_schema, return_schema, schema_for, shared_url
 
 ME = Holder(id="me", ttl_s=600.0)
 ONE = Wanted(flows=("flow",))
@@ -38,11 +38,11 @@ class TestSqliteQueues(QueuesConformance):
 
 class TestPostgresQueues(QueuesConformance):
     def open(self, folder, clock):
-        return PostgresStore(shared_url(), schema=schema_for(folder), clock=clock)
+        return PostgresStore(shared_url(), schema=lend_schema(shared_url(), folder), clock=clock)
 
     def teardown_method(self):
         super().teardown_method()
-        drop_schema(shared_url(), schema_for(self.folder))
+        return_schema(shared_url(), self.folder)
 
 
 def quiet(store):

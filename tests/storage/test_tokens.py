@@ -17,7 +17,15 @@ from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.urls import open_store
 from holdfast.testing.appends import raises
 from holdfast.testing.tokens import TokensConformance, make_token
-from postgres_server import _binaries, drop_schema, execute, schema_for, shared_url
+from postgres_server import (
+    _binaries,
+    drop_schema,
+    execute,
+    lend_schema,
+    return_schema,
+    schema_for,
+    shared_url,
+)
 
 
 class TestMemoryTokens(TokensConformance):
@@ -52,14 +60,14 @@ class TestSqliteTokens(TokensConformance):
 
 class TestPostgresTokens(TokensConformance):
     def open(self, folder, clock):
-        return PostgresStore(shared_url(), schema=schema_for(folder), clock=clock)
+        return PostgresStore(shared_url(), schema=lend_schema(shared_url(), folder), clock=clock)
 
     def teardown_method(self):
         super().teardown_method()
-        drop_schema(shared_url(), schema_for(self.folder))
+        return_schema(shared_url(), self.folder)
 
     def test_a_store_of_an_older_version_gets_tokens(self):
-        name = schema_for(self.folder)
+        name = lend_schema(shared_url(), self.folder)
         self.store.close()
         drop_schema(shared_url(), name)
         execute(

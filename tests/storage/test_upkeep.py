@@ -9,7 +9,7 @@ from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.testing.appends import raises
 from holdfast.testing.upkeep import UpkeepConformance
-from postgres_server import _binaries, drop_schema, schema_for, shared_url
+from postgres_server import _binaries, lend_schema, return_schema, shared_url
 
 
 class TestMemoryUpkeep(UpkeepConformance):
@@ -63,7 +63,7 @@ class TestSqliteUpkeep(UpkeepConformance):
 
 class TestPostgresUpkeep(UpkeepConformance):
     def open(self, folder, clock):
-        return PostgresStore(shared_url(), schema=schema_for(folder), clock=clock)
+        return PostgresStore(shared_url(), schema=lend_schema(shared_url(), folder), clock=clock)
 
     def setup_method(self):
         self.path = os.environ["PATH"]
@@ -73,7 +73,7 @@ class TestPostgresUpkeep(UpkeepConformance):
     def teardown_method(self):
         os.environ["PATH"] = self.path
         super().teardown_method()
-        drop_schema(shared_url(), schema_for(self.folder))
+        return_schema(shared_url(), self.folder)
 
     def test_without_the_programs_of_postgresql_it_is_told_what_to_do(self):
         os.environ["PATH"] = str(self.folder)

@@ -206,7 +206,7 @@ def test_connections_and_shared_options_pass_a_strict_type_checker(tmp_path: Pat
     for name, text in (("typed.py", TYPED), ("wrong.py", WRONG)):
         (tmp_path / name).write_text(text, "utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "."],
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(ROOT / ".mypy_cache" / "strict"), "."],
         cwd=tmp_path,
         env={**os.environ, "MYPYPATH": str(ROOT / "src")},
         capture_output=True,

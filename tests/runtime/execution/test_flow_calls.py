@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
-from harness import Stage
+from harness import OnServer, Stage
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, append
 from holdfast.storage.contract import Query
-from postgres_server import shared_url
 
 
 @dataclass
@@ -27,16 +25,6 @@ class Order:
     amounts: list[int] = field(default_factory=list)
     total: int = 0
     log: Annotated[list[Any], append] = field(default_factory=list)
-
-
-class OnServer(Stage):
-    """A stage in a schema of its own, of the PostgreSQL server that the tests share."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__("memory", folder)
-        self.store.close()
-        self.kind, self.url = "postgres", f"{shared_url()}&schema=s{uuid.uuid4().hex}"
-        self.store = self.open(self.url)
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

@@ -405,22 +405,33 @@ def returned(sketch: Sketch, calls: Counter) -> int:
 
 
 def for_random_flows(check, *, draw=nested, examples: int) -> None:
-    """Hypothesis draws the seeds, and prints the one that fails. Of the flows at least 30 % must have a loop and 30 % a
-    join, and 10 % something that is asked. (Nodes that are safe to fail are rarer: they are counted over fixed seeds.)
+    """Hypothesis draws the seeds, and prints the one that fails: this many examples, or a quarter of them with the profile
+    `quick`. Of all of them at least 30 % must have a loop and 30 % a join, and 10 % something that is asked. (A quarter is too
+    few to count, and nodes that are safe to fail are rarer: they are also counted over fixed seeds.)
     """
     seen = Counter()
+    quick = settings().max_examples < settings.get_profile("holdfast").max_examples
 
-    @settings(max_examples=examples)
+    @settings(max_examples=examples // 4 if quick else examples)
     @given(st.integers(0, 2**32 - 1))
     def holds(seed: int) -> None:
         luck = random.Random(seed)
         sketch = one_of(draw, luck)
-        topology = Topology.of(sketch.definition())
-        seen.update(all=1, loop=bool(topology.loops), join=bool(topology.joins))
-        seen.update(asked=bool(sketch.gated or sketch.questions))
+        seen.update(kinds_of(sketch))
         check(sketch, luck)
 
     holds()
+    if not quick:
+        assert_of_all_kinds(seen)
+
+
+def kinds_of(sketch: Sketch) -> Counter:
+    topology = Topology.of(sketch.definition())
+    asked = bool(sketch.gated or sketch.questions)
+    return Counter(all=1, loop=bool(topology.loops), join=bool(topology.joins), asked=asked)
+
+
+def assert_of_all_kinds(seen: Counter) -> None:
     assert seen["loop"] >= 0.3 * seen["all"], seen
     assert seen["join"] >= 0.3 * seen["all"], seen
     assert seen["asked"] >= 0.1 * seen["all"], seen
@@ -440,8 +451,9 @@ def small(luck: random.Random) -> Sketch:
 
 
 @pytest.mark.parametrize("draw", [nested, arbitrary, small])
-def test_flows_that_are_drawn_have_nodes_that_are_safe_to_fail(draw) -> None:
+def test_flows_that_are_drawn_are_of_all_kinds_and_have_nodes_that_are_safe_to_fail(draw) -> None:
     drawn = [one_of(draw, random.Random(seed)) for seed in range(300)]
+    assert_of_all_kinds(sum(map(kinds_of, drawn), Counter()))
     assert sum(bool(sketch.safe) for sketch in drawn) >= 0.02 * len(drawn)
 
 

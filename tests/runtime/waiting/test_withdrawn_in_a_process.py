@@ -15,6 +15,7 @@ from impatient_nodes import Impatient
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
+from holdfast.storage.contract import Query
 from holdfast.storage.urls import open_store
 from holdfast.testing.checker import check
 
@@ -63,14 +64,12 @@ def place(tmp_path: Path) -> Place:
 
 
 async def until_recorded(engine: hf.Engine, kind: str, run_id: str = "r") -> None:
-    await until(lambda: any(row.kind == kind for row in _rows(engine, run_id)))
-
-
-def _rows(engine: hf.Engine, run_id: str) -> list[Any]:
-    try:
-        return engine.store.events(run_id)
-    except hf.RunNotFound:
-        return []
+    """Follow the run until this event is there. Reading the store again and again would slow down the process of the node."""
+    await until(lambda: any(run.run_id == run_id for run in engine.store.runs(Query())))
+    async for event in engine.follow(run_id):
+        if event.kind == kind:
+            return
+    pytest.fail(f"the run stopped without {kind}")
 
 
 @every_form
