@@ -152,7 +152,7 @@ def not_cleaned_up(left: Uncleaned) -> str:
         case "unwound":
             why = f"{place} waited and was not in memory, so its cleanup did not run"
         case "interrupted":
-            why = f"{place} had been interrupted, so its cleanup did not run"
+            why = f"{place} had been interrupted, so the rest of its cleanup was not done"
         case "abandoned":
             why = f"{place} did not stop in time, so the rest of its cleanup was not recorded"
         case unknown:
@@ -169,7 +169,7 @@ def will_not_clean_up(left: Uncleaned) -> str:
         case "unwound":
             why = f"{place} waits and is not in memory, so its cleanup will not run"
         case "interrupted":
-            why = f"{place} was interrupted, so its cleanup will not run"
+            why = f"{place} was interrupted, so the rest of its cleanup will not be done"
         case "abandoned":
             why = f"{place} does not stop in time, so the rest of its cleanup will not be recorded"
         case unknown:
