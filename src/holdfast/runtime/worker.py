@@ -382,12 +382,13 @@ class Worker:
             self._forget_passed_over()
 
     def _record_refusal(self, taken: Taken, refused: Exception) -> int:
-        """Record that this worker cannot continue a run, unless another engine has claimed the run since. Returns the seq of the
-        last event that this worker knows: a validation that refuses a run is an event.
+        """Record that this worker cannot continue a run, unless another engine has moved the run since. Returns the seq of the
+        last event that this worker knows: a validation that refuses a run is an event. (That another worker has claimed the run
+        says nothing: it may be about to refuse it too.)
         """
         store, run_id = self._services.store, taken.lease.run_id
         row = store.run(run_id)
-        if row.fence != taken.lease.fence:
+        if row.fence != taken.lease.fence and row.seq != taken.lease.seq:
             return taken.lease.seq
         known = self._flows.get(taken.flow)
         flow = known if isinstance(known, Flow) and known.fingerprint != row.fingerprint else None

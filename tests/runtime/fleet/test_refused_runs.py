@@ -135,6 +135,33 @@ def test_workers_that_come_and_go_leave_no_refusals(stage: Stage) -> None:
     assert (found.kind, found.remedies[0].verb) == ("no worker", "work")
 
 
+def test_a_refusal_is_recorded_although_another_worker_has_claimed_the_run_since(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts(stage, "r")
+    other = Holder(id="other", host="elsewhere", pid=77, ttl_s=600.0, flows=("one",))
+    stage.store.renew(other)
+    kind = type(stage.store)
+    release = kind.release
+
+    def release_to_other(store: Any, run_id: str, holder: str, fence: int) -> None:
+        release(store, run_id, holder, fence)
+        if store.run(run_id).holder is None:
+            store.claim(run_id, other)
+
+    monkeypatch.setattr(kind, "release", release_to_other)
+    told = Told()
+
+    async def use(engine: hf.Engine) -> None:
+        async with told.working(engine):
+            await until(lambda: bool(told.troubles))
+            assert stage.store.run("r").fence == 2
+            (refusal,) = stage.store.queues.refusals(["r"])
+            assert refusal.holder != "other"
+
+    stage.do(use, NEW)
+
+
 def test_a_live_worker_that_can_take_the_run_is_named_and_nothing_is_reported(stage: Stage) -> None:
     starts(stage, "r")
     told = Told()
