@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -256,8 +256,21 @@ def record(pair: Pair, operation: str, **careless: Any) -> Recording:
     return Recording(operation, base, told, list(shim.calls(file.read_bytes())), str(pair.disk))
 
 
-def losses(recording: Recording, luck: random.Random, draws: int) -> Iterator[Loss]:
-    """Yield states after a power loss at every moment: `draws` states for each way. The same state may be drawn twice."""
+def losses(
+    recording: Recording, luck: random.Random, draws: int, wanted: Collection[tuple[int, str]] | None = None
+) -> Iterator[Loss]:
+    """Yield states after a power loss at every moment: `draws` states for each way. The same state may be drawn twice. With
+    `wanted`, only at these moments and in these ways.
+    """
+    for moment, way, disk, told in _power_losses(recording):
+        if wanted is None or (moment, way) in wanted:
+            for _ in range(1 if way in WAYS[:2] else draws):
+                contents = disk.after(way, luck)
+                yield Loss(recording.operation, moment, way, contents, [recording.told_before, list(told)])
+
+
+def _power_losses(recording: Recording) -> Iterator[tuple[int, str, Disk, list[str]]]:
+    """Yield every moment and way of a power loss, with the disk and what was reported at that moment."""
     disk = Disk(recording.root, recording.base)
     told: list[str] = []
     moment = 0
@@ -267,12 +280,28 @@ def losses(recording: Recording, luck: random.Random, draws: int) -> Iterator[Lo
             continue
         # Reports since the last call were made before the power loss; reports after it were not.
         for way in WAYS if not disk.is_settled else WAYS[:1]:
-            for _ in range(1 if way in WAYS[:2] else draws):
-                contents = disk.after(way, luck)
-                yield Loss(recording.operation, moment, way, contents, [recording.told_before, list(told)])
+            yield moment, way, disk, told
         if call is not None:
             disk.do(call)
             moment += 1
+
+
+def spread(recordings: list[Recording], at_once: int) -> Iterator[Loss]:
+    """Yield states spread over all moments of the recordings, `at_once` in the order of the recordings and then as many others.
+    Each state is a disk, so none is kept here.
+    """
+    places = [
+        (number, moment, way)
+        for number, recording in enumerate(recordings)
+        for moment, way, *_ in _power_losses(recording)
+    ]
+    random.Random(2).shuffle(places)
+    for first in range(0, len(places), at_once):
+        drawn = places[first : first + at_once]
+        for number, recording in enumerate(recordings):
+            wanted = {(moment, way) for of, moment, way in drawn if of == number}
+            if wanted:
+                yield from losses(recording, random.Random(1), 1, wanted)
 
 
 # --- looking at them ---------------------------------------------------------------------------------
@@ -390,9 +419,7 @@ def control(harness: Harness, operations: Iterable[str], most: int, **careless: 
     """Inspect states that unsafe programs leave, spread over all moments of these operations: something must be lost."""
     harness.result = Result()
     recordings = [record(harness.pairs[0], name, **careless) for name in operations]
-    drawn = [loss for recording in recordings for loss in losses(recording, random.Random(1), 1)]
-    random.Random(2).shuffle(drawn)
-    harness.look(drawn, most=most)
+    harness.look(spread(recordings, most), most=most)
     harness.result.cpu_s = harness.cpu_s()
     return harness.result
 

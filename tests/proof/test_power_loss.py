@@ -30,9 +30,7 @@ def harness() -> Iterator[Harness]:
 def looked(harness: Harness, recordings: list[Recording], most: int) -> Result:
     """So many states of these, spread over all their moments."""
     harness.result = Result()
-    drawn = [loss for recording in recordings for loss in power_loss.losses(recording, random.Random(1), 1)]
-    random.Random(2).shuffle(drawn)
-    harness.look(drawn, most=most, carry_on_each=10)
+    harness.look(power_loss.spread(recordings, most), most=most, carry_on_each=10)
     return harness.result
 
 
