@@ -163,10 +163,11 @@ def stopping_kind(state: RunState) -> str | None:
 
 
 def is_pausing(status: str, known: Situation) -> bool:
-    """Return whether a run was paused, and nodes of it still run: it is paused as soon as they have ended. If their process has
-    died, nothing runs; that is not in the log, so the caller has to know it from the lease.
+    """Return whether a run was paused, and nodes of it still run: it is paused as soon as they have ended. A node that waits in
+    memory counts: it is unwound at once, unless one of its steps runs beside the wait, which is not in the log. If their process
+    has died, nothing runs; that is not in the log either, so the caller has to know it from the lease.
     """
-    return status == "running" and known.is_paused and (known.cut or known.running_count > known.in_memory)
+    return status == "running" and known.is_paused
 
 
 def plain_of(state: RunState) -> Situation:

@@ -14,8 +14,9 @@ from holdfast.core.definition import Definition
 from holdfast.core.difference import compatible, difference
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, RunState
+from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
-from holdfast.reading.cases import Case
+from holdfast.reading.cases import Case, case_of
 from holdfast.storage import definitions
 from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.queues import Refusal
@@ -35,6 +36,7 @@ def compare(store: Store, case: Case, flow: Flow[Any] | None) -> Case:
     """Return the case with the fields `changes` and `takes` set, if the shape of the run's flow has changed. `flow` is None if
     the flow is not known here: then it is compared as the workers know it that refuse the run, if all of them do.
     """
+    case = compare_children(store, case)
     row, state = case.row, case.state
     if state is None or (flow is not None and flow.fingerprint == row.fingerprint):
         return case
@@ -52,6 +54,25 @@ def compare(store: Store, case: Case, flow: Flow[Any] | None) -> Case:
     takes = _takes(old, new, state)
     fork_from = _fork_place(store, row, new) if takes is None else None
     return msgspec.structs.replace(case, changes=tuple(found.words()), takes=takes, fork_from=fork_from)
+
+
+def compare_children(store: Store, case: Case) -> Case:
+    """Return the case with those of its child runs compared that all live workers refuse: the remedies of their caller contain
+    the command with which they continue.
+    """
+    found = {name: _compare_child(store, child) for name, child in case.children.items() if child is not None}
+    return msgspec.structs.replace(case, children={**case.children, **found}) if found else case
+
+
+def _compare_child(store: Store, child: Case) -> Case:
+    if not child.is_refused or child.fault:
+        return compare_children(store, child)
+    try:
+        if child.state is None:
+            child = case_of(store, child.row, holders=child.holders, refusals=child.refusals)
+        return compare(store, child, None)
+    except (RunNotFound, StoreCorrupt, SchemaTooNew):  # deleted or damaged since it was looked at
+        return child
 
 
 def _refusing_definition(store: Store, case: Case) -> Definition | None:

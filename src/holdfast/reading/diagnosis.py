@@ -587,10 +587,13 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
 
 def _of_child(child: Diagnosis | None) -> list[Remedy]:
     """Return the remedies of a child run that also help its caller. A child that only waits, or that no engine executes, is not
-    resumed by itself: resuming the caller executes it.
+    resumed by itself: resuming the caller executes it, unless the flow of the child has changed. Its caller waits for this very
+    run, so a fork in its place does not help.
     """
     if child is None:
         return []
+    if child.kind == "flow changed":
+        return [one for one in child.remedies if one.verb == "resume"]
     needs_resume = child.kind in ("failed", "quarantined", "paused", "unreadable")
     return [one for one in child.remedies if needs_resume or one.verb not in ("resume", "follow")]
 

@@ -25,7 +25,7 @@ from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrup
 from holdfast.reading import attention as attend
 from holdfast.reading import history
 from holdfast.reading.cases import case_of, case_of_row, group_refusals, refusals_of, unreadable_case
-from holdfast.reading.changes import compare, may_have_changed
+from holdfast.reading.changes import compare, compare_children, may_have_changed
 from holdfast.reading.diagnosis import Diagnosis, diagnose
 from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.reading.remedies import CommandLine
@@ -178,7 +178,9 @@ def look_at(
         }
         if not may_have_changed(row, flow, refusals):
             case = case_of_row(store, row, **known)
-        if case is None:
+        if case is not None:
+            case = compare_children(store, case)
+        else:
             case = compare(store, case_of(store, row, **known), flow)
             state = case.state
     except (StoreCorrupt, SchemaTooNew) as fault:

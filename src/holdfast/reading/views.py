@@ -315,9 +315,10 @@ def run_view(
 ) -> Run[S]:
     """Return the view of a run, from its state, its row and its children (`relatives.children_of`). Its state is typed if the
     flow is given and has the same version of the state. A node that waits is shown as waiting also while the process that
-    executes it keeps it in memory. `is_past` is True if the run has moved on since.
+    executes it keeps it in memory, unless the run is paused as soon as that node has ended. `is_past` is True if the run has
+    moved on since.
     """
-    waiting = state.waiting_in_memory() if row is not None and row.held else []
+    waiting = state.waiting_in_memory() if row is not None and row.held and not state.paused else []
     status: RunStatus = state.status if state.status != "new" else "pending"
     if status == "running" and state.running == len(waiting) and not is_past:
         status = "waiting"

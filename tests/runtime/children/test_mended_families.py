@@ -458,3 +458,24 @@ def test_children_side_by_side_in_one_node_are_mended_together(
     run = stage.do(lambda engine: getattr(engine, verb)("r"), flow, pay)
     assert (run.status, run.state.log) == ("completed", [True, True, True])
     assert sorted(amount for _, amount in till.charged) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("verb", ["resume", "retry"])
+def test_children_of_the_items_of_a_fan_out_are_mended_together(stage: Stage, verb: str) -> None:
+    till = Till()
+    pay = till.pay()
+    graph = Graph("order", Order)
+
+    async def settle(amount: int, ctx: hf.Context) -> dict[str, Any]:
+        return {"log": [(await ctx.call(pay, Pay(amount))).amount]}
+
+    graph.node(name="settle", each=lambda state: [1, 2, 3])(settle)
+    flow = graph.chain(START, "settle", END).compile()
+    till.is_broken = True
+    stage.do(lambda engine: engine.start(flow, Order(), run_id="r"), flow, pay)
+    stage.do(lambda engine: engine.work(until="idle", concurrency=4), flow, pay)
+    assert {stage.store.run(one).status for one in ("r", *children(stage.store))} == {"failed"}
+    till.is_broken = False
+    run = stage.do(lambda engine: getattr(engine, verb)("r"), flow, pay)
+    assert (run.status, run.state.log) == ("completed", [1, 2, 3])
+    assert sorted(amount for _, amount in till.charged) == [1, 2, 3]

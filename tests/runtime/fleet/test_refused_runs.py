@@ -121,6 +121,56 @@ def test_a_run_that_every_live_worker_refuses_is_reported_with_a_command_that_wo
     assert "RunClaimed" not in stage.kinds(), "a refusal is not in the log"
 
 
+def test_the_caller_of_a_run_that_every_live_worker_refuses_names_the_command_for_that_run(
+    stage: Stage,
+) -> None:
+    flows = [waits_first("a"), waits_first("a", "b")]
+    graph = Graph("top", dict)
+
+    @graph.node
+    async def call(state: dict[str, Any], ctx: hf.Context) -> None:
+        await ctx.call(flows[0], {}, key="child")
+
+    top = graph.chain(START, "call", END).compile()
+    assert stage.run(top, {}).status == "waiting"
+    (child,) = (row.run_id for row in stage.store.runs(Query(origin="r")))
+    del flows[0]  # the deploy
+    told = Told()
+
+    async def use(engine: hf.Engine) -> None:
+        async with told.working(engine, queues=["default"]):
+            async with stage.engine() as other:
+                await other.signal(child, "go")
+            while not told.troubles:
+                await sleep(stage.clock, 1.0)
+            found = looked_at(stage.store)
+            ways = [one.arguments for one in found.remedies if one.verb == "resume"]
+            assert ways == [{"run": child, "on_change": "compatible"}, {"run": "r"}]
+            assert [one.verb for one in found.remedies] == ["resume", "resume"]
+            assert "no live worker can continue it: " in found.reason
+            (listed,) = [one.found for one in Reader(stage.store).page(Query()).runs if one.row.run_id == "r"]
+            assert [one.command for one in listed.remedies] == [one.command for one in found.remedies]
+            await engine.resume(**ways[0])
+            while told.ended != ["r"]:
+                await sleep(stage.clock, 1.0)
+
+    stage.do(use, flows[0], top)
+    assert stage.store.run("r").status == "completed"
+
+
+def waits_first(*names: str) -> Flow[Any]:
+    """The same chain; its first node waits for the signal `go`."""
+    graph = Graph("one", dict)
+
+    @graph.node(name=names[0])
+    async def first(state: dict[str, Any], ctx: hf.Context) -> None:
+        await ctx.wait_for("go")
+
+    for name in names[1:]:
+        graph.node(name=name)(nothing)
+    return graph.chain(START, *names, END).compile()
+
+
 def test_workers_that_come_and_go_leave_no_refusals(stage: Stage) -> None:
     starts(stage, "r")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from engines import gated
-from harness import Stage, Work
+from harness import Stage, Work, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
@@ -91,6 +91,34 @@ def test_a_run_that_is_paused_while_its_node_runs_is_pausing_until_the_node_has_
     (after,) = stage.do(lambda engine: engine.runs())
     assert (after.status, after.pausing, diagnoses(stage)[1].pausing) == ("paused", False, False)
     assert verification.verify(stage.store, "r").problems == []
+
+
+def test_a_run_whose_node_runs_a_step_beside_a_wait_is_pausing_until_the_step_has_ended(stage: Stage) -> None:
+    gate: dict[str, asyncio.Event] = {}
+    graph = Graph("beside", Work)
+
+    @graph.node
+    async def only(state: Work, ctx: hf.Context) -> None:
+        async def work() -> None:
+            await until(lambda: "SignalAwaited" in stage.kinds())
+            gate["in"].set()
+            await gate["open"].wait()
+
+        await asyncio.gather(ctx.wait_for("x"), ctx.step("work", work))
+
+    async def use(engine: hf.Engine) -> Any:
+        asked = await engine.pause("r", by="ann")
+        (listed,) = await engine.runs(status="running")
+        by_row, by_log = diagnoses(stage)
+        assert by_row == by_log
+        return asked, await engine.get("r"), listed, by_log
+
+    flow = graph.chain(START, "only", END).compile()
+    (asked, shown, listed, found), ended = while_it_runs(stage, flow, gate, use)
+    assert (asked.pausing, shown.pausing, listed.pausing, found.pausing) == (True,) * 4
+    assert (shown.status, shown.nodes["only"].status) == ("running", "running")
+    assert "a pause by ann is recorded, so the run is paused when only has ended" in found.reason
+    assert (ended.status, ended.pausing) == ("paused", False)
 
 
 def test_a_pause_that_another_engine_asks_for_shows_the_run_as_pausing(stage: Stage) -> None:

@@ -277,7 +277,9 @@ def test_a_cancel_that_arrives_while_the_node_unwinds_runs_no_cleanup(stage: Sta
         await asyncio.gather(going.task, return_exceptions=True)
         return await engine.get("r")
 
-    assert stage.do(use, flow).status == "cancelled"
+    run = stage.do(use, flow)
+    assert run.status == "cancelled"
+    assert [(one.node, one.why) for one in run.uncleaned] == [("only", "unwound")]
     assert (effects, stage.told("StepCompleted")) == ([], [])
     assert sound(stage)
 
