@@ -11,7 +11,7 @@ from holdfast.core.fold import children
 from holdfast.errors import HoldfastError, ResumeRefused
 from holdfast.reading import ends, inbox
 from holdfast.runtime import mending, operator
-from holdfast.runtime.calls import child_runs
+from holdfast.runtime.calls import attempt, child_runs
 from holdfast.runtime.journal import Journal
 from holdfast.storage.contract import Along
 
@@ -129,6 +129,18 @@ def a_cancel_stops_at_the_first_generation():
         return real(state, *args) if state.origin is None else []
 
     with patched((ends, "cancels", cancels)):
+        yield
+
+
+@family_bug
+def a_caller_that_only_unwinds_during_a_call_cleans_up():
+    real = attempt.Attempt._is_current
+
+    def is_current(self):
+        parking = self.body.parking or [""]
+        return self._is_alive() if all(slot.startswith("child:") for slot in parking) else real(self)
+
+    with patched((attempt.Attempt, "_is_current", is_current)):
         yield
 
 

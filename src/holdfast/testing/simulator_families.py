@@ -35,7 +35,7 @@ from holdfast.storage.rows import open_row
 from holdfast.testing import checker
 from holdfast.testing import simulator_oracle as oracle
 from holdfast.testing.simulator import Disk, Schedule, family_of
-from holdfast.testing.simulator_flows import CRASHES_MAX, WORLD, Reached
+from holdfast.testing.simulator_flows import CRASHES_MAX, WORLD, Reached, clean_up_around
 from holdfast.testing.simulator_hands import Hand, Subject
 
 ROOTS = 4
@@ -115,7 +115,7 @@ def middle() -> Flow[Parcel]:
 
     @graph.node(crash_limit=CRASHES_MAX)
     async def load(state: Parcel, ctx: Context) -> dict[str, Any]:
-        done = await ctx.call(leaf(), {"n": state.n * 10, "fails": state.fails})
+        done = await clean_up_around(ctx, ctx.call(leaf(), {"n": state.n * 10, "fails": state.fails}))
         return {"marks": [f"middle {state.n}", *done.marks]}
 
     @graph.node(crash_limit=CRASHES_MAX)
@@ -124,7 +124,7 @@ def middle() -> Flow[Parcel]:
             leaf(), {"n": state.n * 10 + 1, "fails": state.fails}, cancel_with_caller=state.n % 2 == 0
         )
         await ctx.step("between", lambda: None)
-        return {"marks": (await ctx.wait_for(child)).marks}
+        return {"marks": (await clean_up_around(ctx, ctx.wait_for(child))).marks}
 
     return graph.chain(START, "load", "side", END).compile()
 
@@ -138,7 +138,7 @@ def root(number: int) -> Flow[Parcel]:
 
 
 async def _close(state: Parcel, ctx: Context) -> dict[str, Any]:
-    await ctx.wait_for("go")
+    await clean_up_around(ctx, ctx.wait_for("go"))
     return {"marks": ["closed"]}
 
 
@@ -147,7 +147,9 @@ def _of_branches(graph: Graph[Parcel]) -> Flow[Parcel]:
 
     @graph.node(crash_limit=CRASHES_MAX)
     async def one(state: Parcel, ctx: Context) -> dict[str, Any]:
-        return {"marks": (await ctx.call(middle(), {"n": 1, "fails": state.fails})).marks}
+        return {
+            "marks": (await clean_up_around(ctx, ctx.call(middle(), {"n": 1, "fails": state.fails}))).marks
+        }
 
     @graph.node(crash_limit=CRASHES_MAX)
     async def two(state: Parcel, ctx: Context) -> dict[str, Any]:
@@ -155,7 +157,10 @@ def _of_branches(graph: Graph[Parcel]) -> Flow[Parcel]:
         second = await ctx.start(
             leaf(), {"n": 3, "fails": state.fails}, key="second", cancel_with_caller=True
         )
-        return {"marks": (await ctx.wait_for(second)).marks + (await ctx.wait_for(first)).marks}
+        return {
+            "marks": (await clean_up_around(ctx, ctx.wait_for(second))).marks
+            + (await clean_up_around(ctx, ctx.wait_for(first))).marks
+        }
 
     @graph.node(crash_limit=CRASHES_MAX)
     async def three(state: Parcel, ctx: Context) -> dict[str, Any]:
@@ -173,7 +178,7 @@ def _of_items(graph: Graph[Parcel]) -> Flow[Parcel]:
 
     @graph.node(each=lambda state: [4, 5, 6], limit=2, crash_limit=CRASHES_MAX)
     async def send(item: int, ctx: Context) -> dict[str, Any]:
-        return {"marks": (await ctx.call(leaf(), {"n": item, "fails": 0})).marks}
+        return {"marks": (await clean_up_around(ctx, ctx.call(leaf(), {"n": item, "fails": 0}))).marks}
 
     graph.node(name="close", crash_limit=CRASHES_MAX)(_close)
     return graph.chain(START, "send", "close", END).compile()
@@ -187,7 +192,7 @@ def _of_patience(graph: Graph[Parcel]) -> Flow[Parcel]:
         child = await ctx.start(middle(), {"n": 2, "fails": state.fails})
         with suppress(WaitTimeout):
             return {"marks": (await ctx.wait_for(child, timeout=0.05)).marks}
-        return {"marks": (await ctx.wait_for(child)).marks}
+        return {"marks": (await clean_up_around(ctx, ctx.wait_for(child))).marks}
 
     @graph.node(crash_limit=CRASHES_MAX)
     async def leave(state: Parcel, ctx: Context) -> dict[str, Any]:
@@ -203,11 +208,13 @@ def _of_one(graph: Graph[Parcel]) -> Flow[Parcel]:
 
     @graph.node(crash_limit=CRASHES_MAX)
     async def call(state: Parcel, ctx: Context) -> dict[str, Any]:
-        return {"marks": (await ctx.call(middle(), {"n": 3, "fails": state.fails})).marks}
+        return {
+            "marks": (await clean_up_around(ctx, ctx.call(middle(), {"n": 3, "fails": state.fails}))).marks
+        }
 
     @graph.node(crash_limit=CRASHES_MAX)
     async def again(state: Parcel, ctx: Context) -> dict[str, Any]:
-        return {"marks": (await ctx.call(leaf(), {"n": 7, "fails": state.fails})).marks}
+        return {"marks": (await clean_up_around(ctx, ctx.call(leaf(), {"n": 7, "fails": state.fails}))).marks}
 
     return graph.chain(START, "call", "again", END).compile()
 

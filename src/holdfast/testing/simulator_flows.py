@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache, partial, wraps
 from hashlib import sha256
-from typing import Annotated, Any, Literal, assert_never
+from typing import Annotated, Any, Literal, TypeVar, assert_never
 
 import msgspec
 
@@ -30,6 +30,7 @@ from holdfast.runtime.calls.context import Context
 from holdfast.testing.copied_flows import copy_flow
 from holdfast.testing.flows import Plan, Sketch, largest, nested
 
+T = TypeVar("T")
 WORLD = "holdfast.world"
 """The key in `ctx.resources` under which the functions of nodes find their `Reached` object."""
 TALES = 160
@@ -475,7 +476,7 @@ async def _nap(ctx: Context) -> None:
         await ctx.checkpoint(ctx.iteration)
     elif began != ctx.iteration:
         ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: got the wrong checkpoint {began!r}")
-    await ctx.sleep(_NAPS_S[ctx.iteration % 3])
+    await clean_up_around(ctx, ctx.sleep(_NAPS_S[ctx.iteration % 3]))
 
 
 @dataclass
@@ -501,7 +502,7 @@ def signal_manner(node: str) -> Literal["plainly", "impatiently", "pickily"]:
     return manners[sum(map(ord, node)) % len(manners)]
 
 
-async def _clean_up_around(ctx: Context, wait: Awaitable[Any]) -> Any:
+async def clean_up_around(ctx: Context, wait: Awaitable[T]) -> T:
     """Await something, with code around it that cleans up as if the node were cancelled: while it only unwinds, that must have no
     effect. (After a real cancel the code does nothing, so that a schedule is the same as without it.)
     """
@@ -537,8 +538,8 @@ async def _take_first(ctx: Context, name: str) -> Any:
     if await ctx.step("came", _has_come, waiting) and not waiting.cancelled():
         return waiting.result()
     # From here on the first wait is of no interest, so it must not receive the signal when the node runs again.
-    await ctx.sleep(_NAPS_S[2], key="nap")
-    return await ctx.wait_for(name, key="again")
+    await clean_up_around(ctx, ctx.sleep(_NAPS_S[2], key="nap"))
+    return await clean_up_around(ctx, ctx.wait_for(name, key="again"))
 
 
 async def _has_come(waiting: asyncio.Future[Any]) -> bool:
@@ -549,11 +550,11 @@ async def _await_signal(ctx: Context) -> None:
     name = f"{ctx.node}.{ctx.iteration}"
     match signal_manner(ctx.node):
         case "plainly":
-            payload = await _clean_up_around(ctx, ctx.wait_for(name))
+            payload = await clean_up_around(ctx, ctx.wait_for(name))
         case "impatiently":
             payload = await _take_first(ctx, name)
         case "pickily":
-            payload = (await ctx.wait_for(name, type=Word)).word
+            payload = (await clean_up_around(ctx, ctx.wait_for(name, type=Word))).word
         case unknown:
             assert_never(unknown)
     if payload != name:
@@ -561,7 +562,7 @@ async def _await_signal(ctx: Context) -> None:
 
 
 async def _ask(ctx: Context) -> None:
-    answer = await _clean_up_around(ctx, ctx.ask("which?", options=["this", "that"]))
+    answer = await clean_up_around(ctx, ctx.ask("which?", options=["this", "that"]))
     if answer != answer_to(ctx.node, ctx.iteration, ["this", "that"]):
         ctx.resources[WORLD].witness.wrong.append(f"{ctx!r}: got the wrong answer {answer!r}")
 
