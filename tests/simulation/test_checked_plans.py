@@ -334,6 +334,12 @@ def test_plans_that_operators_repair_in_any_way_have_no_violation(luck: random.R
     asyncio.run(repaired(luck))
 
 
+@pytest.mark.parametrize("seed", [9, 11])
+def test_no_number_of_an_execution_is_used_again(seed: int) -> None:
+    """9 goes back to what an earlier rewind has left behind; 11 skips a visit that was denied before it began, after a rewind."""
+    asyncio.run(repaired(random.Random(seed)))
+
+
 async def repaired(luck: random.Random) -> None:
     clock = ManualClock(auto=True)
     store, made = MemoryStore(clock=clock.now), draw_plan(luck, least=4, most=14).flow()

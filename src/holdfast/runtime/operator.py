@@ -577,6 +577,7 @@ def skip(journal: Journal, node: str, update: Any, *, by: str | None, reason: st
     took = 0
     if visit.input is None:  # the visit is due, but has not begun
         header["iteration"] = visit.iteration + 1
+        header["execution"] = journal.state.next_execution(name, header["iteration"])
         took = journal.state.arrivals[name] if name in journal.flow.topology.joins else 1
     try:
         skipped = outcomes.skipped(

@@ -524,14 +524,20 @@ def _rewind(
     signals: dict[str, list[Any]],
     limits: _Limits = _Limits(),  # noqa: B008 - frozen
 ) -> events.RunRewound:
-    """Return the event for a rewind, with everything that a rewind does not undo: executions, crashes, costs and signals."""
+    """Return the event for a rewind, with everything that a rewind does not undo: executions, crashes, costs and signals.
+
+    The number of an execution is never used again: attempts, receipts and folders are named by it. If an earlier rewind has left
+    the event `to` behind, the state there does not say what was executed since then, so every visit counts as undone.
+    """
     executions: dict[str, dict[int, int]] = {name: dict(visits) for name, visits in head.executions.items()}
+    has_led_here = any(first <= to <= last for first, last in head.stretches())
     for name, node in head.nodes.items():
-        before = state.nodes.get(name)
+        before = state.nodes.get(name) if has_led_here else None
         first = 1 if before is None else before.iteration + (name not in state.open)
         done = head.executions.get(name, {})
         for iteration in range(max(1, first), node.iteration + 1):
-            last = node.execution if iteration == node.iteration else done.get(iteration, 0) + 1
+            used = done.get(iteration, 0)
+            last = max(used, node.execution) if iteration == node.iteration else used + 1
             executions.setdefault(name, {})[iteration] = last
         if node.asked and not (
             name in head.open and node.attempt

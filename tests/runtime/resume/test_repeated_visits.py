@@ -644,3 +644,18 @@ def test_another_fork_under_the_same_id_is_refused(
     if given != other:
         with pytest.raises(hf.RunExists, match="another origin"):
             shop("fork", "r@1", run_id="f", **other)
+
+
+def test_no_execution_has_the_number_of_another_after_a_rewind_to_what_an_earlier_rewind_has_left() -> None:
+    shop = Shop()
+    flow = shop.chain("a", "charge", "ship", risky=())
+    shop.broken["ship"] = lambda ctx: True
+    with pytest.raises(hf.RunFailed):
+        shop("run", flow, Order(), run_id="r")
+    after_a, charged = shop.place("NodeCompleted", "a"), shop.place("NodeCompleted", "charge")
+    for place in (after_a, charged, after_a, after_a):
+        with pytest.raises(hf.RunFailed):
+            shop("resume", place, force=True)
+    begun = shop.store.events("r", kinds=("NodeStarted",), node="charge")
+    assert [row.execution for row in begun] == [1, 2, 3, 4]
+    assert check(shop.store) == []
