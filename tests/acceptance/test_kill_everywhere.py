@@ -201,6 +201,7 @@ def test_a_run_reaches_its_failpoints_in_the_same_order_every_time(places) -> No
     assert len(reached) == 2 * VISITS + 3 * APPENDS[one.schedule] + 4
 
 
+@pytest.mark.rotating
 def test_a_run_killed_at_any_failpoint_is_carried_on_to_the_same_end(places) -> None:
     whole = places("whole")
     reached = whole.count("run")
@@ -214,6 +215,7 @@ def test_a_run_killed_at_any_failpoint_is_carried_on_to_the_same_end(places) -> 
     each(range(1, len(reached) + 1), check)
 
 
+@pytest.mark.rotating
 def test_a_resume_killed_at_any_failpoint_is_resumed_to_the_same_end(places) -> None:
     whole = places("whole")
     reached = whole.count("run")
@@ -239,6 +241,7 @@ def middle_of_second_loop(reached: list[str]) -> int:
     return ends[8]
 
 
+@pytest.mark.rotating
 def test_a_process_killed_while_it_gives_a_lease_back_keeps_nobody_out(places) -> None:
     whole = places("whole")
     cut = middle_of_second_loop(whole.count("run"))

@@ -97,6 +97,7 @@ def call(place: Path, *words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("point", ["post.before", "post.committed"])
 def test_a_command_that_was_killed_in_the_middle_is_repeated_and_every_run_is_resumed_once(
     place: Path, url: str, point: str

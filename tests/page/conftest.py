@@ -140,10 +140,13 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 class Tab:
-    """Opens pages that must have no error in their console."""
+    """Opens pages that must have no error in their console. Nothing moves in them by itself, because to draw what moves takes a
+    quarter of the work of such a test.
+    """
 
     def __init__(self, browser: Any, **options: Any) -> None:
-        self.context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
+        usual = {"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce"}
+        self.context = browser.new_context(**{**usual, **options})
         self.context.set_default_timeout(PATIENCE_S * 1000)
         self.errors: list[str] = []
         self.allowed: tuple[str, ...] = ()

@@ -119,6 +119,7 @@ def test_a_run_does_not_differ_from_itself(tab, served):
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="NO AXE: accessibility is not tested; run: npm install")
+@pytest.mark.rotating
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
 def test_axe_finds_nothing_and_nothing_is_wider_than_the_screen(tab, served, theme, width):
     options = {"color_scheme": theme, "bypass_csp": True, "viewport": {"width": width, "height": 740}}

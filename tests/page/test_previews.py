@@ -251,6 +251,7 @@ def test_escape_closes_the_dialog_and_the_focus_returns_to_its_opener(tab, serve
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="NO AXE: accessibility is not tested; run: npm install")
+@pytest.mark.rotating
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
 def test_axe_finds_nothing_in_any_dialog_and_nothing_is_wider_than_the_screen(tab, served, theme, width):
     failed, asks = start(served, fails="declined"), start(served, to="decide")

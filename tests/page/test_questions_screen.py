@@ -334,6 +334,7 @@ def test_markup_in_a_question_its_options_and_the_state_stays_text(tab, served, 
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="NO AXE: accessibility is not tested; run: npm install")
+@pytest.mark.rotating
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 360)])
 def test_axe_finds_nothing_on_any_question(tab, served, asked, theme, width):
     ask(served, f"every-{asked.refund}", to="every")

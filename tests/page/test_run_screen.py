@@ -481,10 +481,10 @@ def test_a_story_that_is_being_loaded_has_no_button_without_words(tab, served):
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="NO AXE: accessibility is not tested; run: npm install")
+@pytest.mark.rotating
 @pytest.mark.parametrize(("theme", "width"), [("light", 1440), ("dark", 1440), ("light", 390)])
 def test_axe_finds_nothing_on_a_run(tab, served, theme, width):
     options = {"color_scheme": theme, "bypass_csp": True, "viewport": {"width": width, "height": 900}}
-    options["reduced_motion"] = "reduce"  # colours in transition have no contrast
     page = show(tab, served, "order-broken", **options)
     head(page).wait_for()
     page.add_script_tag(path=AXE)

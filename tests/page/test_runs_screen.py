@@ -407,6 +407,7 @@ def test_the_page_never_scrolls_sideways(tab, served, width):
 
 
 @pytest.mark.skipif(not AXE.exists(), reason="NO AXE: accessibility is not tested; run: npm install")
+@pytest.mark.rotating
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_axe_finds_nothing(tab, served, theme, width):

@@ -72,6 +72,7 @@ async def until_recorded(engine: hf.Engine, kind: str, run_id: str = "r") -> Non
     pytest.fail(f"the run stopped without {kind}")
 
 
+@pytest.mark.rotating
 @every_form
 def test_after_a_wait_was_given_up_the_next_signal_goes_to_the_next_wait(place: Place, form: str) -> None:
     async def use(engine: hf.Engine) -> Any:
@@ -86,6 +87,7 @@ def test_after_a_wait_was_given_up_the_next_signal_goes_to_the_next_wait(place: 
     assert check(place.url) == []
 
 
+@pytest.mark.rotating
 @every_form
 def test_a_signal_that_comes_in_time_ends_the_wait_in_the_process(place: Place, form: str) -> None:
     async def use(engine: hf.Engine) -> Any:
@@ -98,6 +100,7 @@ def test_a_signal_that_comes_in_time_ends_the_wait_in_the_process(place: Place, 
     assert not {"NodeWaiting", "WaitWithdrawn"} & set(place.kinds())
 
 
+@pytest.mark.rotating
 @every_form
 def test_a_wait_that_asyncio_may_cancel_is_not_unwound_before_park_after_and_then_there_is_one_warning(
     place: Place, form: str, caplog: pytest.LogCaptureFixture
@@ -139,6 +142,7 @@ def test_a_wait_that_nothing_cancels_is_unwound_soon_and_without_a_warning(
     assert caplog.records == []
 
 
+@pytest.mark.rotating
 @every_form
 @pytest.mark.parametrize("how", ["stopped", "paused"])
 def test_a_wait_that_the_engine_ends_is_unwound_at_once_and_goes_on(
