@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 
 import progress
 import selection
+import workers
 
 LONG = (
     "execution/test_random_flows.py",
@@ -71,16 +72,14 @@ settings.load_profile("holdfast")
 
 def pytest_addoption(parser):
     selection.add_options(parser)
-
-
-@pytest.hookimpl(tryfirst=True)  # before the test workers get the options
-def pytest_cmdline_main(config):
-    selection.draw_seed(config)
+    workers.add_options(parser)
 
 
 @pytest.hookimpl(trylast=True)  # the terminal is there by then
 def pytest_configure(config):
     config.addinivalue_line("markers", "rotating: a quarter of the cases runs, chosen by --rotation")
+    if config.option.workers:
+        config.pluginmanager.register(workers.Workers(config.option.workers), "workers")
     progress.begin(config)
 
 
@@ -95,6 +94,8 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_collection_finish():
-    """Thousands of tests and their modules stay until the end: the garbage collector need not visit them again and again."""
+    """Thousands of tests and their modules stay until the end: the garbage collector need not visit them again and again, and the
+    workers that are forked now share their memory.
+    """
     gc.collect()
     gc.freeze()

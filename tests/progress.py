@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,10 +25,10 @@ FOLDERS_SHOWN = 8
 
 def begin(config: pytest.Config) -> None:
     """Print such lines, if this process reports the tests of several others to a person."""
-    is_controller = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     terminal = config.pluginmanager.get_plugin("terminalreporter")
-    if is_controller and terminal is not None and config.getoption("verbose") == 0:
-        config.pluginmanager.register(Progress(terminal.write_line, is_ci=bool(os.environ.get("CI"))))
+    if config.option.workers and terminal is not None and config.getoption("verbose") == 0:
+        progress = Progress(terminal.write_line, is_ci=bool(os.environ.get("CI")))
+        config.pluginmanager.register(progress, "progress")
 
 
 def describe(done: int, total: int, failed: int, seconds: float) -> str:
@@ -53,8 +53,8 @@ class Progress:
         self._began = self._said_at = now()
         self._total = self._done = self._failed = self._said_percent = 0
 
-    def pytest_xdist_node_collection_finished(self, ids: Sequence[str]) -> None:
-        self._total = len(ids)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self._total = len(session.items)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_report_teststatus(self, report: Any) -> tuple[str, str, str] | None:

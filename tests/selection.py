@@ -52,7 +52,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def draw_seed(config: pytest.Config) -> str:
-    """Return the seed of the rotation. The process that starts the test workers draws it, and passes it on to them."""
+    """Return the seed of the rotation: the one that was asked for, or the date."""
     if config.option.rotation is None:
         config.option.rotation = time.strftime("%Y-%m-%d", time.gmtime())
     return config.option.rotation

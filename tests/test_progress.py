@@ -13,9 +13,14 @@ import sys
 sys.path.insert(0, {tests!r})
 import progress
 import pytest
+import workers
+
+def pytest_addoption(parser):
+    workers.add_options(parser)
 
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
+    config.pluginmanager.register(workers.Workers(config.option.workers), "workers")
     progress.begin(config)
 """
 TESTS = """
@@ -39,7 +44,7 @@ def lines_of(folder: Path, *options: str) -> list[str]:
         sys.executable,
         "-m",
         "pytest",
-        "-n",
+        "--workers",
         "2",
         "-p",
         "no:cacheprovider",

@@ -46,7 +46,7 @@ class Covered(NamedTuple):
 
 def execute(tests: Sequence[str], data: Path) -> int:
     """Run tests, and record which branches they execute. Return pytest's exit code."""
-    pytest = ("pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *tests)
+    pytest = ("pytest", "-q", "-p", "no:cacheprovider", *tests)
     return subprocess.run(
         [*_COVERAGE, "run", "--branch", "--source=holdfast", "-m", *pytest],
         cwd=ROOT, env={**os.environ, "COVERAGE_FILE": str(data)}, check=False,

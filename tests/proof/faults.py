@@ -124,7 +124,7 @@ def tests_of(fault: Fault) -> tuple[str, ...]:
 def run(tree: Path, words: list[str]) -> tuple[str, float]:
     """Run tests until one fails; return the first that failed, or nothing."""
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "3", "--dist", "loadfile", "--no-loadscope-reorder",
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "--workers", "3",
                "-p", "no:cacheprovider", "--hypothesis-profile", "quick", *words]  # fmt: skip
     paths = {"PYTHONPATH": f"{tree}:{tree / 'src'}", "PATH": "/usr/sbin:/usr/bin:/bin", "HOME": str(tree)}
     try:

@@ -230,7 +230,7 @@ def pictures(size: float, seed: int) -> list[Line]:
 def _test(*words: str) -> tuple[int, int]:
     """Run tests with every example that they generate. Return how many passed and how many failed."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *words],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *words],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     print(done.stdout, done.stderr, flush=True)
