@@ -276,9 +276,10 @@ class Uncleaned(msgspec.Struct, frozen=True, omit_defaults=True):
 
     node: NodeName
     iteration: int
-    why: Literal["died", "unwound", "interrupted", "abandoned"]
+    why: Literal["died", "unwound", "interrupted", "abandoned", "killed"]
     """`died`: its process died while it ran, perhaps while it cleaned up. `unwound`: it waited, and was not in memory.
-    `interrupted`: it had been interrupted before. `abandoned`: its code did not end in time, or ran in a thread."""
+    `interrupted`: it had been interrupted before. `abandoned`: its code did not end in time, or ran in a thread. `killed`: it
+    ran in a process of its own, which the cancel killed."""
     steps: list[str] = []
     """The steps of this execution that are kept."""
     item: int | None = None
