@@ -790,6 +790,8 @@ class ChildEnded(Event, frozen=True, kw_only=True):
     usd: float = 0.0
     """The cost of the child and of its own children since its previous end."""
     tokens: int = 0
+    state_version: int | None = None
+    """The version of `values`; None in logs of older versions, and if the child did not complete."""
 
 
 AnyEvent: TypeAlias = (
