@@ -116,3 +116,26 @@ def test_a_large_result_is_refused_too(stage: Stage) -> None:
     child_ends(stage, NEW)
     with pytest.raises(hf.RunFailed, match="newer code has upgraded the child"):
         stage.do(lambda engine: engine.resume("r"), old, OLD)
+
+
+@every_way
+def test_newer_code_upgrades_the_result_of_a_child_that_older_code_has_executed(
+    stage: Stage, caller: Any
+) -> None:
+    assert stage.run(caller(OLD), Order(total=7)).status == "waiting"
+    child_ends(stage, OLD)
+    assert stage.do(lambda engine: engine.resume("r"), caller(NEW), NEW).state.log == [700]
+    assert stage.problems() == []
+
+
+def test_a_result_that_cannot_be_upgraded_is_refused_until_the_code_is_corrected(stage: Stage) -> None:
+    def broken(values: dict[str, Any]) -> dict[str, Any]:
+        raise KeyError("amount")
+
+    stage.run(calls(OLD), Order(total=7))
+    child = child_ends(stage, OLD)
+    wrong = pay(version=2, upgrades={1: broken})
+    why = f"the state of child run {child!r} could not be upgraded from version 1 to version 2 of flow 'pay'.*KeyError.*resume r"
+    with pytest.raises(hf.RunFailed, match=why):
+        stage.do(lambda engine: engine.resume("r"), calls(wrong), wrong)
+    assert stage.do(lambda engine: engine.resume("r"), calls(NEW), NEW).state.log == [700]

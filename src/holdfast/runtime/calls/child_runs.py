@@ -29,6 +29,7 @@ from holdfast.errors import ChildFailed, ContextError, RunNotFound, StateError, 
 from holdfast.reading import ends, history
 from holdfast.reading.inbox import EXECUTING, ChildEnd
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.upgrading import upgrade
 from holdfast.storage.contract import Append, RunRow
 
 S = TypeVar("S")
@@ -364,8 +365,9 @@ class Children:
         raise failed
 
     def _fitting_values(self, handle: ChildRun[S], end: dict[str, Any]) -> Values:
-        """Return the final state of a child. Raises `StateError` if it has a newer version than the flow that this node calls:
-        then it may mean something else, also if it has the fields of the type.
+        """Return the final state of a child, upgraded if it has an older version than the flow that this node calls. Raises
+        `StateError` if that fails, or if the version is newer: then the state may mean something else, also if it has the fields
+        of the type.
         """
         known, version = handle.flow.definition.state_version, end.get("state_version")
         if version is not None and version > known:
@@ -376,4 +378,14 @@ class Children:
                 node=self._header["node"],
             )
         values: Values = end.get("values") or {}
-        return values
+        if version is None or version == known:
+            return values
+        try:
+            return upgrade(handle.flow, values, version)
+        except Exception as fault:
+            raise StateError(
+                f"the state of child run {handle.id!r} could not be upgraded from version {version} to version {known} of flow "
+                f"{handle.flow.name!r}: {type(fault).__name__}: {end_sentence(str(fault))} Correct the upgrade, and resume "
+                f"{self._run_id}.",
+                node=self._header["node"],
+            ) from fault
