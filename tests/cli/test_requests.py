@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import runpy
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -610,3 +613,81 @@ def test_pausing_is_no_status_to_list_by_and_the_error_names_the_status(cli: Cli
     refused = cli("runs", "--status", "pausing")
     assert refused.code == 2
     assert "a run that is pausing is running until its nodes have ended. Use status running." in refused.err
+
+
+# --- a run that another process executes -------------------------------------------------------------
+
+GATED = """
+import threading
+from dataclasses import dataclass
+import holdfast as hf
+from holdfast import END, START, Graph
+
+begun, leave = threading.Semaphore(0), threading.Event()
+
+@dataclass
+class Order:
+    number: int = 0
+
+def hold(state):
+    begun.release()
+    leave.wait()
+
+async def block(state):
+    hold(state)
+
+def flow_of(**nodes):
+    graph = Graph("order", Order)
+    for name, function in nodes.items():
+        graph.node(name=name)(function)
+        graph.edge(START, name)
+        graph.edge(name, END)
+    return graph.compile()
+
+two = flow_of(left=hold, right=hold)
+blocked = flow_of(block=block)
+"""
+
+
+@contextmanager
+def executing(place: Path, flow: str, begun: int) -> Iterator[None]:
+    """Execute the run `r1` of this flow in another thread, as another process would, until `begun` nodes have begun. They end
+    after the block.
+    """
+    place.joinpath("gated.py").write_text(GATED)
+    made = runpy.run_path("gated.py")
+
+    def run() -> None:
+        with suppress(hf.RunCancelled), hf.connect(".holdfast/runs.db", flows=[made[flow]]) as engine:
+            engine.run(made[flow], run_id="r1")
+
+    with ThreadPoolExecutor() as threads:
+        ended = threads.submit(run)
+        try:
+            for _ in range(begun):
+                assert made["begun"].acquire(timeout=60)
+            yield
+        finally:
+            made["leave"].set()
+            ended.result(timeout=60)
+
+
+def test_a_pause_names_the_nodes_that_still_run(cli: Cli, place: Path) -> None:
+    with executing(place, "two", begun=2):
+        told = " ".join(cli("pause", "r1").out.split())
+    assert "pausing r1: the pause is recorded, and the run is paused when left and right have ended" in told
+
+
+@pytest.mark.parametrize(
+    ("verb", "status", "ended"),
+    [("pause", "paused", "ended"), ("cancel", "cancelled", "stopped")],
+)
+def test_a_request_that_is_not_recorded_in_time_promises_no_time(
+    cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch, verb: str, status: str, ended: str
+) -> None:
+    monkeypatch.setattr("holdfast.runtime.requests._LOOKS", 2)
+    with executing(place, "blocked", begun=1):
+        told = " ".join(cli(verb, "r1").out.split())
+    assert "has not recorded the request yet, perhaps because of a node that still runs" in told
+    assert f"the run will be {status} when that is recorded and its running nodes have {ended}" in told
+    assert "within a second" not in told

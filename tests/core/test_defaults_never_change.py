@@ -141,7 +141,7 @@ EVENTS = {
     "WaitWithdrawn": {**HEADER, "item": None, "returned": None},
     "ChildStarted": {**HEADER, "item": None, "cancels": False, "adopted": False},
     "ChildAwaited": {**HEADER, "until": None, "item": None, "anew": False, "abandons": False},
-    "ChildEnded": {"values": None, "failure": None, "usd": 0.0, "tokens": 0},
+    "ChildEnded": {"values": None, "failure": None, "usd": 0.0, "tokens": 0, "state_version": None},
 }
 LIMITED = {"RunCreated": 2, "RunResumed": 2, "RunRewound": 2}
 """Version 2 of these has a budget or a scope, and is written only then."""

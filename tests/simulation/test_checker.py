@@ -877,6 +877,24 @@ def test_a_run_among_its_own_callers_is_found(file: Path, origins: dict[str, str
     assert violation.run_id in origins
 
 
+def test_a_result_of_a_child_that_is_recorded_with_another_version_is_found(tmp_path: Path) -> None:
+    pay, order, file = Graph("pay", Work), Graph("order", Work), tmp_path / "family.db"
+
+    @pay.node
+    async def charge(state: Work) -> None:
+        pass
+
+    order.call("settle", pay.chain(START, "charge", END).compile(), input=lambda state: {})
+    hf.run(order.chain(START, "settle", END).compile(), run_id="r", store=file)
+    assert check(file) == []
+
+    def plant(run: Forger) -> None:
+        run.find("ChildEnded").tell(state_version=2)
+        run.seal()
+
+    assert any("is not its final state" in one.text for one in check(forged(file, "r", plant)))
+
+
 @pytest.mark.parametrize("columns", [("origin",), ("origin", "asks", "active_s", "situation")])
 def test_the_rows_of_older_versions_are_checked_too(file: Path, columns: tuple[str, ...]) -> None:
     """A store that was not migrated yet lacks the columns that later versions added."""

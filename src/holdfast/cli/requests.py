@@ -120,14 +120,20 @@ def _ask(
         if wanted == "paused":
             screen.say(f"  resume it with: {resumes}")
     elif run.pausing and wanted == "paused":
-        going = " and ".join(name for name, node in run.nodes.items() if node.status == "running")
+        going = [name for name, node in run.nodes.items() if node.status == "running"]
+        ended = f"{' and '.join(going) or 'its nodes'} {'has' if len(going) == 1 else 'have'} ended"
         screen.say(
             ("pausing", screen.STYLES["pausing"]),
-            f"  {run_id}: the pause is recorded, and the run is paused when {going} has ended",
+            f"  {run_id}: the pause is recorded, and the run is paused when {ended}",
         )
         screen.say(f"  check with: {line('show', run_id, store=store)}")
     elif holder is not None:
-        screen.say("asked  ", f"{holder}, which executes {run_id}: the run will be {wanted} within a second")
+        screen.say(
+            "asked  ",
+            f"{holder}, which executes {run_id}; it has not recorded the request yet, perhaps because of a node that still runs",
+        )
+        stopped = "ended" if wanted == "paused" else "stopped"
+        screen.say(f"  the run will be {wanted} when that is recorded and its running nodes have {stopped}")
         screen.say(f"  check with: {line('show', run_id, store=store)}")
     else:
         screen.say(

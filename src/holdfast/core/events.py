@@ -276,9 +276,10 @@ class Uncleaned(msgspec.Struct, frozen=True, omit_defaults=True):
 
     node: NodeName
     iteration: int
-    why: Literal["died", "unwound", "interrupted", "abandoned"]
+    why: Literal["died", "unwound", "interrupted", "abandoned", "killed"]
     """`died`: its process died while it ran, perhaps while it cleaned up. `unwound`: it waited, and was not in memory.
-    `interrupted`: it had been interrupted before. `abandoned`: its code did not end in time, or ran in a thread."""
+    `interrupted`: it had been interrupted before. `abandoned`: its code did not end in time, or ran in a thread. `killed`: it
+    ran in a process of its own, which the cancel killed."""
     steps: list[str] = []
     """The steps of this execution that are kept."""
     item: int | None = None
@@ -789,6 +790,8 @@ class ChildEnded(Event, frozen=True, kw_only=True):
     usd: float = 0.0
     """The cost of the child and of its own children since its previous end."""
     tokens: int = 0
+    state_version: int | None = None
+    """The version of `values`; None in logs of older versions, and if the child did not complete."""
 
 
 AnyEvent: TypeAlias = (

@@ -67,6 +67,7 @@ def report(state: RunState) -> inbox.ChildEnd:
         failure=_failure_of(state),
         usd=reported.usd - reported.usd_before,
         tokens=reported.tokens - reported.tokens_before,
+        state_version=state.state_version if state.status == "completed" else None,
     )
 
 

@@ -181,6 +181,8 @@ class ChildEnd(_Asked, frozen=True, kw_only=True):
     failure: Failure | None = None
     usd: float = 0.0
     tokens: int = 0
+    state_version: int | None = None
+    """The version of the final state of a child that completed; None if an older version of Holdfast has executed the child."""
 
 
 class Unknown(_Asked, frozen=True, kw_only=True):
@@ -203,6 +205,7 @@ _LEFT_OUT = {
     **dict.fromkeys(("cancel", "skip"), ("expects",)),
     "retry": ("confirm", "expects"),
     "resume": ("expects", "budget", "scope"),
+    "child-ended": ("state_version",),
 }
 """Verb of a request -> fields that are stored only if they have a value."""
 _LIMITS = ("budget", "scope")

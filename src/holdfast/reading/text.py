@@ -155,6 +155,8 @@ def not_cleaned_up(left: Uncleaned) -> str:
             why = f"{place} had been interrupted, so the rest of its cleanup was not done"
         case "abandoned":
             why = f"{place} did not stop in time, so the rest of its cleanup was not recorded"
+        case "killed":
+            why = f"{place} ran in a process of its own, which was killed, so its cleanup did not run"
         case unknown:
             assert_never(unknown)
     return f"{why}; {_kept_steps(left)}"
@@ -172,6 +174,8 @@ def will_not_clean_up(left: Uncleaned) -> str:
             why = f"{place} was interrupted, so the rest of its cleanup will not be done"
         case "abandoned":
             why = f"{place} does not stop in time, so the rest of its cleanup will not be recorded"
+        case "killed":
+            why = f"{place} runs in a process of its own, which is killed, so its cleanup will not run"
         case unknown:
             assert_never(unknown)
     return f"{why}; {_kept_steps(left)}"

@@ -252,6 +252,7 @@ class Journal:
                 failure=end.failure,
                 usd=end.usd,
                 tokens=end.tokens,
+                state_version=end.state_version,
             )
         )
 

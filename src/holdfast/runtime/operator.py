@@ -9,13 +9,13 @@ out a request which was made for a preview rehearses it once more, under its lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.core import commands, events, run_state
-from holdfast.core.cleanup import find_uncleaned
+from holdfast.core.cleanup import Unfinished, find_uncleaned
 from holdfast.core.consequences import Consequences, PreviewNode, foresee, survey
 from holdfast.core.decide import decide
 from holdfast.core.events import Failure
@@ -474,15 +474,18 @@ def cancel(journal: Journal, *, by: str | None, reason: str | None) -> None:
 
 
 def record_halt(
-    journal: Journal, halt: Halt, cancels: list[str], abandoned: Collection[tuple[str, int | None]]
+    journal: Journal,
+    halt: Halt,
+    cancels: list[str],
+    unfinished: Mapping[tuple[str, int | None], Unfinished],
 ) -> None:
-    """Record which nodes were interrupted, and the status of the run. Called when all nodes have ended or were `abandoned`.
-    `cancels` are the ids of the requests to cancel the run.
+    """Record which nodes were interrupted, and the status of the run. Called when all nodes have ended, or were stopped
+    `unfinished`. `cancels` are the ids of the requests to cancel the run.
     """
     if journal.state.status in STOPPED:
         return
     uncleaned = (
-        find_uncleaned(journal.state, lost=False, abandoned=abandoned) if halt.kind == "cancel" else []
+        find_uncleaned(journal.state, lost=False, unfinished=unfinished) if halt.kind == "cancel" else []
     )
     cut_all(journal, halt.reason or halt.kind)
     if halt.kind == "cancel":

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any, Literal
 
 import msgspec
@@ -46,6 +45,7 @@ from holdfast.runtime import mending
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.mending import FamilyOrders, FatalFailure, Unconfirmed
 from holdfast.runtime.services import Services
+from holdfast.runtime.upgrading import upgrade
 from holdfast.storage.contract import RunRow
 from holdfast.storage.rows import open_row
 from holdfast.storage.verdicts import refuse_final
@@ -645,14 +645,7 @@ def _upgrade(journal: Journal, flow: Flow[Any]) -> None:
         )
 
     def lift(values: Values) -> Values:
-        lifted = deepcopy(values)
-        for known in range(state.state_version, version):
-            if known not in flow.upgrades:
-                raise LookupError(
-                    f"there is no upgrade from version {known}; give Graph(…, upgrades={{{known}: …}})"
-                )
-            lifted = flow.upgrades[known](lifted)
-        return flow.state.dump(flow.state.load(lifted))
+        return upgrade(flow, values, state.state_version)
 
     try:
         inputs = {name: lift(given) for name in state.open if (given := state.nodes[name].input) is not None}

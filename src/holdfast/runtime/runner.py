@@ -30,6 +30,7 @@ from enum import IntEnum
 from typing import Any, TypeVar
 
 from holdfast.core import commands, events
+from holdfast.core.cleanup import Unfinished
 from holdfast.core.decide import decide
 from holdfast.core.graph import Flow, Node
 from holdfast.core.run_state import FINAL, HALTED, STOPPED, visit_of
@@ -134,6 +135,8 @@ class Runner:
         self._bodies: dict[tuple[str, int | None], Body] = {}
         self._haunted = self.services.haunted.get(self.state.run_id, {})
         """The abandoned calls of this run whose threads still run, by node and item."""
+        self._unfinished: dict[tuple[str, int | None], Unfinished] = {}
+        """Node and item of each call that was stopped before its code had ended, although its thread may have ended since."""
         self._ended: list[Body] = []
         self._streams: list[tuple[int, Segment]] = []
         """Recorded segments of streams, each with the seq of its event: when that event is saved, the spill of the segment is
@@ -464,6 +467,8 @@ class Runner:
             if body.work is not None:
                 self._take_stream(body)
             if isinstance(body.error, Stopped) and not body.timed_out:
+                if body.unfinished is not None:
+                    self._unfinished[body.key] = body.unfinished
                 continue  # the halt records it
             if self.flow.nodes[body.key[0]].is_careful:
                 self._owes = True
@@ -562,7 +567,8 @@ class Runner:
         starts: list[events.NodeEvent] = []
         if self._halt is not None:
             if not self._bodies:
-                operator.record_halt(self.journal, self._halt, self._cancels, self._haunted)
+                ghosts: dict[tuple[str, int | None], Unfinished] = dict.fromkeys(self._haunted, "abandoned")
+                operator.record_halt(self.journal, self._halt, self._cancels, ghosts | self._unfinished)
             return [], None, None
         while True:
             wake_at: float | None = None

@@ -39,6 +39,7 @@ class FamilyLog(msgspec.Struct, frozen=True, kw_only=True):
     """The children for whose end the run waits."""
     values: bytes | None
     """The digest of the final state of a run that completed."""
+    state_version: int
     repeats: bool
     """True if an operator asked for a visit from scratch, or nodes were renamed: then a visit may have several children with one
     key."""
@@ -62,6 +63,7 @@ def log_of(run: RunFacts, replay: Replay, *, is_compacted: bool) -> FamilyLog | 
         needed={name for name, child in now.children.items() if not child.is_final and now.is_open(child)},
         awaited={wait["child"] for wait in now.waits.values() if wait.get("child")},
         values=children.digest_of(now.values) if run.status == "completed" else None,
+        state_version=now.state_version,
         repeats=replay.asked_fresh or replay.was_renamed,
     )
 
@@ -121,7 +123,9 @@ def _check_ends(log: FamilyLog, logs: Mapping[str, FamilyLog], say: Say) -> None
                 + (f"that it is {own} there" if own else "no end there")
             )
             say("I16", log.run.run_id, end.seq, text)
-        elif end.status == "completed" and end.values != child.values:
+        elif end.status == "completed" and (
+            end.values != child.values or end.state_version not in (None, child.state_version)
+        ):
             text = f"the result of the child {end.run!r} is not its final state"
             say("I16", log.run.run_id, end.seq, text)
 

@@ -48,6 +48,8 @@ class Ended(NamedTuple):
     status: str
     values: bytes | None
     """The digest of the result of a child that completed."""
+    state_version: int | None
+    """The version of that result; None if the log does not say it, as those of older versions."""
 
 
 class ChildReplay:
@@ -109,7 +111,8 @@ class ChildReplay:
             self._say(f"the end of the child {run!r} at its event {seq} is recorded a second time")
         self._known.add((run, seq))
         values = self.digest_of(body.get("values") or {}) if status == "completed" else None
-        self.ended.append(Ended(self._replay.seq, run, seq, status, values))
+        version = body.get("state_version")
+        self.ended.append(Ended(self._replay.seq, run, seq, status, values, version))
         child = now.children.get(run)
         if child is None or seq < child.ended:  # reports may arrive in another order
             return

@@ -66,6 +66,16 @@ def hog_once(state: Work, ctx: hf.BlockingContext) -> dict[str, Any]:
     return {"log": [f"attempt {ctx.attempt}"]}
 
 
+def books(state: Work, ctx: hf.BlockingContext) -> None:
+    """Keep a step, and wait for ever; what would clean up is never called in a process that is killed."""
+    try:
+        ctx.step("book", int)
+        hold(state.pipe)
+        signal.pause()
+    finally:
+        ctx.step("release", int)
+
+
 def typed(state: Work) -> dict[str, Any]:
     assert state.pages[0].at.tzinfo is not None
     return {

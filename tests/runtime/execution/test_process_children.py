@@ -210,3 +210,17 @@ def test_a_timeout_ends_the_wait_of_a_process(shop: Shop) -> None:
     assert "did not end within 0.05 s" in ended.state.trace
     (child,) = shop.children()
     assert shop.store.run(child).status == "cancelled"
+
+
+def test_a_process_is_refused_the_result_of_a_child_that_newer_code_has_upgraded(shop: Shop) -> None:
+    assert shop.run(nodes.leaves_it_to_workers).status == "waiting"
+    graph = Graph(
+        "payment", nodes.Payment, version=2, upgrades={1: lambda old: {**old, "amount": old["amount"] * 100}}
+    )
+    graph.node(nodes.charge)
+    newer = graph.chain(START, "charge", END).compile()
+    shop.do(lambda engine: engine.work(queues=["till"], until="idle"), newer)
+    assert shop.paid() != []
+    with pytest.raises(hf.RunFailed, match="has a state of version 2, and flow 'payment' has version 1 here"):
+        shop.resume(nodes.leaves_it_to_workers)
+    assert shop.told("NodeFailed")[-1].failure.type == "StateError"

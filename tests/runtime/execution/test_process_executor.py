@@ -24,6 +24,7 @@ from process_nodes import Page, Work
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry
+from holdfast.reading.text import not_cleaned_up
 from holdfast.runtime.calls.process.executor import ProcessExecutor
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
@@ -207,6 +208,28 @@ def test_a_cancelled_run_kills_the_process(pipe: str) -> None:
 
     flow = one(nodes.hog)
     using(fresh(), use)
+
+
+def test_a_cancelled_run_names_the_node_whose_process_was_killed_and_what_it_has_kept(
+    pipe: str, url: str
+) -> None:
+    witness = Witness()
+
+    async def use(engine: hf.Engine) -> Any:
+        going = asyncio.create_task(engine.run(flow, Work(pipe=pipe), run_id="r"))
+        await asyncio.to_thread(witness.begun, pipe)
+        await engine.cancel("r")
+        await asyncio.to_thread(witness.end)
+        with pytest.raises(hf.RunCancelled):
+            await going
+        return await engine.get("r")
+
+    flow = one(nodes.books)
+    (left,) = using(url, use).uncleaned
+    assert (left.node, left.iteration, left.why, left.steps) == ("only", 1, "killed", ["book"])
+    assert not_cleaned_up(left) == (
+        "only ran in a process of its own, which was killed, so its cleanup did not run; its kept steps: book"
+    )
 
 
 def test_an_engine_that_closes_kills_the_process_and_a_resume_runs_the_node_again(

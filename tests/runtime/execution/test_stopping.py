@@ -79,6 +79,45 @@ def test_a_cancelled_thread_is_told_and_its_late_result_is_refused() -> None:
     assert (told, kinds(store)[-1]) == ([True], "RunCancelled")
 
 
+def test_a_thread_that_ends_while_another_node_still_unwinds_is_named_as_abandoned() -> None:
+    entered, leave, left = threading.Event(), threading.Event(), asyncio.Event()
+    graph = Graph("two", Work)
+
+    @graph.node
+    def blocks(state: Work) -> None:
+        entered.set()
+        leave.wait()
+
+    @graph.node
+    async def unwinds(state: Work) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await left.wait()
+
+    for name in ("blocks", "unwinds"):
+        graph.edge(START, name)
+        graph.edge(name, END)
+    flow = graph.compile()
+
+    async def use(engine: hf.Engine) -> None:
+        async with running(engine, flow) as run:
+            await asyncio.to_thread(entered.wait)
+            await started(engine, "unwinds")
+            cancelling = asyncio.create_task(engine.cancel("r"))
+            await until(lambda: engine._services.haunted)
+            leave.set()
+            await until(lambda: not engine._services.haunted)
+            left.set()
+            await cancelling
+            with pytest.raises(hf.RunCancelled):
+                await run
+            found = (await engine.get("r")).uncleaned
+            assert [(one.node, one.why) for one in found] == [("blocks", "abandoned")]
+
+    in_engine(use)
+
+
 def test_a_pause_lets_running_nodes_end_and_starts_nothing_new() -> None:
     flow, gate = gated()
     store = MemoryStore()

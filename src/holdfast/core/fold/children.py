@@ -85,6 +85,8 @@ def _as_kept(event: events.ChildEnded) -> dict[str, Any]:
     end: dict[str, Any] = {"run": event.run, "status": event.status}
     if event.values is not None:
         end["values"] = event.values
+    if event.state_version is not None:
+        end["state_version"] = event.state_version
     if event.failure is not None:
         end["failure"] = to_builtins(event.failure)
     return end

@@ -15,6 +15,7 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
+from holdfast.core.cleanup import Unfinished
 from holdfast.core.events import NodeEvent
 from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.executors import Call, Executor, Handle, Killed
@@ -90,6 +91,8 @@ class Body:
     """The `Context` of the call's attempt."""
     is_inline = False
     """True if the call is of a plain function that runs on the event loop itself."""
+    unfinished: Unfinished | None = None
+    """How the call was stopped, if that was before its code had ended: then the code cleans nothing up, or not to the end."""
     parking: list[str] | None = None
     has_gone = False
     given_up_at = 0.0
@@ -273,6 +276,8 @@ class Body:
             # Even if the node has returned a result or raised while it unwound, or was stopped then: its wait is not over.
             error = Parked(self.parking)
         elif self.cancelled and _is_stop(error):
+            if is_abandoned or isinstance(error, Killed):
+                self.unfinished = "abandoned" if is_abandoned else "killed"
             error = Stopped()
         self.value = value
         self.error = error

@@ -20,7 +20,7 @@ from holdfast.core import events
 from holdfast.core.budget import Budget, left_of
 from holdfast.core.child_place import DEPTH_MAX, ChildOptions, place_of
 from holdfast.core.codec import Codec
-from holdfast.core.events import Failure, NodeEvent
+from holdfast.core.events import Failure, NodeEvent, Values
 from holdfast.core.fold.children import has_unseen_failure
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, NodeState
@@ -29,6 +29,7 @@ from holdfast.errors import ChildFailed, ContextError, RunNotFound, StateError, 
 from holdfast.reading import ends, history
 from holdfast.reading.inbox import EXECUTING, ChildEnd
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.upgrading import upgrade
 from holdfast.storage.contract import Append, RunRow
 
 S = TypeVar("S")
@@ -340,7 +341,7 @@ class Children:
         """Return the result of a child that has ended. Raises `ChildFailed`."""
         status, failure = end["status"], end.get("failure")
         if status == "completed":
-            values = end.get("values") or {}
+            values = self._fitting_values(handle, end)
             if type is not None:
                 return Codec.of(type).decode(
                     values, path=f"the result of {handle.id!r}", node=self._header["node"]
@@ -362,3 +363,29 @@ class Children:
         failed.beside = self._work.failed_children
         failed.beside.append(handle.id)
         raise failed
+
+    def _fitting_values(self, handle: ChildRun[S], end: dict[str, Any]) -> Values:
+        """Return the final state of a child, upgraded if it has an older version than the flow that this node calls. Raises
+        `StateError` if that fails, or if the version is newer: then the state may mean something else, also if it has the fields
+        of the type.
+        """
+        known, version = handle.flow.definition.state_version, end.get("state_version")
+        if version is not None and version > known:
+            raise StateError(
+                f"child run {handle.id!r} has a state of version {version}, and flow {handle.flow.name!r} has version {known} "
+                f"here: newer code has upgraded the child. Resume {self._run_id} with the newer code; "
+                f"`holdfast state {handle.id}` prints the state of the child as plain data.",
+                node=self._header["node"],
+            )
+        values: Values = end.get("values") or {}
+        if version is None or version == known:
+            return values
+        try:
+            return upgrade(handle.flow, values, version)
+        except Exception as fault:
+            raise StateError(
+                f"the state of child run {handle.id!r} could not be upgraded from version {version} to version {known} of flow "
+                f"{handle.flow.name!r}: {type(fault).__name__}: {end_sentence(str(fault))} Correct the upgrade, and resume "
+                f"{self._run_id}.",
+                node=self._header["node"],
+            ) from fault
