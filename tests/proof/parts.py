@@ -198,7 +198,7 @@ def golden_histories(size: float, seed: int) -> list[Line]:
 @part(share_s=100, alone=True)
 def tests_that_are_left_out(size: float, seed: int) -> list[Line]:
     """Run the tests that `make test` leaves out: those of the engine on the other stores, and the cases of other days."""
-    passed, wrong = _test("-n", "2", "--dist", "loadfile", "--left-out", *WITH_OTHER_CASES)
+    passed, wrong = _test("--workers", "2", "--left-out", *WITH_OTHER_CASES)
     many = f"{passed:,} tests on another store, or with another case"
     return [Line("tests that make test leaves out", many, "≥ 1,500, all pass", passed >= 1500, wrong)]
 
@@ -207,7 +207,7 @@ def tests_that_are_left_out(size: float, seed: int) -> list[Line]:
 def generated_examples(size: float, seed: int) -> list[Line]:
     """Run the tests that generate their examples, with five times as many examples as `make test` has."""
     files = [file for file in TESTS.rglob("test_*.py") if "import given" in file.read_text("utf-8")]
-    passed, wrong = _test("-n", "2", "--dist", "loadfile", *map(str, files))
+    passed, wrong = _test("--workers", "2", *map(str, files))
     many = f"{passed:,} tests in {len(files)} files"
     return [Line("tests with generated examples", many, "all pass", passed > 0, wrong)]
 
