@@ -278,7 +278,7 @@ def forked_flows(flows: float, seed: int) -> list[Line]:
 
 
 # The same work takes more processor time on a busy machine: so both of these parts may use more than their share.
-@part(size=760, share_s=480, nightly=2000, night_s=1000, alone=True)
+@part(size=1000, share_s=480, nightly=2000, night_s=1000, alone=True)
 def crash_points(cpu_s: float, seed: int) -> list[Line]:
     """Crash or fail at every call that changes the disk, and during the recovery from such a crash."""
     import crash_points as crashes
