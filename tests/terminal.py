@@ -20,7 +20,7 @@ import pytest
 
 import forked
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 _SEQUENCE = re.compile(r"\x1b\[(\?[0-9]+[hl]|[0-9;]*[A-Za-z])|\r|\n|\x1b|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _CUT = re.compile(r"\x1b(?:\[[?0-9;]*)?(?=\x1b)")
 """A sequence in which a signal has interrupted the program. A terminal drops it when the next one begins."""

@@ -20,7 +20,7 @@ from holdfast.testing.appends import Log
 from holdfast.testing.clock import ManualClock
 from postgres_server import PostgresServer
 
-PATIENCE_S = 60.0
+PATIENCE_S = 110.0
 
 
 @pytest.fixture(scope="module")
