@@ -8,7 +8,7 @@ BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
 # Tests start Python a thousand times. Where nothing may write bytecode, each of these would compile Holdfast again. Three test
-# workers keep two cores busy; with four, both cores were never idle, and tests that wait for real time failed now and then.
+# workers keep two cores busy; with four, both cores were hardly ever idle, and tests that wait for real time failed now and then.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --workers 3
 
 # The first Python that really runs (a version manager's shim may exist and fail), is new enough and can make a .venv.

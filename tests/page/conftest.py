@@ -140,8 +140,8 @@ def serve(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 class Tab:
-    """Opens pages that must have no error in their console. Nothing moves in them by itself, because to draw what moves takes a
-    quarter of the work of such a test.
+    """Opens pages that must have no error in their console. Nothing moves in them by itself, because drawing what moves is
+    work that no test needs.
     """
 
     def __init__(self, browser: Any, **options: Any) -> None:
