@@ -12,7 +12,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from holdfast.core.events import KINDS, Changes, Event, NodeCompleted, NodeEvent, NodeStarted
+from holdfast.core.events import (
+    KINDS,
+    Changes,
+    Event,
+    NodeCompleted,
+    NodeEvent,
+    NodeStarted,
+    require_all_fields,
+)
 from holdfast.errors import SchemaTooNew, SettingError, StoreCorrupt
 
 T = TypeVar("T")
@@ -72,6 +80,10 @@ class _Made(dict[type[Event], T]):
 
 _DECODERS = _Made(lambda cls: msgspec.json.Decoder(cls).decode)
 _BODY_FIELDS = _Made(_body_fields)
+
+
+require_all_fields(NodeStarted, *_HEADER, "took", "woken")
+require_all_fields(NodeCompleted, *_HEADER, "changes", "routes", "items", "artifacts")
 
 
 def _completion(event: NodeCompleted) -> dict[str, Any]:

@@ -26,6 +26,15 @@ Values: TypeAlias = dict[str, Any]
 """The state of a run as plain data that JSON can represent, with one entry per field."""
 
 
+def require_all_fields(cls: type[msgspec.Struct], *known: str) -> None:
+    """Raise `TypeError` unless code that lists the fields of a class by hand knows all of them, and no other. Called at import:
+    a field that is added to the class can then not be missing from what is stored.
+    """
+    if set(cls.__struct_fields__) != set(known):
+        differ = ", ".join(sorted(set(cls.__struct_fields__) ^ set(known)))
+        raise TypeError(f"the fields of {cls.__name__} are listed by hand, and the list differs in: {differ}")
+
+
 class Changes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What a node changed in the state, by field. The fold applies every part except `reduce` without calling user code."""
 
@@ -43,6 +52,8 @@ class Changes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Names of fields that were removed: keys of a state without declared fields, or fields that are `NotRequired`."""
 
 
+VALUE_PARTS = tuple(part for part in Changes.__struct_fields__ if part != "unset")
+"""The parts of `Changes` that have a value for each field."""
 FailureClass: TypeAlias = Literal["recoverable", "partial", "fatal"]
 
 

@@ -23,7 +23,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 import msgspec
 
 from holdfast.core.codec import Codec, article, is_pydantic, key_path, same, type_name
-from holdfast.core.events import Changes, Values
+from holdfast.core.events import Changes, Values, require_all_fields
 from holdfast.errors import CodecError, StateError, did_you_mean
 
 S = TypeVar("S")
@@ -429,6 +429,9 @@ def always(field: str, value: Any) -> bool:
 def never(field: str, value: Any) -> bool:
     """Tell `apply`, as its argument `shared`, that no container is shared, so that all may be changed in place."""
     return False
+
+
+require_all_fields(Changes, "set", "append", "merge", "add", "reduce", "unset")
 
 
 def apply(values: Values, changes: Changes, shared: Callable[[str, Any], bool] = never) -> None:

@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.core import events
 from holdfast.core.definition import Definition, Edge
-from holdfast.core.events import Changes, Failure, NodeEvent, Stored
+from holdfast.core.events import VALUE_PARTS, Changes, Failure, NodeEvent, Stored
 from holdfast.core.kinds import CHECKPOINTS
 from holdfast.documents import run_folder
 from holdfast.documents.run_folder import ARTIFACTS, HANDOFFS, RECEIPTS, RUN_FILE
@@ -143,7 +143,7 @@ def summary(changes: Iterable[Changes], *, small_bytes: int = 0) -> dict[str, An
     """
     given: dict[str, dict[str, list[Any]]] = {}
     for part in changes:
-        for how in ("set", "append", "merge", "add", "reduce"):
+        for how in VALUE_PARTS:
             for field, value in getattr(part, how).items():
                 given.setdefault(how, {}).setdefault(field, []).append(value)
         for field in part.unset:

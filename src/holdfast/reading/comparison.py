@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.events import VALUE_PARTS
 from holdfast.core.run_state import NodeState, RunState
 from holdfast.errors import RunNotFound
 from holdfast.reading import history
@@ -124,7 +125,7 @@ def _results(store: Store, row: RunRow, since: int) -> dict[str, dict[str, Any]]
         if places.get(event.node) != place:
             places[event.node], found[event.node] = place, {}
         item = getattr(event, "item", None)
-        for operation in ("set", "append", "merge", "add", "reduce"):
+        for operation in VALUE_PARTS:
             for field, value in getattr(event.changes, operation).items():
                 found[event.node].setdefault(field, {})[operation, item] = value
         for field in event.changes.unset:

@@ -213,6 +213,11 @@ _LIMITS = ("budget", "scope")
 that an older version cannot read the request, and refuses it."""
 
 
+def own_fields(request: AnyRequest) -> dict[str, Any]:
+    """Return the fields of a request that only its verb has, with their values."""
+    return {name: getattr(request, name) for name in request.__struct_fields__ if name not in _SHARED}
+
+
 def about(request: AnyRequest) -> str | None:
     """Return in a few words what a request is about: the node, the question, the signal, the fields, or the place to resume
     from. None if its verb says everything.
@@ -269,8 +274,8 @@ def stored_form(request: AnyRequest) -> Request:
     left_out = _LEFT_OUT.get(request.verb, ())
     body = {
         name: value
-        for name in request.__struct_fields__
-        if name not in _SHARED and ((value := getattr(request, name)) is not None or name not in left_out)
+        for name, value in own_fields(request).items()
+        if value is not None or name not in left_out
     }
     body = msgspec.to_builtins(body) if isinstance(request, (ChildEnd, Answer)) else body
     limits = {name: msgspec.to_builtins(body.pop(name)) for name in _LIMITS if name in body}

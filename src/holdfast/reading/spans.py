@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -203,10 +203,7 @@ def _described(event: Any) -> tuple[ActVerb, dict[str, Any]] | None:
 
 
 def _fields(changes: events.Changes) -> list[str]:
-    parts: list[Iterable[str]] = [
-        changes.set, changes.append, changes.merge, changes.add, changes.reduce, changes.unset
-    ]  # fmt: skip
-    return list(dict.fromkeys(name for part in parts for name in part))
+    return list(dict.fromkeys(name for part in msgspec.structs.astuple(changes) for name in part))
 
 
 def item_span(bars: Sequence[AttemptSpan], items: int, end_at: float) -> ItemSpan:

@@ -42,10 +42,9 @@ from holdfast.errors import (
     StoreFull,
     StoreReadOnly,
 )
-from holdfast.reading import ends, history
+from holdfast.reading import ends, history, inbox
 from holdfast.reading.chunks import Streamer
 from holdfast.reading.history import view_of
-from holdfast.reading.inbox import ChildEnd
 from holdfast.reading.previews import Mended
 from holdfast.runtime.failures import NodeFaults
 from holdfast.runtime.services import Services
@@ -235,26 +234,15 @@ class Journal:
         self.unsaved.append(row)
         self.digest = row.digest
 
-    def record_child_end(self, end: ChildEnd) -> None:
+    def record_child_end(self, end: inbox.ChildEnd) -> None:
         """Record the end of a child run, unless it is recorded already because the log of the child was read."""
         child = self.state.children.get(end.run)
         if child is not None and end.seq == child.ended:
             return
-        values = end.values
-        if end.status == "completed" and values is None:
-            values = history.load(self.services.store, end.run).values
-        self.record(
-            events.ChildEnded(
-                run=end.run,
-                seq=end.seq,
-                status=end.status,
-                values=values,
-                failure=end.failure,
-                usd=end.usd,
-                tokens=end.tokens,
-                state_version=end.state_version,
-            )
-        )
+        said = inbox.own_fields(end)
+        if end.status == "completed" and end.values is None:
+            said["values"] = history.load(self.services.store, end.run).values
+        self.record(events.ChildEnded(**said))
 
     def cancel_children(self, node: str, item: int | None, reason: str) -> None:
         """Leave a request to cancel, with the next append, for the children of a visit or item that is abandoned, if they end

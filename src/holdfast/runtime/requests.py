@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.core import answers
+from holdfast.core.events import VALUE_PARTS
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, HALTED, TAKEABLE, RunState
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
@@ -193,12 +194,8 @@ class Requests:
         if node is not None and node.wiring is not None and update is not None:
             update = node.wiring.encode(node.wiring.accept(questions.plain(update, "update")))
         elif flow is not None and update is not None:
-            given = msgspec.structs.asdict(flow.state.by_hand(update, node=request.node))
-            update = {
-                field: value
-                for part in ("set", "append", "merge", "add", "reduce")
-                for field, value in given[part].items()
-            }
+            given = flow.state.by_hand(update, node=request.node)
+            update = {field: value for part in VALUE_PARTS for field, value in getattr(given, part).items()}
         elif update is not None:
             update = questions.plain(update, "update")
         return msgspec.structs.replace(request, update=update)

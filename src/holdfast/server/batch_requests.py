@@ -73,17 +73,7 @@ def ask_runs(call: HttpCall[VerbQuery, BatchInput]) -> Answer:
     store, body = call.backend.store, call.body
     if body.where == Where():
         raise _unfit("where", "it names no condition, and would choose all runs")
-    query = mass_requests.meant(
-        Query(
-            status=body.where.status,
-            flow=body.where.flow,
-            labels=body.where.labels,
-            parent=body.where.parent,
-            origin=body.where.origin,
-            queue=body.where.queue,
-        ),
-        body.verb,
-    )
+    query = mass_requests.meant(Query(**msgspec.structs.asdict(body.where)), body.verb)
     if call.query.preview:
         found = mass_requests.find(store, query)
         return _answer(200, "", body.verb, Tally(matched=len(found)), found)

@@ -226,18 +226,8 @@ def _ledger_page(ledger: Ledger, query: LedgerQuery) -> LedgerPage:
     wanted = query.type or TYPES
     found = [one for one in ledger.entries if one.seq > query.after and one.type in wanted]
     shown = found[: query.limit]
-    return LedgerPage(
-        run_id=ledger.run_id,
-        flow=ledger.flow,
-        seq=ledger.seq,
-        digest=ledger.digest,
-        entries=shown,
-        next=shown[-1].seq if len(found) > len(shown) else None,
-        beginning=ledger.beginning,
-        verified=ledger.verified,
-        problems=ledger.problems,
-        damage=ledger.damage,
-    )
+    whole = {name: getattr(ledger, name) for name in Ledger.__struct_fields__ if name != "entries"}
+    return LedgerPage(**whole, entries=shown, next=shown[-1].seq if len(found) > len(shown) else None)
 
 
 # --- states ------------------------------------------------------------------------------------------

@@ -1,0 +1,109 @@
+"""Places that list the fields of a class by hand: a field that is added to the class must not be missing from any of them.
+
+What is written for every step is listed by hand because that is fast, and the columns of a row because SQL has names of its own.
+An encoder checks its list when it is imported; the other lists are read here.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import forked
+import holdfast
+from holdfast.core import budget, events
+from holdfast.core.budget import Budget
+from holdfast.core.event_encoding import require_all_fields
+from holdfast.reading.inbox import ChildEnd
+from holdfast.runtime.calls.process.wire import Told
+from holdfast.storage.contract import Holder, NewRun, RunRow, View
+
+SOURCE = Path(holdfast.__file__).parent
+
+LISTS: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
+    ("core/budget.py", "", budget.BudgetLeft),
+    ("core/budget.py", "", budget.Spent),
+    ("reading/history.py", "view_of", View),
+    ("runtime/calls/process/work.py", "told", Told),
+    ("server/page/pure/budgets.js", "", Budget),
+    ("storage/memory/store.py", "_row", NewRun),
+    ("storage/memory/store.py", "_row", View),
+    ("storage/postgres/append.py", "_advance_runs", View),
+    ("storage/postgres/append.py", "_create_runs", NewRun),
+    ("storage/postgres/append.py", "_create_runs", View),
+    ("storage/sql_rows.py", "holder_cells", Holder),
+    ("storage/sql_rows.py", "read_holder", Holder),
+    ("storage/sql_rows.py", "run_row", RunRow),
+    ("storage/sqlite/append.py", "_create", NewRun),
+    ("storage/sqlite/append.py", "_create", View),
+    ("storage/sqlite/batches.py", "", NewRun),
+    ("storage/sqlite/batches.py", "", View),
+)
+"""File, function (empty: the whole file) and the class whose fields it lists."""
+
+
+def missing(path: str, function: str, fields: tuple[str, ...]) -> list[str]:
+    """Return the fields that a place does not name."""
+    text = (SOURCE / path).read_text("utf-8")
+    if function:
+        (node,) = [
+            node
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.FunctionDef) and node.name == function
+        ]
+        text = "\n".join(ast.unparse(line) for line in node.body)
+    return [field for field in fields if not re.search(rf"\b{field}\b", text)]
+
+
+@pytest.mark.parametrize(("path", "function", "listed"), LISTS)
+def test_a_list_of_fields_is_complete(path: str, function: str, listed: type[msgspec.Struct]) -> None:
+    assert missing(path, function, listed.__struct_fields__) == []
+
+
+@pytest.mark.parametrize(("path", "function", "listed"), LISTS)
+def test_a_field_that_is_added_to_the_class_is_missed(
+    path: str, function: str, listed: type[msgspec.Struct]
+) -> None:
+    class Longer(listed, frozen=True, kw_only=True):  # type: ignore[misc, valid-type]
+        added_to_the_class: int = 0
+
+    assert missing(path, function, Longer.__struct_fields__) == ["added_to_the_class"]
+
+
+_WITH_A_FIELD = """
+import importlib
+from holdfast.core import events
+class {name}(events.{name}, frozen=True, kw_only=True):
+    added_to_the_class: int = 0
+events.{name} = {name}
+importlib.reload(importlib.import_module("holdfast.core.{importer}"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "importer"),
+    [("NodeStarted", "event_encoding"), ("NodeCompleted", "event_encoding"), ("Changes", "state")],
+)
+def test_the_import_fails_if_an_event_has_a_field_that_is_not_written(name: str, importer: str) -> None:
+    done = forked.run(
+        [sys.executable, "-c", _WITH_A_FIELD.format(name=name, importer=importer)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "the list differs in: added_to_the_class" in done.stderr, done.stderr
+
+
+def test_a_list_with_a_field_that_the_class_does_not_have_is_refused() -> None:
+    with pytest.raises(TypeError, match="gone"):
+        require_all_fields(events.Failure, *events.Failure.__struct_fields__, "gone")
+
+
+def test_the_end_of_a_child_is_recorded_whole() -> None:
+    shared = {"id", "run_id", "at", "by", "reason"}
+    assert set(ChildEnd.__struct_fields__) - shared == set(events.ChildEnded.__struct_fields__)
