@@ -25,6 +25,8 @@ ASKING = 1000
 FEW_ASKING = 200
 ENGINE_PARTS = ("Engine", "Holdings", "Driver", "Requests")
 """The engine and the objects that it is composed of. `callbacks` looks for callbacks that any of them passes on."""
+FILE_LINES = 800
+"""From so many lines on, the question is whether a file has one subject. `tests/test_architecture.py` has the limit."""
 
 
 class Row(NamedTuple):
@@ -121,6 +123,16 @@ def _goes_up(value: ast.expr, methods: set[str]) -> bool:
     last = text.rpartition(".")[2]
     is_chain = isinstance(value, ast.Attribute) and text.startswith("self.")
     return is_chain and (last in methods or last == "__contains__")
+
+
+def long_files(source: Path) -> dict[str, int]:
+    """Return how many lines the long files have, the longest first."""
+    lines = {path: len((source / path).read_text("utf-8").splitlines()) for path in trees(source)}
+    return {
+        path: lines[path]
+        for path in sorted(lines, key=lambda path: -lines[path])
+        if lines[path] >= FILE_LINES
+    }
 
 
 def files(source: Path, room: str) -> list[str]:
@@ -283,6 +295,11 @@ def of_the_tree(tree: Path) -> Iterator[Row]:
         "classes that make up Engine / stubs / upward callbacks",
         f"{len(made_of)} / {stubs(source)} / {len(up)}",
         "1 / 0 / ≤ 3",
+    )
+    yield Row(
+        f"files of {FILE_LINES} lines or more: has each of them one subject?",
+        ", ".join(f"{path} {lines}" for path, lines in long_files(source).items()) or "none",
+        "",
     )
     runtime = files(source, "runtime")
     folders = {path.rpartition("/")[0] for path in runtime}

@@ -24,7 +24,7 @@ from holdfast.core.run_state import ENDED, FEW, FINAL, Question, Wait
 from holdfast.core.situation import QUESTIONS_FEW, Situation, is_pausing, situate
 from holdfast.core.slots import parse
 from holdfast.errors import describe_failure
-from holdfast.reading import inbox, limits, remedies, text
+from holdfast.reading import inbox, remedies, text
 from holdfast.reading.cases import Case
 from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.views import held_by
@@ -376,8 +376,8 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
         case "cancelled":
             return f"cancelled{by}{why}"
         case "paused":
-            if limits.is_out_of_scope(seen.known):
-                return f"paused: {limits.describe_scope(seen.known)}{expects}"
+            if _is_out_of_scope(seen.known):
+                return f"paused: {_describe_scope(seen.known)}{expects}"
             return f"paused{by} until it is resumed{why}{expects}"
         case "interrupted":
             cut = " and ".join(seen.asked_about)
@@ -549,7 +549,7 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
     if status == "pending" and kind == "waiting":
         return [resume("begin it now")]
     of_children = [remedy for child in seen.children.values() for remedy in _of_child(child)]
-    if (seen.known.beyond or seen.known.higher_budget) and (wanted := limits.find_wider(seen.known, status)):
+    if (seen.known.beyond or seen.known.higher_budget) and (wanted := _find_wider(seen.known, status)):
         return [resume(words, *options) for words, options in wanted]
     if status == "failed":
         words, force = _after_failure(seen)
@@ -750,3 +750,32 @@ def diagnosis_as_json(found: Diagnosis) -> dict[str, Any]:
         "reason": found.reason,
         "remedies": found.remedies,
     }
+
+
+# --- limits ------------------------------------------------------------------------------------------
+
+
+def _is_out_of_scope(known: Situation) -> bool:
+    """Return whether the engine has paused the run, because nothing in its scope is left to do."""
+    said = known.said
+    return bool(known.beyond) and said is not None and (said.by, said.reason) == (None, "scope")
+
+
+def _describe_scope(known: Situation) -> str:
+    """Say which nodes are due and may not run."""
+    names = known.beyond
+    return f"everything in its scope is done, and {' and '.join(names)} {'is' if len(names) == 1 else 'are'} not in scope"
+
+
+def _find_wider(known: Situation, status: RunStatus) -> list[tuple[str, tuple[str, ...]]] | None:
+    """Return the ways to resume a run with wider limits, each in words and as options; None if no limit has stopped it."""
+    if status == "paused" and _is_out_of_scope(known):
+        scope = tuple(word for name in known.beyond for word in ("--scope", name))
+        return [
+            (f"let {' and '.join(known.beyond)} run too", scope),
+            ("let all nodes run", ("--scope", "*")),
+        ]
+    is_spent = known.failure is not None and known.failure.type == "BudgetExceeded"
+    if status == "failed" and is_spent and known.higher_budget is not None:
+        return [("continue with a higher budget", ("--budget", known.higher_budget))]
+    return None

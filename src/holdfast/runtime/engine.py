@@ -58,7 +58,6 @@ from holdfast.runtime.followers import Followers, Following
 from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
-from holdfast.runtime.pruning import prepare_prune
 from holdfast.runtime.requests import Requests, refuse_id_here
 from holdfast.runtime.resume import OutOfScope, check_confirm, read_take_up
 from holdfast.runtime.runner import SOON_S, Runner
@@ -76,6 +75,7 @@ from holdfast.storage.contract import RunStatus, Store
 from holdfast.storage.leases import this_process
 from holdfast.storage.rows import SALT_BYTES, Salts
 from holdfast.storage.writer import InlineWriter, Writer
+from holdfast.upkeep import retention
 from holdfast.upkeep.retention import KEEP_LAST, Keeper, Pruned
 
 S = TypeVar("S")
@@ -710,7 +710,22 @@ class Engine:
         wait for this.
         """
         services = self._open()
-        call = prepare_prune(services, run_id, keep_last, compact=compact, archive=archive)
+        call = partial(retention.prune, services.store, run_id, keep_last)
+        if compact:  # which needs the lease of the run, and this engine may hold it
+            held = self._holdings.get(run_id)
+            self._holdings.hold()
+            call = partial(
+                retention.compact,
+                services.store,
+                run_id,
+                keep_last,
+                holder=self._holdings.holder,
+                fence=held.fence if held is not None else None,
+                rewinds=held.journal.rewinds if isinstance(held, Runner) else (),
+                archive_to=os.fspath(archive) if archive is not None else None,
+                blob_over=services.blob_over,
+                doubt=self._holdings.doubt,
+            )
         return call() if services.inline else await asyncio.to_thread(call)
 
     # --- verbs that read ------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple, ParamSpec, TypeVar
@@ -17,7 +17,6 @@ from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.engine import Engine
 from holdfast.server.access import Access, Identity
 from holdfast.server.clerk import Clerk
-from holdfast.server.counts import Counts
 from holdfast.server.keys import UsedKeys
 from holdfast.server.open_streams import OpenStreams
 from holdfast.server.problems import refuse
@@ -37,6 +36,19 @@ LOOKS = 2
 KEPT_BYTES = 32 * 1024 * 1024
 EXAMINED_S = 60.0
 """For how many seconds the result of an examination of the store is shown before it is examined again."""
+
+
+class Counts:
+    """Counts the answers of the server, by method, path in the table and status. Raw paths are never kept."""
+
+    def __init__(self) -> None:
+        self.answers: Counter[tuple[str, str, int]] = Counter()
+        self.seconds: Counter[tuple[str, str]] = Counter()
+
+    def add(self, method: str, path: str, status: int, seconds: float) -> None:
+        """Count an answer, and the time that it took."""
+        self.answers[method, path, status] += 1
+        self.seconds[method, path] += seconds  # type: ignore[assignment]
 
 
 class EncodedAnswers:

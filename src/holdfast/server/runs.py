@@ -21,11 +21,12 @@ from holdfast.reading.known_flows import find_flow
 from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import FamilyTree, moves_with_family
 from holdfast.reading.remedies import Remedy
-from holdfast.reading.views import Run, RunSummary, run_summary
+from holdfast.reading.views import RequestView, Run, RunSummary, run_summary
 from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.entity_tags import REVALIDATE, has_tag
 from holdfast.server.json_body import encode
+from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import refuse
 from holdfast.server.waiting import WAIT_S_MAX, until
 from holdfast.storage.contract import Query, RunRow, RunStatus
@@ -318,3 +319,19 @@ def _about_plan(state: RunState) -> dict[str, Any]:
         "goal": goal.get("text") if isinstance(goal, dict) else goal,
     }
     return {name: value for name, value in told.items() if isinstance(value, str)}
+
+
+# --- its requests ------------------------------------------------------------------------------------
+
+
+class RequestsOfRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests to a run that wait, and those that were refused, oldest first. One that was carried out is in the log."""
+
+    run_id: str
+    requests: list[RequestView]
+
+
+def list_requests(call: HttpCall[NoQuery, None]) -> RequestsOfRun:
+    """List the requests to a run that no engine has carried out yet, and those that were refused, with the reason."""
+    run_id = call.values["id"]
+    return RequestsOfRun(run_id=run_id, requests=call.backend.reader.requests(run_id))

@@ -36,7 +36,6 @@ from holdfast.server import (
     run_files,
     run_nodes,
     run_plans,
-    run_requests,
     runs,
     starts,
     store_rows,
@@ -237,8 +236,8 @@ ROUTES: tuple[ApiRoute, ...] = (
         method="GET",
         path=f"{API}/runs/{{id}}/requests",
         role="read",
-        handler=run_requests.list_requests,
-        output=run_requests.RequestsOfRun,
+        handler=runs.list_requests,
+        output=runs.RequestsOfRun,
     ),
     ApiRoute(
         method="GET",

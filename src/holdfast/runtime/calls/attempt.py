@@ -24,7 +24,7 @@ import logging
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from holdfast.core import events
 from holdfast.core.codec import Codec
@@ -42,14 +42,12 @@ from holdfast.runtime.calls import asyncio_timers, spending, steps
 from holdfast.runtime.calls.body import Body, Parked, Stopped
 from holdfast.runtime.calls.child_runs import Children
 from holdfast.runtime.calls.executors import Threads
-from holdfast.runtime.calls.promises import Promises
-from holdfast.runtime.calls.recorder import Recorder
 from holdfast.runtime.calls.rest import Rest, Turns
 from holdfast.runtime.calls.running_steps import RunningSteps
 from holdfast.runtime.calls.streams import Stream
 from holdfast.runtime.calls.task_family import Family
-from holdfast.runtime.calls.waiter import Waiter
-from holdfast.runtime.clock import Clock, sleep
+from holdfast.runtime.clock import Clock, Timer, sleep
+from holdfast.runtime.journal import Journal
 from holdfast.runtime.judging import facts_of
 
 T = TypeVar("T")
@@ -61,7 +59,61 @@ _CHILD_S = 1.0
 _LOOK_AGAIN_S = 0.02
 """Seconds until the engine checks again whether a cancelled task has ended, which may take time to clean up."""
 _STEP_ENDS = (events.StepCompleted, events.StepFailed)
+_PROMISES_MAX = 100
 _log = logging.getLogger("holdfast")
+
+
+class Recorder(Protocol):
+    """The methods of a runner that an attempt uses."""
+
+    journal: Journal
+    park_after_s: float
+
+    def is_current(self, body: Body) -> bool: ...
+
+    def cleans_up(self, body: Body) -> bool: ...
+
+    def look_again(self) -> None: ...
+
+    def leave_if_crowded(self) -> None: ...
+
+    def record_stream(self, body: Body) -> None: ...
+
+
+class Waiter:
+    """A coroutine of the node that waits in memory."""
+
+    def __init__(self, began_at: float) -> None:
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.current_task()
+        self.began_at = began_at
+        self.timer: Timer | None = None
+
+
+class Promises:
+    """Finds a method of a context that a node has called without awaiting it: it has done nothing."""
+
+    def __init__(self) -> None:
+        self._promises: list[tuple[Coroutine[Any, Any, Any], str]] = []
+
+    def add(self, coroutine: Coroutine[Any, Any, Any], told: str) -> None:
+        """Note that the node has called a method of its context, and must await the coroutine that it got."""
+        self._promises.append((coroutine, told))
+        if len(self._promises) > _PROMISES_MAX:
+            self._promises = [promise for promise in self._promises if _is_untouched(promise[0])]
+
+    def refuse_forgotten(self, node: str) -> None:
+        """Raise `ContextError` if the node called a method of its context without awaiting it."""
+        for coroutine, told in self._promises:
+            if _is_untouched(coroutine):
+                coroutine.close()
+                raise ContextError(
+                    f"node {node!r} called {told} and did not await it, so it was not done: await {told}"
+                )
+
+
+def _is_untouched(coroutine: Coroutine[Any, Any, Any]) -> bool:
+    return inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED
 
 
 class Attempt:
