@@ -263,6 +263,8 @@ class RewindableState:
         """Make an attempt that has unwound due again, because something that it waited for has come."""
         if level != NODE:
             visit.again.add(level)
+            if visit.question is not None:
+                return
         elif visit.status == "waiting":
             self.turn(visit, "pending")
         self.rouse()

@@ -218,3 +218,14 @@ def test_items_that_somebody_lets_be_tried_again_are_due_as_soon_as_there_is_roo
     items = run.state.nodes["a"].items
     assert items.again == {0: 0.0, 1: 0.0}
     assert items.failed == {}
+
+
+def test_a_timer_of_an_item_does_not_make_a_run_due_that_waits_for_an_answer_about_its_whole_fan_out():
+    run = fan(2, on_interrupt="ask").sleeping("a", 5, item=0).parked("a", "sleep:1", item=0)
+    run.taken_up().settled()
+    (question,) = run.state.questions
+    run.passed(6)
+    assert (run.state.waits, run.state.nodes["a"].items.again) == ({}, {0: 0.0, 1: 0.0})
+    assert (run.state.status, run.commands()) == ("waiting", [])
+    run.answered(question, "retry").settled()
+    assert run.state.nodes["a"].items.running == {0: 1, 1: 2}

@@ -224,6 +224,8 @@ def _unpark(state: RunState, name: str, level: int) -> None:
     else:
         assert node.items is not None  # only a running item can wait
         node.items.again[level] = 0.0
+        if node.question is not None:  # the whole visit waits for the answer, so nothing begins yet
+            return
     awaken(state)
 
 
