@@ -145,7 +145,7 @@ EVENTS = {
 }
 LIMITED = {"RunCreated": 2, "RunResumed": 2, "RunRewound": 2}
 """Version 2 of these has a budget or a scope, and is written only then."""
-VERSIONS = {**LIMITED, "QuestionAnswered": 2, "NodeScheduled": 2}
+VERSIONS = {**LIMITED, "FlowChanged": 2, "QuestionAnswered": 2, "NodeScheduled": 2}
 """The kinds of which there is more than one version."""
 PARTS = {
     events.StatedStep: {"result": None, "item": None},
