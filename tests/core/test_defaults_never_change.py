@@ -91,7 +91,7 @@ EVENTS = {
     "ResumeRefused": {"by": None},
     "StateEdited": SAID,
     "StateUpgraded": {"inputs": {}},
-    "FlowChanged": {"rename": {}, "by": None},
+    "FlowChanged": {"rename": {}, "by": None, "keeps_keys": False},
     "NodeScheduled": {**HEADER, "fresh": False, **SAID, "anew": []},
     "NodeStarted": {**HEADER, "took": 1, "woken": False},
     "NodeCompleted": {**HEADER, "changes": Changes(), "routes": None, "items": False, "artifacts": {}},
@@ -145,7 +145,7 @@ EVENTS = {
 }
 LIMITED = {"RunCreated": 2, "RunResumed": 2, "RunRewound": 2}
 """Version 2 of these has a budget or a scope, and is written only then."""
-VERSIONS = {**LIMITED, "QuestionAnswered": 2, "NodeScheduled": 2}
+VERSIONS = {**LIMITED, "FlowChanged": 2, "QuestionAnswered": 2, "NodeScheduled": 2}
 """The kinds of which there is more than one version."""
 PARTS = {
     events.StatedStep: {"result": None, "item": None},
@@ -279,6 +279,7 @@ PARTS = {
         "failure": None,
         "failure_node": None,
         "active_s": 0.0,
+        "key_names": {},
         "path": [],
         "since": 1,
     },

@@ -21,7 +21,7 @@ from typing import Annotated, Any
 
 import msgspec
 import plan_flows
-from family_flows import caller_flow, pair_flow, pay_flow, slow_flow
+from family_flows import Bill, caller_flow, pair_flow, pay_flow, slow_flow
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, Retry, add, append, merge
@@ -207,6 +207,34 @@ def changed(recorder: Recorder) -> str:
     graph.node(name="c")(lambda state: {"c": 3})
     new = graph.chain(START, "first", "b", "c", END).compile()
     recorder.call(lambda e: e.resume("r", on_change="compatible", rename={"a": "first"}), new)
+    return "r"
+
+
+def renamed(recorder: Recorder) -> str:
+    """A node that has called a child run is renamed twice while it asks; another node is renamed to its first name."""
+    pay = pay_flow(set())
+
+    def flow(*names: str) -> Flow[Bill]:
+        graph = Graph("renamed", Bill)
+
+        @graph.node(name=names[0])
+        async def settle(state: Bill, ctx: hf.Context) -> dict[str, Any]:
+            child = await ctx.call(pay, {"amount": 1}, key="settle")
+            word = await ctx.ask("Close?", options=["yes", "no"])
+            return {"paid": child.paid, "told": [word, ctx.idempotency_key()]}
+
+        @graph.node(name=names[-1])
+        async def close(state: Bill, ctx: hf.Context) -> dict[str, Any]:
+            return {"told": [ctx.idempotency_key()]}
+
+        return graph.chain(START, *names, END).compile()
+
+    recorder.call(lambda e: e.run(flow("sub", "close"), {}, run_id="r"), pay)
+    recorder.call(lambda e: e.resume("r", rename={"sub": "sub2"}), flow("sub2", "close"), pay)
+    last = flow("sub3", "sub")
+    recorder.call(lambda e: e.resume("r", rename={"sub2": "sub3", "close": "sub"}), last, pay)
+    recorder.call(lambda e: e.answer("r", "sub3", "yes"), last, pay)
+    recorder.call(lambda e: e.resume("r"), last, pay)
     return "r"
 
 
@@ -826,7 +854,7 @@ def caught_in_a_layer(recorder: Recorder) -> str:
 
 
 STORIES = (
-    *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, cut, interrupted),
+    *(failed_and_resumed, rewound, forked, routed_again, paused, layers, changed, renamed, cut, interrupted),
     *(kept, refused, quarantined, waited, waiting, not_cleaned_up, superseded, set_aside, withdrawn),
     *(streamed, spoken, worked, asked, repeat_asked, repeated, outcomes, stated),
     *(called, mended, mended_together, child_cancelled, adopted, limited),

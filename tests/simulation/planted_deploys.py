@@ -1,10 +1,13 @@
-"""Planted bugs about runs that workers refuse: see `planted`. They are found by simulated deploys."""
+"""Planted bugs about deploys, with runs that workers refuse and renamed nodes: see `planted`. Simulated deploys find them."""
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from planting import deploy_bug, patched, rewritten
 
 from holdfast.reading.cases import Case
+from holdfast.runtime.calls import child_runs
+from holdfast.runtime.calls.context import Context
 from holdfast.runtime.worker import Worker
 from holdfast.storage.memory.data import Data
 from holdfast.storage.memory.queues import MemoryQueues
@@ -55,4 +58,24 @@ def the_remedy_does_not_say_how_the_flow_changed():
             "store.queues.refuse(refusal)",
         ),
     ):
+        yield
+
+
+# --- nodes that a deploy renames ---------------------------------------------------------------------
+
+
+@deploy_bug
+def a_renamed_node_starts_another_child():
+    real = child_runs.place_of
+
+    def place_of(state, *inside):
+        return real(replace(state, key_names={}), *inside)
+
+    with patched((child_runs, "place_of", place_of)):
+        yield
+
+
+@deploy_bug
+def a_renamed_node_pays_with_another_key():
+    with patched(rewritten(Context, "idempotency_key", "self._work.key_name", "self.node")):
         yield

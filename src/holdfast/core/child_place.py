@@ -43,9 +43,10 @@ def place_of(
     state: RunState, node: NodeName, iteration: int, item: int | None, key: str, fresh: int
 ) -> ChildPlace:
     """Return the place of a child. Its id is the shortened id of the caller and a digest of the place. The execution is not part
-    of it: a visit that is repeated finds the child again, unless it is repeated with new idempotency keys (`fresh`).
+    of it: a visit that is repeated finds the child again, unless it is repeated with new idempotency keys (`fresh`). A renamed
+    node finds it too: the place has the name from which the keys of the node are made.
     """
-    inside = (node, iteration, item, key, fresh)
+    inside = (state.key_name(node), iteration, item, key, fresh)
     caller, root = state.run_id, state.key_root(node, iteration, item)
     return ChildPlace(
         f"{caller[:_CALLER_CHARS_MAX]}.{_digest(caller, *inside)}",

@@ -352,9 +352,17 @@ class StateUpgraded(Event, frozen=True, kw_only=True):
 class FlowChanged(Event, frozen=True, kw_only=True):
     """From here on, the run is executed with a changed flow."""
 
+    VERSION: ClassVar[int] = 2
+
     fingerprint: str
     rename: dict[NodeName, NodeName] = {}
     by: str | None = None
+    keeps_keys: bool = False
+    """True if a renamed node keeps the name from which its keys are made (`RunState.key_name`). False in the logs of older
+    versions, which made them from the new name."""
+
+    def lowest_version(self) -> int:
+        return 2 if self.keeps_keys else 1
 
 
 # --- nodes -------------------------------------------------------------------------------------------

@@ -415,6 +415,8 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
     failure: Failure | None = None
     failure_node: NodeName | None = None
     active_s: float = 0.0
+    key_names: dict[NodeName, str] = {}
+    """Node -> the name from which its keys are made, if that is another one: see `key_name`."""
     path: list[tuple[Seq, Seq]] = []
     """The ranges of the log, before the current one, whose events led to this state. A rewind leaves out the events that it
     undoes."""
@@ -493,6 +495,27 @@ class RunState(msgspec.Struct, omit_defaults=True, gc=False):
         visit = self.begun_visit(name, iteration)
         return self.run_id if visit is not None and visit.runs_again(item) else self.lineage
 
+    def key_name(self, name: NodeName) -> str:
+        """Return the name from which the keys of a node are made: idempotency keys, the ids of child runs, and the keys of
+        questions and waits. A renamed node keeps the name that it had first, because services, child runs and people know those
+        keys. A node that gets a name which another node has given up has a key name of its own (`pay~2`), which is the same in
+        all forks and after each rewind.
+        """
+        return self.key_names.get(name, name)
+
+    def name_of_key(self, key_name: str) -> NodeName:
+        """Return the name of the node whose keys are made from this name. If this state does not know the node yet, because it
+        came with a rename that a rewind undoes, its key name takes the place of its name.
+        """
+        for name, known in self.key_names.items():
+            if known == key_name:
+                return name
+        return key_name
+
+    def wait_key(self, node: NodeName, iteration: int, execution: int, item: int | None, slot: str) -> str:
+        """Return the key of a wait or a question inside a visit, unique within its run."""
+        return wait_key(self.key_name(node), iteration, execution, item, slot)
+
     def renewals(self) -> dict[NodeName, dict[int, int]]:
         """Return how often each visit got new idempotency keys, as node -> iteration -> count. Rewinds and forks keep this count,
         because the services that got the old keys remember them.
@@ -560,10 +583,10 @@ def visit_of(name: str, node: NodeState) -> dict[str, Any]:
     return {"node": name, "iteration": node.iteration, "execution": node.execution, "attempt": node.attempt}
 
 
-def wait_key(node: NodeName, iteration: int, execution: int, item: int | None, slot: str) -> str:
-    """Return the key of a wait or a question inside a visit, unique within its run."""
+def wait_key(key_name: str, iteration: int, execution: int, item: int | None, slot: str) -> str:
+    """Return the key of a wait or a question inside a visit of the node with this key name (`RunState.key_name`)."""
     place = "" if item is None else f"[{item}]"
-    return f"{node}.{iteration}.{execution}{place}:{slot}"
+    return f"{key_name}.{iteration}.{execution}{place}:{slot}"
 
 
 def awaited_signals(waits: Iterable[Wait]) -> list[str]:
@@ -598,8 +621,8 @@ class _Written(msgspec.Struct):
 
 
 class _Limited(msgspec.Struct):
-    """The stored form of a snapshot that older versions must not read: they would ignore a budget, a scope or a plan. They
-    refuse it, because it has no field `state`.
+    """The stored form of a snapshot that older versions must not read: they would ignore a budget, a scope, a plan or key names.
+    They refuse it, because it has no field `state`.
     """
 
     v: int
@@ -629,7 +652,7 @@ def dump(state: RunState) -> bytes:
         if node.input is not None:
             inputs[name] = _less(node.input, state.values)
             bare.nodes[name] = msgspec.structs.replace(node, input=None)
-    if state.plan or state.budget is not None or state.scope is not None:
+    if state.plan or state.budget is not None or state.scope is not None or state.key_names:
         return _encode(_Limited(_SNAPSHOT_VERSION, bare, inputs))
     return _encode(_Written(bare, inputs))
 

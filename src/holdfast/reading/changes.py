@@ -13,10 +13,11 @@ import msgspec
 from holdfast.core.definition import Definition
 from holdfast.core.difference import compatible, difference
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import FINAL, RunState
+from holdfast.core.run_state import FINAL, OFFERED, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
 from holdfast.reading.cases import Case, case_of
+from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.storage import definitions
 from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.queues import Refusal
@@ -32,11 +33,12 @@ def may_have_changed(row: RunRow, flow: Flow[Any] | None, refusals: Iterable[Ref
     return any(one and one != row.fingerprint for one in known) and row.status not in FINAL
 
 
-def compare(store: Store, case: Case, flow: Flow[Any] | None) -> Case:
+def compare(store: Store, case: Case, flow: Flow[Any] | None, flows: Flows | None = None) -> Case:
     """Return the case with the fields `changes` and `takes` set, if the shape of the run's flow has changed. `flow` is None if
-    the flow is not known here: then it is compared as the workers know it that refuse the run, if all of them do.
+    the flow is not known here: then it is compared as the workers know it that refuse the run, if all of them do. Its child
+    runs are compared with `flows`, those that are known here.
     """
-    case = compare_children(store, case)
+    case = compare_children(store, case, flows)
     row, state = case.row, case.state
     if state is None or (flow is not None and flow.fingerprint == row.fingerprint):
         return case
@@ -56,21 +58,28 @@ def compare(store: Store, case: Case, flow: Flow[Any] | None) -> Case:
     return msgspec.structs.replace(case, changes=tuple(found.words()), takes=takes, fork_from=fork_from)
 
 
-def compare_children(store: Store, case: Case) -> Case:
-    """Return the case with those of its child runs compared that all live workers refuse: the remedies of their caller contain
-    the command with which they continue.
+def compare_children(store: Store, case: Case, flows: Flows | None = None) -> Case:
+    """Return the case with those of its child runs compared that all live workers refuse, or that would be executed here if their
+    flow, among those that are known here (`flows`), had not changed: the remedies of their caller contain the command with which
+    they continue.
     """
-    found = {name: _compare_child(store, child) for name, child in case.children.items() if child is not None}
+    found = {
+        name: _compare_child(store, child, flows)
+        for name, child in case.children.items()
+        if child is not None
+    }
     return msgspec.structs.replace(case, children={**case.children, **found}) if found else case
 
 
-def _compare_child(store: Store, child: Case) -> Case:
-    if not child.is_refused or child.fault:
-        return compare_children(store, child)
+def _compare_child(store: Store, child: Case, flows: Flows | None) -> Case:
+    is_offered = child.row.status in OFFERED and not child.row.held
+    flow = find_flow(store, flows, child.row) if flows and is_offered else None
+    if child.fault or (flow is None and not child.is_refused):
+        return compare_children(store, child, flows)
     try:
         if child.state is None:
             child = case_of(store, child.row, holders=child.holders, refusals=child.refusals)
-        return compare(store, child, None)
+        return compare(store, child, flow, flows)
     except (RunNotFound, StoreCorrupt, SchemaTooNew):  # deleted or damaged since it was looked at
         return child
 

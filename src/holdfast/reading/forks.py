@@ -182,9 +182,14 @@ def _has_begun_risky(store: Store, run_id: str) -> bool:
     return any(_has_begun_risky(store, child) for child in children)
 
 
+def names_along(store: Store, row: RunRow) -> Names:
+    """Return the names that the nodes of a run have had."""
+    return Names(_read(store, row, RENAMING))
+
+
 def names_since(store: Store, row: RunRow, seq: int, names: Iterable[str]) -> dict[str, str]:
     """Return, for nodes of the run as it is now, the names that they had at event `seq`, where these differ."""
-    known = Names(_read(store, row, RENAMING))
+    known = names_along(store, row)
     found = {name: known.name(known.identity(name, row.seq), seq) for name in names}
     return {name: before for name, before in found.items() if before is not None and before != name}
 

@@ -161,7 +161,9 @@ class Reader:
     def diagnose(self, run_id: str, commands: CommandLine | None = None) -> Diagnosis:
         """Find out why a run is in its current status, and what can be done about it."""
         row = self.store.run(run_id)
-        case = compare(self.store, case_of(self.store, row), find_flow(self.store, self.flows, row))
+        case = compare(
+            self.store, case_of(self.store, row), find_flow(self.store, self.flows, row), self.flows
+        )
         return diagnose(case, self.store.now(), commands)
 
     def family(self, run_id: str, commands: CommandLine | None = None, limit: int = FAMILY_MAX) -> FamilyTree:

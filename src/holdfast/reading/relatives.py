@@ -8,7 +8,7 @@ of the caller. Everything here is bounded: a caller may have 100,000 children. T
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -216,15 +216,25 @@ def _waits_for_children_only(row: RunRow) -> bool:
     return bool(known.waits) and all(wait.kind == "child" for wait in known.waits)
 
 
-def may_move(row: RunRow, *, is_asked: bool, holders: Sequence[LiveHolder] | None) -> bool:
+def may_move(
+    row: RunRow,
+    *,
+    is_asked: bool,
+    holders: Sequence[LiveHolder] | None,
+    refusals: Collection[tuple[str, str]] = (),
+) -> bool:
     """Return whether a run is executed, or will be by a worker: by one of these live holders, or by any if None is given.
-    `is_asked` is true if it has a request.
+    `is_asked` is true if it has a request. A holder that refuses the run will not execute it (`refusals`: pairs of a run and a
+    holder).
     """
     if row.held:
         return row.status in GOING
     if row.status not in OFFERED and not is_asked and not goes_on_by_itself(row):
         return False
-    return holders is None or any(one.holder.takes(row.flow, row.queue) for one in holders)
+    return holders is None or any(
+        one.holder.takes(row.flow, row.queue) and (row.run_id, one.holder.id) not in refusals
+        for one in holders
+    )
 
 
 def goes_on_by_itself(row: RunRow) -> bool:

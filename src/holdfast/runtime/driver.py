@@ -98,7 +98,7 @@ class Driver:
                 operator.refuse_stale(services, flow, row, head, take_up, executed=False)
             if holdings.has_outlived(lease):
                 take_up = msgspec.structs.replace(take_up, outlived=True)
-            return recover_streams(prepare(services, flow, row, lease.fence, take_up))
+            return recover_streams(prepare(services, flow, row, lease.fence, take_up), take_up.rename)
         except Invalid as refused:
             asked = request or inbox.Resume(by=take_up.by)
             await self.record_refusal(run_id, lease.fence, asked, refused)

@@ -370,12 +370,13 @@ class ExecutedFamily:
             rows.append(store.run(self._root))
         asked = {one.run_id for one in store.queues.waiting([row.run_id for row in rows])}
         holders, due, unknown, is_moving = store.queues.holders(), list[str](), list[RunRow](), False
+        refusals = {(one.run_id, one.holder) for one in store.queues.refusals([row.run_id for row in rows])}
         for row in rows:
             is_asked = row.run_id in asked
             can_drive = self._may_drive(row, is_asked)
             if can_drive and row.flow in self._families.flows:
                 due.append(row.run_id)
-            elif may_move(row, is_asked=is_asked, holders=holders):
+            elif may_move(row, is_asked=is_asked, holders=holders, refusals=refusals):
                 is_moving = True
             elif can_drive:
                 unknown.append(row)

@@ -74,7 +74,8 @@ def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> No
     journal.record(
         events.QuestionAsked(
             **header,
-            key=f"{name}.{iteration}.{execution}" + (f"#{times + 1}" if times else ""),
+            key=f"{journal.state.key_name(name)}.{iteration}.{execution}"
+            + (f"#{times + 1}" if times else ""),
             text=text,
             options=asked.options,
             approving=[] if asked.into is not None else asked.options[:1],
@@ -98,7 +99,7 @@ def ask_about(journal: Journal, name: str) -> None:
     journal.record(
         events.QuestionAsked(
             **visit_of(name, visit),
-            key=f"{name}.{visit.iteration}.{visit.execution}.{visit.attempt}",
+            key=f"{journal.state.key_name(name)}.{visit.iteration}.{visit.execution}.{visit.attempt}",
             text=f"{cut}{why}: its effect may or may not have happened. Retry it, "
             f"{'say that the step has happened with its result, ' if begun else ''}skip it, or abort the run?",
             options=_INTERRUPT,
@@ -118,7 +119,8 @@ def ask_repeat(journal: Journal, name: str, iteration: int, execution: int) -> N
             node=name,
             iteration=iteration,
             execution=execution,
-            key=f"{name}.{iteration}.{execution}.repeat" + (f"#{times + 1}" if times else ""),
+            key=f"{journal.state.key_name(name)}.{iteration}.{execution}.repeat"
+            + (f"#{times + 1}" if times else ""),
             text=text,
             options=_REPEAT,
             about="repeat",

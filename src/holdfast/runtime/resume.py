@@ -39,7 +39,7 @@ from holdfast.errors import (
     end_sentence,
     name_known,
 )
-from holdfast.reading import history, inbox, text
+from holdfast.reading import forks, history, inbox, text
 from holdfast.reading.chunks import Streamer, make_spans, read_spills
 from holdfast.runtime import mending
 from holdfast.runtime.journal import Journal
@@ -438,7 +438,7 @@ def _rewound_to(
         known.name: node
         for name, node in head.nodes.items()
         if (known := flow.nodes.get(take_up.rename.get(name, name))) is not None
-        and begins_again(node, state, name)
+        and begins_again(node, state, state.name_of_key(head.key_name(name)))
     }
     _refuse_needless(flow, row.run_id, take_up, again, f"if the run goes back to event {to}")
     once = [name for name in again if not flow.nodes[name].options.idempotent]
@@ -503,11 +503,15 @@ def _signals_since(
 
 
 def _taken(services: Services, row: RunRow, state: RunState, name: str, to: int) -> Iterator[tuple[str, Any]]:
-    """Yield name and payload of the signals that an open visit has received."""
+    """Yield name and payload of the signals that an open visit has received, also under an earlier name of its node."""
     node = state.nodes[name]
     slots: set[tuple[int, str]] = set()
-    for found in services.store.events(row.run_id, 0, to, kinds=("SignalAwaited",), node=name):
+    names = forks.names_along(services.store, row) if state.key_names else None
+    node_then = name if names is None else None
+    for found in services.store.events(row.run_id, 0, to, kinds=("SignalAwaited",), node=node_then):
         awaited = open_row(found, services.store.blobs).event
+        if names is not None and names.identity(awaited.node, found.seq) != names.identity(name, to):
+            continue
         level = NODE_LEVEL if awaited.item is None else awaited.item
         visit = (awaited.iteration, awaited.execution)
         if visit == (node.iteration, node.execution) and (level, awaited.slot) not in slots:
@@ -526,26 +530,32 @@ def _rewind(
 ) -> events.RunRewound:
     """Return the event for a rewind, with everything that a rewind does not undo: executions, crashes, costs and signals.
 
-    The number of an execution is never used again: attempts, receipts and folders are named by it. If an earlier rewind has left
-    the event `to` behind, the state there does not say what was executed since then, so every visit counts as undone.
+    Nodes have the names that they have at the event `to`. The number of an execution is never used again: attempts, receipts and
+    folders are named by it. If an earlier rewind has left the event `to` behind, the state there does not say what was executed
+    since then, so every visit counts as undone.
     """
-    executions: dict[str, dict[int, int]] = {name: dict(visits) for name, visits in head.executions.items()}
+    there = {
+        name: state.name_of_key(head.key_name(name)) for name in {*head.nodes, *head.executions, *head.fresh}
+    }
+    executions: dict[str, dict[int, int]] = {
+        there[name]: dict(visits) for name, visits in head.executions.items()
+    }
     has_led_here = any(first <= to <= last for first, last in head.stretches())
     for name, node in head.nodes.items():
-        before = state.nodes.get(name) if has_led_here else None
-        first = 1 if before is None else before.iteration + (name not in state.open)
+        before = state.nodes.get(there[name]) if has_led_here else None
+        first = 1 if before is None else before.iteration + (there[name] not in state.open)
         done = head.executions.get(name, {})
         for iteration in range(max(1, first), node.iteration + 1):
             used = done.get(iteration, 0)
             last = max(used, node.execution) if iteration == node.iteration else used + 1
-            executions.setdefault(name, {})[iteration] = last
+            executions.setdefault(there[name], {})[iteration] = last
         if node.asked and not (
             name in head.open and node.attempt
         ):  # the visit has asked but not begun: its next question needs another key
             visit = node.iteration + (name not in head.open)
-            executions.setdefault(name, {})[visit] = head.next_execution(name, visit)
+            executions.setdefault(there[name], {})[visit] = head.next_execution(name, visit)
     cut = {name: head.nodes[name].crashes + (head.nodes[name].status == "running") for name in head.open}
-    crashes = {name: times for name, times in cut.items() if times}
+    crashes = {there[name]: times for name, times in cut.items() if times}
     active_s = head.active_s if head.budget is None else head.spent().active_s
     # A rewind does not undo a new budget or a wider scope.
     budget = limits.budget or (head.budget if head.budget != state.budget else None)
@@ -559,7 +569,7 @@ def _rewind(
         active_s=active_s,
         usd=head.usd,
         tokens=head.tokens,
-        fresh=head.renewals(),
+        fresh={there[name]: visits for name, visits in head.renewals().items()},
         signals=signals,
         confirmed=list(take_up.confirm),
         called=head.called,
@@ -615,7 +625,12 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: T
                 + "\nThe difference:\n"
                 + _indented(found.lines()),
             )
-    return [events.FlowChanged(fingerprint=flow.fingerprint, rename=dict(take_up.rename), by=take_up.by)]
+    rename = dict(take_up.rename)
+    return [
+        events.FlowChanged(
+            fingerprint=flow.fingerprint, rename=rename, keeps_keys=bool(rename), by=take_up.by
+        )
+    ]
 
 
 def _indented(lines: list[str]) -> str:
@@ -753,14 +768,16 @@ def _validate(flow: Flow[Any], state: RunState, take_up: TakeUp) -> None:
 # --- what attempts had streamed ----------------------------------------------------------------------------
 
 
-def recover_streams(journal: Journal) -> Journal:
+def recover_streams(journal: Journal, rename: Mapping[str, str] | None = None) -> Journal:
     """Record the streams of attempts whose process died. Their spills are deleted when the record is saved. Also note how much
-    the attempts that wait have streamed.
+    the attempts that wait have streamed. `rename` has the new names of nodes that are renamed with the resume: the spills have
+    the old ones.
     """
     state = journal.state
     spilled = journal.services.store.blobs.spilled(state.run_id)
-    for key, streamer, first, spill in read_spills(spilled) if spilled else ():
+    for key, written, first, spill in read_spills(spilled) if spilled else ():
         journal.spills.append(key)
+        streamer = written._replace(node=(rename or {}).get(written.node, written.node))
         visit = state.nodes.get(streamer.node)
         if visit is None or visit.status != "interrupted":
             continue
@@ -768,7 +785,7 @@ def recover_streams(journal: Journal) -> Journal:
         known = visit.attempt if item is None or visit.items is None else visit.items.attempts.get(item, 1)
         is_open = (visit.iteration, visit.execution, known) == streamer[1:4]
         # The process may have died after the append and before it deleted the spill: then the log has its chunks already.
-        if is_open and first > _count_streamed(journal, streamer.node)[streamer]:
+        if is_open and first > _count_streamed(journal, written.node)[written]:
             spill.release()
             journal.record(
                 events.NodeStreamed(**streamer._asdict(), chunks=spill.values, spans=make_spans(spill.steps))

@@ -41,8 +41,8 @@ class FamilyLog(msgspec.Struct, frozen=True, kw_only=True):
     """The digest of the final state of a run that completed."""
     state_version: int
     repeats: bool
-    """True if an operator asked for a visit from scratch, or nodes were renamed: then a visit may have several children with one
-    key."""
+    """True if an operator asked for a visit from scratch, or an older version renamed nodes: then a visit may have several
+    children with one key."""
 
 
 def log_of(run: RunFacts, replay: Replay, *, is_compacted: bool) -> FamilyLog | None:
@@ -64,7 +64,7 @@ def log_of(run: RunFacts, replay: Replay, *, is_compacted: bool) -> FamilyLog | 
         awaited={wait["child"] for wait in now.waits.values() if wait.get("child")},
         values=children.digest_of(now.values) if run.status == "completed" else None,
         state_version=now.state_version,
-        repeats=replay.asked_fresh or replay.was_renamed,
+        repeats=replay.asked_fresh or replay.renames_keys,
     )
 
 

@@ -117,8 +117,10 @@ class Replay:
         """The seq of the base that replaces the first events of the log; 0 if there is none."""
         self.durability = "sync"
         self.begin_at: float | None = None
-        self.asked_fresh = self.was_renamed = False
+        self.asked_fresh = False
         """True if an operator asked to repeat a visit from scratch, without the results that the visit had recorded."""
+        self.was_renamed = self.renames_keys = False
+        """True if nodes were renamed, and if an older version did that, which made the keys of a node from its new name."""
         self.rewinds: list[tuple[int, int]] = []
         self.take_ups: list[tuple[int, float, str]] = []
         """One tuple for every claim, resume and rewind in the log: its seq, its time, and the status that the run had before."""
@@ -302,14 +304,16 @@ class Replay:
         self.now.values = dict(body.get("values", {}))
 
     def _flow_changed(self, where: Where, body: Body, at: float) -> None:
-        now, rename = self.now, body.get("rename", {})
+        now, keeps_keys = self.now, body.get("keeps_keys", False)
+        rename = {old: new for old, new in body.get("rename", {}).items() if old != new}
         now.fingerprint = body.get("fingerprint", "")
         if now.plan:
             self.rules.count_edges()
         if not rename:
             return
-        now.rename(rename)
+        now.rename(rename, keeps_keys=keeps_keys)
         self.was_renamed = True
+        self.renames_keys = self.renames_keys or not keeps_keys
         for seen in (self.done, self._last):
             renamed = {(rename.get(name, name), *rest): what for (name, *rest), what in seen.items()}
             seen.clear()

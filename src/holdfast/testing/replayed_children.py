@@ -36,7 +36,7 @@ class Started(NamedTuple):
     run: str
     adopted: bool
     place: tuple[str, int, int | None, str]
-    """Node, iteration, item and key."""
+    """The first name of the node, iteration, item and key."""
 
 
 class Ended(NamedTuple):
@@ -82,7 +82,7 @@ class ChildReplay:
         adopted = body.get("adopted", False)
         if adopted:
             self._known = {end for end in self._known if end[0] != run}
-        place = (name, iteration, body.get("item"), body.get("slot", ""))
+        place = (now.first_name(name), iteration, body.get("item"), body.get("slot", ""))
         self.started.append(Started(self._replay.seq, at, run, adopted, place))
 
     def wait(self, where: Where, body: Body, at: float) -> None:

@@ -2,19 +2,22 @@
 
     outcome = deploy_schedule(seed).run()
 
-Both codes define a flow of the same name, in another shape. The workers begin with the old code and get the new one, one after
+Both codes define a flow of the same name, in another shape: the new one has a node more, or another name for the node that
+calls a child run, takes a step and waits. The workers begin with the old code and get the new one, one after
 the other, at times that the seed chooses; one may go back for a while. Runs are started by any process. The operator looks at
 the runs as `holdfast doctor` does, and does what the diagnosis says, and nothing else.
 
 The schedule knows which worker has which code, so it knows what the operator should see. A run is said to be refused only while
 no live worker can continue it; then the reason is given soon, with a remedy. A refusal names a live worker that cannot continue
-the run. At the end every run is over.
+the run. At the end every run is over, each caller has one child, and each visit has used one idempotency key, under whichever
+name of its node.
 
 Invariant: every choice is drawn from the random generator of the schedule.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import dataclass, field
 from functools import cache
@@ -34,7 +37,7 @@ from holdfast.storage.contract import RunRow
 from holdfast.storage.queues import LiveHolder
 from holdfast.testing import checker
 from holdfast.testing import simulator_oracle as oracle
-from holdfast.testing.simulator import Disk, Schedule
+from holdfast.testing.simulator import Disk, Schedule, family_of
 from holdfast.testing.simulator_flows import CRASHES_MAX
 from holdfast.testing.simulator_hands import Hand, Subject
 
@@ -43,36 +46,65 @@ SOON_S = 12.0
 """Within this many seconds after the last change of the fleet, a run that no live worker can continue is said to be refused. The
 workers look at it sooner; but a fault may delay that, and then they try again after five seconds."""
 _NAME = "deployed"
+_KEYS = "holdfast.deploy.keys"
+_CODES = {
+    "old": ("pack", "rest", "send"),
+    "longer": ("pack", "rest", "send", "thank"),
+    "renamed": ("pack", "nap", "send"),
+}
+"""Code -> the nodes of its flow, in order. `nap` is another name for `rest`."""
 
 
 @dataclass
 class Parcel:
-    """The state of the flow that is deployed."""
+    """The state of the flow that is deployed, and of its child runs."""
 
     marks: Annotated[list[str], append] = field(default_factory=list)
 
 
 @cache
 def code(version: str) -> Flow[Parcel]:
-    """Return the flow as the old or the new code defines it. The new one has a node more."""
+    """Return the flow as one of the codes defines it."""
     graph = Graph(_NAME, Parcel)
-    names = ("pack", "rest", "send") if version == "old" else ("pack", "rest", "send", "thank")
-    for name in names:
+    for name in _CODES[version]:
         _add_node(graph, name)
-    return graph.chain(START, *names, END).compile()
+    return graph.chain(START, *_CODES[version], END).compile()
 
 
 def _add_node(graph: Graph[Parcel], name: str) -> None:
     @graph.node(name=name, crash_limit=CRASHES_MAX)
     async def work(state: Parcel, ctx: Context) -> dict[str, Any]:
-        if name == "rest":
-            await ctx.sleep(6.0)
-        return {"marks": [name]}
+        if name not in ("rest", "nap"):
+            return {"marks": [name]}
+        keys: dict[str, set[str]] = ctx.resources[_KEYS]
+
+        async def pay() -> None:
+            keys.setdefault(ctx.run_id, set()).add(ctx.idempotency_key("pay"))
+            await asyncio.sleep(0.5)
+
+        await ctx.step("pay", pay)
+        child = await ctx.call(carriage())
+        return {"marks": child.marks}
+
+
+@cache
+def carriage() -> Flow[Parcel]:
+    """The flow of the child runs, which no deploy changes."""
+    graph = Graph("carriage", Parcel)
+
+    @graph.node(crash_limit=CRASHES_MAX)
+    async def carry(state: Parcel, ctx: Context) -> dict[str, Any]:
+        await ctx.sleep(6.0)
+        return {"marks": ["carried"]}
+
+    return graph.chain(START, "carry", END).compile()
 
 
 def deploy_schedule(seed: int, *, disk: Disk | None = None) -> DeploySchedule:
     """Make the schedule of a seed: one deploy."""
-    return DeploySchedule(seed, [Subject(f"d{number}", code("new")) for number in range(RUNS)], disk=disk)
+    new = random.Random(f"new code {seed}").choice(("longer", "renamed"))
+    subjects = [Subject(f"d{number}", code(new)) for number in range(RUNS)]
+    return DeploySchedule(seed, subjects, new, disk=disk)
 
 
 class DeployHand(Hand):
@@ -117,7 +149,11 @@ class DeployHand(Hand):
 class DeploySchedule(Schedule):
     """One simulation of a rolling deploy, with one seed."""
 
-    def __init__(self, seed: int, subjects: list[Subject], **options: Any) -> None:
+    def __init__(self, seed: int, subjects: list[Subject], new: str, **options: Any) -> None:
+        self.new = new
+        """The new code."""
+        self._keys: dict[str, set[str]] = {}
+        """Run -> the idempotency keys that its visit has paid with."""
         self._codes: dict[str, str] = {}
         """The code with which each process starts next; old if it is not listed."""
         self._has: dict[str, Flow[Any]] = {}
@@ -127,18 +163,18 @@ class DeploySchedule(Schedule):
         """Run -> since when the same live workers see the same log of a run on offer."""
         self._seen: dict[str, Any] = {}
         self.wrong: list[str] = []
-        super().__init__(seed, subjects, **options)
+        super().__init__(seed, subjects, resources={_KEYS: self._keys}, **options)
         self.tidies, self.asks = False, False
 
     @property
     def flows(self) -> list[Flow[Any]]:
-        return [code("new")]
+        return [code(self.new), carriage()]
 
     def flows_of(self, process: str) -> list[Flow[Any]]:
         known = code(self._codes.get(process, "old"))
         boots = next(one.boots for one in self.processes if one.name == process)
         self._has[f"{process}.{boots}"] = known
-        return [known]
+        return [known, carriage()]
 
     def make_hand(self, subject: Subject, *, calm: bool) -> Hand:
         return DeployHand(self, subject, calm=calm)
@@ -150,10 +186,10 @@ class DeploySchedule(Schedule):
     async def _roll_out(self) -> None:
         """Replace the old code of each process, in turn; one may go back once."""
         draw = random.Random(f"roll out {self.seed}")
-        turns = [(process, "new") for process in self.processes]
+        turns = [(process, self.new) for process in self.processes]
         if draw.random() < 0.4:
             back = draw.choice(self.processes)
-            turns += [(back, "old"), (back, "new")]
+            turns += [(back, "old"), (back, self.new)]
         for process, version in turns:
             await self.outside.rest(draw.uniform(0.5, 8.0))
             self._codes[process.name] = version
@@ -215,4 +251,9 @@ class DeploySchedule(Schedule):
                     wrong.append(f"{run_id}: the run is {row.status}, but its refusals are still there")
             except HoldfastError as fault:
                 wrong.append(f"{run_id}: {fault}")
-        return wrong
+        for subject in self.subjects:
+            _, *children = family_of(self.disk, subject.run_id)
+            if len(children) != 1:
+                wrong.append(f"{subject.run_id}: the run has {len(children)} child runs")
+        several = [run_id for run_id, keys in self._keys.items() if len(keys) > 1]
+        return [*wrong, *(f"{run_id}: the visit has used several idempotency keys" for run_id in several)]

@@ -305,6 +305,20 @@ class Walk:
             asked for asked in self._asked if not asked.startswith((f"{key}:", f"{key}[", f"{key}."))
         }
 
+    def renamed(self, row: Row, event: Any) -> None:
+        """Nodes have other names from here on: what is known about their visits counts for the new names."""
+
+        def moved(place: Any) -> Any:
+            if isinstance(place, tuple):
+                return (event.rename.get(place[0], place[0]), *place[1:])
+            return event.rename.get(place, place)
+
+        for part in ("_attempts", "_not_before", "_failures", "_visits", "_timers", "_failed_tries", "_open"):
+            known = getattr(self, part)
+            setattr(self, part, type(known)({moved(place): what for place, what in known.items()}))
+        for part in ("_begun", "_waits", "_retried"):
+            setattr(self, part, {moved(place) for place in getattr(self, part)})
+
     def skipped(self, row: Row, event: Any) -> None:
         visit = (event.node, event.iteration, event.execution, None)
         if visit in self.ends:
@@ -485,6 +499,7 @@ _HANDLERS = {
     "NodeSkipped": Walk.skipped,
     "NodeFailed": Walk.failed,
     "ItemFailed": Walk.failed,
+    "FlowChanged": Walk.renamed,
     "StepCompleted": Walk.kept_step,
     "StepStarted": Walk.began_step,
     "StepFailed": Walk.failed_step,

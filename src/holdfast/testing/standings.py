@@ -189,6 +189,8 @@ class RewindableState:
         """The names of the signals that nodes could not use, oldest first."""
         self.origin: str | None = None
         """The run that started this one."""
+        self.first_names: dict[str, str] = {}
+        """Node that was renamed, or has the name that such a node had -> its first name."""
         self.children: dict[str, ChildRecord] = {}
         self.failed_for: dict[tuple[str, int], str] = {}
         """Node and item that failed because a child did -> that child."""
@@ -379,13 +381,23 @@ class RewindableState:
             self.visit(name).routed = True
             self.open.pop(name, None)
 
-    def rename(self, rename: dict[str, str]) -> None:
+    def first_name(self, name: str) -> str:
+        """Return the name that a node had before it was renamed. A node with a name that another one has given up is counted."""
+        return self.first_names.get(name, name)
+
+    def rename(self, rename: dict[str, str], *, keeps_keys: bool) -> None:
         """Move everything that is known about renamed nodes to their new names."""
+        if keeps_keys:
+            before = dict(self.first_names)
+            taken = set(before.values()) | {before.get(old, old) for old in rename}
+            for old in rename.keys() - set(rename.values()):
+                self.first_names[old] = next(one for i in range(2, 999) if (one := f"{old}~{i}") not in taken)
+            self.first_names.update((new, before.get(old, old)) for old, new in rename.items())
         for part in ("nodes", "open", "failed", "arrivals", "held"):
             setattr(self, part, {rename.get(name, name): what for name, what in getattr(self, part).items()})
         for key, asked in list(self.questions.items()):
             before, asked["node"] = asked["node"], rename.get(asked["node"], asked["node"])
-            if asked["about"] == "ask":
+            if asked["about"] == "ask" and not keeps_keys:
                 del self.questions[key]
                 self.questions[asked["node"] + key.removeprefix(before)] = asked
         for child in self.children.values():
@@ -493,6 +505,7 @@ def standing_of(snapshot: Body) -> RewindableState:
     now.scope = sorted(told["scope"]) if told.get("scope") is not None else None
     now.at = now.last_at = told.get("at", 0.0)
     now.values = told.get("values", {})
+    now.first_names = dict(told.get("key_names", {}))
     now.arrivals = dict(told.get("arrivals", {}))
     now.open, now.failed = dict.fromkeys(told.get("open", ())), dict.fromkeys(told.get("failed", ()))
     now.failed_with = told.get("failure")

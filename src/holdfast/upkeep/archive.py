@@ -11,7 +11,8 @@ compact a run while it is archived: so `archive` reads the file back before it r
 name of an archive.
 
 An archive may come from anywhere, so it is put into a store of its own first, where its row and its log are compared, as `verify`
-does; only then something is written to the store that it is meant for.
+does; only then something is written to the store that it is meant for. That is done in a process of its own, with a limit on its
+memory, unless the archive is small: a few kilobytes of zstd can be a value that takes gigabytes as Python objects.
 
 Only a piece of an archive is in memory at a time. A long log is put back in several appends. Until the last append the status
 of the run is `cancelled`, so that no engine resumes an incomplete run; its error says why. If the process dies in between,
@@ -20,8 +21,13 @@ putting the run back again continues where that process stopped.
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import resource
+import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -45,7 +51,7 @@ from holdfast.errors import (
     StoreFull,
     StoreUnusable,
 )
-from holdfast.reading.verification import is_definition, verify
+from holdfast.reading.verification import LogVerdict, is_definition, verify
 from holdfast.storage import oversize
 from holdfast.storage.contract import Append, NewRun, Row, RunRow, Snapshot, Store, View
 from holdfast.storage.files import archives, copies, disk, remote
@@ -63,6 +69,16 @@ _PIECE_ROWS, _PIECE_BYTES = 5_000, 16 * 1024 * 1024
 """The most rows and bytes that are put back in one append."""
 _TRIAL_BYTES = 32 * 1024 * 1024
 """The largest archive that is put into a store in memory to be checked."""
+_TRIAL_HERE_BYTES = 2 * 1024 * 1024
+"""How long the definitions, snapshots and events of an archive are together at most, decompressed, if this process checks them.
+As Python objects they take up to thirty times as much, and a few copies of them are made."""
+_TRIAL_MEMORY_MIN = 512 * 1024 * 1024
+_TRIAL = (
+    "import json, sys; given = json.loads(sys.argv[1]); sys.path[:] = given['path']; "
+    "from holdfast.upkeep.archive import check_apart; check_apart(given['file'], given['memory'])"
+)
+_OUT_OF_MEMORY = 3
+"""The exit code of a process that could not check an archive within its limit."""
 _NAMED_MAX = 3
 _UNFINISHED = "It is being put back from an archive. If nobody does so any more, put it back again."
 _TRIES = 5
@@ -203,6 +219,12 @@ def _write(store: Store, row: RunRow, base: int, file: str) -> _Content | None:
         store.run(row.run_id)
         if store.upkeep.trimmed(row.run_id).base != base:
             return None
+        if isinstance(fault, _TooLarge):
+            raise StoreError(
+                f"run {row.run_id!r} was not archived, because the check of its archive needs more than "
+                f"{fault.memory // 1_000_000} MB of memory, half of what is free here. Archive it on a machine with more free "
+                "memory; `holdfast backup FILE` keeps the whole store."
+            ) from None
         if isinstance(
             fault, _NotALog
         ):  # the log in the store is damaged; the caller does not know this temporary file
@@ -421,9 +443,19 @@ def _put(store: Store, file: str, found: _Content, known: RunRow | None, row: Ru
 
 
 def _refuse_contradiction(file: str, found: _Content) -> None:
-    """Raise `StoreCorrupt` if the row of an archived run is not what its log says. The archive is put into a store of its own for
-    that: in memory, or in a temporary file if it is large.
+    """Raise `StoreCorrupt` if the row of an archived run is not what its log says. A blob may be read for any number of events,
+    so an archive with blobs is never small.
     """
+    is_small = found.unpacked <= _TRIAL_HERE_BYTES and not found.blobs
+    verdict = _check(file, found) if is_small else _check_in_process(file, found.run_id)
+    if verdict.too_new:
+        raise SchemaTooNew(f"run {found.run_id!r}: {verdict.problems[0]}")
+    if verdict.problems:
+        raise _NotALog(file, found.run_id, "; ".join(verdict.problems[:_NAMED_MAX]))
+
+
+def _check(file: str, found: _Content) -> LogVerdict:
+    """Put an archive into a store of its own, in memory or in a temporary file if it is large, and verify it there."""
     with ExitStack() as opened:
         if found.bytes <= _TRIAL_BYTES:
             store: Store = MemoryStore()
@@ -434,11 +466,54 @@ def _refuse_contradiction(file: str, found: _Content) -> None:
         _put(store, file, found, None, None)
         # A store may lack the definition of a flow, and then its archives lack it too.
         row = store.run(found.run_id)
-        verdict = verify(store, found.run_id, row=row, definitions={row.fingerprint: []})
-    if verdict.too_new:
-        raise SchemaTooNew(f"run {found.run_id!r}: {verdict.problems[0]}")
-    if verdict.problems:
-        raise _NotALog(file, found.run_id, "; ".join(verdict.problems[:_NAMED_MAX]))
+        return verify(store, found.run_id, row=row, definitions={row.fingerprint: []})
+
+
+def _check_in_process(file: str, run_id: str) -> LogVerdict:
+    """Check an archive in a process of its own, which may take half of the memory that is free."""
+    memory = max(_free_memory() // 2, _TRIAL_MEMORY_MIN)
+    given = json.dumps({"path": [os.path.abspath(path) for path in sys.path], "file": file, "memory": memory})
+    ended = subprocess.run(  # noqa: S603 - our own program
+        [sys.executable, "-c", _TRIAL, given], stdin=subprocess.DEVNULL, capture_output=True, check=False
+    )
+    if ended.returncode == 0:
+        return msgspec.json.decode(ended.stdout, type=LogVerdict)
+    if ended.returncode in (_OUT_OF_MEMORY, -signal.SIGKILL):  # the system may have killed it
+        raise _TooLarge(file, run_id, memory)
+    said = ended.stderr.decode(errors="replace").strip().splitlines()
+    raise StoreError(
+        f"the archive {file} of run {run_id!r} was not checked, because the process for it ended with exit code "
+        f"{ended.returncode}{': ' + said[-1] if said else ''}. Nothing was changed; try again."
+    )
+
+
+def check_apart(file: str, memory: int) -> None:
+    """Check an archive that is complete, in the process that was started for it, with at most this many bytes of memory. Prints
+    the verdict.
+    """
+    limit = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
+    _, hard = resource.getrlimit(limit)
+    resource.setrlimit(limit, (memory if hard == resource.RLIM_INFINITY else min(memory, hard), hard))
+    with suppress(
+        OSError
+    ):  # if the system runs out of memory all the same, it kills this process and not its parent
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    try:
+        verdict = _check(file, _whole(file))
+    except StoreCorrupt as fault:
+        verdict = LogVerdict(run_id="", events=0, problems=[str(fault)])
+    except MemoryError:
+        os._exit(_OUT_OF_MEMORY)
+    sys.stdout.buffer.write(msgspec.json.encode(verdict))
+
+
+def _free_memory() -> int:
+    """Return how many bytes of memory processes can still get; all memory of the machine if the system does not say it."""
+    with suppress(OSError, ValueError, IndexError):
+        for told in Path("/proc/meminfo").read_text().splitlines():
+            if told.startswith("MemAvailable:"):
+                return int(told.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _refuse_other_definitions(file: str, found: _Content) -> None:
@@ -466,6 +541,8 @@ class _Content(msgspec.Struct, kw_only=True):
     blobs: int = 0
     bytes: int = 0
     """How many bytes its definitions, blobs, snapshots and events have, as far as they are stored."""
+    unpacked: int = 0
+    """How many bytes its definitions, snapshots and events have when they are decompressed."""
 
 
 def _whole(file: str) -> _Content:
@@ -485,6 +562,7 @@ def _whole(file: str) -> _Content:
             case DefinitionPart():
                 found.definitions[part.fingerprint] = part.body
                 found.bytes += len(part.body)
+                found.unpacked += max(len(part.body), unpacked_size(part.body))
                 defined += len(part.body)
                 if defined > archives.LINE_BYTES_MAX:  # they are all in memory
                     raise _NotALog(file, found.run_id, "its flow definitions are too large")
@@ -496,12 +574,14 @@ def _whole(file: str) -> _Content:
             case SnapshotPart():
                 _refuse_bomb(file, found.run_id, part.body)
                 found.bytes += len(part.body)
+                found.unpacked += max(len(part.body), unpacked_size(part.body))
                 if part.base and not found.events:
                     found.base = seq = part.seq
                     digest = part.digest
             case EventPart():
                 _refuse_bomb(file, found.run_id, part.packed)
                 found.bytes += len(part.packed) + len(part.body)
+                found.unpacked += len(part.body) + max(len(part.packed), unpacked_size(part.packed))
                 # The digest of an archive is easy to forge, but the digests of its events are not.
                 broken = broken_at(found.run_id, [part.row()], after=seq, digest=digest)
                 if broken is not None:
@@ -533,6 +613,18 @@ class _NotALog(StoreCorrupt):
             f"the archive {file} is damaged: run {run_id!r} is not what was written: {why}. Use another copy of it."
         )
         self.why = why
+
+
+class _TooLarge(StoreError):
+    """An archive could not be checked within the memory that its process may take."""
+
+    def __init__(self, file: str, run_id: str, memory: int) -> None:
+        super().__init__(
+            f"the archive {file} was not put back, because the check of run {run_id!r} needs more than {memory // 1_000_000} "
+            "MB of memory, half of what is free here. Nothing was written. Put an archive that you trust back on a machine with "
+            "more free memory; one from elsewhere may have been made to fill it."
+        )
+        self.memory = memory
 
 
 def _find_row(store: Store, run_id: str) -> RunRow | None:

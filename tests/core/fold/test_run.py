@@ -8,7 +8,9 @@ import pytest
 from holdfast import add, append
 from holdfast.core import events
 from holdfast.core.commands import FailRun
+from holdfast.core.event_encoding import encode
 from holdfast.core.events import Changes
+from holdfast.core.run_state import dump
 from holdfast.errors import Recoverable
 from holdfast.testing.builders import History, failure, outline
 
@@ -82,6 +84,51 @@ def test_a_run_that_failed_at_no_node_fails_at_none_after_a_renaming():
     run = told("START a END").record(events.RunFailed(failure=failure("out of time")))
     run.record(events.FlowChanged(fingerprint="q", rename={"a": "z"}))
     assert run.state.failure_node is None
+
+
+def renamed(run: History, **rename: str) -> History:
+    return run.record(events.FlowChanged(fingerprint="q", rename=rename, keeps_keys=True))
+
+
+def test_a_state_in_which_nothing_was_renamed_stores_no_key_names():
+    run = told("START a END").started("a")
+    assert b"key_names" not in dump(run.state)
+    run.record(events.FlowChanged(fingerprint="q"))
+    assert b"key_names" not in dump(run.state)
+
+
+def test_a_renamed_node_keeps_the_first_name_for_its_keys():
+    run = renamed(renamed(told("START a END"), a="b"), b="c")
+    assert run.state.key_name("c") == "a"
+    assert renamed(run, c="a").state.key_name("a") == "a"
+
+
+def test_a_node_that_gets_a_freed_name_gets_other_keys():
+    run = renamed(told("START a b END"), a="c")
+    assert (run.state.key_name("c"), run.state.key_name("a")) == ("a", "a~2")
+    renamed(run, a="d")
+    assert [run.state.key_name(name) for name in ("c", "d", "a")] == ["a", "a~2", "a~3"]
+
+
+def test_nodes_that_swap_their_names_swap_no_keys():
+    run = renamed(told("START a b END"), a="b", b="a")
+    assert (run.state.key_name("a"), run.state.key_name("b")) == ("b", "a")
+    assert renamed(run, a="b", b="a").state.key_names == {}
+
+
+def test_an_older_version_cannot_read_a_rename_that_keeps_the_keys():
+    """It would call a step that was cut with another key."""
+    kept = events.FlowChanged(fingerprint="q", rename={"a": "b"}, keeps_keys=True)
+    assert b'"v":2' in encode(kept).body
+    assert b'"v"' not in encode(events.FlowChanged(fingerprint="q", rename={"a": "b"})).body
+    assert dump(renamed(told("START a END"), a="b").state).startswith(b'{"v":2')
+
+
+def test_a_rename_by_an_older_version_made_the_keys_from_the_new_name():
+    run = told("START a END").started("a").asking("a", "Pay?")
+    run.record(events.FlowChanged(fingerprint="q", rename={"a": "z"}))
+    assert run.state.key_name("z") == "z"
+    assert list(run.state.questions) == ["z.1.1:ask:Pay?"]
 
 
 # --- status ------------------------------------------------------------------------------------------

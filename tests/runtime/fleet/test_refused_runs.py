@@ -158,6 +158,46 @@ def test_the_caller_of_a_run_that_every_live_worker_refuses_names_the_command_fo
     assert stage.store.run("r").status == "completed"
 
 
+@pytest.mark.parametrize("has_worker", [True, False])
+def test_a_caller_that_is_resumed_here_returns_if_its_child_is_refused_here_and_by_every_worker(
+    stage: Stage, has_worker: bool
+) -> None:
+    flows = [waits_first("a"), waits_first("a", "b")]
+    graph = Graph("top", dict)
+
+    @graph.node
+    async def call(state: dict[str, Any], ctx: hf.Context) -> None:
+        await ctx.call(flows[0], {}, key="child")
+
+    top = graph.chain(START, "call", END).compile()
+    stage.run(top, {})
+    (child,) = (row.run_id for row in stage.store.runs(Query(origin="r")))
+    stage.do(lambda engine: engine.signal(child, "go"))
+    del flows[0]  # the deploy
+    told = Told()
+
+    async def resume() -> None:
+        async with stage.engine(flows[0], top) as here:
+            assert (await here.resume("r")).status == "waiting"
+            found = here.reader.diagnose("r")
+            assert "its flow has changed in shape: node b is new" in found.reason
+            ways = [one.arguments for one in found.remedies]
+            assert ways == [{"run": child, "on_change": "compatible"}, {"run": "r"}]
+            await here.resume(**ways[0])
+            assert (await here.resume(**ways[1])).status == "completed"
+
+    async def use(engine: hf.Engine) -> None:
+        async with told.working(engine):
+            while not told.troubles:
+                await sleep(stage.clock, 1.0)
+            await resume()
+
+    if has_worker:
+        stage.do(use, flows[0])
+    else:
+        asyncio.run(asyncio.wait_for(resume(), 60.0))
+
+
 def waits_first(*names: str) -> Flow[Any]:
     """The same chain; its first node waits for the signal `go`."""
     graph = Graph("one", dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,10 +19,13 @@ import zstandard
 
 import holdfast as hf
 from holdfast import END, START, Graph
+from holdfast.core.event_encoding import Encoded
 from holdfast.errors import StoreCorrupt
 from holdfast.reading import verification
+from holdfast.storage import oversize
 from holdfast.storage.contract import Query, Store
 from holdfast.storage.files import archives
+from holdfast.storage.rows import seal_row
 from holdfast.storage.urls import open_store
 from holdfast.upkeep import archive
 from postgres_server import drop_schema, schema_for, shared_url
@@ -203,6 +207,62 @@ def test_an_event_that_is_huge_when_decompressed_does_not_fill_the_memory(
 
     file = forge(tmp_path / "bomb.zst", lines, change)
     assert "too large when decompressed" in put_back_with_little_memory(tmp_path, file)
+
+
+@pytest.mark.parametrize("with_blob", [False, True])
+def test_a_small_file_with_a_value_of_gigabytes_is_refused_in_a_process_of_its_own(
+    tmp_path: Path, lines: list[bytes], monkeypatch: pytest.MonkeyPatch, with_blob: bool
+) -> None:
+    """`[[],[],…]` takes 24 times as much memory as Python objects as it has bytes."""
+    monkeypatch.setattr(archive, "_free_memory", lambda: 0)
+    monkeypatch.setattr(archive, "_TRIAL_MEMORY_MIN", 150_000_000)
+    value = b"[" + b",".join([b"[]"] * 2_500_000) + b"]"
+    file = bomb(tmp_path / "bomb.zst", lines, value, with_blob=with_blob)
+    assert file.stat().st_size < 50_000
+    store, before = open_store(str(tmp_path / "other.db")), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(hf.errors.StoreError, match="needs more than 150 MB of memory, half of what is free"):
+        archive.put_back(store, file)
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000
+    )  # KB: the text, and no object
+    assert (store.runs(Query()), [*store.blobs.digests()]) == ([], [])
+    store.close()
+
+
+def bomb(file: Path, lines: list[bytes], value: bytes, *, with_blob: bool) -> Path:
+    """Write an archive whose second and last event sets a field to this value, with digests that fit."""
+    head, run, *rest = [msgspec.json.decode(line) for line in lines[:-1]]
+    created = next(part for part in rest if part["part"] == "event")
+    body, blobs = b'{"changes":{"set":{"n":%s}}}' % value, ()
+    if with_blob:
+        body, blobs = oversize.take_out(body)
+    edited = Encoded("StateEdited", None, 0, 0, 0, body)
+    at = created["at"]
+    row = seal_row(base64.b64decode(created["digest"]), "r", 2, at, repr(at), edited, bytes(16))
+    last = archive.EventPart(**msgspec.structs.asdict(row) | {"body": "", "packed": row.body})
+    run |= {"seq": 2, "digest": base64.b64encode(row.digest).decode()}
+    definitions = [part for part in rest if part["part"] == "definition"]
+    kept = [archive.BlobPart(digest=blob.digest, body=blob.body) for blob in blobs]
+    encoded = [msgspec.json.encode(part) for part in (head, run, *definitions, *kept, created, last)]
+    digest = sha256(b"".join(line + b"\n" for line in encoded)).hexdigest()
+    file.touch()
+    archives.write_lines(str(file), [*encoded, msgspec.json.encode(archive.End(events=2, digest=digest))])
+    return file
+
+
+def test_a_large_archive_is_checked_in_a_process_of_its_own(
+    other: Store, lines: list[bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archive, "_TRIAL_HERE_BYTES", 0)
+
+    def change(part: dict[str, Any]) -> None:
+        if part["part"] == "run":
+            part["view"]["status"] = "failed"
+
+    with pytest.raises(StoreCorrupt, match="the log says 'completed'"):
+        archive.put_back(other, forge(tmp_path / "a.zst", lines, change))
+    assert archive.put_back(other, forge(tmp_path / "b.zst", lines, lambda part: None)) == "r"
+    assert archive.archive(other, "r", tmp_path / "c.zst").events
 
 
 def test_definitions_that_fill_the_memory_are_refused(

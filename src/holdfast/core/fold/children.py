@@ -56,7 +56,7 @@ def child_awaited(state: RunState, event: events.ChildAwaited, stored: Stored) -
         event.node, event.iteration, event.execution, event.slot, event.item, until=event.until, child=event.run,
         abandons=event.abandons,
     )  # fmt: skip
-    state.waits[key_of(wait)] = wait
+    state.waits[key_of(state, wait)] = wait
 
 
 def child_ended(state: RunState, event: events.ChildEnded, stored: Stored) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from holdfast.core import events
 from holdfast.core.events import Stored
 from holdfast.core.fold.status import keep
-from holdfast.core.run_state import NODE_LEVEL, NodeState, RunState, Wait, wait_key
+from holdfast.core.run_state import NODE_LEVEL, NodeState, RunState, Wait
 from holdfast.core.slots import TRY, begun_text, raised_text, step_text, try_text
 
 
@@ -58,7 +58,7 @@ def _next_try(
     number = 2
     while (slot := try_text(event.step, number)) in kept:
         number += 1
-    return wait_key(event.node, event.iteration, event.execution, event.item, slot), slot
+    return state.wait_key(event.node, event.iteration, event.execution, event.item, slot), slot
 
 
 def _end_wait(state: RunState, event: events.StepStarted | events.StepCompleted | events.StepFailed) -> None:

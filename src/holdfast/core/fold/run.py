@@ -13,7 +13,7 @@ from holdfast.core.fold.children import report_end
 from holdfast.core.fold.items import cut_items
 from holdfast.core.fold.nodes import route_again, try_again
 from holdfast.core.fold.status import arrive, set_status, settle, spend
-from holdfast.core.run_state import BegunVisit, RunState, wait_key
+from holdfast.core.run_state import BegunVisit, RunState
 from holdfast.core.scope import EVERY
 from holdfast.core.state import always, apply
 from holdfast.errors import IllegalEvent
@@ -193,17 +193,22 @@ def state_upgraded(state: RunState, event: events.StateUpgraded, stored: Stored)
 
 
 def flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) -> None:
-    """Continue with a changed flow: everything that is recorded about a renamed node moves to its new name."""
+    """Continue with a changed flow: everything that is recorded about a renamed node moves to its new name, except its keys."""
     state.fingerprint = event.fingerprint
-    rename = event.rename
+    rename = {old: new for old, new in event.rename.items() if old != new}
     if rename:
         state.nodes = _rename(state.nodes, rename)
         state.open = _rename(state.open, rename)
         state.failed = _rename(state.failed, rename)
         state.arrivals = _rename(state.arrivals, rename)
         state.held = _rename(state.held, rename)
-        state.executions = _rename(state.executions, rename)
-        state.fresh = _rename(state.fresh, rename)
+        if event.keeps_keys:
+            came = _keep_keys(state, rename)
+        else:
+            came = {}
+            _rename_keys(state, rename)
+        state.executions = _rename(state.executions, rename | came)
+        state.fresh = _rename(state.fresh, rename | came)
         state.begun = _rename(state.begun, rename)
         state.scope = _rename(state.scope, rename) if state.scope is not None else None
         state.writers = {field: _rename(by, rename) for field, by in state.writers.items()}
@@ -212,19 +217,45 @@ def flow_changed(state: RunState, event: events.FlowChanged, stored: Stored) -> 
             child.node = rename.get(child.node, child.node)
         for signal in state.aside:
             signal.node = rename.get(signal.node, signal.node)
-        _rename_waits(state, rename)
+        for wait in state.waits.values():
+            wait.node = rename.get(wait.node, wait.node)
+        for question in state.questions.values():
+            question.node = rename.get(question.node, question.node)
 
 
-def _rename_waits(state: RunState, rename: dict[str, str]) -> None:
-    """Rename the nodes of waits and questions, and also their keys, which begin with the name of the node."""
+def _keep_keys(state: RunState, rename: dict[str, str]) -> dict[str, str]:
+    """Let renamed nodes keep their key names, and give each name that becomes free a key name for the node that may get it.
+    Returns these key names -> the names: a rewind has recorded by them what it knew of such a node.
+    """
+    known = state.key_names
+    moved = {new: state.key_name(old) for old, new in rename.items()}
+    used = {*known.values(), *moved.values()}
+    freed: dict[str, str] = {}
+    for old in rename:
+        if old not in moved:
+            number = 2
+            while f"{old}~{number}" in used:
+                number += 1
+            freed[old] = f"{old}~{number}"
+    named = {**known, **moved, **freed}
+    state.key_names = {name: key_name for name, key_name in named.items() if name != key_name}
+    return {key_name: name for name, key_name in freed.items()}
+
+
+def _rename_keys(state: RunState, rename: dict[str, str]) -> None:
+    """Make the keys of renamed nodes from their new names, as versions did that did not keep them."""
     waits, questions = list(state.waits.values()), list(state.questions.values())
-    for wait in waits:
-        wait.node = rename.get(wait.node, wait.node)
+    state.key_names = {
+        name: key_name
+        for name, key_name in state.key_names.items()
+        if name not in rename and name not in rename.values()
+    }
     for question in questions:
-        before, question.node = question.node, rename.get(question.node, question.node)
-        if question.about == "ask":
-            question.key = question.node + question.key.removeprefix(before)
-    state.waits = {wait_key(w.node, w.iteration, w.execution, w.item, w.slot): w for w in waits}
+        if question.about == "ask" and question.node in rename:
+            question.key = rename[question.node] + question.key.removeprefix(question.node)
+    state.waits = {
+        state.wait_key(rename.get(w.node, w.node), w.iteration, w.execution, w.item, w.slot): w for w in waits
+    }
     state.questions = {question.key: question for question in questions}
 
 

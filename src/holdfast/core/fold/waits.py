@@ -22,7 +22,6 @@ from holdfast.core.run_state import (
     SetAside,
     Wait,
     WaitKind,
-    wait_key,
 )
 from holdfast.core.slots import CHECKPOINT, step_text
 from holdfast.errors import IllegalEvent
@@ -52,7 +51,7 @@ def cost_incurred(state: RunState, event: events.CostIncurred, stored: Stored) -
 def timer_set(state: RunState, event: events.TimerSet, stored: Stored) -> None:
     """Record that a node waits until a time."""
     wait = Wait(event.node, event.iteration, event.execution, event.slot, event.item, until=event.until)
-    state.waits[key_of(wait)] = wait
+    state.waits[key_of(state, wait)] = wait
     open_again(state, event.node, event.item, event.slot)
 
 
@@ -68,7 +67,7 @@ def signal_awaited(state: RunState, event: events.SignalAwaited, stored: Stored)
     if event.takes is not None:
         _fill(state, wait, state.aside.pop(event.takes).payload)
     elif not _take_oldest(state, wait):
-        state.waits[key_of(wait)] = wait
+        state.waits[key_of(state, wait)] = wait
 
 
 def _take_oldest(state: RunState, wait: Wait) -> bool:
@@ -99,9 +98,9 @@ def _remember(state: RunState, wait: Wait) -> None:
         state.nodes[wait.node].filled.setdefault(level, {})[wait.slot] = wait
 
 
-def key_of(wait: Wait) -> str:
+def key_of(state: RunState, wait: Wait) -> str:
     """Return the key of a wait among those of its run."""
-    return wait_key(wait.node, wait.iteration, wait.execution, wait.item, wait.slot)
+    return state.wait_key(wait.node, wait.iteration, wait.execution, wait.item, wait.slot)
 
 
 def signal_set_aside(state: RunState, event: events.SignalSetAside, stored: Stored) -> None:
@@ -121,7 +120,7 @@ def signal_set_aside(state: RunState, event: events.SignalSetAside, stored: Stor
         )  # fmt: skip
     wait.node = event.node
     if not _take_oldest(state, wait):
-        state.waits = {key_of(wait): wait, **state.waits}
+        state.waits = {key_of(state, wait): wait, **state.waits}
 
 
 def signal_received(state: RunState, event: events.SignalReceived, stored: Stored) -> None:
@@ -145,7 +144,7 @@ def wait_withdrawn(state: RunState, event: events.WaitWithdrawn, stored: Stored)
     """Close a wait. A signal that it had received goes to the next wait for that name, before all later signals."""
     node, level = state.nodes[event.node], NODE_LEVEL if event.item is None else event.item
     kept = node.kept.get(level, {})
-    key = wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
+    key = state.wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
     is_open = key in state.waits or key in state.questions
     if not (is_open if event.returned is None else kept.get(event.slot)):
         raise IllegalEvent(f"run {state.run_id!r}: {event.node!r} does not wait in {event.slot!r}")
@@ -168,7 +167,7 @@ def open_again(state: RunState, name: str, item: int | None, slot: str) -> None:
 
 def timer_fired(state: RunState, event: events.TimerFired, stored: Stored) -> None:
     """End a wait whose time has come: a timer has ended, or a signal or an answer has not come in time."""
-    key = wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
+    key = state.wait_key(event.node, event.iteration, event.execution, event.item, event.slot)
     wait = state.waits.pop(key, None)
     if wait is not None:
         resolve(state, event.node, event.item, event.slot, _result_of_timeout(wait.kind))

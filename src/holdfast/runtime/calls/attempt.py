@@ -30,7 +30,7 @@ from holdfast.core import events
 from holdfast.core.codec import Codec
 from holdfast.core.events import NodeEvent
 from holdfast.core.graph import Retry
-from holdfast.core.run_state import NODE_LEVEL, NodeState, wait_key
+from holdfast.core.run_state import NODE_LEVEL, NodeState
 from holdfast.core.slots import CHECKPOINT, TRY, Slot, labels, raised_text, try_text
 from holdfast.core.step import Step as Declared
 from holdfast.documents.artifacts import Artifacts
@@ -217,6 +217,11 @@ class Attempt:
         return self._journal.state.key_root(self._header["node"], self._header["iteration"], self._item)
 
     @property
+    def key_name(self) -> str:
+        """The name from which the keys of the node are made."""
+        return self._journal.state.key_name(self._header["node"])
+
+    @property
     def chosen_key(self) -> str | None:
         """The idempotency key that a plan has chosen for this visit; None if the key is derived from the run. Forks have the same
         key as their parent, except for a visit that a caller decided to repeat.
@@ -306,7 +311,7 @@ class Attempt:
     def wait_ends_at(self, slot: str) -> float | None:
         """Return when the open wait of this slot ends by itself; None if there is no such wait."""
         visit = (self._header["node"], self._header["iteration"], self._header["execution"])
-        wait = self._journal.state.waits.get(wait_key(*visit, self._item, slot))
+        wait = self._journal.state.waits.get(self._journal.state.wait_key(*visit, self._item, slot))
         return wait.until if wait is not None else None
 
     async def until_try(self, slot: str, *, unwinds: bool) -> None:
@@ -495,7 +500,7 @@ class Attempt:
     def is_waiting(self, slot: str) -> bool:
         """Return whether the wait of this slot is open in the log, perhaps since before the node was unwound."""
         visit = (self._header["node"], self._header["iteration"], self._header["execution"])
-        key = wait_key(*visit, self._item, slot)
+        key = self._journal.state.wait_key(*visit, self._item, slot)
         return key in self._journal.state.waits or key in self._journal.state.questions
 
     def set_aside(self, name: str) -> list[tuple[int, Any]]:
@@ -769,7 +774,7 @@ class Attempt:
 
     def _abandon_child(self, slot: str) -> None:
         """Cancel the child of a call that the node itself has cancelled, with the event that says so."""
-        key = wait_key(
+        key = self._journal.state.wait_key(
             self._header["node"], self._header["iteration"], self._header["execution"], self._item, slot
         )
         wait = self._journal.state.waits.get(key)

@@ -118,14 +118,15 @@ class _AnyContext:
 
     def idempotency_key(self, name: str = "") -> str:
         """Return a key for a service that ignores duplicate requests. The key is the same in every attempt and execution of
-        this visit (and item), and in the forks of the run; only `retry(fresh=True)`, `fork(fresh=True)` and a fork that repeats
-        the visit on request make a new one. If the plan chooses a key for the task, it is that key.
+        this visit (and item), also after the node was renamed, and in the forks of the run; only `retry(fresh=True)`,
+        `fork(fresh=True)` and a fork that repeats the visit on request make a new one. If the plan chooses a key for the task, it
+        is that key.
         """
         fresh = self._work.visit.fresh
         chosen = self._work.chosen_key
         if chosen is not None:
             return chosen + (f":{name}" if name else "") + (f"~{fresh}" if fresh else "")
-        parts = (self._work.key_root, self.node, self.iteration, self.item, name, fresh)
+        parts = (self._work.key_root, self._work.key_name, self.iteration, self.item, name, fresh)
         return "hf-" + sha256("\n".join(map(repr, parts)).encode()).hexdigest()[:40]
 
     def emit(self, chunk: Any) -> None:
@@ -483,7 +484,7 @@ class Context(_AnyContext):
         def wanted() -> dict[str, Any]:
             self._work.warn_of_unused_answers(slot)
             return {
-                "key": wait_key(self.node, self.iteration, self.execution, self.item, slot.text),
+                "key": wait_key(self._work.key_name, self.iteration, self.execution, self.item, slot.text),
                 "text": question,
                 "options": list(options),
                 "about": "ask",

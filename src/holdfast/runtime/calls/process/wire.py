@@ -41,6 +41,7 @@ class Told(msgspec.Struct, frozen=True):
     attempt: int
     fresh: int
     key_root: str
+    key_name: str
     chosen_key: str | None
     """The idempotency key that a plan has chosen for the visit."""
     idempotent: bool

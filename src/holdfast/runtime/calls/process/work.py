@@ -62,6 +62,7 @@ def told(call: Call) -> Told:
         attempt=context.attempt,
         fresh=work.visit.fresh,
         key_root=work.key_root,
+        key_name=work.key_name,
         chosen_key=work.chosen_key,
         idempotent=call.node.options.idempotent,
         kept=work.kept(),
@@ -186,6 +187,7 @@ class DistantAttempt(Attempt):
         self.children = DistantChildren(self, told.run_id, header, order.item, ask)
         self._luck = random.Random()  # noqa: S311 - the jitter of retries
         self._key_root = told.key_root
+        self._key_name = told.key_name
         self._chosen_key = told.chosen_key
         self._level = NODE_LEVEL if order.item is None else order.item
         self._visit = NodeState(
@@ -220,6 +222,10 @@ class DistantAttempt(Attempt):
     @property
     def key_root(self) -> str:
         return self._key_root
+
+    @property
+    def key_name(self) -> str:
+        return self._key_name
 
     @property
     def chosen_key(self) -> str | None:
