@@ -6,9 +6,11 @@ and print the results. No file is overwritten, and every command may be killed a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Self
 
 import typer
 
@@ -190,65 +192,132 @@ def _prune_many(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    def use(reader: Reader) -> tuple[list[Choice], Swept | None]:
+    def use(reader: Reader) -> None:
         opened = reader.store
-        chosen = retention.choose(opened, wanted)
-        if dry_run:
-            return retention.preview_deletion(opened, chosen), None
-        done: list[Choice] = []
-        with _told_at_least(done, as_json=as_json), gauge(quiet=as_json) as tell:
-            for choice in retention.delete_all(opened, chosen, place):
-                done.append(choice)
-                tell("runs", len(done), len(chosen))
+        with (_JsonChoices if as_json else _PrintedChoices)(dry_run=dry_run) as report:
+            if dry_run:
+                foreseen = retention.preview_deletion(opened, lambda: retention.choose(opened, wanted))
+                report.add(foreseen)
+                return
+            # On a terminal, the lines of the deleted runs show the progress.
+            with gauge(quiet=as_json or sys.stdout.isatty()) as tell:
+                for choices in retention.delete_all(opened, retention.choose(opened, wanted), place):
+                    report.add(choices)
+                    tell("runs", report.deleted + report.kept, 0)
             own = shared_blobs or not settings.resolve({}).blobs
-            return done, retention.sweep(opened, blobs_too=own)
+            report.swept = retention.sweep(opened, blobs_too=own)
 
-    chosen, swept = stores.read(store, use)
-    if as_json:
-        screen.say_json(_listed(chosen, dry_run=dry_run) | {"swept": swept})
-        return
-    _say_choices(chosen, dry_run=dry_run)
-    if swept is not None:
-        _say_swept(swept)
+    stores.read(store, use)
 
 
-@contextmanager
-def _told_at_least(done: list[Choice], *, as_json: bool) -> Iterator[None]:
-    """Print which runs were deleted even if an error or a signal ends the command."""
-    try:
-        yield
-    except BaseException as fault:
-        if as_json:
-            error = str(fault) or type(fault).__name__
-            screen.say_json(_listed(done, dry_run=False) | {"swept": None, "error": error})
-        elif done:
-            _say_choices(done, dry_run=False)
-        raise
+class _Choices:
+    """Prints what happens to each run, at once, because there may be a million of them: also if an error or a signal ends the
+    command. The end is printed when the block is left.
+    """
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self.dry_run = dry_run
+        self.deleted = self.kept = 0
+        self.swept: Swept | None = None
+        self._unsaid: Iterator[Choice] = iter(())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        if not self.dry_run:
+            self._say_all()  # a signal may have ended the printing of runs that are deleted already
+        if fault is not None:
+            self.say_end(str(fault) or type(fault).__name__)
+        else:
+            self.say_end("")
+
+    def add(self, choices: Iterable[Choice]) -> None:
+        """Print what happened to these runs, or would happen."""
+        self._unsaid = iter(choices)
+        self._say_all()
+
+    def _say_all(self) -> None:
+        for choice in self._unsaid:
+            if choice.goes:
+                self.deleted += 1
+                self.say_deleted(choice)
+            else:
+                self.kept += 1
+                self.say_kept(choice)
+
+    def say_deleted(self, choice: Choice) -> None:
+        raise NotImplementedError
+
+    def say_kept(self, choice: Choice) -> None:
+        raise NotImplementedError
+
+    def say_end(self, error: str) -> None:
+        """Print what comes after all runs; `error` says what ended the command early."""
+        raise NotImplementedError
 
 
-def _listed(chosen: list[Choice], *, dry_run: bool) -> dict[str, Any]:
-    gone = [choice for choice in chosen if choice.goes]
-    kept = [choice for choice in chosen if not choice.goes]
-    return {"dry_run": dry_run, "deleted": gone, "kept": kept}
+class _JsonChoices(_Choices):
+    """One JSON document. The runs that are kept come after all that are deleted, so they are collected in a file."""
+
+    def __init__(self, *, dry_run: bool) -> None:
+        super().__init__(dry_run=dry_run)
+        self._later = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - it is closed at the end
+
+    def say_deleted(self, choice: Choice) -> None:
+        if self.deleted == 1:
+            self._begin()
+        sys.stdout.write(f"{',' if self.deleted > 1 else ''}\n    {screen.json_text(choice, indent=None)}")
+
+    def say_kept(self, choice: Choice) -> None:
+        self._later.write(f"{',' if self.kept > 1 else ''}\n    {screen.json_text(choice, indent=None)}")
+
+    def _begin(self) -> None:
+        sys.stdout.write(f'{{\n  "dry_run": {screen.json_text(self.dry_run, indent=None)},\n  "deleted": [')
+
+    def say_end(self, error: str) -> None:
+        with self._later as later:
+            if not self.deleted:
+                self._begin()
+            sys.stdout.write('],\n  "kept": [')
+            later.seek(0)
+            shutil.copyfileobj(later, sys.stdout)
+            sys.stdout.write(f'],\n  "swept": {screen.json_text(self.swept, indent=None)}')
+            if error:
+                sys.stdout.write(f',\n  "error": {screen.json_text(error, indent=None)}')
+            sys.stdout.write("\n}\n")
+            sys.stdout.flush()
 
 
-def _say_choices(chosen: list[Choice], *, dry_run: bool) -> None:
-    gone = [choice for choice in chosen if choice.goes]
-    word = "to delete " if dry_run else "deleted   "
-    for choice in gone:
+class _PrintedChoices(_Choices):
+    """A line for each run that is deleted; then a line for each reason for which runs are kept, and a sum."""
+
+    def __init__(self, *, dry_run: bool) -> None:
+        super().__init__(dry_run=dry_run)
+        self._reasons: dict[str, tuple[int, list[str]]] = {}
+        """Reason -> how many runs are kept for it, and the first of them."""
+
+    def say_deleted(self, choice: Choice) -> None:
         archived = f"; archived at {choice.place}" if choice.place else ""
+        word = "to delete " if self.dry_run else "deleted   "
         screen.say(
             (word, "yellow"), f"{choice.run_id}  {choice.flow} {choice.status}: {choice.why}{archived}"
         )
-    reasons: dict[str, list[str]] = {}
-    for choice in chosen:
-        if not choice.goes:
-            reasons.setdefault(choice.why, []).append(choice.run_id)
-    for why, runs in reasons.items():
-        more = f" and {len(runs) - _NAMED_MAX} more" if len(runs) > _NAMED_MAX else ""
-        screen.say(("kept      ", "green"), f"{', '.join(runs[:_NAMED_MAX])}{more}: {why}")
-    went = "would be deleted" if dry_run else "deleted"
-    screen.say(f"{screen.count(len(gone), 'run')} {went}, {len(chosen) - len(gone)} kept")
+
+    def say_kept(self, choice: Choice) -> None:
+        count, named = self._reasons.get(choice.why, (0, []))
+        self._reasons[choice.why] = (count + 1, [*named, choice.run_id][:_NAMED_MAX])
+
+    def say_end(self, error: str) -> None:
+        if error and not self.deleted + self.kept:
+            return
+        for why, (count, named) in self._reasons.items():
+            more = f" and {count - len(named)} more" if count > len(named) else ""
+            screen.say(("kept      ", "green"), f"{', '.join(named)}{more}: {why}")
+        went = "would be deleted" if self.dry_run else "deleted"
+        screen.say(f"{screen.count(self.deleted, 'run')} {went}, {self.kept} kept")
+        if self.swept is not None:
+            _say_swept(self.swept)
 
 
 def _say_swept(swept: Swept) -> None:
