@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Self
 
@@ -463,37 +464,45 @@ def doctor(
 ) -> int:
     """Report why runs cannot continue, and problems with the store.
 
-    Each run is listed with the commands that resume or answer it. If many runs have the same reason, the first three are listed;
-    --json lists all. With flows (FILE, or those of the project) it also finds runs whose flow has changed. A run that no live
-    worker takes is reported at once; one that an idle worker leaves alone, or whose queue is full, after 60 seconds.
+    Each run is listed with the commands that resume or answer it: of many runs with the same reason, the first three, and of each
+    kind at most 20 reasons; --json lists all. With flows (FILE, or those of the project) it also finds runs whose flow has
+    changed. A run that no live worker takes is reported at once; one that an idle worker leaves alone, or whose queue is full,
+    after 60 seconds.
     """
     flows = _flows(file)
     known = {flow.name: flow for flow in flows} if flows is not None else None
     commands = command_line(file=file, store=store)
 
-    def use(reader: Reader) -> tuple[list[Diagnosis], doctors.Sample]:
+    def use(reader: Reader) -> tuple[list[Diagnosis], doctors.Sample, bool]:
         clock = SystemClock().now
         found = doctors.examine(reader.store, known, clock(), commands)
-        return found, doctors.verify_sample(reader.store, clock, commands, known=found)
+        sample = doctors.verify_sample(reader.store, clock, commands, known=found)
+        return found, sample, doctors.is_checked(reader.store.upkeep.facts())
 
-    found, sample = stores.read(store, use)
+    found, sample, is_checked = stores.read(store, use)
     found += sample.damaged
     problems = [one for one in found if not one.waits]
     with screen.unread():
         if as_json:
             verified = {"runs": sample.runs, "of": sample.of, "at": sample.at}
+            findings = [_as_json(one) for one in found]
             screen.say_json(
-                {"ok": not found, "findings": [_as_json(one) for one in found], "verified": verified}
+                {"ok": not found, "findings": findings, "verified": verified, "database_checked": is_checked}
             )
         else:
             _say_findings(found)
-            _say_sample(sample, store)
+            _say_sample(sample, store, is_checked=is_checked)
             _say_summary(found)
     return Exit.STUCK if problems else Exit.WAITS if found else Exit.OK
 
 
-def _say_sample(sample: doctors.Sample, store: str | None) -> None:
+def _say_sample(sample: doctors.Sample, store: str | None, *, is_checked: bool) -> None:
     check = sample.check()
+    if not is_checked:
+        screen.say(
+            ("pages ", "dim"),
+            "the database itself was not checked, because it is large; `holdfast verify` does",
+        )
     screen.say(("logs  ", "dim"), f"{check.fault or check.detail}, {screen.when(sample.at)}")
     if sample.runs < sample.of:
         say_commands([(line("verify", store=store), "verify all of them")])
@@ -513,6 +522,8 @@ def _flows(file: str | None) -> list[flow_files.AnyFlow] | None:
 
 _ALIKE_MAX = 3
 """How many runs with the same reason are listed one by one."""
+_REASONS_MAX = 20
+"""How many reasons of the same kind are listed one by one: some name their run, so there may be as many as runs."""
 
 
 def _by_reason(found: list[Diagnosis]) -> list[list[Diagnosis]]:
@@ -523,7 +534,13 @@ def _by_reason(found: list[Diagnosis]) -> list[list[Diagnosis]]:
 
 
 def _say_findings(found: list[Diagnosis]) -> None:
+    named: Counter[str] = Counter()
+    unnamed: Counter[str] = Counter()
     for alike in _by_reason(found):
+        named[alike[0].kind] += 1
+        if named[alike[0].kind] > _REASONS_MAX:
+            unnamed[alike[0].kind] += len(alike)
+            continue
         kind = f"{alike[0].kind}  ", "yellow" if alike[0].waits else "red"
         for one in alike[:_ALIKE_MAX]:
             since = f" (since {screen.when(one.since)})" if one.since is not None else ""
@@ -534,6 +551,11 @@ def _say_findings(found: list[Diagnosis]) -> None:
                 kind,
                 f"{screen.count(more, 'more run')} of flow {alike[0].flow!r} with the same reason (--json lists all)",
             )
+    for name, count in unnamed.items():
+        screen.say(
+            (f"{name}  ", "red"),
+            f"{screen.count(count, 'more run')} with other reasons of this kind (--json lists all)",
+        )
 
 
 def _say_summary(found: list[Diagnosis]) -> None:

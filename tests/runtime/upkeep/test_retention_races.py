@@ -20,7 +20,7 @@ from holdfast.cli import care
 from holdfast.errors import RunNotFound, StoreBusy, StoreError, StoreUnusable
 from holdfast.reading import verification
 from holdfast.storage.blobs import Blob
-from holdfast.storage.contract import Query, Store
+from holdfast.storage.contract import Query, RunRow, Store
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.remote import FsspecBlobs
 from holdfast.storage.leases import this_process
@@ -385,19 +385,46 @@ def test_a_far_blob_that_is_put_again_is_made_young_by_the_clock_of_its_place(
 # --- the doctor --------------------------------------------------------------------------------------
 
 
-def test_of_too_many_runs_the_doctor_looks_at_the_oldest_and_says_so(
+def test_of_too_many_runs_the_doctor_looks_at_the_newest_of_each_status_and_says_so(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(5):
+    for number in range(6):
         place.run(f"r{number}", fails=True)
-    monkeypatch.setattr(doctor, "RUNS_MAX", 3)
+    place.do(lambda engine: engine.start(flow, {"rounds": 2}, run_id="pending"))
+    monkeypatch.setattr(doctor, "RUNS_MAX", 4)
     monkeypatch.setattr(doctor, "_PAGE", 2)
+    read: list[str] = []
+    real = place.store.runs
+
+    def runs(query: Query) -> list[RunRow]:
+        found = real(query)
+        read.extend(row.run_id for row in found if query.status)
+        return found
+
+    monkeypatch.setattr(place.store, "runs", runs)
     found = doctor.examine(place.store, None, place.clock.now())
-    assert [one.run_id for one in found if one.kind != "store"] == ["r0", "r1", "r2"]
-    assert "5 runs have not ended, and only the 3" in "".join(one.reason for one in found)
-    monkeypatch.setattr(doctor, "RUNS_MAX", 5)
+    assert {"r5", "r4", "r3"} == {one.run_id for one in found if one.status == "failed"}
+    assert {*read} <= {"r5", "r4", "r3", "r2", "pending"}
+    told = "".join(one.reason for one in found if one.kind == "store")
+    assert (
+        "7 runs have not ended, and only the newest 4 of them were examined; the others are 3 failed" in told
+    )
+    monkeypatch.setattr(doctor, "RUNS_MAX", 10_000)
     found = doctor.examine(place.store, None, place.clock.now())
-    assert [one.run_id for one in found] == [f"r{number}" for number in range(5)]
+    assert [one.run_id for one in found if one.status == "failed"] == [f"r{number}" for number in range(6)]
+
+
+def test_a_large_database_is_not_read_as_a_whole_by_the_doctor(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place.store, "check", lambda: ["page 7 is damaged"])
+    facts = place.store.upkeep.facts()
+    checked = [one.reason for one in doctor.examine(place.store, None, place.clock.now())]
+    assert ("page 7 is damaged" in checked) == doctor.is_checked(facts)
+    monkeypatch.setattr(doctor, "CHECKED_BYTES", -1)
+    assert "page 7 is damaged" not in [
+        one.reason for one in doctor.examine(place.store, None, place.clock.now())
+    ]
 
 
 def test_the_doctor_goes_on_where_runs_are_deleted_meanwhile(
