@@ -62,7 +62,7 @@ check-page: node_modules/.installed ## types of the web page, and tests of its p
 pictures: $(VENV)/.installed-dev ## make the pictures of the web page in docs/pictures anew (ARGS=--check compares; needs chromium)
 	@PYTHONPATH=. $(BIN)/python tests/page/pictures.py $(ARGS)
 
-bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 4 minutes
+bench: $(VENV)/.installed-dev ## measure speed and size on this disk, beside the peers: about 5 minutes
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-full: $(VENV)/.installed-dev ## the same with more rounds, and the peers at full size

@@ -18,6 +18,7 @@ from bench import (
     document,
     families,
     fleet,
+    large_states,
     ledgers,
     listings,
     live,
@@ -60,6 +61,7 @@ PARTS: dict[str, Callable[[Bench], list[Figure]]] = {
     "server": server.server,
     "page": page.page,
     "peers": beside_peers.peers,
+    "large-states": large_states.large_states,
 }
 
 

@@ -1,4 +1,4 @@
-"""A picture of a result: bars of steps per second, for one run and for many at once, as SVG.
+"""A picture of a result: bars of steps per second, for one run, for many at once and beside large states, as SVG.
 
 The SVG is written without a library, because it is only a few rectangles and texts. The scale is linear, starts at zero, and is
 the same within a panel.
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from xml.sax.saxutils import escape
 
 WIDTH = 760
-_LABEL, _BAR, _ROW, _HEAD = 190, 460, 26, 56
+_LABEL, _BAR, _ROW, _HEAD = 230, 420, 26, 56
 _OURS, _THEIRS, _LIMIT = "#1f6feb", "#9aa4b2", "#d9a441"
 
 
@@ -23,6 +23,8 @@ def draw(figures: list[dict[str, Any]]) -> str:
     panels = [
         ("One run, one step after the other: durable steps per second", _chain(figures)),
         ("Many runs at once: durable steps per second", _fleet(figures)),
+        ("A number changes beside 1 MB of rows: steps per second", _large(figures, "rows in a list, 1 MB, ")),
+        ("A message is added to 4,000: steps per second", _large(figures, "history of 4,000 messages, ")),
     ]
     parts: list[str] = []
     top = 12
@@ -70,6 +72,16 @@ def _fleet(figures: list[dict[str, Any]]) -> list[Bar]:
         *_rates(figures, "fleet, 200 runs, sqlite", "Holdfast, 200 runs"),
         *_peers(figures, "fleet, "),
     ]
+
+
+def _large(figures: list[dict[str, Any]], prefix: str) -> list[Bar]:
+    found = [
+        Bar(name, 1e3 / figure["median"], _OURS if name == "Holdfast" else _THEIRS)
+        for figure in figures
+        if figure["name"].startswith(prefix) and figure["unit"] == "ms per step" and figure["values"]
+        for name in [figure["name"].removeprefix(prefix)]
+    ]
+    return sorted(found, key=lambda bar: (bar.colour != _OURS, -bar.value))
 
 
 def _limit(figures: list[dict[str, Any]]) -> list[Bar]:

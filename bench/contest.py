@@ -151,13 +151,22 @@ class Environment:
             subprocess.run([*command, "@restatedev/restate-server"], check=False, capture_output=True)
 
     def ask(
-        self, peer: Peer, folder: Path, workload: str, *, steps: int, runs: int = 1, url: str = ""
+        self,
+        peer: Peer,
+        folder: Path,
+        workload: str,
+        *,
+        steps: int,
+        runs: int = 1,
+        size: int = 0,
+        url: str = "",
     ) -> dict[str, Any]:
         """Run a workload of a peer once, in its own process. Raises `Absent`."""
         question = {
             "workload": workload,
             "steps": steps,
             "runs": runs,
+            "size": size,
             "mode": peer.mode,
             "folder": str(folder),
             "url": url,

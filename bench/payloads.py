@@ -4,6 +4,7 @@ an environment of their own.
 The text is random, so that no store gains from compression that real data would not allow; it is the same in every run.
 """
 
+import json
 import random
 import string
 from typing import Any
@@ -12,6 +13,8 @@ GROW_BYTES = 1024
 WIDE_FIELDS = 100
 _WIDE_ENTRIES = 10
 # No quotes and backslashes: JSON escapes them, so 1 KB of text would be more than 1 KB of JSON.
+_TAGS = ("new", "paid", "gift", "late", "export", "fragile", "returned", "wholesale")
+_ROW_BYTES = 86  # about as much as one row is in JSON, with its comma
 _LETTERS = "".join(sorted(set(string.printable) - set(string.whitespace) - set('"\\'))).encode()
 _TABLE = bytes(_LETTERS[number % len(_LETTERS)] for number in range(256))
 
@@ -31,3 +34,43 @@ def wide() -> dict[str, list[str]]:
 def wide_bytes(fields: dict[str, Any]) -> int:
     """Return the size of all texts in these fields, in bytes."""
     return sum(len(text) for entries in fields.values() for text in entries)
+
+
+def rows(size: int) -> list[dict[str, Any]]:
+    """Return rows of a table, about so many bytes as JSON."""
+    luck = random.Random(13)
+    return [
+        {
+            "id": number,
+            "name": luck.randbytes(20).translate(_TABLE).decode(),
+            "tags": luck.sample(_TAGS, 2),
+            "amount": luck.randrange(10_000_000) / 100,
+        }
+        for number in range(size // _ROW_BYTES)
+    ]
+
+
+def rows_by_name(size: int) -> dict[str, dict[str, Any]]:
+    """Return the same rows as a dict."""
+    return {f"row-{row['id']}": row for row in rows(size)}
+
+
+def messages(count: int) -> list[dict[str, Any]]:
+    """Return the messages of an agent and its tools, 200 letters each; every second one calls a tool."""
+    return [
+        {"role": "tool", "content": text, "call": f"call-{number - 1}"}
+        if number % 2
+        else {
+            "role": "assistant",
+            "content": text,
+            "calls": [
+                {"id": f"call-{number}", "name": "read", "arguments": {"path": text[:20], "limit": 50}}
+            ],
+        }
+        for number, text in enumerate(texts(count, 200, seed=17))
+    ]
+
+
+def json_bytes(value: Any) -> int:
+    """Return the size of a value as JSON, in bytes."""
+    return len(json.dumps(value, separators=(",", ":")))

@@ -11,7 +11,19 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from bench import chart, counts, document, house, lasting, listings, payloads, reasons, report, workloads
+from bench import (
+    chart,
+    counts,
+    document,
+    house,
+    large_states,
+    lasting,
+    listings,
+    payloads,
+    reasons,
+    report,
+    workloads,
+)
 from bench.report import Figure, at_least, at_most
 from bench.stores import Place
 
@@ -79,6 +91,19 @@ def test_every_way_to_list_runs_is_measured(kind, tmp_path: Path) -> None:
     assert (page.target, board.values[0] > 0) == (slowest.target, True)
 
 
+@pytest.mark.parametrize(("workload", "size"), [("rows", 20_000), ("rows_by_name", 20_000), ("messages", 30)])
+def test_a_large_state_is_not_stored_again_by_each_step(workload: str, size: int, tmp_path: Path) -> None:
+    folder, load = tmp_path, large_states.Load(workload, workload, size, 20)
+    step = large_states.time_step(large_states.with_holdfast(folder, load), load.steps)
+    assert 0 < step.stored_bytes < 2_000
+    assert (step.wall_ms > 0, step.cpu_ms > 0) == (True, True)
+
+
+@pytest.mark.parametrize("rows", [payloads.rows, payloads.rows_by_name])
+def test_rows_have_the_size_that_was_asked_for(rows) -> None:
+    assert payloads.json_bytes(rows(100_000)) == pytest.approx(100_000, rel=0.15)
+
+
 # --- what is told of it --------------------------------------------------------------------------------
 
 
@@ -104,6 +129,8 @@ def a_result() -> dict[str, object]:
         ).plain("steps"),
         Figure("import holdfast", "ms", [150.0], at_most(100)).plain("starting"),
         Figure("chain, Burr <&", "steps/s", [800.0]).plain("peers"),
+        Figure("rows in a list, 1 MB, Holdfast", "ms per step", [4.0]).plain("large-states"),
+        Figure("rows in a list, 1 MB, Burr", "ms per step", [40.0]).plain("large-states"),
         Figure("chain, DBOS", "steps/s", [], note="the peers cannot be installed: /x").plain("peers"),
     ]
     facts = dict.fromkeys(("cpu", "system", "python", "sqlite", "apsw", "holdfast", "file_system"), "one")
@@ -127,6 +154,13 @@ def test_the_picture_shows_limit_ours_and_peers_to_one_scale() -> None:
     drawn = ET.fromstring(chart.draw(a_result()["figures"]))
     texts = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[1:7] == ["raw commits", "4,500", "Holdfast, async nodes", "2,500", "Burr <&", "800"]
+    assert texts[10:] == [
+        "A number changes beside 1 MB of rows: steps per second",
+        "Holdfast",
+        "250",
+        "Burr",
+        "25",
+    ]
     widths = [float(bar.get("width")) for bar in drawn.iter("{http://www.w3.org/2000/svg}rect")][1:4]
     assert widths[1] / widths[0] == pytest.approx(2500 / 4500, rel=0.01)
 

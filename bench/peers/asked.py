@@ -3,7 +3,8 @@
 A peer runs in two modes, at the same durability: "shipped", with the library's own settings of its database, and "wal", with the
 journal mode of our own store set on the file first. Both are checked on the connection that the library uses: `synchronous` must
 be FULL (2) or more, otherwise its steps would not be durable, and the program refuses. In the mode "postgres" it gets the URL of
-an empty database, and checks the settings of the server.
+an empty database, and checks the settings of the server. LangGraph has a third mode at SQLite, "sync": large states are measured
+with `durability="sync"` and, "shipped", with the default of the library.
 """
 
 import gc
@@ -19,6 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Self
 
+WARM_UP_STEPS = 5
+"""The first steps of a loop beside a large state, which do not count: they prepare statements and caches."""
+
 _LEVELS = {0: "OFF", 1: "NORMAL", 2: "FULL", 3: "EXTRA"}
 
 
@@ -29,6 +33,8 @@ class Asked:
     workload: str
     steps: int
     runs: int
+    size: int
+    """How large the state is, of the workloads with a large state: bytes of rows, or messages before the first step."""
     mode: str
     path: Path
     """The path for the database."""
@@ -52,6 +58,24 @@ class Answer:
     synchronous: int
     journal: str
     note: str = ""
+    cpu_s: float = 0.0
+    """CPU time of all threads, of the workloads with a large state."""
+
+
+class Laps:
+    """Notes when each step of a loop beside a large state began, and when the loop ended."""
+
+    def __init__(self) -> None:
+        self._at: list[tuple[float, float]] = []
+
+    def note(self) -> None:
+        self._at.append((time.perf_counter(), time.process_time()))
+
+    def taken(self) -> dict[str, Any]:
+        """Return the steps after the warm-up, and the time that they took."""
+        (began_s, cpu_began_s), (ended_s, cpu_ended_s) = self._at[WARM_UP_STEPS], self._at[-1]
+        steps = len(self._at) - 1 - WARM_UP_STEPS
+        return {"wall_s": ended_s - began_s, "cpu_s": cpu_ended_s - cpu_began_s, "steps": steps}
 
 
 class Clock:
@@ -104,6 +128,7 @@ def _answered(
         sys.exit(f"synchronous is {_LEVELS[found.synchronous]}: these steps are not durable")
     return {
         "wall_s": found.wall_s,
+        "cpu_s": found.cpu_s,
         "steps": found.steps,
         "stored_bytes": stored,
         "settings": f"{found.journal}, synchronous={_LEVELS[found.synchronous]}{found.note}",

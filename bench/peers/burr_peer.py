@@ -1,6 +1,8 @@
 """Burr with its SQLite persister: the whole state is written after every action, one commit each."""
 
 import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -8,7 +10,7 @@ from burr.core import Application, ApplicationBuilder, State, action
 from burr.core.persistence import SQLitePersister
 
 from bench import payloads
-from bench.peers.asked import Answer, Asked, Clock, answer, settings
+from bench.peers.asked import Answer, Asked, Clock, Laps, answer, settings
 
 
 @action(reads=["step"], writes=["step"])
@@ -69,13 +71,16 @@ def fleet(asked: Asked) -> Answer:
     return Answer(clock.wall_s, asked.steps * asked.runs, **found, note=", runs take turns, one step each")
 
 
-def _loop(asked: Asked, again: Any, first: dict[str, Any]) -> Answer:
+def _loop(
+    asked: Asked, again: Any, first: dict[str, Any], ended: Callable[[], None] = lambda: None
+) -> Answer:
     connection, persister = _connected(asked)
     _chain(persister, "warm-up", 300, {"step": 0}).run(halt_after=["n299"])
     app = _built(persister, "measured", {"again": again}, [("again", "again")], first)
     with Clock() as clock:
         for _ in range(asked.steps):
             app.step()
+    ended()
     assert app.state["step"] == asked.steps
     found = settings(connection.execute)
     connection.close()
@@ -96,5 +101,53 @@ def wide(asked: Asked) -> Answer:
     return _loop(asked, count, {"step": 0, **payloads.wide()})
 
 
+def _rows(asked: Asked, rows: Any) -> Answer:
+    """One number changes beside many rows."""
+    laps = Laps()
+
+    @action(reads=["step"], writes=["step"])
+    def count_beside(state: State) -> State:
+        laps.note()
+        return state.update(step=state["step"] + 1)
+
+    return _timed_loop(asked, laps, count_beside, {"step": 0, "rows": rows})
+
+
+def rows(asked: Asked) -> Answer:
+    return _rows(asked, payloads.rows(asked.size))
+
+
+def rows_by_name(asked: Asked) -> Answer:
+    return _rows(asked, payloads.rows_by_name(asked.size))
+
+
+def messages(asked: Asked) -> Answer:
+    """Every step appends a message to a history."""
+    told, laps = payloads.messages(asked.size + asked.steps), Laps()
+
+    @action(reads=["step", "messages"], writes=["step", "messages"])
+    def say(state: State) -> State:
+        laps.note()
+        return state.append(messages=told[asked.size + state["step"]]).update(step=state["step"] + 1)
+
+    return _timed_loop(asked, laps, say, {"step": 0, "messages": told[: asked.size]})
+
+
+def _timed_loop(asked: Asked, laps: Laps, again: Any, first: dict[str, Any]) -> Answer:
+    found = _loop(asked, again, first, laps.note)
+    return replace(found, **laps.taken())
+
+
 if __name__ == "__main__":
-    answer({"chain": chain, "fleet": fleet, "grow": grow, "wide": wide}, "apache-burr")
+    answer(
+        {
+            "chain": chain,
+            "fleet": fleet,
+            "grow": grow,
+            "wide": wide,
+            "rows": rows,
+            "rows_by_name": rows_by_name,
+            "messages": messages,
+        },
+        "apache-burr",
+    )

@@ -1,11 +1,12 @@
 """LangGraph with its SQLite checkpointers, or that for PostgreSQL, and durability="sync": the whole state is written at every
-superstep.
+superstep. Rows and histories are also measured as the library is shipped: it writes a checkpoint while the next node runs.
 """
 
 import asyncio
 import operator
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Annotated, Any, TypedDict
 
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -13,9 +14,10 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 from langgraph.graph import END, START, StateGraph
 
 from bench import payloads
-from bench.peers.asked import Answer, Asked, Clock, answer, server_settings, settings
+from bench.peers.asked import Answer, Asked, Clock, Laps, answer, server_settings, settings
 
 _NOTE = ', durability="sync"'
+_SYNC = {"durability": "sync"}
 
 
 class Counter(TypedDict):
@@ -107,7 +109,29 @@ def fleet(asked: Asked) -> Answer:
     return asyncio.run(main())
 
 
-def _loop(asked: Asked, state: Any, fn: Callable[..., Any], first: dict[str, Any]) -> Answer:
+class Rows(TypedDict):
+    step: int
+    rows: list[dict[str, Any]]
+
+
+class RowsByName(TypedDict):
+    step: int
+    rows: dict[str, dict[str, Any]]
+
+
+class Talk(TypedDict):
+    step: int
+    messages: Annotated[list[dict[str, Any]], operator.add]
+
+
+def _loop(
+    asked: Asked,
+    state: Any,
+    fn: Callable[..., Any],
+    first: dict[str, Any],
+    ended: Callable[[], None] = lambda: None,
+    **durable: Any,
+) -> Answer:
     graph = StateGraph(state)
     graph.add_node("again", fn)
     graph.add_edge(START, "again")
@@ -117,7 +141,8 @@ def _loop(asked: Asked, state: Any, fn: Callable[..., Any], first: dict[str, Any
         warm_up.invoke({"step": 0, "note": ""}, _thread("warm-up", 100), durability="sync")
         app = graph.compile(checkpointer=saver)
         with Clock() as clock:
-            found = app.invoke(first, _thread("measured", asked.steps), durability="sync")
+            found = app.invoke(first, _thread("measured", asked.steps), **(durable or _SYNC))
+        ended()
         assert found["step"] == asked.steps
         return Answer(clock.wall_s, asked.steps, **settings(saver.conn.execute), note=_NOTE)
 
@@ -147,9 +172,56 @@ def wide_plain(asked: Asked) -> Answer:
     return _loop(asked, dict, count_whole, {"step": 0, **payloads.wide()})
 
 
+def _rows(asked: Asked, state: Any, rows: Any) -> Answer:
+    """One number changes beside many rows."""
+    laps = Laps()
+
+    def count_beside(state: Any) -> dict[str, Any]:
+        laps.note()
+        return {"step": state["step"] + 1}
+
+    return _timed_loop(asked, laps, state, count_beside, {"step": 0, "rows": rows})
+
+
+def rows(asked: Asked) -> Answer:
+    return _rows(asked, Rows, payloads.rows(asked.size))
+
+
+def rows_by_name(asked: Asked) -> Answer:
+    return _rows(asked, RowsByName, payloads.rows_by_name(asked.size))
+
+
+def messages(asked: Asked) -> Answer:
+    """Every step appends a message to a history."""
+    told, laps = payloads.messages(asked.size + asked.steps), Laps()
+
+    def say(state: Talk) -> dict[str, Any]:
+        laps.note()
+        return {"step": state["step"] + 1, "messages": [told[asked.size + state["step"]]]}
+
+    return _timed_loop(asked, laps, Talk, say, {"step": 0, "messages": told[: asked.size]})
+
+
+def _timed_loop(
+    asked: Asked, laps: Laps, state: Any, fn: Callable[..., Any], first: dict[str, Any]
+) -> Answer:
+    durability = "sync" if asked.mode == "sync" else None
+    found = _loop(asked, state, fn, first, laps.note, durability=durability)
+    return replace(found, **laps.taken(), note=_NOTE if durability else ', durability="async"')
+
+
 if __name__ == "__main__":
     answer(
-        {"chain": chain, "fleet": fleet, "grow": grow, "wide": wide, "wide_plain": wide_plain},
+        {
+            "chain": chain,
+            "fleet": fleet,
+            "grow": grow,
+            "wide": wide,
+            "wide_plain": wide_plain,
+            "rows": rows,
+            "rows_by_name": rows_by_name,
+            "messages": messages,
+        },
         "langgraph",
         "langgraph-checkpoint-sqlite",
         "langgraph-checkpoint-postgres",

@@ -113,7 +113,7 @@ def test_a_damaged_and_a_deleted_run_say_so_and_the_rest_works(tab, served):
     assert row(page, "damaged").locator(".status").inner_text() == "unreadable"
     is_live(page)
     with closing(SqliteStore(store)) as opened:
-        opened.upkeep.delete("deleted", opened.run("deleted").seq)
+        assert not opened.upkeep.delete({"deleted": opened.run("deleted").seq})
     row(page, "deleted").get_by_text("Deleted from the store").wait_for()
     assert row(page, "deleted").locator(".status").inner_text() == "deleted"
     assert row(page, "order-0").locator(".status").inner_text() == "pending"

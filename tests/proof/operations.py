@@ -255,7 +255,7 @@ def prune(hands: Hands) -> None:
     with suppress(HoldfastError), hands.tell.verb("retire", [["retired", "r1", SNAPSHOT_AT]]):
         store.upkeep.retire("r1", SNAPSHOT_AT, [SNAPSHOT_AT - 2])
     with suppress(HoldfastError), hands.tell.verb("delete", [["deleted", "n0"]]):
-        store.upkeep.delete("n0", story("n0")[0].rows[-1].seq)
+        assert not store.upkeep.delete({"n0": story("n0")[0].rows[-1].seq})
     with suppress(HoldfastError), hands.tell.verb("sweep"):
         store.upkeep.sweep(3)
     store.close()
@@ -315,7 +315,7 @@ def send_away(hands: Hands) -> None:
                 run_id=run_id, flow=row.flow, status=row.status, updated_at=row.updated_at, seq=row.seq, goes=True, why=""
             )  # fmt: skip
             with hands.tell.verb("delete", [["deleted", run_id]]):
-                done = retention.delete(store, choice, f"{hands.disk / ARCHIVES}/")
+                (done,) = retention.delete(store, [choice], f"{hands.disk / ARCHIVES}/")
                 if not done.goes:
                     hands.tell.defect(f"run {run_id} was not deleted: {done.why}")
     with suppress(HoldfastError):

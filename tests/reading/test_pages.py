@@ -174,7 +174,7 @@ def test_pages_follow_each_other_although_runs_are_deleted(store: Store) -> None
     reader = Reader(store)
     first = reader.page(Query(limit=2))
     assert [one.row.run_id for one in first.runs] == ["r4", "r3"]
-    store.upkeep.delete("r3", store.run("r3").seq)
+    assert not store.upkeep.delete({"r3": store.run("r3").seq})
     second = reader.page(Query(limit=2), first.next)
     assert [one.row.run_id for one in second.runs] == ["r2", "r1"]
     third = reader.page(Query(limit=7), second.next)

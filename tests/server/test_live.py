@@ -250,7 +250,7 @@ def test_a_run_that_is_deleted_meanwhile_ends_its_streams_with_a_problem():
             async with await it.follow() as client:
                 await client.next()
                 it.store.release("r", WORKER.id, 1)
-                it.store.upkeep.delete("r", 1)
+                assert not it.store.upkeep.delete({"r": 1})
                 (problem,) = await client.rest()
                 assert (problem.event, problem.data["type"]) == (
                     "problem",

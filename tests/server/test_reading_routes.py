@@ -122,7 +122,7 @@ def test_a_cursor_belongs_to_its_filters_and_outlives_the_run_at_which_it_was_ma
             assert reply.status == 400
             assert reply.json["type"].endswith("bad-cursor")
         first = page["runs"][0]["id"]
-        engine.store.upkeep.delete(first, page["runs"][0]["seq"])
+        assert not engine.store.upkeep.delete({first: page["runs"][0]["seq"]})
         rest = (await caller.get(f"{API}/runs?flow=order&cursor={page['next']}")).json["runs"]
         assert {run["id"] for run in rest} == {"r0", "r1", "r2"} - {first}
 

@@ -608,7 +608,7 @@ def test_a_run_that_is_deleted_while_its_caller_waits_is_reported():
             await asyncio.sleep(0.005)
         await engine.cancel("r1")
         assert (await waiting).status == 409
-        engine.store.upkeep.delete("r1", engine.store.run("r1").seq)
+        assert not engine.store.upkeep.delete({"r1": engine.store.run("r1").seq})
         gone = await operator.post("runs/r1/resume", {}, wait=60)
         assert (gone.status, gone.json["type"]) == (404, "urn:holdfast:problem:run-not-found")
 

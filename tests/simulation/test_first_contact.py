@@ -87,7 +87,7 @@ def test_a_run_that_was_put_back_from_an_archive_has_no_violation(
     fence = store.run("r").fence
     place = archive.archive(store, "r", tmp_path / "r.zst").place
     if again:
-        store.upkeep.delete("r", store.run("r").seq)
+        assert not store.upkeep.delete({"r": store.run("r").seq})
     else:
         store.close()
         store = opened("two.db")
@@ -201,7 +201,7 @@ def test_a_store_in_postgresql_is_checked_by_its_url(
         assert checker.main([url]) == 0
         assert "no violations" in capsys.readouterr().out
         place = archive.archive(store, "r", tmp_path / "r.zst").place
-        store.upkeep.delete("r", store.run("r").seq)
+        assert not store.upkeep.delete({"r": store.run("r").seq})
         archive.put_back(store, place)
         assert check(url) == []
     finally:

@@ -28,7 +28,7 @@ from holdfast.storage.postgres import database
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.sqlite.store import SqliteStore
-from holdfast.testing.appends import Log, Time
+from holdfast.testing.appends import Log, Time, delete_run
 from holdfast.upkeep import retention
 from postgres_server import drop_schema, lend_schema, return_schema, schema_for, shared_server, shared_url
 
@@ -94,7 +94,7 @@ def test_a_blob_that_is_put_again_while_a_sweep_stands_still_stays(tmp_path, mon
     clock.pass_s(HOUR_S)
     monkeypatch.undo()
     store.release("r1", ME.id, 1)
-    store.upkeep.delete("r1", 1)
+    assert not store.upkeep.delete({"r1": 1})
     assert retention.sweep(store).blobs == 1
     store.close()
 
@@ -151,11 +151,11 @@ def test_a_run_is_not_deleted_while_a_request_waits_that_was_acknowledged(store)
     written(store, log, log.create(status="failed", release=True))
     assert store.post("r1", Request(id="x", verb="retry"))
     with pytest.raises(ResumeRefused, match="a request \\(retry\\) waits in the inbox of this run"):
-        store.upkeep.delete("r1", 1)
+        delete_run(store, "r1", 1)
     assert [taken.why for taken in store.queues.take(ME, Wanted(flows=("flow",)))] == ["asked"]
     log.fence = store.run("r1").fence
     written(store, log, log.next(b"{}", status="failed", taken=("x",), release=True))
-    store.upkeep.delete("r1", 2)
+    assert not store.upkeep.delete({"r1": 2})
     assert store.runs(Query()) == []
 
 
@@ -164,7 +164,7 @@ def test_a_request_that_came_too_late_keeps_no_run_that_is_over(store):
     written(store, log, log.create(status="running"))
     assert store.post("r1", Request(id="x", verb="pause"))
     written(store, log, log.next(b"{}", status="completed", release=True))
-    store.upkeep.delete("r1", 2)
+    assert not store.upkeep.delete({"r1": 2})
     assert store.runs(Query()) == []
 
 
@@ -177,7 +177,7 @@ def test_a_fork_is_whole_whose_parent_is_deleted_and_swept_while_it_is_made(tmp_
 
             def meanwhile(*given, **options):
                 journal = made(*given, **options)
-                engine.store.upkeep.delete("parent", engine.store.run("parent").seq)
+                assert not engine.store.upkeep.delete({"parent": engine.store.run("parent").seq})
                 retention.sweep(engine.store)
                 return journal
 

@@ -99,5 +99,5 @@ def test_runs_that_ended_just_before_the_migration_are_on_the_board(store: Store
 
 
 def test_a_run_of_an_older_version_is_deleted_with_its_labels(store: Store) -> None:
-    store.upkeep.delete("r1", 9)
+    assert not store.upkeep.delete({"r1": 9})
     assert store.runs(Query(labels={"team": "y"})) == []

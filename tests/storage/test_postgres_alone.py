@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from holdfast.errors import RunHeld, StoreBusy, StoreUnusable
 from holdfast.storage.contract import Holder
 from holdfast.storage.postgres.store import PostgresStore
-from holdfast.testing.appends import Log, raises
+from holdfast.testing.appends import Log, delete_run, raises
 from postgres_server import drop_schema, execute, schema_for, shared_url
 
 ME = Holder(id="me", ttl_s=600.0)
@@ -186,7 +186,7 @@ def test_a_deletion_waits_for_a_holder_that_just_renews_and_spares_its_run(postg
 
     def delete():
         with raises(RunHeld, "r1"):
-            store.upkeep.delete("r1", log.seq)
+            delete_run(store, "r1", log.seq)
         said.append("held")
 
     deleter = threading.Thread(target=delete)

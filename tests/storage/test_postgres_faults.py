@@ -13,7 +13,7 @@ from holdfast.storage.postgres.database import PostgresDatabase, Session
 from holdfast.storage.postgres.store import PostgresStore
 from holdfast.storage.queues import Wanted
 from holdfast.storage.upkeep import WHOLE
-from holdfast.testing.appends import Log, hooked
+from holdfast.testing.appends import Log, delete_run, hooked
 from postgres_server import drop_schema, execute, shared_url
 
 ME = Holder(id="me", ttl_s=30.0)
@@ -203,7 +203,7 @@ def test_a_fault_before_the_first_statement_leaves_nothing_to_roll_back(store):
 
 def test_two_who_sweep_at_once_do_not_hinder_each_other(store):
     store.append([Log("r1").create()])
-    store.upkeep.delete("r1", 1)
+    assert not store.upkeep.delete({"r1": 1})
     reached, swept = [], []
 
     def another(name):
@@ -225,4 +225,4 @@ def test_a_whole_run_that_is_adopted_is_trimmed_by_nothing(store):
 
 def test_a_run_whose_name_no_store_can_hold_is_not_there(store):
     with pytest.raises(RunNotFound):
-        store.upkeep.delete("\ud800", 1)
+        delete_run(store, "\ud800", 1)

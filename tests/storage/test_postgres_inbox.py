@@ -269,7 +269,7 @@ def test_a_request_that_came_while_its_run_ended_does_not_keep_the_run_from_bein
 ):
     store, _, post = posting
     post("ends", end(ending))
-    store.upkeep.delete("ends", 3)
+    assert not store.upkeep.delete({"ends": 3})
     assert execute(shared_url(), f'select count(*) from "{name}".inbox') == [(0,)]
 
 
@@ -290,7 +290,7 @@ def test_a_request_that_came_while_its_run_was_deleted_is_deleted_in_time(postin
 
     def delete(other):
         end(ending)(other)
-        other.upkeep.delete("ends", 3)
+        assert not other.upkeep.delete({"ends": 3})
 
     post("ends", delete)
     assert execute(shared_url(), STRAYS.format(name)) == [(1,)]

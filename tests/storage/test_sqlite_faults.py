@@ -19,7 +19,7 @@ from holdfast.storage.sqlite import upkeep as sqlite_upkeep
 from holdfast.storage.sqlite.database import SqliteDatabase
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.storage.upkeep import WHOLE
-from holdfast.testing.appends import Log, hooked
+from holdfast.testing.appends import Log, delete_run, hooked
 
 ME = Holder(id="me", ttl_s=30.0)
 
@@ -187,7 +187,7 @@ def test_a_log_of_the_database_that_is_not_there_is_no_news(store, path):
 
 def test_two_who_sweep_at_once_do_not_hinder_each_other(store):
     store.append([Log("r1").create(), Log("r2").create()])
-    store.upkeep.delete("r1", 1)
+    assert not store.upkeep.delete({"r1": 1})
     reached, swept = [], []
 
     def another(name):
@@ -215,4 +215,4 @@ def test_a_backup_to_a_place_that_cannot_be_is_refused_and_blames_the_place(stor
 
 def test_a_run_whose_name_no_store_can_hold_is_not_there(store):
     with pytest.raises(RunNotFound):
-        store.upkeep.delete("\ud800", 1)
+        delete_run(store, "\ud800", 1)

@@ -26,7 +26,7 @@ class TestSqliteUpkeep(UpkeepConformance):
     def test_what_a_deletion_leaves_is_swept_in_pieces(self):
         self.create_released("r1")
         self.create_released("r2")
-        self.store.upkeep.delete("r1", 9)
+        assert not self.store.upkeep.delete({"r1": 9})
         assert self.store.upkeep.facts().unswept == 1
         assert self.sweep_all(limit=4) == 9
         events = apsw.Connection(str(self.folder / "runs.db")).execute("select count(*) from events").get
@@ -37,7 +37,7 @@ class TestSqliteUpkeep(UpkeepConformance):
         self.create_released("r2")
         self.create_released("r3")
         for run_id in ("r2", "r1", "r3"):  # what is left of r2 and r1 is in the way once r3 is gone
-            self.store.upkeep.delete(run_id, 9)
+            assert not self.store.upkeep.delete({run_id: 9})
         assert self.store.upkeep.facts().unswept == 0
         for run_id in ("n1", "n2", "n3"):
             self.create_released(run_id, events=1)

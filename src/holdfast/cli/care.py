@@ -6,9 +6,12 @@ and print the results. No file is overwritten, and every command may be killed a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Self
 
 import typer
 
@@ -190,65 +193,132 @@ def _prune_many(
     dry_run: bool,
     as_json: bool,
 ) -> None:
-    def use(reader: Reader) -> tuple[list[Choice], Swept | None]:
+    def use(reader: Reader) -> None:
         opened = reader.store
-        chosen = retention.choose(opened, wanted)
-        if dry_run:
-            return retention.preview_deletion(opened, chosen), None
-        done: list[Choice] = []
-        with _told_at_least(done, as_json=as_json), gauge(quiet=as_json) as tell:
-            for choice in retention.delete_all(opened, chosen, place):
-                done.append(choice)
-                tell("runs", len(done), len(chosen))
+        with (_JsonChoices if as_json else _PrintedChoices)(dry_run=dry_run) as report:
+            if dry_run:
+                foreseen = retention.preview_deletion(opened, lambda: retention.choose(opened, wanted))
+                report.add(foreseen)
+                return
+            # On a terminal, the lines of the deleted runs show the progress.
+            with gauge(quiet=as_json or sys.stdout.isatty()) as tell:
+                for choices in retention.delete_all(opened, retention.choose(opened, wanted), place):
+                    report.add(choices)
+                    tell("runs", report.deleted + report.kept, 0)
             own = shared_blobs or not settings.resolve({}).blobs
-            return done, retention.sweep(opened, blobs_too=own)
+            report.swept = retention.sweep(opened, blobs_too=own)
 
-    chosen, swept = stores.read(store, use)
-    if as_json:
-        screen.say_json(_listed(chosen, dry_run=dry_run) | {"swept": swept})
-        return
-    _say_choices(chosen, dry_run=dry_run)
-    if swept is not None:
-        _say_swept(swept)
+    stores.read(store, use)
 
 
-@contextmanager
-def _told_at_least(done: list[Choice], *, as_json: bool) -> Iterator[None]:
-    """Print which runs were deleted even if an error or a signal ends the command."""
-    try:
-        yield
-    except BaseException as fault:
-        if as_json:
-            error = str(fault) or type(fault).__name__
-            screen.say_json(_listed(done, dry_run=False) | {"swept": None, "error": error})
-        elif done:
-            _say_choices(done, dry_run=False)
-        raise
+class _Choices:
+    """Prints what happens to each run, at once, because there may be a million of them: also if an error or a signal ends the
+    command. The end is printed when the block is left.
+    """
+
+    def __init__(self, *, dry_run: bool) -> None:
+        self.dry_run = dry_run
+        self.deleted = self.kept = 0
+        self.swept: Swept | None = None
+        self._unsaid: Iterator[Choice] = iter(())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, fault: BaseException | None, trace: object) -> None:
+        if not self.dry_run:
+            self._say_all()  # a signal may have ended the printing of runs that are deleted already
+        if fault is not None:
+            self.say_end(str(fault) or type(fault).__name__)
+        else:
+            self.say_end("")
+
+    def add(self, choices: Iterable[Choice]) -> None:
+        """Print what happened to these runs, or would happen."""
+        self._unsaid = iter(choices)
+        self._say_all()
+
+    def _say_all(self) -> None:
+        for choice in self._unsaid:
+            if choice.goes:
+                self.deleted += 1
+                self.say_deleted(choice)
+            else:
+                self.kept += 1
+                self.say_kept(choice)
+
+    def say_deleted(self, choice: Choice) -> None:
+        raise NotImplementedError
+
+    def say_kept(self, choice: Choice) -> None:
+        raise NotImplementedError
+
+    def say_end(self, error: str) -> None:
+        """Print what comes after all runs; `error` says what ended the command early."""
+        raise NotImplementedError
 
 
-def _listed(chosen: list[Choice], *, dry_run: bool) -> dict[str, Any]:
-    gone = [choice for choice in chosen if choice.goes]
-    kept = [choice for choice in chosen if not choice.goes]
-    return {"dry_run": dry_run, "deleted": gone, "kept": kept}
+class _JsonChoices(_Choices):
+    """One JSON document. The runs that are kept come after all that are deleted, so they are collected in a file."""
+
+    def __init__(self, *, dry_run: bool) -> None:
+        super().__init__(dry_run=dry_run)
+        self._later = tempfile.TemporaryFile("w+", encoding="utf-8")  # noqa: SIM115 - it is closed at the end
+
+    def say_deleted(self, choice: Choice) -> None:
+        if self.deleted == 1:
+            self._begin()
+        sys.stdout.write(f"{',' if self.deleted > 1 else ''}\n    {screen.json_text(choice, indent=None)}")
+
+    def say_kept(self, choice: Choice) -> None:
+        self._later.write(f"{',' if self.kept > 1 else ''}\n    {screen.json_text(choice, indent=None)}")
+
+    def _begin(self) -> None:
+        sys.stdout.write(f'{{\n  "dry_run": {screen.json_text(self.dry_run, indent=None)},\n  "deleted": [')
+
+    def say_end(self, error: str) -> None:
+        with self._later as later:
+            if not self.deleted:
+                self._begin()
+            sys.stdout.write('],\n  "kept": [')
+            later.seek(0)
+            shutil.copyfileobj(later, sys.stdout)
+            sys.stdout.write(f'],\n  "swept": {screen.json_text(self.swept, indent=None)}')
+            if error:
+                sys.stdout.write(f',\n  "error": {screen.json_text(error, indent=None)}')
+            sys.stdout.write("\n}\n")
+            sys.stdout.flush()
 
 
-def _say_choices(chosen: list[Choice], *, dry_run: bool) -> None:
-    gone = [choice for choice in chosen if choice.goes]
-    word = "to delete " if dry_run else "deleted   "
-    for choice in gone:
+class _PrintedChoices(_Choices):
+    """A line for each run that is deleted; then a line for each reason for which runs are kept, and a sum."""
+
+    def __init__(self, *, dry_run: bool) -> None:
+        super().__init__(dry_run=dry_run)
+        self._reasons: dict[str, tuple[int, list[str]]] = {}
+        """Reason -> how many runs are kept for it, and the first of them."""
+
+    def say_deleted(self, choice: Choice) -> None:
         archived = f"; archived at {choice.place}" if choice.place else ""
+        word = "to delete " if self.dry_run else "deleted   "
         screen.say(
             (word, "yellow"), f"{choice.run_id}  {choice.flow} {choice.status}: {choice.why}{archived}"
         )
-    reasons: dict[str, list[str]] = {}
-    for choice in chosen:
-        if not choice.goes:
-            reasons.setdefault(choice.why, []).append(choice.run_id)
-    for why, runs in reasons.items():
-        more = f" and {len(runs) - _NAMED_MAX} more" if len(runs) > _NAMED_MAX else ""
-        screen.say(("kept      ", "green"), f"{', '.join(runs[:_NAMED_MAX])}{more}: {why}")
-    went = "would be deleted" if dry_run else "deleted"
-    screen.say(f"{screen.count(len(gone), 'run')} {went}, {len(chosen) - len(gone)} kept")
+
+    def say_kept(self, choice: Choice) -> None:
+        count, named = self._reasons.get(choice.why, (0, []))
+        self._reasons[choice.why] = (count + 1, [*named, choice.run_id][:_NAMED_MAX])
+
+    def say_end(self, error: str) -> None:
+        if error and not self.deleted + self.kept:
+            return
+        for why, (count, named) in self._reasons.items():
+            more = f" and {count - len(named)} more" if count > len(named) else ""
+            screen.say(("kept      ", "green"), f"{', '.join(named)}{more}: {why}")
+        went = "would be deleted" if self.dry_run else "deleted"
+        screen.say(f"{screen.count(self.deleted, 'run')} {went}, {self.kept} kept")
+        if self.swept is not None:
+            _say_swept(self.swept)
 
 
 def _say_swept(swept: Swept) -> None:
@@ -394,37 +464,45 @@ def doctor(
 ) -> int:
     """Report why runs cannot continue, and problems with the store.
 
-    Each run is listed with the commands that resume or answer it. If many runs have the same reason, the first three are listed;
-    --json lists all. With flows (FILE, or those of the project) it also finds runs whose flow has changed. A run that no live
-    worker takes is reported at once; one that an idle worker leaves alone, or whose queue is full, after 60 seconds.
+    Each run is listed with the commands that resume or answer it: of many runs with the same reason, the first three, and of each
+    kind at most 20 reasons; --json lists all. With flows (FILE, or those of the project) it also finds runs whose flow has
+    changed. A run that no live worker takes is reported at once; one that an idle worker leaves alone, or whose queue is full,
+    after 60 seconds.
     """
     flows = _flows(file)
     known = {flow.name: flow for flow in flows} if flows is not None else None
     commands = command_line(file=file, store=store)
 
-    def use(reader: Reader) -> tuple[list[Diagnosis], doctors.Sample]:
+    def use(reader: Reader) -> tuple[list[Diagnosis], doctors.Sample, bool]:
         clock = SystemClock().now
         found = doctors.examine(reader.store, known, clock(), commands)
-        return found, doctors.verify_sample(reader.store, clock, commands, known=found)
+        sample = doctors.verify_sample(reader.store, clock, commands, known=found)
+        return found, sample, doctors.is_checked(reader.store.upkeep.facts())
 
-    found, sample = stores.read(store, use)
+    found, sample, is_checked = stores.read(store, use)
     found += sample.damaged
     problems = [one for one in found if not one.waits]
     with screen.unread():
         if as_json:
             verified = {"runs": sample.runs, "of": sample.of, "at": sample.at}
+            findings = [_as_json(one) for one in found]
             screen.say_json(
-                {"ok": not found, "findings": [_as_json(one) for one in found], "verified": verified}
+                {"ok": not found, "findings": findings, "verified": verified, "database_checked": is_checked}
             )
         else:
             _say_findings(found)
-            _say_sample(sample, store)
+            _say_sample(sample, store, is_checked=is_checked)
             _say_summary(found)
     return Exit.STUCK if problems else Exit.WAITS if found else Exit.OK
 
 
-def _say_sample(sample: doctors.Sample, store: str | None) -> None:
+def _say_sample(sample: doctors.Sample, store: str | None, *, is_checked: bool) -> None:
     check = sample.check()
+    if not is_checked:
+        screen.say(
+            ("pages ", "dim"),
+            "the database itself was not checked, because it is large; `holdfast verify` does",
+        )
     screen.say(("logs  ", "dim"), f"{check.fault or check.detail}, {screen.when(sample.at)}")
     if sample.runs < sample.of:
         say_commands([(line("verify", store=store), "verify all of them")])
@@ -444,6 +522,8 @@ def _flows(file: str | None) -> list[flow_files.AnyFlow] | None:
 
 _ALIKE_MAX = 3
 """How many runs with the same reason are listed one by one."""
+_REASONS_MAX = 20
+"""How many reasons of the same kind are listed one by one: some name their run, so there may be as many as runs."""
 
 
 def _by_reason(found: list[Diagnosis]) -> list[list[Diagnosis]]:
@@ -454,7 +534,13 @@ def _by_reason(found: list[Diagnosis]) -> list[list[Diagnosis]]:
 
 
 def _say_findings(found: list[Diagnosis]) -> None:
+    named: Counter[str] = Counter()
+    unnamed: Counter[str] = Counter()
     for alike in _by_reason(found):
+        named[alike[0].kind] += 1
+        if named[alike[0].kind] > _REASONS_MAX:
+            unnamed[alike[0].kind] += len(alike)
+            continue
         kind = f"{alike[0].kind}  ", "yellow" if alike[0].waits else "red"
         for one in alike[:_ALIKE_MAX]:
             since = f" (since {screen.when(one.since)})" if one.since is not None else ""
@@ -465,6 +551,11 @@ def _say_findings(found: list[Diagnosis]) -> None:
                 kind,
                 f"{screen.count(more, 'more run')} of flow {alike[0].flow!r} with the same reason (--json lists all)",
             )
+    for name, count in unnamed.items():
+        screen.say(
+            (f"{name}  ", "red"),
+            f"{screen.count(count, 'more run')} with other reasons of this kind (--json lists all)",
+        )
 
 
 def _say_summary(found: list[Diagnosis]) -> None:

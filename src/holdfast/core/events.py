@@ -561,7 +561,13 @@ class NodeStreamed(NodeEvent, frozen=True, kw_only=True):
     chunks: list[Any]
     item: int | None = None
     spans: list[Span] = []
-    """Which steps streamed the chunks, in order; empty: no step did."""
+    """Which steps streamed the chunks, in order; empty: no step did. If the chunks are large, there is a span even then, so that
+    they can be counted without being read."""
+
+    @property
+    def count(self) -> int:
+        """How many chunks these are, known without them if there are spans."""
+        return sum(span.chunks for span in self.spans) if self.spans else len(self.chunks)
 
 
 class StepCompleted(NodeEvent, frozen=True, kw_only=True):

@@ -37,6 +37,9 @@ HELD = b"?"
 RELEASED = b"!"
 _STEP = b">"
 
+COUNTED_BYTES = 100_000
+"""A `NodeStreamed` with so many bytes of chunks always has spans, so that the chunks can be counted without being read."""
+
 
 class Streamer(NamedTuple):
     """Identifies a stream: the attempt of a node, or of an item of a fan-out, that streams the chunks."""
@@ -89,11 +92,11 @@ def make_chunks(
 # --- in the log --------------------------------------------------------------------------------------------
 
 
-def make_spans(steps: Sequence[Step | None]) -> list[Span]:
+def make_spans(steps: Sequence[Step | None], size: int) -> list[Span]:
     """Return the spans of a `NodeStreamed` event: for each series of chunks from one step, the step and the number of chunks. An
-    empty list if no step streamed any of them.
+    empty list if no step streamed any of them and they are small; `size` is that of all chunks in bytes.
     """
-    if not any(steps):
+    if size < COUNTED_BYTES and not any(steps):
         return []
     spans = [(step or ("", 1), len(list(same))) for step, same in groupby(steps)]
     return [Span(chunks=chunks, step=name, step_try=call) for (name, call), chunks in spans]
@@ -142,6 +145,8 @@ class Spill(msgspec.Struct):
     """`[value]` if it is not known whether the last value is a chunk or the result of the node; otherwise empty."""
     step: Step | None = None
     """The step that streams the next chunks."""
+    size: int = 0
+    """The size of the values, in bytes."""
 
     def add(self, data: bytes) -> None:
         """Read more lines of the spill."""
@@ -155,6 +160,7 @@ class Spill(msgspec.Struct):
                     self.release()
                 case _:
                     self.values.append(_decode(line))
+                    self.size += len(line)
                     self.steps.append(self.step)
 
     def release(self) -> None:

@@ -200,12 +200,14 @@ def day(at: float) -> str:
     return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def opened(store: Store, run_id: str, rows: Iterable[Row]) -> Iterator[events.Stored]:
-    """Yield the events in rows of a run. Raises `StoreCorrupt` with the run and the event for a row that cannot be read."""
+def opened(store: Store, run_id: str, rows: Iterable[Row], *, chunks: bool = True) -> Iterator[events.Stored]:
+    """Yield the events in rows of a run; without `chunks`, streamed chunks may be left out (see `open_row`). Raises
+    `StoreCorrupt` with the run and the event for a row that cannot be read.
+    """
     blobs = store.blobs
     for row in rows:
         try:
-            yield open_row(row, blobs)
+            yield open_row(row, blobs, chunks=chunks)
         except (BlobMissing, BlobCorrupt):  # their messages already have the remedy
             raise
         except StoreCorrupt as fault:
@@ -217,7 +219,7 @@ def opened(store: Store, run_id: str, rows: Iterable[Row]) -> Iterator[events.St
 
 def _fold(state: RunState, rows: list[Row], store: Store) -> None:
     try:
-        for event in opened(store, state.run_id, rows):
+        for event in opened(store, state.run_id, rows, chunks=False):
             fold(state, event)
     except IllegalEvent as fault:
         raise impossible(state.run_id, fault) from fault

@@ -788,7 +788,9 @@ def recover_streams(journal: Journal, rename: Mapping[str, str] | None = None) -
         if is_open and first > _count_streamed(journal, written.node)[written]:
             spill.release()
             journal.record(
-                events.NodeStreamed(**streamer._asdict(), chunks=spill.values, spans=make_spans(spill.steps))
+                events.NodeStreamed(
+                    **streamer._asdict(), chunks=spill.values, spans=make_spans(spill.steps, spill.size)
+                )
             )
     return recall_streams(journal)
 
@@ -806,7 +808,7 @@ def _count_streamed(journal: Journal, node: str) -> Counter[Streamer]:
     """Return how many chunks of each attempt of a node the log holds."""
     store, counts = journal.services.store, Counter[Streamer]()
     for row in store.events(journal.state.run_id, kinds=("NodeStreamed",), node=node):
-        event = open_row(row, store.blobs).event
+        event = open_row(row, store.blobs, chunks=False).event
         streamer = Streamer(event.node, event.iteration, event.execution, event.attempt, event.item)
-        counts[streamer] += len(event.chunks)
+        counts[streamer] += event.count
     return counts

@@ -49,8 +49,10 @@ def take_out(body: bytes, limit: int = BLOB_OVER) -> tuple[bytes, tuple[Blob, ..
     return body, tuple({blob.digest: blob for blob in taken.values()}.values())
 
 
-def put_back(body: bytes, blobs: Blobs) -> bytes:
-    """Undo `take_out`: put the values from the blobs back into the body. Raises `BlobMissing`, `BlobCorrupt`."""
+def put_back(body: bytes, blobs: Blobs, *, without: str | None = None) -> bytes:
+    """Undo `take_out`: put the values from the blobs back into the body. Raises `BlobMissing`, `BlobCorrupt`. If a field of the
+    event is given that is a list, its blobs are not read: the list is empty, or has null for its large entries.
+    """
     if not body.startswith(_MARK):
         return body
     try:
@@ -58,7 +60,10 @@ def put_back(body: bytes, blobs: Blobs) -> bytes:
         told = _references(fields.pop(KEY))
         tree: Any = fields
         for pointer in sorted(told):  # a container is put back before the values that were moved out of it
-            tree = _place(tree, pointer, Raw(blobs.get(told[pointer])))
+            if without is None or pointer.split("/")[1:2] != [without]:
+                tree = _place(tree, pointer, Raw(blobs.get(told[pointer])))
+            elif pointer == f"/{without}":
+                fields[without] = Raw(b"[]")
         return _encode(tree)
     except (msgspec.MsgspecError, LookupError, ValueError) as fault:
         raise StoreCorrupt(

@@ -150,11 +150,15 @@ def open_body(body: bytes, blobs: Blobs) -> bytes:
     return put_back(unpack(body), blobs)
 
 
-def open_row(row: Row, blobs: Blobs) -> Stored:
-    """Return the event that a row contains. Raises `BlobMissing`, `BlobCorrupt`."""
+def open_row(row: Row, blobs: Blobs, *, chunks: bool = True) -> Stored:
+    """Return the event that a row contains. Raises `BlobMissing`, `BlobCorrupt`. Without `chunks`, the chunks of a `NodeStreamed`
+    that are in blobs are not read if the event counts them, because there may be very many.
+    """
     body = row.body
     if body and (body[:1] != b"{" or body[2:3] == b"$"):  # few bodies are compressed or refer to blobs
-        body = open_body(body, blobs)
+        body = unpack(body)
+        is_counted = row.kind == "NodeStreamed" and b'"spans":[{' in body
+        body = put_back(body, blobs, without=None if chunks or not is_counted else "chunks")
     encoded = Encoded(row.kind, row.node, row.iteration, row.execution, row.attempt, body)
     return Stored(row.seq, row.at, decode(encoded))
 

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.errors import FenceLost, ResumeRefused, SeqConflict
+from holdfast.errors import FenceLost, HoldfastError, ResumeRefused, SeqConflict
 
 PIECE = 2000
 """How many events one sweep deletes at most."""
@@ -104,11 +104,14 @@ class Upkeep(Protocol):
         `SeqConflict`.
         """
 
-    def delete(self, run_id: str, seq: int) -> None:
-        """Delete a run whose log still ends at `seq`, with everything that belongs only to it. Its blobs are left to the caller,
-        who knows what else refers to them. Raises `RunNotFound`, `RunHeld`, `SeqConflict`; and `ResumeRefused` if another run
-        still relies on it: a run that was forked from it, the run that started it unless that is completed or cancelled, or the
-        sender of a request that waits in its inbox. Runs that it started stay, and their `origin` names a run that is gone.
+    def delete(self, ends: Mapping[str, int]) -> dict[str, HoldfastError]:
+        """Delete runs, in this order and in one transaction, with everything that belongs only to them; `ends` has the seq at
+        which the log of each must still end. Their blobs are left to the caller, who knows what else refers to them.
+
+        Returns the refusals, by run; the other runs are deleted. A refusal is `RunNotFound`, `RunHeld`, `SeqConflict`, or
+        `ResumeRefused` if another run still relies on the run: a run that was forked from it, the run that started it unless that
+        is completed or cancelled, or the sender of a request that waits in its inbox. Runs that it started stay, and their
+        `origin` names a run that is gone.
         """
 
     def sweep(self, limit: int = PIECE) -> int:

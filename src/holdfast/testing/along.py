@@ -24,7 +24,16 @@ from holdfast.errors import CodecError, FenceLost, ResumeRefused, RunExists, Seq
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Along, Append, Query, Request, Store, Verdict
 from holdfast.storage.leases import Holder
-from holdfast.testing.appends import KilledAtFailpoint, Log, Time, hooked, in_threads, kill_at, raises
+from holdfast.testing.appends import (
+    KilledAtFailpoint,
+    Log,
+    Time,
+    delete_run,
+    hooked,
+    in_threads,
+    kill_at,
+    raises,
+)
 from holdfast.testing.conformance import Refusing
 from holdfast.testing.queues import QUIET_S
 
@@ -271,7 +280,7 @@ class AlongConformance:
             assert self.ids() == ["beside", "caller", "other"]
             assert self.store.inbox(run_id="other") == []
             self.store.release("beside", self.holder.id, 1)
-            self.store.upkeep.delete("beside", beside.rows[-1].seq)
+            assert not self.store.upkeep.delete({"beside": beside.rows[-1].seq})
 
     def test_a_run_that_ends_while_a_request_comes_is_over_and_no_request_waits_for_it(self) -> None:
         other = self.open(self.folder, self.clock)
@@ -297,7 +306,7 @@ class AlongConformance:
         self.log.wrote(append)
         assert all(one.taken and one.unmet for one in self.store.inbox(run_id=ends.run_id))
         assert self.store.queues.waiting([ends.run_id]) == []
-        self.store.upkeep.delete(ends.run_id, over.rows[-1].seq)
+        assert not self.store.upkeep.delete({ends.run_id: over.rows[-1].seq})
 
     def test_two_runs_that_post_to_each_other_again_and_again_both_go_on(self) -> None:
         left, right = self.log, self.create("right")
@@ -334,22 +343,22 @@ class AlongConformance:
             assert self.write(append) is None
             self.log.wrote(append)
             with raises(ResumeRefused, "child", "caller", status):
-                self.store.upkeep.delete("child", 1)
+                delete_run(self.store, "child", 1)
         assert self.store.run("child").status == "completed"
 
     def test_a_run_is_deleted_when_the_run_that_started_it_is_over(self) -> None:
         for status, child in (("completed", "child-a"), ("cancelled", "child-b")):
             self.log = self.create(f"caller-{status}")
             self.start_ended(child, status=status, release=True)
-            self.store.upkeep.delete(child, 1)
+            assert not self.store.upkeep.delete({child: 1})
         assert self.ids() == ["caller", "caller-cancelled", "caller-completed"]
 
     def test_a_run_outlives_the_run_that_started_it(self) -> None:
         self.start_ended("child", status="failed", release=True)
-        self.store.upkeep.delete("caller", 3)
+        assert not self.store.upkeep.delete({"caller": 3})
         assert self.store.run("child").origin == "caller"
         assert self.ids(origin="caller") == ["child"]
-        self.store.upkeep.delete("child", 1)
+        assert not self.store.upkeep.delete({"child": 1})
         assert self.ids() == []
 
     # --- crashes -------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.core.event_encoding import Encoded
 from holdfast.storage import failpoints, rows
-from holdfast.storage.contract import Append, Holder, NewRun, View
+from holdfast.storage.contract import Append, Holder, NewRun, Store, View
 
 _count = itertools.count()
 
@@ -104,6 +104,12 @@ def hooked(hook: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         failpoints.install(None)
+
+
+def delete_run(store: Store, run_id: str, seq: int) -> None:
+    """Delete one run, and raise what refuses it."""
+    for refusal in store.upkeep.delete({run_id: seq}).values():
+        raise refusal
 
 
 class KilledAtFailpoint(BaseException):

@@ -432,7 +432,7 @@ class StoreConformance(LeaseConformance):
         for number in range(4):
             self.write(Log(f"r{number}"), created_at=float(number), status="completed", labels={"team": "x"})
         first = self.store.runs(Query(limit=2))
-        self.store.upkeep.delete(first[-1].run_id, first[-1].seq)
+        assert not self.store.upkeep.delete({first[-1].run_id: first[-1].seq})
         for conditions in (
             {},
             {"status": ("completed", "failed")},

@@ -95,7 +95,7 @@ class FeedConformance:
         log = self.create("r1")
         self.move(log, 1, "completed")
         self.store.release("r1", self.holder.id, 1)
-        self.store.upkeep.delete("r1", log.seq)
+        assert not self.store.upkeep.delete({"r1": log.seq})
         assert self.feed.look({"r1": 0}, ALL) == {}
 
     def test_a_lease_that_has_expired_or_was_released_does_not_hold(self) -> None:

@@ -84,7 +84,7 @@ class RefusalsConformance(BoardConformance):
         self.create_pending("r2")
         self.refuse(self.worker, "r1")
         self.refuse(self.worker, "r2")
-        self.store.upkeep.delete("r1", 1)
+        assert not self.store.upkeep.delete({"r1": 1})
         assert [one.run_id for one in self.queues.refusals()] == ["r2"]
         assert self.store.append([log.create(status="pending", created_at=self.time.at)]) == [None]
         assert self.queues.refusals(["r1"]) == []

@@ -26,7 +26,7 @@ from holdfast.storage import failpoints
 from holdfast.storage.contract import Append, Holder, Query, Request, Snapshot, Store
 from holdfast.storage.rows import pack
 from holdfast.storage.upkeep import WHOLE, Kept, Trimmed
-from holdfast.testing.appends import KilledAtFailpoint, Log, Time, hooked, kill_at, raises
+from holdfast.testing.appends import KilledAtFailpoint, Log, Time, delete_run, hooked, kill_at, raises
 
 BASE = b'{"folded":true}'
 
@@ -213,7 +213,7 @@ class UpkeepConformance:
         self.store.post("gone", Request(id="1", verb="cancel"))  # unmet: it does not stop the deletion
         self.write(gone, status="completed", release=True)
         self.create_released("after")
-        self.store.upkeep.delete("gone", 9)
+        assert not self.store.upkeep.delete({"gone": 9})
         for _ in range(2):
             assert {row.run_id for row in self.another().runs(Query())} == {"before", "after"}
             assert [row.run_id for row in self.store.runs(Query(labels={"team": "a"}))] == ["before"]
@@ -229,11 +229,11 @@ class UpkeepConformance:
     def test_the_id_of_a_deleted_run_may_be_used_again(self) -> None:
         for again in range(3):
             self.create_released("r1", events=9 - 2 * again)
-            self.store.upkeep.delete("r1", 9 - 2 * again)
+            assert not self.store.upkeep.delete({"r1": 9 - 2 * again})
         self.create_released("older")
         self.create_released("r1")
-        self.store.upkeep.delete("older", 9)
-        self.store.upkeep.delete("r1", 9)
+        assert not self.store.upkeep.delete({"older": 9})
+        assert not self.store.upkeep.delete({"r1": 9})
         self.create_released("r1", events=3)
         assert self.seqs() == [1, 2, 3]
         assert self.store.upkeep.snapshots("r1") == [Kept(3, False, 1)]
@@ -245,7 +245,7 @@ class UpkeepConformance:
         self.compact("r1", 5)
         self.store.release("r1", self.holder.id, 1)
         self.create_released("r2")
-        self.store.upkeep.delete("r1", 9)
+        assert not self.store.upkeep.delete({"r1": 9})
         self.create_released("r1", events=3)
         self.sweep_all()
         assert self.seqs("r1") == [1, 2, 3]
@@ -254,29 +254,62 @@ class UpkeepConformance:
     def test_a_held_run_is_not_deleted_until_its_holder_is_gone(self) -> None:
         self.create_held()
         with raises(RunHeld, "r1", "engine-1"):
-            self.store.upkeep.delete("r1", 9)
+            delete_run(self.store, "r1", 9)
         assert self.seqs() == list(range(1, 10))
         self.time.pass_s(31)
-        self.store.upkeep.delete("r1", 9)
+        assert not self.store.upkeep.delete({"r1": 9})
         with raises(RunNotFound):
             self.store.run("r1")
 
     def test_a_run_that_somebody_carried_on_is_not_deleted(self) -> None:
         self.create_released("r1")
         with raises(SeqConflict, "r1", "7", "9"):
-            self.store.upkeep.delete("r1", 7)
+            delete_run(self.store, "r1", 7)
         with raises(RunNotFound, "nobody"):
-            self.store.upkeep.delete("nobody", 1)
+            delete_run(self.store, "nobody", 1)
         assert self.seqs() == list(range(1, 10))
 
     def test_a_run_with_forks_is_not_deleted(self) -> None:
         self.create_released("r1")
         self.create_released("fork", parent="r1")
         with raises(ResumeRefused, "r1", "fork"):
-            self.store.upkeep.delete("r1", 9)
-        self.store.upkeep.delete("fork", 9)
-        self.store.upkeep.delete("r1", 9)
+            delete_run(self.store, "r1", 9)
+        assert not self.store.upkeep.delete({"fork": 9})
+        assert not self.store.upkeep.delete({"r1": 9})
         assert self.store.runs(Query()) == []
+
+    def test_many_runs_are_deleted_at_once_and_each_refusal_is_told(self) -> None:
+        self.create_released("r1")
+        self.create_released("fork", parent="r1")
+        self.create_released("forked")
+        self.create_released("kept", parent="forked")
+        self.create_released("moved", events=5)
+        self.create_held("held")
+        self.create_released("last", events=3)
+        ends = {"fork": 9, "r1": 9, "forked": 9, "moved": 3, "nobody": 1, "held": 9, "last": 3}
+        refused = self.store.upkeep.delete(ends)
+        found = {run_id: type(refusal) for run_id, refusal in refused.items()}
+        assert found == {
+            "forked": ResumeRefused,
+            "moved": SeqConflict,
+            "nobody": RunNotFound,
+            "held": RunHeld,
+        }
+        for _ in range(2):
+            assert {row.run_id for row in self.another().runs(Query())} == {"forked", "kept", "moved", "held"}
+            assert self.seqs("moved") == [1, 2, 3, 4, 5]
+            self.sweep_all()
+        assert self.store.upkeep.facts().unswept == 0
+
+    def test_a_crash_deletes_all_of_many_runs_or_none(self) -> None:
+        ends = {f"r{number}": 3 for number in range(5)}
+        for place, left in (("delete.before", 5), ("delete.committed", 0)):
+            for run_id in ends:
+                if run_id not in {row.run_id for row in self.store.runs(Query())}:
+                    self.create_released(run_id, events=3)
+            with hooked(kill_at(place)), raises(KilledAtFailpoint):
+                self.store.upkeep.delete(ends)
+            assert len(self.another().runs(Query())) == left
 
     # --- crashes -------------------------------------------------------------------------------------
 
@@ -289,7 +322,7 @@ class UpkeepConformance:
 
         def delete() -> None:
             self.store.release("r1", self.holder.id, 1)
-            self.store.upkeep.delete("r1", 9)
+            assert not self.store.upkeep.delete({"r1": 9})
 
         for change in (prune, compact, delete):
             self.create_held()
@@ -300,13 +333,13 @@ class UpkeepConformance:
             assert self.store.upkeep.trimmed("r1") == WHOLE
             self.store.claim("r1", self.holder)
             self.store.release("r1", self.holder.id, self.store.run("r1").fence)
-            self.store.upkeep.delete("r1", 9)
+            assert not self.store.upkeep.delete({"r1": 9})
 
     def test_a_sweep_that_was_cut_is_taken_up_again(self) -> None:
         self.create_held()
         self.create_released("r2")
         self.compact("r1", 5)
-        self.store.upkeep.delete("r2", 9)
+        assert not self.store.upkeep.delete({"r2": 9})
         for place in ("sweep.before", "sweep.committed"):
             with hooked(kill_at(place)), raises(KilledAtFailpoint):
                 self.store.upkeep.sweep(2)
@@ -320,7 +353,7 @@ class UpkeepConformance:
         for run_id in ("r1", "r2", "r3", "last"):
             self.create_released(run_id, events=3)
         for run_id in ("r1", "r2", "r3"):
-            self.store.upkeep.delete(run_id, 3)
+            assert not self.store.upkeep.delete({run_id: 3})
         left = self.store.upkeep.facts().unswept  # 0 in a store whose deletions leave nothing
         assert self.store.upkeep.sweep(6) == (6 if left else 0)
         assert self.store.upkeep.sweep(6) == (3 if left else 0)

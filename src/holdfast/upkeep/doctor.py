@@ -6,7 +6,6 @@ and examines the store. It changes nothing.
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,7 +26,7 @@ from holdfast.reading.known_flows import Flows, require_flow
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.verification import verify
-from holdfast.storage.contract import Query, RunRow, Store, in_order
+from holdfast.storage.contract import Query, RunRow, RunStatus, Store, in_order
 from holdfast.storage.oversize import references
 from holdfast.storage.queues import Queue
 from holdfast.storage.rows import unpack
@@ -38,11 +37,13 @@ LOG_BYTES = 256 * 1024 * 1024
 SLOT_BYTES = 8 * 1024 * 1024 * 1024
 FREE_BYTES = 512 * 1024 * 1024
 BLOBS_SAMPLED = 200
-RUNS_MAX = 10_000
-"""How many runs are examined at most. If there are more, those that were updated least recently are examined."""
+RUNS_MAX = 5_000
+"""How many runs are examined at most. If there are more, the newest of each status are examined."""
+CHECKED_BYTES = 128 * 1024 * 1024
+"""The size up to which the database itself is checked, which reads all of it. `holdfast verify` checks any database."""
 SAMPLED = 100
 """How many runs are verified at most: half of them are the newest."""
-SAMPLED_S = 2.0
+SAMPLED_S = 1.0
 SAMPLED_EVENTS = 5_000
 _SPAN_MAX_S = 2.0**31
 _PAGE = 500
@@ -168,17 +169,18 @@ def examine(
 ) -> list[Diagnosis]:
     """Return all problems: first those of the store, then those of its runs, oldest first. `flows` are the known flows; if it
     is None, no run is reported because its flow is unknown or has changed. `now` is the time of this machine. Without `check`,
-    the database itself is not checked, which reads all of it.
+    or if it is large, the database itself is not checked.
     """
     facts = store.upkeep.facts()
-    found = list(look_over(facts, now, store.check() if check else []))
+    found = list(look_over(facts, now, store.check() if check and is_checked(facts) else []))
     found += _blobs(store)
     rows, left_out = _rows(store)
     if left_out:
+        more = ", ".join(f"{count:,} {status}" for status, count in left_out.items())
         found.append(
             _of_store(
-                f"{len(rows) + left_out} runs have not ended, and only the {len(rows)} that were updated least recently were "
-                "examined. Resolve the problems of those runs, then run doctor again"
+                f"{len(rows) + sum(left_out.values()):,} runs have not ended, and only the newest {len(rows):,} of them were "
+                f"examined; the others are {more} (`holdfast runs --status {next(iter(left_out))}` lists them)"
             )
         )
     examination = _Examination(store, flows, commands or CommandLine(), rows)
@@ -190,18 +192,27 @@ def examine(
     return found + sorted(of_runs, key=lambda one: (one.waits, one.since or 0.0))
 
 
-def _rows(store: Store) -> tuple[list[RunRow], int]:
-    """Return the runs to examine, those that were updated least recently first, and how many more there are."""
-    count = 0
+def is_checked(facts: Facts) -> bool:
+    """Return whether `examine` checks the database itself."""
+    return (facts.size_bytes or 0) <= CHECKED_BYTES
 
-    def counted() -> Iterator[RunRow]:
-        nonlocal count
-        for row in rows_of(store, Query(status=in_order(OPEN), limit=_PAGE)):
-            count += 1
-            yield row
 
-    rows = heapq.nsmallest(RUNS_MAX, counted(), key=lambda row: row.updated_at)
-    return rows, count - len(rows)
+def _rows(store: Store) -> tuple[list[RunRow], dict[RunStatus, int]]:
+    """Return the runs to examine, and how many more there are of each status. All runs of a status are examined if they are few,
+    and otherwise the newest, which an index gives without passing the others.
+    """
+    counts = store.queues.board().counts
+    statuses = sorted(in_order(OPEN), key=lambda status: counts.get(status, 0))
+    rows: list[RunRow] = []
+    left_out: dict[RunStatus, int] = {}
+    for number, status in enumerate(statuses):
+        share = (RUNS_MAX - len(rows)) // (len(statuses) - number)
+        query = Query(status=(status,), limit=min(share, _PAGE))
+        some = list(islice(rows_of(store, query), share)) if share else []
+        rows += some
+        if counts.get(status, 0) > len(some):
+            left_out[status] = counts[status] - len(some)
+    return rows, {status: left_out[status] for status in in_order(OPEN) if status in left_out}
 
 
 class _Examination:

@@ -11,7 +11,7 @@ needed is checked when it is deleted, not when it was chosen. Each step is small
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -50,7 +50,12 @@ YOUNG_S = 3600.0
 """A blob younger than this (in seconds) may belong to an append that is not committed yet, so it is not removed."""
 _WINDOW = 256
 _PAGE = 500
+BATCH = 100
+"""How many runs are deleted in one transaction at most."""
+_BATCH_EVENTS = 10_000
+"""How many events they have at most, unless it is one run: a store may have to delete them in the same transaction."""
 _RESUMED_MEANWHILE = "the run was resumed in the meantime"
+_DELETED_MEANWHILE = "another process has already deleted the run"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 
 
@@ -376,24 +381,29 @@ def check_policy(policy: RetentionPolicy) -> RetentionPolicy:
     return policy
 
 
-def choose(store: Store, wanted: Sequence[RetentionPolicy]) -> list[Choice]:
-    """Decide for each run that a policy applies to whether it is deleted, newest first. The first policy that applies decides."""
+def choose(store: Store, wanted: Sequence[RetentionPolicy]) -> Iterator[Choice]:
+    """Decide for each run that a policy applies to whether it is deleted, newest first for each policy. The first policy that
+    applies decides. A store may have a million runs, so they are read page by page; they may be deleted meanwhile.
+    """
     now = store.now()
-    chosen: dict[str, Choice] = {}
-    for policy in wanted:
+    for number, policy in enumerate(wanted):
         counts: dict[tuple[str, str], int] = {}
         for row in rows_of(store, Query(flow=policy.flow, status=policy.status, limit=_PAGE)):
+            if any(_applies(earlier, row) for earlier in wanted[:number]):
+                continue
             rank = counts[row.flow, row.status] = counts.get((row.flow, row.status), 0) + 1
-            if row.run_id not in chosen:
-                try:
-                    why = _stays(store, policy, row, rank, now)
-                except RunNotFound:  # another process has deleted it
-                    continue
-                chosen[row.run_id] = Choice(
-                    run_id=row.run_id, flow=row.flow, status=row.status, updated_at=row.updated_at, seq=row.seq,
-                    goes=why is None, why=why or _goes(policy), origin=row.origin,
-                )  # fmt: skip
-    return list(chosen.values())
+            try:
+                why = _stays(store, policy, row, rank, now)
+            except RunNotFound:  # another process has deleted it
+                continue
+            yield Choice(
+                run_id=row.run_id, flow=row.flow, status=row.status, updated_at=row.updated_at, seq=row.seq,
+                goes=why is None, why=why or _goes(policy), origin=row.origin,
+            )  # fmt: skip
+
+
+def _applies(policy: RetentionPolicy, row: RunRow) -> bool:
+    return policy.flow in (None, row.flow) and row.status in policy.status
 
 
 def _goes(policy: RetentionPolicy) -> str:
@@ -429,31 +439,57 @@ def explain_need(store: Store, row: RunRow) -> str | None:
     return None
 
 
-def delete(store: Store, choice: Choice, archive_to: str | None = None) -> Choice:
-    """Delete a chosen run; if `archive_to` is given, archive it there first. Returns the choice, updated with what happened. A
-    run that has changed since it was chosen, or that is still needed, is kept.
+def delete(store: Store, choices: Sequence[Choice], archive_to: str | None = None) -> list[Choice]:
+    """Delete chosen runs in one transaction; if `archive_to` is given, archive them there first. Returns the choices, updated
+    with what happened. A run that has changed since it was chosen, or that is still needed, is kept.
     """
-    place = ""
-    try:
-        row = store.run(choice.run_id)
-        why = (
-            _RESUMED_MEANWHILE
-            if row.seq != choice.seq
-            else explain_need(store, row) or _explain_fork(store, row) or _explain_caller(store, choice)
-        )
+    if not choices:
+        return []
+    ids = tuple(choice.run_id for choice in choices)
+    rows = {row.run_id: row for row in store.runs(Query(ids=ids, limit=len(ids)))}
+    callers = _find_callers(store, choices)
+    reasons: dict[str, str] = {}
+    places: dict[str, str] = {}
+    for choice in choices:
+        row, caller = rows.get(choice.run_id), callers.get(choice.run_id)
+        why = _DELETED_MEANWHILE if row is None else _RESUMED_MEANWHILE if row.seq != choice.seq else None
+        if why is None and row is not None:
+            why = _explain_keeping(store, row, caller)
         if why is None and archive_to:
-            place, why = _archive(store, choice.run_id, archive_to)
-        if why is None:
-            store.upkeep.delete(choice.run_id, choice.seq)
-            if spilled := store.blobs.spilled(choice.run_id):
-                store.blobs.unspill(choice.run_id, list(spilled))
+            places[choice.run_id], why = _archive(store, choice.run_id, archive_to)
+        if why is not None:
+            reasons[choice.run_id] = why
+    going = {choice.run_id: choice.seq for choice in choices if choice.run_id not in reasons}
+    if going:
+        refused = store.upkeep.delete(going)
+        reasons |= {run_id: _explain_refusal(refusal) for run_id, refusal in refused.items()}
+        for run_id in going.keys() - refused.keys():
+            if spilled := store.blobs.spilled(run_id):
+                store.blobs.unspill(run_id, list(spilled))
+    return [
+        msgspec.structs.replace(
+            choice,
+            goes=choice.run_id not in reasons,
+            why=reasons.get(choice.run_id, choice.why),
+            place=places.get(choice.run_id, ""),
+        )
+        for choice in choices
+    ]
+
+
+def _explain_keeping(store: Store, row: RunRow, caller: RunRow | None) -> str | None:
+    """Return why a chosen run must be kept after all; None if it may be deleted."""
+    try:
+        why = explain_need(store, row) or _explain_fork(store, row)
     except RunNotFound:
-        why = "another process has already deleted the run"
-    except SeqConflict:
-        why = _RESUMED_MEANWHILE
-    except (ResumeRefused, RunHeld) as refused:
-        why = str(refused)
-    return msgspec.structs.replace(choice, goes=why is None, why=why or choice.why, place=place)
+        return _DELETED_MEANWHILE
+    return why or (_describe_caller(caller) if caller is not None else None)
+
+
+def _explain_refusal(refusal: HoldfastError) -> str:
+    if isinstance(refusal, RunNotFound):
+        return _DELETED_MEANWHILE
+    return _RESUMED_MEANWHILE if isinstance(refusal, SeqConflict) else str(refusal)
 
 
 def _archive(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
@@ -462,6 +498,8 @@ def _archive(store: Store, run_id: str, place: str) -> tuple[str, str | None]:
     """
     try:
         return archive.archive(store, run_id, place).place, None
+    except RunNotFound:
+        return "", _DELETED_MEANWHILE
     except SchemaTooNew as fault:
         return "", f"the run cannot be archived: {fault}"
     except StoreCorrupt:
@@ -480,60 +518,105 @@ def _problem(store: Store, run_id: str) -> str:
     return problems[0] if problems else ""
 
 
-def delete_all(store: Store, choices: Sequence[Choice], archive_to: str | None = None) -> Iterator[Choice]:
-    """Delete the chosen runs one by one, and yield what happened to each. A run is deleted after the runs forked from it, and
-    after the run that started it, if that may still need it.
+def delete_all(
+    store: Store, choices: Iterable[Choice], archive_to: str | None = None
+) -> Iterator[list[Choice]]:
+    """Delete the chosen runs, many in one transaction, and yield what happened to them after each. A run is deleted after the
+    runs forked from it, and after the run that started it, if that may still need it: such runs come last, and no others are
+    remembered.
     """
-    waiting = [choice for choice in choices if choice.goes]
-    yield from (choice for choice in choices if not choice.goes)
-    while waiting:
-        done: set[str] = set()
-        callers = {choice.run_id for choice in waiting if choice.status not in FINAL}
-        for choice in waiting:
-            is_needed = choice.origin in callers and choice.origin not in done
-            if not is_needed and _find_fork(store, choice) is None:
-                done.add(choice.run_id)
-                yield delete(store, choice, archive_to)
-        waiting = [choice for choice in waiting if choice.run_id not in done]
-        if not done:
-            yield from (
-                delete(store, choice, archive_to) for choice in waiting
-            )  # each result says why it is kept
+    needed: list[Choice] = []
+    for some in _batches(choices, archive_to):
+        ready, later = _separate(store, [choice for choice in some if choice.goes])
+        yield [choice for choice in some if not choice.goes] + delete(store, ready, archive_to)
+        needed += later
+    while needed:
+        left: list[Choice] = []
+        for some in _batches(needed, archive_to):
+            ready, later = _separate(store, some)
+            yield delete(store, ready, archive_to)
+            left += later
+        if len(left) == len(needed):
+            for some in _batches(left, archive_to):
+                yield delete(store, some, archive_to)  # each result says why it is kept
             return
+        needed = left
 
 
-def preview_deletion(store: Store, choices: Sequence[Choice]) -> list[Choice]:
-    """Return what `delete_all` would do, as far as that is known without deleting. A run is kept if a run that was forked from
-    it is kept, or the run that started it is kept and may still need it.
+def _batches(choices: Iterable[Choice], archive_to: str | None) -> Iterator[list[Choice]]:
+    """Yield the choices in lists that one transaction deletes. Runs that are archived are deleted one by one: each as soon as its
+    archive is complete.
     """
-    going = {choice.run_id for choice in choices if choice.goes}
-    needed_by = {
-        run_id: [
-            (row.run_id, _describe_fork(row.run_id))
-            for row in rows_of(store, Query(parent=run_id, limit=_PAGE))
-        ]
-        for run_id in going
-    }
-    for run_id, row in _find_callers(store, [choice for choice in choices if choice.goes]).items():
-        needed_by[run_id].append((row.run_id, _describe_caller(row)))
+    batch: list[Choice] = []
+    events = 0
+    for choice in choices:
+        size = choice.seq if choice.goes else 0
+        if batch and (archive_to or len(batch) == BATCH or events + size > _BATCH_EVENTS):
+            yield batch
+            batch, events = [], 0
+        batch.append(choice)
+        events += size
+    if batch:
+        yield batch
+
+
+def _separate(store: Store, choices: Sequence[Choice]) -> tuple[list[Choice], list[Choice]]:
+    """Separate the choices that can be deleted now from those of runs that another run needs which may be deleted, too."""
+    callers = _find_callers(store, choices)
+    ready: list[Choice] = []
+    later: list[Choice] = []
+    for choice in choices:
+        caller = callers.get(choice.run_id)
+        waits = (caller is not None and caller.status in ENDED) or _find_fork(store, choice) is not None
+        (later if waits else ready).append(choice)
+    return ready, later
+
+
+def preview_deletion(store: Store, choose: Callable[[], Iterable[Choice]]) -> Iterator[Choice]:
+    """Yield what `delete_all` would do with the runs that `choose` yields, as far as that is known without deleting. A run is
+    kept if a run that was forked from it is kept, or the run that started it is kept and may still need it. The runs are chosen
+    twice, so that only those are remembered that another run needs.
+    """
+    needed_by: dict[str, list[tuple[str, str]]] = {}
+    for some in _batches((choice for choice in choose() if choice.goes), None):
+        callers = _find_callers(store, some)
+        for choice in some:
+            forks = rows_of(store, Query(parent=choice.run_id, limit=_PAGE))
+            needs = [(row.run_id, _describe_fork(row.run_id)) for row in forks]
+            if caller := callers.get(choice.run_id):
+                needs.append((caller.run_id, _describe_caller(caller)))
+            if needs:
+                needed_by[choice.run_id] = needs
+    others = {other for needs in needed_by.values() for other, _ in needs}
+    going: set[str] = set()
+    tangled: list[Choice] = []
+    for choice in choose():
+        if choice.goes and choice.run_id in others:
+            going.add(choice.run_id)
+        if choice.goes and choice.run_id in needed_by:
+            tangled.append(choice)
+            going.add(choice.run_id)
+        else:
+            yield choice
+    kept = _find_kept(going, needed_by)
+    for choice in tangled:
+        why = kept.get(choice.run_id)
+        yield msgspec.structs.replace(choice, goes=False, why=why) if why is not None else choice
+
+
+def _find_kept(going: set[str], needed_by: Mapping[str, Sequence[tuple[str, str]]]) -> dict[str, str]:
+    """Return why runs of `going` are kept, which other runs need: those that are not going, or kept for this reason."""
     kept: dict[str, str] = {}
     while True:
         needed = {
             run_id: why
-            for run_id in going
-            for other, why in reversed(needed_by[run_id])
-            if other not in going
+            for run_id, needs in needed_by.items()
+            for other, why in reversed(needs)
+            if run_id not in kept and (other not in going or other in kept)
         }
         if not needed:
-            break
+            return kept
         kept |= needed
-        going -= set(needed)
-    return [
-        msgspec.structs.replace(choice, goes=False, why=kept[choice.run_id])
-        if choice.run_id in kept
-        else choice
-        for choice in choices
-    ]
 
 
 def _find_fork(store: Store, choice: Choice) -> str | None:
@@ -556,11 +639,6 @@ def _find_callers(store: Store, choices: Sequence[Choice]) -> dict[str, RunRow]:
     pages = [Query(ids=tuple(origins[at : at + _PAGE]), limit=_PAGE) for at in range(0, len(origins), _PAGE)]
     rows = {row.run_id: row for page in pages for row in store.runs(page) if row.status not in FINAL}
     return {choice.run_id: rows[choice.origin] for choice in choices if choice.origin in rows}
-
-
-def _explain_caller(store: Store, choice: Choice) -> str | None:
-    found = _find_callers(store, [choice])
-    return _describe_caller(found[choice.run_id]) if found else None
 
 
 def _describe_caller(row: RunRow) -> str:

@@ -245,7 +245,7 @@ def test_a_run_that_is_deleted_or_unknown_ends_its_followers_only() -> None:
         gone, stays, never = it.follow("r1"), it.follow("r2"), it.follow("r3")
         await it.tick()
         it.store.release("r1", OTHER.id, 1)
-        it.store.upkeep.delete("r1", 1)
+        assert not it.store.upkeep.delete({"r1": 1})
         it.store.move("r2")
         await it.tick()
         assert (gone.seqs, stays.seqs, never.seqs) == ([1], [1, 2, 3], [])

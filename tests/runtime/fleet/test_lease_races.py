@@ -194,7 +194,7 @@ def test_a_sweep_goes_on_where_runs_are_deleted_meanwhile(stage: Stage, monkeypa
         pages.append(page)
         if len(pages) == 1:
             row = page[-1]
-            stage.store.upkeep.delete(row.run_id, row.seq)
+            assert not stage.store.upkeep.delete({row.run_id: row.seq})
         return page
 
     stage.store.runs = deletes_the_last  # type: ignore[method-assign]

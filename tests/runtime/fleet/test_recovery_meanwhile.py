@@ -26,7 +26,7 @@ def store_of(*ids: str) -> MemoryStore:
 
 
 def delete(store: MemoryStore, run_id: str) -> None:
-    store.upkeep.delete(run_id, store.run(run_id).seq)
+    assert not store.upkeep.delete({run_id: store.run(run_id).seq})
 
 
 def test_a_sweep_goes_on_where_a_whole_page_was_deleted_meanwhile(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +128,9 @@ def goes(choices: list[Choice]) -> dict[str, str | None]:
 
 def prune(store: Store, *wanted: RetentionPolicy) -> dict[str, str | None]:
     """Prune, and require that a dry run says the same before."""
-    chosen = retention.choose(store, wanted)
-    foretold = goes(retention.preview_deletion(store, chosen))
-    assert goes(list(retention.delete_all(store, chosen))) == foretold
+    chosen = list(retention.choose(store, wanted))
+    foretold = goes(list(retention.preview_deletion(store, lambda: chosen)))
+    assert goes(list(chain.from_iterable(retention.delete_all(store, chosen)))) == foretold
     for run_id, why in foretold.items():
         if why is None:
             with pytest.raises(RunNotFound):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 def pruned(store: Store, place: Path) -> dict[str, str]:
     """What stayed, and why."""
     chosen = retention.choose(store, [RetentionPolicy(keep=0)])
-    done = list(retention.delete_all(store, chosen, f"{place}/"))
+    done = list(chain.from_iterable(retention.delete_all(store, chosen, f"{place}/")))
     return {choice.run_id: choice.why for choice in done if not choice.goes}
 
 

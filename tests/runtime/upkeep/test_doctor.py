@@ -13,9 +13,10 @@ import pytest
 
 import holdfast as hf
 from holdfast import END, START, Graph
+from holdfast.cli import care
 from holdfast.reading import history, text
 from holdfast.reading.cases import Case
-from holdfast.reading.diagnosis import PATIENCE_S
+from holdfast.reading.diagnosis import PATIENCE_S, Diagnosis
 from holdfast.storage.contract import Holder, Store
 from holdfast.storage.upkeep import Facts
 from holdfast.storage.urls import open_store
@@ -262,3 +263,19 @@ def test_what_is_wrong_with_a_store_is_told(facts: Facts, says: str | None) -> N
     told = [one.reason for one in doctor.look_over(facts, 100.0, [])]
     assert (told == []) if says is None else any(says in one for one in told)
     assert [one.reason for one in doctor.look_over(WELL, 100.0, ["page 7"])] == ["page 7"]
+
+
+def test_of_very_many_reasons_of_a_kind_the_command_prints_the_first(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    found = [
+        Diagnosis(
+            kind="unreadable", reason=f"the log of run r{number} is damaged", run_id=f"r{number}", flow="f"
+        )
+        for number in range(50)
+    ]
+    care._say_findings([*found, Diagnosis(kind="failed", reason="node a failed", run_id="other", flow="f")])
+    told = capsys.readouterr().out
+    assert told.count("is damaged") == 20
+    assert "unreadable  30 more runs with other reasons of this kind (--json lists all)" in told
+    assert "other: node a failed" in told

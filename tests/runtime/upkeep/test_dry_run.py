@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,8 @@ def test_a_dry_run_keeps_what_a_fork_that_stays_needs(url: str, capsys: pytest.C
 
 def test_a_dry_run_says_what_the_real_one_does(url: str) -> None:
     store = open_store(url)
-    chosen = retention.choose(store, [ENDED])
-    foretold = told(retention.preview_deletion(store, chosen))
-    assert told(list(retention.delete_all(store, chosen))) == foretold
+    chosen = list(retention.choose(store, [ENDED]))
+    foretold = told(list(retention.preview_deletion(store, lambda: chosen)))
+    assert told(list(chain.from_iterable(retention.delete_all(store, chosen)))) == foretold
     assert sorted(run_id for run_id, (goes, _) in foretold.items() if goes) == ["alone", "ended"]
     store.close()

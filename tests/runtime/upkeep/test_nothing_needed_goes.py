@@ -9,6 +9,7 @@ import os
 import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +135,9 @@ def test_a_failed_run_that_still_asks_stays_and_says_what_it_asks(place: Place) 
     assert (chosen["r"].goes, chosen["r"].why) == (False, "the run has an open question: keep what there is?")
     assert chosen["s"].goes
     went = [
-        choice.run_id for choice in retention.delete_all(place.store, list(chosen.values())) if choice.goes
+        choice.run_id
+        for choice in chain.from_iterable(retention.delete_all(place.store, list(chosen.values())))
+        if choice.goes
     ]
     assert went == ["s"]
     assert place.store.run("r").status == "failed"
@@ -145,7 +148,7 @@ def test_a_run_that_began_to_ask_after_it_was_chosen_stays(place: Place) -> None
     place.run("r", asking)
     place.clock.advance(100)
     (choice,) = retention.choose(place.store, [OLD])
-    done = retention.delete(place.store, msgspec.structs.replace(choice, goes=True, why="older than 1s"))
+    (done,) = retention.delete(place.store, [msgspec.structs.replace(choice, goes=True, why="older than 1s")])
     assert (done.goes, done.why) == (False, "the run has an open question: keep what there is?")
     assert place.store.run("r").status == "failed"
 

@@ -63,12 +63,12 @@ def test_what_went_before_it_ended_is_told(
     url: str, ends: BaseException, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     real = retention.delete_all
+    monkeypatch.setattr(retention, "BATCH", 2)
 
-    def cut(*asked: Any) -> Iterator[Choice]:
-        for number, choice in enumerate(real(*asked)):
-            yield choice
-            if number == 1:
-                raise ends
+    def cut(*asked: Any) -> Iterator[list[Choice]]:
+        for choices in real(*asked):
+            yield choices
+            raise ends
 
     monkeypatch.setattr(retention, "delete_all", cut)
     with pytest.raises(type(ends)):
@@ -83,7 +83,7 @@ def test_what_went_before_it_ended_is_told(
 def test_where_nothing_went_before_the_error_that_is_told_too(
     url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(*asked: Any) -> Iterator[Choice]:
+    def refuse(*asked: Any) -> Iterator[list[Choice]]:
         raise StoreUnusable("the disk is gone.")
 
     monkeypatch.setattr(retention, "delete_all", refuse)

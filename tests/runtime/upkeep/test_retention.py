@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -476,15 +477,15 @@ def test_a_damaged_archive_is_refused_and_nothing_is_written(place: Place, tmp_p
             assert other.store.runs(Query()) == []
         else:  # a bit of the frame that says nothing about its content
             assert everything(other.store) == everything(place.store)
-            other.store.upkeep.delete("r", other.store.run("r").seq)
+            assert not other.store.upkeep.delete({"r": other.store.run("r").seq})
 
 
 # --- policies ----------------------------------------------------------------------------------------
 
 
 def prune_all(place: Place, *policies: RetentionPolicy, **options: Any) -> dict[str, tuple[bool, str]]:
-    chosen = retention.choose(place.store, policies)
-    done = list(retention.delete_all(place.store, chosen, **options))
+    chosen = list(retention.choose(place.store, policies))
+    done = list(chain.from_iterable(retention.delete_all(place.store, chosen, **options)))
     retention.sweep(place.store)
     return {choice.run_id: (choice.goes, choice.why) for choice in done}
 
@@ -562,7 +563,7 @@ def test_a_run_that_was_carried_on_after_it_was_chosen_stays(place: Place) -> No
     place.clock.advance(20.0)
     (choice,) = retention.choose(place.store, [RetentionPolicy(older_than=1.0, status=("failed",))])
     place.resume("r")
-    done = retention.delete(place.store, choice)
+    (done,) = retention.delete(place.store, [choice])
     assert (done.goes, done.why) == (False, "the run was resumed in the meantime")
     assert place.well()
 
@@ -632,7 +633,7 @@ def test_only_old_blobs_go_that_nothing_refers_to(on_disk: Place) -> None:
     on_disk.run("gone", rounds=3, big=1_200_000)
     kept = archive.references(on_disk.store, on_disk.store.run("kept"))
     on_disk.clock.advance(20.0)
-    on_disk.store.upkeep.delete("gone", on_disk.store.run("gone").seq)
+    assert not on_disk.store.upkeep.delete({"gone": on_disk.store.run("gone").seq})
     unwanted = sorted(set(on_disk.store.blobs.digests()) - kept)
     assert len(unwanted) == 3
     for digest in on_disk.store.blobs.digests():

@@ -6,8 +6,9 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from holdfast.cli import care
 from holdfast.errors import RunNotFound, StoreBusy, StoreError, StoreUnusable
 from holdfast.reading import verification
 from holdfast.storage.blobs import Blob
-from holdfast.storage.contract import Query, Store
+from holdfast.storage.contract import Query, RunRow, Store
 from holdfast.storage.files.blobs import FileBlobs
 from holdfast.storage.files.remote import FsspecBlobs
 from holdfast.storage.leases import this_process
@@ -77,10 +78,10 @@ class Place:
         retention.compact(self.other, run_id, keep_last, holder=this_process(30.0, "another"))
 
     def delete(self, run_id: str) -> None:
-        self.other.upkeep.delete(run_id, self.other.run(run_id).seq)
+        assert not self.other.upkeep.delete({run_id: self.other.run(run_id).seq})
 
     def chosen(self, policy: RetentionPolicy = ENDED) -> list[Choice]:
-        return retention.choose(self.store, [policy])
+        return list(retention.choose(self.store, [policy]))
 
     def ids(self) -> list[str]:
         return [row.run_id for row in self.store.runs(Query())]
@@ -133,7 +134,7 @@ def test_a_run_that_is_compacted_while_it_is_archived_is_archived_whole(
     first = place.store.upkeep.trimmed("r").base
     once_before(monkeypatch, archive, between, lambda: place.compact("r"))
     (choice,) = place.chosen()
-    done = retention.delete(place.store, choice, f"{tmp_path}/archive/")
+    (done,) = retention.delete(place.store, [choice], f"{tmp_path}/archive/")
     assert done.goes
     assert place.ids() == []
     assert [path.name for path in (tmp_path / "archive").iterdir()] == [Path(done.place).name]
@@ -157,7 +158,7 @@ def test_a_run_that_is_compacted_again_and_again_is_not_archived_and_stays(
     monkeypatch.setattr(archive, "references", compacted)
     (choice,) = place.chosen()
     with pytest.raises(StoreBusy, match=r"'r' was not archived.*try again"):
-        retention.delete(place.store, choice, f"{tmp_path}/archive/")
+        retention.delete(place.store, [choice], f"{tmp_path}/archive/")
     assert place.ids() == ["r"]
     assert list((tmp_path / "archive").iterdir()) == []
 
@@ -171,7 +172,7 @@ def test_a_broken_archive_that_is_there_already_does_not_cost_the_run(place: Pla
     del lines[events_from : events_from + 2]
     archive.archives.write_lines(str(first), archive._seal(lines))
     (choice,) = place.chosen()
-    done = retention.delete(place.store, choice, f"{tmp_path}/")
+    (done,) = retention.delete(place.store, [choice], f"{tmp_path}/")
     assert (done.goes, done.place) == (True, str(first))
     assert is_whole(first, "r", tmp_path, events)
 
@@ -185,7 +186,9 @@ def test_an_archive_with_less_of_the_log_does_not_stand_for_the_whole(place: Pla
     place.delete("r")
     archive.put_back(place.store, whole)
     (choice,) = place.chosen()
-    assert is_whole(retention.delete(place.store, choice, f"{tmp_path}/kept/").place, "r", tmp_path, events)
+    assert is_whole(
+        retention.delete(place.store, [choice], f"{tmp_path}/kept/")[0].place, "r", tmp_path, events
+    )
 
 
 def test_an_archive_that_did_not_arrive_whole_keeps_the_run(
@@ -202,7 +205,7 @@ def test_an_archive_that_did_not_arrive_whole_keeps_the_run(
     monkeypatch.setattr(archive.remote, "upload", half)
     (choice,) = place.chosen()
     with pytest.raises(StoreError):
-        retention.delete(place.store, choice, "memory://halved/")
+        retention.delete(place.store, [choice], "memory://halved/")
     assert place.ids() == ["r"]
 
 
@@ -214,7 +217,7 @@ def test_a_run_that_is_deleted_while_it_is_archived_is_told_as_gone(
     (choice,) = place.chosen()
     at = 2 if between == "_whole" else 1  # the first looks for an archive that is there already
     once_before(monkeypatch, archive, between, lambda: place.delete("r"), at=at)
-    done = retention.delete(place.store, choice, f"{tmp_path}/archive/")
+    (done,) = retention.delete(place.store, [choice], f"{tmp_path}/archive/")
     assert (done.goes, done.why) == (False, "another process has already deleted the run")
     assert list((tmp_path / "archive").iterdir()) == []
 
@@ -270,18 +273,21 @@ def test_a_run_that_is_carried_on_just_before_it_goes_stays(
 
     real = place.store.upkeep.delete
 
-    def delete(run_id: str, seq: int) -> None:
-        if run_id == "r":
-            resume()
-        real(run_id, seq)
+    def delete(ends: Mapping[str, int]) -> dict[str, hf.HoldfastError]:
+        resume()
+        return real(ends)
 
     monkeypatch.setattr(place.store.upkeep, "delete", delete)
-    done = {choice.run_id: (choice.goes, choice.why) for choice in retention.delete_all(place.store, chosen)}
+    done = {
+        choice.run_id: (choice.goes, choice.why)
+        for choice in chain.from_iterable(retention.delete_all(place.store, chosen))
+    }
     assert done == {"r": (False, "the run was resumed in the meantime"), "other": (True, "older than 1s")}
 
 
-def test_each_run_is_told_as_soon_as_it_is_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(3):
+def test_runs_are_told_as_soon_as_they_are_gone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retention, "BATCH", 2)
+    for number in range(4):
         place.run(f"r{number}")
     chosen = place.chosen()
 
@@ -290,7 +296,7 @@ def test_each_run_is_told_as_soon_as_it_is_gone(place: Place, monkeypatch: pytes
 
     once_before(monkeypatch, place.store.upkeep, "delete", full, at=2)
     deleted = retention.delete_all(place.store, chosen)
-    assert next(deleted).run_id == "r2"
+    assert [choice.run_id for choice in next(deleted)] == ["r3", "r2"]
     with pytest.raises(StoreUnusable):
         next(deleted)
     assert place.ids() == ["r1", "r0"]
@@ -379,19 +385,46 @@ def test_a_far_blob_that_is_put_again_is_made_young_by_the_clock_of_its_place(
 # --- the doctor --------------------------------------------------------------------------------------
 
 
-def test_of_too_many_runs_the_doctor_looks_at_the_oldest_and_says_so(
+def test_of_too_many_runs_the_doctor_looks_at_the_newest_of_each_status_and_says_so(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for number in range(5):
+    for number in range(6):
         place.run(f"r{number}", fails=True)
-    monkeypatch.setattr(doctor, "RUNS_MAX", 3)
+    place.do(lambda engine: engine.start(flow, {"rounds": 2}, run_id="pending"))
+    monkeypatch.setattr(doctor, "RUNS_MAX", 4)
     monkeypatch.setattr(doctor, "_PAGE", 2)
+    read: list[str] = []
+    real = place.store.runs
+
+    def runs(query: Query) -> list[RunRow]:
+        found = real(query)
+        read.extend(row.run_id for row in found if query.status)
+        return found
+
+    monkeypatch.setattr(place.store, "runs", runs)
     found = doctor.examine(place.store, None, place.clock.now())
-    assert [one.run_id for one in found if one.kind != "store"] == ["r0", "r1", "r2"]
-    assert "5 runs have not ended, and only the 3" in "".join(one.reason for one in found)
-    monkeypatch.setattr(doctor, "RUNS_MAX", 5)
+    assert {"r5", "r4", "r3"} == {one.run_id for one in found if one.status == "failed"}
+    assert {*read} <= {"r5", "r4", "r3", "r2", "pending"}
+    told = "".join(one.reason for one in found if one.kind == "store")
+    assert (
+        "7 runs have not ended, and only the newest 4 of them were examined; the others are 3 failed" in told
+    )
+    monkeypatch.setattr(doctor, "RUNS_MAX", 10_000)
     found = doctor.examine(place.store, None, place.clock.now())
-    assert [one.run_id for one in found] == [f"r{number}" for number in range(5)]
+    assert [one.run_id for one in found if one.status == "failed"] == [f"r{number}" for number in range(6)]
+
+
+def test_a_large_database_is_not_read_as_a_whole_by_the_doctor(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(place.store, "check", lambda: ["page 7 is damaged"])
+    facts = place.store.upkeep.facts()
+    checked = [one.reason for one in doctor.examine(place.store, None, place.clock.now())]
+    assert ("page 7 is damaged" in checked) == doctor.is_checked(facts)
+    monkeypatch.setattr(doctor, "CHECKED_BYTES", -1)
+    assert "page 7 is damaged" not in [
+        one.reason for one in doctor.examine(place.store, None, place.clock.now())
+    ]
 
 
 def test_the_doctor_goes_on_where_runs_are_deleted_meanwhile(

@@ -125,7 +125,7 @@ def test_a_run_that_is_deleted_meanwhile_does_not_keep_the_others_from_being_che
     def events(self: SqliteStore, run_id: str, *args: Any, **options: Any) -> list[Row]:
         if run_id == "two":  # the newer one: its row was listed already
             monkeypatch.setattr(SqliteStore, "events", read)
-            self.upkeep.delete("two", self.run("two").seq)
+            assert not self.upkeep.delete({"two": self.run("two").seq})
         return read(self, run_id, *args, **options)
 
     monkeypatch.setattr(SqliteStore, "events", events)

@@ -36,7 +36,7 @@ def node_checkpointed(state: RunState, event: events.NodeCheckpointed, stored: S
 
 def node_streamed(state: RunState, event: events.NodeStreamed, stored: Stored) -> None:
     """Count the chunks that a node has streamed. The chunks themselves stay in the log."""
-    state.nodes[event.node].streamed += len(event.chunks)
+    state.nodes[event.node].streamed += event.count
 
 
 def cost_incurred(state: RunState, event: events.CostIncurred, stored: Stored) -> None:

@@ -66,6 +66,7 @@ class Segment:
         self._run_id = run_id
         self._streamer = streamer
         self._first = first
+        self._size = 0
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._step: Step | None = None
@@ -80,11 +81,14 @@ class Segment:
 
     def as_event(self) -> NodeStreamed:
         """Return the event with which the segment is recorded."""
-        return NodeStreamed(**self._streamer._asdict(), chunks=self.chunks, spans=make_spans(self.steps))
+        return NodeStreamed(
+            **self._streamer._asdict(), chunks=self.chunks, spans=make_spans(self.steps, self._size)
+        )
 
     def add(self, line: bytes, step: Step | None) -> None:
         """Add a chunk, and write it to the spill (the buffer beside the log) soon."""
         self.chunks.append(_decode(line))
+        self._size += len(line)
         self.steps.append(step)
         self.has_steps = self.has_steps or step is not None
         if step != self._step:
@@ -109,6 +113,7 @@ class Segment:
             self.add(line, None)
             return
         self.chunks.append(_decode(line))
+        self._size += len(line)
         self.steps.append(None)
         self._pend(RELEASED)
         self._spill_later()

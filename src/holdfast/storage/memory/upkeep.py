@@ -11,7 +11,7 @@ from hashlib import sha256
 
 import msgspec
 
-from holdfast.errors import RunHeld, RunNotFound, SettingError
+from holdfast.errors import HoldfastError, ResumeRefused, RunHeld, RunNotFound, SeqConflict, SettingError
 from holdfast.storage import failpoints, leases
 from holdfast.storage.contract import Snapshot
 from holdfast.storage.memory.data import Data, StoredRun
@@ -88,31 +88,41 @@ class MemoryUpkeep:
             )
             failpoints.reach("compact.committed")
 
-    def delete(self, run_id: str, seq: int) -> None:
+    def delete(self, ends: Mapping[str, int]) -> dict[str, HoldfastError]:
+        refused: dict[str, HoldfastError] = {}
         with self._use() as data:
             failpoints.reach("delete.before")
-            run = self._run(data, run_id)
-            holder, expires_at = data.holders.get(run.head.holder or "", (None, 0.0))
-            if holder is not None and leases.is_held(holder, expires_at, self._now(), self._alive):
-                raise RunHeld(run_id, holder.describe())
-            forks = sorted(name for name, other in data.runs.items() if other.new.parent == run_id)
-            origin = run.new.origin
-            caller = data.unended.get(origin) if origin is not None else None
-            asked = next((request.verb for key, request in data.waiting.items() if key[0] == run_id), None)
-            refuse_deletion(
-                run_id,
-                seq=seq,
-                end=run.head.seq,
-                fork=forks[0] if forks else None,
-                caller=(origin, caller.view.status) if origin is not None and caller is not None else None,
-                asked=asked,
-            )
-            del data.runs[run_id]
-            data.unended.pop(run_id, None)
-            data.refusals = {key: one for key, one in data.refusals.items() if one.run_id != run_id}
-            for key in [key for key in data.waiting if key[0] == run_id]:
-                del data.waiting[key]
+            for run_id, seq in ends.items():
+                try:
+                    self._refuse_deletion(data, run_id, seq)
+                except (RunNotFound, RunHeld, SeqConflict, ResumeRefused) as refusal:
+                    refused[run_id] = refusal
+                    continue
+                del data.runs[run_id]
+                data.unended.pop(run_id, None)
+                data.refusals = {key: one for key, one in data.refusals.items() if one.run_id != run_id}
+                for key in [key for key in data.waiting if key[0] == run_id]:
+                    del data.waiting[key]
             failpoints.reach("delete.committed")
+        return refused
+
+    def _refuse_deletion(self, data: Data, run_id: str, seq: int) -> None:
+        run = self._run(data, run_id)
+        holder, expires_at = data.holders.get(run.head.holder or "", (None, 0.0))
+        if holder is not None and leases.is_held(holder, expires_at, self._now(), self._alive):
+            raise RunHeld(run_id, holder.describe())
+        forks = sorted(name for name, other in data.runs.items() if other.new.parent == run_id)
+        origin = run.new.origin
+        caller = data.unended.get(origin) if origin is not None else None
+        asked = next((request.verb for key, request in data.waiting.items() if key[0] == run_id), None)
+        refuse_deletion(
+            run_id,
+            seq=seq,
+            end=run.head.seq,
+            fork=forks[0] if forks else None,
+            caller=(origin, caller.view.status) if origin is not None and caller is not None else None,
+            asked=asked,
+        )
 
     def sweep(self, limit: int = PIECE) -> int:
         with self._use():

@@ -23,7 +23,15 @@ from urllib.parse import unquote
 
 from msgspec.structs import astuple
 
-from holdfast.errors import RunHeld, RunNotFound, SettingError, StoreError
+from holdfast.errors import (
+    HoldfastError,
+    ResumeRefused,
+    RunHeld,
+    RunNotFound,
+    SeqConflict,
+    SettingError,
+    StoreError,
+)
 from holdfast.storage import failpoints, leases, schema
 from holdfast.storage.files import disk
 from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, report_failure
@@ -106,27 +114,44 @@ class PostgresUpkeep:
 
         self._database.write("compact", write)
 
-    def delete(self, run_id: str, seq: int) -> None:
+    def delete(self, ends: Mapping[str, int]) -> dict[str, HoldfastError]:
+        refused: dict[str, HoldfastError] = {}
+
         def write(session: Session) -> None:
+            refused.clear()
             with session.transaction() as transaction:
-                run, end, _, now, held_by = self._find(transaction, "lease", run_id, self._now())
-                self._refuse_held(transaction, run_id, held_by, now)
-                fork = transaction.rows("fork_of", run_id)
-                caller = transaction.rows("caller_of", run)
-                asked = transaction.rows("asked_of", run)
-                refuse_deletion(
-                    run_id,
-                    seq=seq,
-                    end=end,
-                    fork=fork[0][0] if fork else None,
-                    caller=(caller[0][0], caller[0][1]) if caller else None,
-                    asked=asked[0][0] if asked else None,
-                )
-                for query in _OF_RUN:
-                    transaction.do(query, run)
-                transaction.do("leave", run, _LAST_SEQ)
+                # The rows are locked in one order, as an append locks them, so that two transactions never wait for each other.
+                transaction.rows("head", Texts([run_id for run_id in ends if _is_text(run_id)]))
+                for run_id, seq in ends.items():
+                    try:
+                        run = self._find_deletable(transaction, run_id, seq)
+                    except (RunNotFound, RunHeld, SeqConflict, ResumeRefused) as refusal:
+                        refused[run_id] = refusal
+                        continue
+                    for query in _OF_RUN:
+                        transaction.do(query, run)
+                    transaction.do("leave", run, _LAST_SEQ)
 
         self._database.write("delete", write)
+        return refused
+
+    def _find_deletable(self, transaction: Transaction, run_id: str, seq: int) -> int:
+        """Return the key of a run that may be deleted; raise what refuses it otherwise."""
+        run: int
+        run, end, _, now, held_by = self._find(transaction, "lease", run_id, self._now())
+        self._refuse_held(transaction, run_id, held_by, now)
+        fork = transaction.rows("fork_of", run_id)
+        caller = transaction.rows("caller_of", run)
+        asked = transaction.rows("asked_of", run)
+        refuse_deletion(
+            run_id,
+            seq=seq,
+            end=end,
+            fork=fork[0][0] if fork else None,
+            caller=(caller[0][0], caller[0][1]) if caller else None,
+            asked=asked[0][0] if asked else None,
+        )
+        return run
 
     def _refuse_held(self, transaction: Transaction, run_id: str, held_by: str | None, now: float) -> None:
         # The holder's row is locked: a renewal that comes now waits until the run is deleted; an earlier one is seen.

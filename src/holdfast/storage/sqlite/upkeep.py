@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import astuple
 
-from holdfast.errors import RunHeld
+from holdfast.errors import HoldfastError, ResumeRefused, RunHeld, RunNotFound, SeqConflict
 from holdfast.storage import failpoints, leases, schema
 from holdfast.storage.files import disk
 from holdfast.storage.files.copies import NOT_COPIED, name_file, refuse_taken, report_failure
@@ -33,6 +33,14 @@ _SQL = schema.queries("sqlite")
 _LAST_SEQ = 2**32 - 1
 _PAGES = 500
 """How many pages a backup copies between two calls of `progress`."""
+_OF_RUN = (
+    "delete_labels",
+    "delete_inbox",
+    "delete_snapshots",
+    "delete_trimmed",
+    "delete_refusals",
+    "delete_run",
+)
 _encode = msgspec.json.Encoder().encode
 
 
@@ -90,30 +98,38 @@ class SqliteUpkeep:
 
         self._database.commit("compact", write)
 
-    def delete(self, run_id: str, seq: int) -> None:
+    def delete(self, ends: Mapping[str, int]) -> dict[str, HoldfastError]:
+        refused: dict[str, HoldfastError] = {}
+
         def write() -> None:
-            run, end, _, _, expires_at, *cells = self._database.find("lease", run_id)
-            if cells[0] is not None:
-                holder = read_holder(cells)
-                if leases.is_held(holder, expires_at, self._database.now(), self._alive):
-                    raise RunHeld(run_id, holder.describe())
-            fork = self._database.do("fork_of", run_id).get
-            caller = self._database.do("caller_of", run).get
-            asked = self._database.do("asked_of", run).get
-            refuse_deletion(run_id, seq=seq, end=end, fork=fork, caller=caller, asked=asked)
-            for query in (
-                "delete_labels",
-                "delete_inbox",
-                "delete_snapshots",
-                "delete_trimmed",
-                "delete_refusals",
-                "delete_run",
-            ):
-                self._database.do(query, run)
-            self._database.do("leave", run, _LAST_SEQ)
+            refused.clear()
+            for run_id, seq in ends.items():
+                try:
+                    run = self._find_deletable(run_id, seq)
+                except (RunNotFound, RunHeld, SeqConflict, ResumeRefused) as refusal:
+                    refused[run_id] = refusal
+                    continue
+                for query in _OF_RUN:
+                    self._database.do(query, run)
+                self._database.do("leave", run, _LAST_SEQ)
             self._sweep_highest()
 
         self._database.commit("delete", write)
+        return refused
+
+    def _find_deletable(self, run_id: str, seq: int) -> int:
+        """Return the key of a run that may be deleted; raise what refuses it otherwise."""
+        run: int
+        run, end, _, _, expires_at, *cells = self._database.find("lease", run_id)
+        if cells[0] is not None:
+            holder = read_holder(cells)
+            if leases.is_held(holder, expires_at, self._database.now(), self._alive):
+                raise RunHeld(run_id, holder.describe())
+        fork = self._database.do("fork_of", run_id).get
+        caller = self._database.do("caller_of", run).get
+        asked = self._database.do("asked_of", run).get
+        refuse_deletion(run_id, seq=seq, end=end, fork=fork, caller=caller, asked=asked)
+        return run
 
     def _sweep_highest(self) -> None:
         """Delete the leftover events of deleted runs whose key the next new run would get."""
