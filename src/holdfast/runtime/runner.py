@@ -198,6 +198,22 @@ class Runner:
         if self.is_crowded():
             self._park_all()
 
+    def is_room_wanted(self, body: Body) -> bool:
+        """Return whether other calls begin only when this one has ended or unwound: further items of its fan-out, other nodes of
+        the run if `max_parallel` are running, or calls that wait for its place.
+        """
+        name, item = body.key
+        if body.place is not None and body.place.is_wanted:
+            return True
+        if item is None:
+            return self.state.running >= self.flow.definition.max_parallel and bool(self.journal.ready.due)
+        items, options = self.state.nodes[name].items, self.flow.nodes[name].options
+        if (
+            items is None or options.calls is not None
+        ):  # items that wait for a child run count, in memory or not
+            return False
+        return items.begun < len(items.values) and len(items.running) >= options.limit
+
     def is_current(self, body: Body) -> bool:
         """Return whether an attempt may still record events, because it was not abandoned."""
         return self._bodies.get(body.key) is body and not body.cancelled and not self.done.done()

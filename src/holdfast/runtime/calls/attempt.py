@@ -78,6 +78,8 @@ class Recorder(Protocol):
 
     def leave_if_crowded(self) -> None: ...
 
+    def is_room_wanted(self, body: Body) -> bool: ...
+
     def record_stream(self, body: Body) -> None: ...
 
 
@@ -319,7 +321,7 @@ class Attempt:
         """
         until = self.wait_ends_at(slot)
         seconds = 0.0 if until is None else until - self.now()
-        is_short = self.blocks and seconds <= self._park_soon_s()
+        is_short = self.blocks and seconds <= self._park_soon_s() and not self._is_room_wanted()
         if unwinds and self._idempotent and not self.body.cancelled and not is_short:
             await self.until_kept(slot)
         elif seconds > 0:
@@ -627,6 +629,8 @@ class Attempt:
             self.body.hold_limit()
         if slot.startswith("child:"):
             self._loop.call_soon(self._leave_if_crowded)
+        if self._is_room_wanted():
+            self._loop.call_soon(self._park_in_time, waiter)
         try:
             await waiter.over
         finally:
@@ -653,6 +657,10 @@ class Attempt:
 
     def _leave_if_crowded(self) -> None:
         self._runner.leave_if_crowded()
+
+    def _is_room_wanted(self) -> bool:
+        """Return whether other calls begin only when this one has unwound, so that it must not wait in memory."""
+        return self._runner.is_room_wanted(self.body)
 
     def deliver(self) -> None:
         """Wake the coroutines whose wait is over; called when an event has become durable."""

@@ -79,6 +79,11 @@ class CallPlace:
         self._user: CallPlace | None = None
         self._borrowers: OrderedDict[CallPlace, None] | None = None
 
+    @property
+    def is_wanted(self) -> bool:
+        """True if other calls wait for this place."""
+        return self.is_taken and self._places is not None and self._places.waiting > 0
+
     def ask(self, came: Came) -> None:
         """Take the place if one is free; otherwise `came` is called when it is taken."""
         places, lender = self._places, self._lender

@@ -311,6 +311,10 @@ class DistantAttempt(Attempt):
     def _leave_if_crowded(self) -> None:
         """Nothing to do: a wait of a process is unwound soon in any case."""
 
+    def _is_room_wanted(self) -> bool:
+        """Return False: a wait of a process is unwound soon in any case."""
+        return False
+
     def _rested(self) -> None:
         """Nothing to do: no request of the runner waits for this process."""
 
