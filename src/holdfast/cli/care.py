@@ -24,7 +24,7 @@ from holdfast.reading.reader import Reader
 from holdfast.runtime import settings
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
-from holdfast.storage.contract import in_order
+from holdfast.storage.contract import Holder, in_order
 from holdfast.storage.files import remote, restoring
 from holdfast.upkeep import archive as archives
 from holdfast.upkeep import doctor as doctors
@@ -402,22 +402,30 @@ def doctor(
     known = {flow.name: flow for flow in flows} if flows is not None else None
     commands = command_line(file=file, store=store)
 
-    def use(reader: Reader) -> tuple[list[Diagnosis], doctors.Sample]:
+    def use(reader: Reader) -> tuple[list[Diagnosis], doctors.Sample, list[Holder]]:
         clock = SystemClock().now
         found = doctors.examine(reader.store, known, clock(), commands)
-        return found, doctors.verify_sample(reader.store, clock, commands, known=found)
+        queued = [one.holder for one in reader.store.queues.holders() if one.holder.calls]
+        return found, doctors.verify_sample(reader.store, clock, commands, known=found), queued
 
-    found, sample = stores.read(store, use)
+    found, sample, queued = stores.read(store, use)
     found += sample.damaged
     problems = [one for one in found if not one.waits]
     with screen.unread():
         if as_json:
             verified = {"runs": sample.runs, "of": sample.of, "at": sample.at}
             screen.say_json(
-                {"ok": not found, "findings": [_as_json(one) for one in found], "verified": verified}
+                {
+                    "ok": not found,
+                    "findings": [_as_json(one) for one in found],
+                    "verified": verified,
+                    "calls": [_waiting_calls(one) for one in queued],
+                }
             )
         else:
             _say_findings(found)
+            for one in queued:
+                screen.say(("calls  ", "dim"), f"{one.describe()}: {one.describe_calls()}")
             _say_sample(sample, store)
             _say_summary(found)
     return Exit.STUCK if problems else Exit.WAITS if found else Exit.OK
@@ -428,6 +436,11 @@ def _say_sample(sample: doctors.Sample, store: str | None) -> None:
     screen.say(("logs  ", "dim"), f"{check.fault or check.detail}, {screen.when(sample.at)}")
     if sample.runs < sample.of:
         say_commands([(line("verify", store=store), "verify all of them")])
+
+
+def _waiting_calls(holder: Holder) -> dict[str, Any]:
+    waiting = [{"executor": at.executor, "limit": at.limit, "waiting": at.waiting} for at in holder.calls]
+    return {"worker": holder.id, "process": holder.describe(), "waiting": waiting}
 
 
 def _as_json(found: Diagnosis) -> dict[str, Any]:

@@ -227,6 +227,7 @@ class Engine:
             **files,
         )
         self._holdings.open(store, holder, services.aside)
+        self._holdings.calls = services.waiting_calls
         if self.settings.keep_checkpoints:
             self._keeper = Keeper(store, self.settings.keep_checkpoints, services.aside, self._holdings)
         for listener in (self._keeper, self._scribe, *self._listeners):

@@ -29,6 +29,7 @@ from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.listeners import Listeners
 from holdfast.runtime.settings import Settings
 from holdfast.storage.contract import Along, Append, Holder, Store
+from holdfast.storage.leases import CallsAtOnce
 from holdfast.storage.oversize import BLOB_OVER, LOG_LIMIT
 from holdfast.storage.rows import SALT_BYTES
 from holdfast.storage.urls import open_store
@@ -279,6 +280,14 @@ class Services:
             return {}
         self._own_executors.update(self.build_executors(self.threads))
         return {**self._own_executors, **self.given_executors}
+
+    def waiting_calls(self) -> tuple[CallsAtOnce, ...]:
+        """Return the calls that wait for a place, by executor. May be called from any thread."""
+        return tuple(
+            CallsAtOnce(executor=name, limit=places.limit, waiting=waiting)
+            for name, places in self.places.items()
+            if (waiting := places.waiting)
+        )
 
     def places_of(self, node: Node) -> CallPlaces | None:
         """Return the places for calls of a node's function; None if it needs none, because the event loop calls it."""

@@ -17,10 +17,13 @@ import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.core.definition import ExecutorTraits
 from holdfast.errors import SettingError
+from holdfast.reading.cases import case_of
+from holdfast.reading.diagnosis import diagnose
 from holdfast.runtime import settings
 from holdfast.runtime.calls.call_places import CallPlace, CallPlaces
 from holdfast.runtime.calls.executors import ThreadExecutor, Threads
 from holdfast.runtime.calls.process.executor import count_cores
+from holdfast.storage.leases import CallsAtOnce
 from holdfast.testing.clock import ManualClock
 
 PATIENCE_S = 10
@@ -49,13 +52,13 @@ async def kinds(engine: hf.Engine, run_id: str) -> list[str]:
     return [event.kind for event in await engine.events(run_id)]
 
 
-def waits(engine: hf.Engine, run_id: str) -> bool:
-    """Return whether this run is stored, and one call waits for a thread."""
+def waits(engine: hf.Engine, run_id: str, count: int = 1) -> bool:
+    """Return whether this run is stored, and so many calls wait for a thread."""
     try:
         engine.store.run(run_id)
     except hf.RunNotFound:
         return False
-    return engine.places["thread"].waiting == 1
+    return engine.places["thread"].waiting == count
 
 
 class Gate:
@@ -388,3 +391,30 @@ def test_nodes_that_have_all_places_can_call_steps_in_other_threads() -> None:
     flow = one(node)
     runs = using(lambda engine: together(engine, flow, 2), flow, threads=2)
     assert [run.state["all"] for run in runs] == [[number * 2 for number in range(20)]] * 2
+
+
+# --- what others can see ------------------------------------------------------------------------------
+
+
+def test_how_many_calls_wait_is_stored_with_each_renewal_and_reported(gate: Gate) -> None:
+    flow = gate.flow()
+
+    async def use(engine: hf.Engine) -> None:
+        going = [asyncio.create_task(engine.run(flow, {}, run_id=f"r{number}")) for number in range(4)]
+        await until(lambda: waits(engine, "r3", 3))
+        [before] = engine.store.queues.holders()
+        assert before.holder.calls == ()
+        renewal = engine._holdings.renewal
+        assert renewal is not None
+        renewal.renew()
+        [live] = engine.store.queues.holders()
+        assert live.holder.calls == (CallsAtOnce(executor="thread", limit=1, waiting=3),)
+        row = engine.store.run("r3")
+        found = diagnose(case_of(engine.store, row, holders=[live]), engine.store.now())
+        assert "executes it; 3 calls wait for one of 1 places (executor 'thread') there" in found.reason
+        gate.open()
+        await asyncio.gather(*going)
+        renewal.renew()
+        assert engine.store.queues.holders()[0].holder.calls == ()
+
+    using(use, flow, threads=1)
