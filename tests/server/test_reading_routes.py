@@ -16,7 +16,8 @@ from served_flows import flow, opened, run_order
 import holdfast as hf
 from holdfast.server.asgi import asgi
 from holdfast.server.runs import etag
-from holdfast.storage.contract import Query
+from holdfast.storage.contract import Holder, Query
+from holdfast.storage.leases import CallsAtOnce
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.sqlite.store import SqliteStore
 from holdfast.upkeep import archive
@@ -585,6 +586,16 @@ def test_metrics_count_answers_by_route_and_never_name_a_run():
         assert 'holdfast_runs{status="pending"} 1' in told
         assert "holdfast_open_questions 0" in told
         assert "secret" not in told
+
+    served(test)
+
+
+def test_metrics_say_how_many_calls_of_each_worker_wait():
+    async def test(engine, caller):
+        calls = (CallsAtOnce(executor="thread", limit=5, waiting=7),)
+        engine.store.renew(Holder(id="w1", ttl_s=30.0, calls=calls))
+        told = (await caller.get("/metrics")).body.decode()
+        assert 'holdfast_calls_waiting{worker="w1",process="engine w1",executor="thread"} 7' in told
 
     served(test)
 

@@ -27,7 +27,7 @@ from holdfast.reading.reader import Reader
 from holdfast.runtime import settings
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
-from holdfast.storage.contract import in_order
+from holdfast.storage.contract import Holder, in_order
 from holdfast.storage.files import remote, restoring
 from holdfast.upkeep import archive as archives
 from holdfast.upkeep import doctor as doctors
@@ -473,13 +473,14 @@ def doctor(
     known = {flow.name: flow for flow in flows} if flows is not None else None
     commands = command_line(file=file, store=store)
 
-    def use(reader: Reader) -> tuple[list[Diagnosis], doctors.Sample, bool]:
+    def use(reader: Reader) -> tuple[list[Diagnosis], doctors.Sample, bool, list[Holder]]:
         clock = SystemClock().now
         found = doctors.examine(reader.store, known, clock(), commands)
         sample = doctors.verify_sample(reader.store, clock, commands, known=found)
-        return found, sample, doctors.is_checked(reader.store.upkeep.facts())
+        queued = [one.holder for one in reader.store.queues.holders() if one.holder.calls]
+        return found, sample, doctors.is_checked(reader.store.upkeep.facts()), queued
 
-    found, sample, is_checked = stores.read(store, use)
+    found, sample, is_checked, queued = stores.read(store, use)
     found += sample.damaged
     problems = [one for one in found if not one.waits]
     with screen.unread():
@@ -487,10 +488,18 @@ def doctor(
             verified = {"runs": sample.runs, "of": sample.of, "at": sample.at}
             findings = [_as_json(one) for one in found]
             screen.say_json(
-                {"ok": not found, "findings": findings, "verified": verified, "database_checked": is_checked}
+                {
+                    "ok": not found,
+                    "findings": findings,
+                    "verified": verified,
+                    "database_checked": is_checked,
+                    "calls": [_waiting_calls(one) for one in queued],
+                }
             )
         else:
             _say_findings(found)
+            for one in queued:
+                screen.say(("calls  ", "dim"), f"{one.describe()}: {one.describe_calls()}")
             _say_sample(sample, store, is_checked=is_checked)
             _say_summary(found)
     return Exit.STUCK if problems else Exit.WAITS if found else Exit.OK
@@ -506,6 +515,11 @@ def _say_sample(sample: doctors.Sample, store: str | None, *, is_checked: bool) 
     screen.say(("logs  ", "dim"), f"{check.fault or check.detail}, {screen.when(sample.at)}")
     if sample.runs < sample.of:
         say_commands([(line("verify", store=store), "verify all of them")])
+
+
+def _waiting_calls(holder: Holder) -> dict[str, Any]:
+    waiting = [{"executor": at.executor, "limit": at.limit, "waiting": at.waiting} for at in holder.calls]
+    return {"worker": holder.id, "process": holder.describe(), "waiting": waiting}
 
 
 def _as_json(found: Diagnosis) -> dict[str, Any]:

@@ -18,6 +18,9 @@ class ExecutorTraits(msgspec.Struct, frozen=True, kw_only=True):
     by_name: bool = False
     """True if the executor finds a function, and the type of the state, by import path; both must then be defined at the top
     level of a module."""
+    at_once: int | None = None
+    """How many calls the executor makes at the same time, at most: the engine lets further calls wait. None: as many as begin;
+    for the built-in executors, the options of the engine say it."""
 
 
 BUILT_IN_EXECUTORS: dict[str, ExecutorTraits] = {

@@ -326,7 +326,7 @@ def _reason(case: Case, seen: _Seen, kind: Kind, now: float) -> str:
         going = f", now in {', '.join(seen.running)}" if seen.running else ""
         ended = f"{seen.running[0]} has ended" if len(seen.running) == 1 else "they have ended"
         then = f"; {_pause(seen)}, so the run is paused when {ended}" if seen.pausing else ""
-        return f"{held_by(row)} executes it{going}{then}{expects}"
+        return f"{held_by(row)} executes it{going}{_queued(case)}{then}{expects}"
     if seen.crashed or kind == "crashed":
         whose = f"{row.holder.describe()}, which executed it," if row.holder is not None else "its process"
         paused = (
@@ -392,6 +392,13 @@ def _refusing(case: Case) -> str:
     names = [f"{one.holder.describe()}{_version_of(one)}" for one, _ in case.refusers]
     shown = [*names[:FEW], *([f"{len(names) - FEW} more"] if len(names) > FEW else [])]
     return f"no live worker can continue it: {' and '.join(shown)} {'refuses' if len(names) == 1 else 'refuse'} it"
+
+
+def _queued(case: Case) -> str:
+    """Return how many calls wait in the engine that executes the run, perhaps those of this run; an empty text if none does."""
+    holder = case.row.holder
+    mine = [one.holder for one in case.holders or () if holder is not None and one.holder.id == holder.id]
+    return f"; {mine[0].describe_calls()} there" if mine and mine[0].calls else ""
 
 
 def _version_of(one: LiveHolder) -> str:

@@ -64,6 +64,8 @@ class _Others(TypedDict, total=False):
     blob_over: int | None
     log_limit: int | None
     run_base: str | os.PathLike[str] | None
+    threads: int | None
+    processes: int | None
     keep_checkpoints: int | None
     clock: Clock | None
     luck: random.Random | None

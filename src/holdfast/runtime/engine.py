@@ -49,8 +49,9 @@ from holdfast.reading.relatives import WaitedFor
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
 from holdfast.runtime import creation, nesting, settings
+from holdfast.runtime.calls.call_places import CallPlaces
 from holdfast.runtime.calls.executors import Executor, check_given, refuse_uncallable
-from holdfast.runtime.calls.process.executor import build_executors
+from holdfast.runtime.calls.process.executor import build_executors, count_cores
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.families import Families
@@ -108,6 +109,8 @@ class Engine:
         blob_over: int | None = None,
         log_limit: int | None = None,
         run_base: str | os.PathLike[str] | None = None,
+        threads: int | None = None,
+        processes: int | None = None,
         keep_checkpoints: int | None = None,
         clock: Clock | None = None,
         luck: random.Random | None = None,
@@ -136,6 +139,8 @@ class Engine:
                 "blob_over": blob_over,
                 "log_limit": log_limit,
                 "run_base": run_base,
+                "threads": threads,
+                "processes": processes,
                 "keep_checkpoints": keep_checkpoints,
             }
         )
@@ -195,6 +200,7 @@ class Engine:
         holder = this_process(self.settings.lease_ttl)
         files = self._files(store)
         self._was_opened = True
+        limits = {"thread": self.settings.threads, "process": self.settings.processes or count_cores()}
         self._services = services = Services(
             store=store,
             commits=Commits(writer),
@@ -208,7 +214,8 @@ class Engine:
             inline=self._inline,
             reading=ReadingThread(inline=self._inline),
             given_executors=self._executors,
-            build_executors=build_executors,
+            build_executors=partial(build_executors, processes=limits["process"]),
+            limits=limits,
             haunted={},
             faults={},
             park_after=self.settings.park_after,
@@ -220,6 +227,7 @@ class Engine:
             **files,
         )
         self._holdings.open(store, holder, services.aside)
+        self._holdings.calls = services.waiting_calls
         if self.settings.keep_checkpoints:
             self._keeper = Keeper(store, self.settings.keep_checkpoints, services.aside, self._holdings)
         for listener in (self._keeper, self._scribe, *self._listeners):
@@ -734,6 +742,11 @@ class Engine:
     def store(self) -> Store:
         """The open store."""
         return self._open().store
+
+    @property
+    def places(self) -> Mapping[str, CallPlaces]:
+        """Name of an executor -> the places for its calls: how many there are, how many are taken, and how many calls wait."""
+        return self._open().places
 
     @property
     def reader(self) -> Reader:

@@ -34,6 +34,7 @@ from holdfast.errors import FenceLost, StoreBusy, StoreError, StoreFull
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.inbox import AnyRequest
 from holdfast.storage.contract import Holder, Lease, Store
+from holdfast.storage.leases import CallsAtOnce
 
 Aside: TypeAlias = Callable[[Callable[[], None], Callable[[BaseException | None], None]], None]
 """The type of a function that takes two functions. It calls the first, which may block, off the event loop, and then the second
@@ -150,10 +151,11 @@ class Renewal:
         executes: Callable[[str], bool | None] = lambda run_id: True,
         now: Callable[[], float] = elapsed,
         quiet: bool = False,
+        calls: Callable[[], tuple[CallsAtOnce, ...]] = tuple,
     ) -> None:
         """`lost` is called on the event loop when the leases cannot be kept; `executes` returns whether this engine executes a
-        run (None if that is not known now). If `quiet` is true, no thread and no timer is used: the owner must call `keep`
-        often enough.
+        run (None if that is not known now); `calls` returns the calls that wait for a place, which each renewal stores. If
+        `quiet` is true, no thread and no timer is used: the owner must call `keep` often enough.
         """
         self._store = store
         self._holder = holder
@@ -162,6 +164,7 @@ class Renewal:
         self._stop = threading.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._executes = executes
+        self._calls = calls
         self._owed: dict[tuple[str, int], None] = {}
         self._doubts = False
         self._doubts_until = 0.0
@@ -204,7 +207,7 @@ class Renewal:
         before = self._now()
         try:
             with self._renewing:  # of two renewals, the later one writes what the holder says last
-                self._store.renew(self._holder)
+                self._store.renew(msgspec.structs.replace(self._holder, calls=self._calls()))
         except StoreError as fault:
             self.fault = fault
             raise
@@ -298,6 +301,9 @@ class Holdings:
     """Renews the leases; None until a lease is claimed that must be kept."""
     taker: Taker | None = None
     """The worker of this engine, if it has one."""
+
+    calls: Callable[[], tuple[CallsAtOnce, ...]] = tuple
+    """Returns the calls of this engine that wait for a place. May be called from any thread."""
 
     def __init__(self, *, now: Callable[[], float] = elapsed, quiet: bool = False) -> None:
         """`now` is the clock for leases, which is never set back or forward. If `quiet` is true, no thread and no timer is
@@ -448,6 +454,7 @@ class Holdings:
                 executes=self._executes,
                 now=self.now,
                 quiet=self._quiet,
+                calls=self.calls,
             )
             for run_id, fence in self._owed:
                 self.renewal.owe(run_id, fence)

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -42,6 +42,7 @@ from holdfast.runtime import failures, judging, nesting, operator, outcomes
 from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
+from holdfast.runtime.calls.call_places import CallPlace
 from holdfast.runtime.calls.context import BlockingContext, Context, function_of, run_generator, running_loop
 from holdfast.runtime.calls.executors import Call
 from holdfast.runtime.calls.streams import Segment, drop_saved
@@ -60,6 +61,7 @@ SOON_S = 1.0
 run returns.
 """
 _EXIT_EVENTS_MAX = 1000
+_CALLS = (commands.StartNode, commands.StartItem)
 _PATIENCE_S = 30.0
 """Seconds for which the thread of an abandoned attempt may still run before the next attempt fails, if the node has no timeout.
 """
@@ -142,6 +144,10 @@ class Runner:
         """Recorded segments of streams, each with the seq of its event: when that event is saved, the spill of the segment is
         deleted.
         """
+        self._asked: dict[tuple[str, int | None], CallPlace] = {}
+        """Node and item -> the place that a call waits for, or has got since the last look: its start is not recorded yet."""
+        self._placed: dict[tuple[str, int | None], CallPlace] = {}
+        """Node and item -> the place of a call whose start is recorded, until it is called."""
         self._requests = ReceivedRequests(journal)
         self._cancels: list[str] = []
         """Ids of the requests to cancel the run. They stay in the inbox until the cancellation is recorded, because this process
@@ -179,14 +185,34 @@ class Runner:
 
     @property
     def only_waits(self) -> bool:
-        """True if every node that is called now only waits."""
+        """True if every node that is called now only waits, and no call waits for a place."""
         bodies = self._bodies.values()
-        return bool(bodies) and all(body.work is not None and body.work.only_waits for body in bodies)
+        return (
+            bool(bodies)
+            and not self._asked
+            and all(body.work is not None and body.work.only_waits for body in bodies)
+        )
 
     def leave_if_crowded(self) -> None:
         """Unwind all nodes, because the run waits for a child that may need the slot of this run."""
         if self.is_crowded():
             self._park_all()
+
+    def is_room_wanted(self, body: Body) -> bool:
+        """Return whether other calls begin only when this one has ended or unwound: further items of its fan-out, other nodes of
+        the run if `max_parallel` are running, or calls that wait for its place.
+        """
+        name, item = body.key
+        if body.place is not None and body.place.is_wanted:
+            return True
+        if item is None:
+            return self.state.running >= self.flow.definition.max_parallel and bool(self.journal.ready.due)
+        items, options = self.state.nodes[name].items, self.flow.nodes[name].options
+        if (
+            items is None or options.calls is not None
+        ):  # items that wait for a child run count, in memory or not
+            return False
+        return items.begun < len(items.values) and len(items.running) >= options.limit
 
     def is_current(self, body: Body) -> bool:
         """Return whether an attempt may still record events, because it was not abandoned."""
@@ -292,14 +318,14 @@ class Runner:
             self._take_requests()
         starts, wake_at, due_at = self._decide()
         # A fan-out whose items wait for their next attempt counts as running: without its runner it would look interrupted.
-        if wake_at is not None and self.on_long_wait and not state.running:
+        if wake_at is not None and self.on_long_wait and not (state.running or self._asked):
             until = wake_at if self._over_at is None else min(wake_at, self._over_at)
             if until > journal.at + self.patience_s and self.on_long_wait is LongWait.LEAVE:
                 wake_at, due_at = None, until
             elif until > journal.at + self.patience_s and not self._stays(starts):
                 self.asleep_until = until
         journal.due_at = wake_at if due_at is None else due_at
-        busy = starts or self._bodies or self._haunted or wake_at is not None
+        busy = starts or self._bodies or self._haunted or self._asked or wake_at is not None
         idle = state.status in STOPPED or not busy or (self._halt is not None and not self._bodies)
         idle = idle or self.asleep_until is not None
         if idle and self._more_requests():
@@ -435,6 +461,7 @@ class Runner:
 
     def _abandon(self) -> None:
         """Stop the nodes that still run, without recording it: the run is not driven any more."""
+        self._give_back_places()
         for body in list(self._bodies.values()):
             body.stop()
 
@@ -566,6 +593,7 @@ class Runner:
         """
         starts: list[events.NodeEvent] = []
         if self._halt is not None:
+            self._drop_asked()
             if not self._bodies:
                 ghosts: dict[tuple[str, int | None], Unfinished] = dict.fromkeys(self._haunted, "abandoned")
                 operator.record_halt(self.journal, self._halt, self._cancels, ghosts | self._unfinished)
@@ -574,6 +602,7 @@ class Runner:
             wake_at: float | None = None
             due_at: float | None = None
             again = False
+            wanted: set[tuple[str, int | None]] = set()
             for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
                 kind = type(command)
                 if kind is commands.WakeAt:
@@ -589,10 +618,49 @@ class Runner:
                     else:
                         give_up(self.journal, command)
                         again = True
+                elif kind in _CALLS and not self._has_place(command, wanted):  # type: ignore[arg-type]
+                    continue  # looked at again when the place has come
                 else:
                     again = perform(self.journal, command, starts) or again
             if not again:
+                self._drop_asked(wanted)
                 return starts, wake_at, due_at
+
+    def _has_place(
+        self, command: commands.StartNode | commands.StartItem, wanted: set[tuple[str, int | None]]
+    ) -> bool:
+        """Return whether a call that starts may begin now: it needs no place, or has one. Otherwise it waits for one."""
+        node, item = self.flow.nodes[command.node], None
+        if node.is_plain and node.options.executor not in self.services.elsewhere:
+            return True
+        if isinstance(command, commands.StartItem):
+            item = command.item
+        elif node.options.each or node.options.question is not None:  # it is not called itself
+            return True
+        places = self.services.places_of(node)
+        if places is None:
+            return True
+        key = (command.node, item)
+        place = self._asked.get(key)
+        if place is None:
+            place = self._asked[key] = places.ask(self.look_again)
+        if not place.is_taken:
+            wanted.add(key)
+            return False
+        self._placed[key] = self._asked.pop(key)
+        return True
+
+    def _drop_asked(self, wanted: Collection[tuple[str, int | None]] = ()) -> None:
+        """Give back the places of calls that do not begin, except these: the run was paused, for example."""
+        for key in [key for key in self._asked if key not in wanted]:
+            self._asked.pop(key).give_back()
+
+    def _give_back_places(self) -> None:
+        """Give back the places of all calls that have not begun."""
+        self._drop_asked()
+        placed, self._placed = self._placed, {}
+        for place in placed.values():
+            place.give_back()
 
     def _ghost(self, command: commands.AnyCommand) -> AbandonedCall | None:
         """Return the abandoned call of an older attempt whose thread still runs, if there is one: no new attempt starts beside
@@ -621,7 +689,11 @@ class Runner:
     def _call(self, body: Body) -> None:
         """Call a node whose start is durable now."""
         start = body.start
+        if self._placed:
+            body.place = self._placed.pop(body.key, None)
         if body.error is not None:
+            if body.place is not None:
+                body.place.give_back()
             body.has_gone = True
             self.body_ended(body)
             return

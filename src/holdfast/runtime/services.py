@@ -16,11 +16,12 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 
 from holdfast.core.child_place import ChildOptions, ChildPlace
 from holdfast.core.definition import BUILT_IN_EXECUTORS
-from holdfast.core.graph import Flow
+from holdfast.core.graph import Flow, Node
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError, SettingError
 from holdfast.reading.known_flows import Flows
 from holdfast.reading.views import Run
+from holdfast.runtime.calls.call_places import CallPlaces
 from holdfast.runtime.calls.executors import Executor, Threads, loading
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock, SystemClock
@@ -28,6 +29,7 @@ from holdfast.runtime.holdings import Holdings
 from holdfast.runtime.listeners import Listeners
 from holdfast.runtime.settings import Settings
 from holdfast.storage.contract import Along, Append, Holder, Store
+from holdfast.storage.leases import CallsAtOnce
 from holdfast.storage.oversize import BLOB_OVER, LOG_LIMIT
 from holdfast.storage.rows import SALT_BYTES
 from holdfast.storage.urls import open_store
@@ -213,6 +215,8 @@ class Services:
     """The executors that the caller has given to the engine, by name. The engine does not close them."""
     build_executors: Callable[[Threads], Mapping[str, Executor]] = lambda threads: {}
     """A function that makes the executors that every engine has."""
+    limits: Mapping[str, int] = field(default_factory=dict)
+    """Name of an executor that every engine has -> how many calls it makes at the same time."""
     haunted: dict[str, dict[tuple[str, int | None], AbandonedCall]]
     """Run -> node and item -> the abandoned call whose thread still runs: no new attempt of that node or item starts beside it,
     not even after a resume.
@@ -246,12 +250,16 @@ class Services:
 
     elsewhere: frozenset[str] = field(init=False)
     """The names of the executors that call functions outside of this process."""
+    places: dict[str, CallPlaces] = field(init=False)
+    """Name of an executor -> the places for its calls. Executors without a limit are missing."""
     _own_executors: dict[str, Executor] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         given = {name: executor.traits for name, executor in self.given_executors.items()}
         known = {} if self.inline else BUILT_IN_EXECUTORS | given
         self.elsewhere = frozenset(name for name, traits in known.items() if not traits.here)
+        limits = {name: self.limits.get(name, traits.at_once) for name, traits in known.items()}
+        self.places = {name: CallPlaces(limit) for name, limit in limits.items() if limit is not None}
 
     @cached_property
     def stage(self) -> Stage:
@@ -272,6 +280,21 @@ class Services:
             return {}
         self._own_executors.update(self.build_executors(self.threads))
         return {**self._own_executors, **self.given_executors}
+
+    def waiting_calls(self) -> tuple[CallsAtOnce, ...]:
+        """Return the calls that wait for a place, by executor. May be called from any thread."""
+        return tuple(
+            CallsAtOnce(executor=name, limit=places.limit, waiting=waiting)
+            for name, places in self.places.items()
+            if (waiting := places.waiting)
+        )
+
+    def places_of(self, node: Node) -> CallPlaces | None:
+        """Return the places for calls of a node's function; None if it needs none, because the event loop calls it."""
+        name = node.options.executor
+        if (node.is_async or node.streams) and name not in self.elsewhere:
+            return None
+        return self.places.get(name)
 
     @cached_property
     def families(self) -> FamilyExecutor:

@@ -43,6 +43,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of log for one checkpoint above which the engine refuses a result; from 500 KB on it logs a warning."""
     concurrency: int = 10
     """How many runs a worker executes at the same time."""
+    threads: int = 200
+    """How many `def` nodes, and steps in threads, an engine calls at the same time; further calls wait in order."""
+    processes: int = 0
+    """How many nodes with `executor="process"` an engine calls at the same time; further calls wait in order. 0: as many as the
+    cores that this process may use."""
     keep_checkpoints: int = 0
     """How many of its latest checkpoints a run keeps while it continues; 0 keeps all."""
     run_base: str = ""
@@ -123,9 +128,13 @@ def _fit(value: Any, name: str, kind: Any, where: str) -> Any:
         raise SettingError(f"{where} must be one of {', '.join(get_args(Durability))}, not {value!r}")
     if name in ("blob_over", "log_limit"):
         return _bytes(value, where)
-    if name == "keep_checkpoints" and value in (0, "0") and not isinstance(value, (bool, float)):
+    if (
+        name in ("keep_checkpoints", "processes")
+        and value in (0, "0")
+        and not isinstance(value, (bool, float))
+    ):
         return 0
-    if name in ("concurrency", "keep_checkpoints"):
+    if name in ("concurrency", "keep_checkpoints", "processes", "threads"):
         return _count(value, where)
     if name in ("store", "blobs", "run_base"):
         if not isinstance(value, (str, os.PathLike)):

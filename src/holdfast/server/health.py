@@ -64,6 +64,20 @@ def get_metrics(call: HttpCall[NoQuery, None]) -> Answer:
     metric("queue_held", "gauge", "Runs that are executed.", [({"queue": q.name}, q.held) for q in queues])
     limited = [({"queue": q.name}, float(q.limit)) for q in queues if q.limit is not None]
     metric("queue_limit", "gauge", "How many runs of a queue may be executed at a time.", limited)
+    calls = [
+        (
+            {"worker": one.holder.id, "process": one.holder.describe(), "executor": at.executor},
+            float(at.waiting),
+        )
+        for one in backend.store.queues.holders()
+        for at in one.holder.calls
+    ]
+    metric(
+        "calls_waiting",
+        "gauge",
+        "Calls of nodes that wait for a place in a thread or process of a worker.",
+        calls,
+    )
     open_streams: list[tuple[dict[str, str], float]] = [({}, len(backend.streams))]
     metric("streams", "gauge", "Clients that follow events.", open_streams)
     counts = backend.counts

@@ -35,6 +35,14 @@ _NAMES_OF_MANY_HOSTS = frozenset({"", "localhost", "localhost.localdomain"})
 _STATES_OF_THE_DEAD = frozenset("ZXx")  # a zombie process still has its pid, but will never run again
 
 
+class CallsAtOnce(msgspec.Struct, frozen=True, kw_only=True):
+    """How many calls an engine makes at the same time by one executor, at most, and how many more wait in order."""
+
+    executor: str
+    limit: int
+    waiting: int
+
+
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """The identity of an engine that holds runs. Engines on the same host recognise a dead holder by its process; engines on
     other hosts wait until its lease has expired.
@@ -53,9 +61,21 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the queues from which it claims runs; if empty, from all queues."""
     version: str = ""
     """The version of Holdfast that the engine uses."""
+    calls: tuple[CallsAtOnce, ...] = ()
+    """The calls that waited for a place in the engine when it last renewed its leases, by executor; those without are left out.
+    Only the list of holders has it.
+    """
 
     def describe(self) -> str:
         return f"process {self.pid} on {self.host}" if self.pid else f"engine {self.id}"
+
+    def describe_calls(self) -> str:
+        """Return how many of its calls wait for a place; an empty text if none does."""
+        return " and ".join(
+            f"{at.waiting:,} {'call waits' if at.waiting == 1 else 'calls wait'} for one of {at.limit:,} places "
+            f"(executor {at.executor!r})"
+            for at in self.calls
+        )
 
     def takes(self, flow: str, queue: str) -> bool:
         """Return whether this engine is a worker that claims runs of a flow in a queue."""

@@ -50,8 +50,8 @@ class Fates(Generic[K]):
         """Keys of the holders whose leases do not protect their runs: the leases have expired or the process is dead."""
         self.dead: list[K] = []
         """Keys of the lost holders whose process is known to be dead, so that they will never renew their leases."""
-        for key, expires_at, seen_at, registered_at, *cells in told:
-            holder = read_holder(cells)
+        for key, expires_at, seen_at, registered_at, *cells, calls in told:
+            holder = read_holder(cells, calls)
             state = alive(holder)
             if holder.id == asking:
                 self._asking.add(key)

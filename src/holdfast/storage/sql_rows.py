@@ -12,10 +12,12 @@ import msgspec
 from holdfast.core.validate import RUN_ID
 from holdfast.errors import StoreCorrupt
 from holdfast.storage.contract import NO_EVENTS, Holder, Request, Row, RunRow, Tail
+from holdfast.storage.leases import CallsAtOnce
 from holdfast.storage.tokens import Token
 
 _encode = msgspec.json.Encoder().encode
 _names = msgspec.json.Decoder(tuple[str, ...]).decode
+_calls = msgspec.json.Decoder(tuple[CallsAtOnce, ...]).decode
 _pairs = msgspec.json.Decoder(tuple[tuple[int, int], ...]).decode
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 _strings = msgspec.json.Decoder(dict[str, str]).decode
@@ -26,12 +28,13 @@ def holder_of(cells: tuple[Any, ...]) -> Holder | None:
     return None if cells[0] is None else read_holder(cells)
 
 
-def read_holder(cells: Sequence[Any]) -> Holder:
-    """Return the holder from the columns of a row."""
+def read_holder(cells: Sequence[Any], calls: str | None = None) -> Holder:
+    """Return the holder from the columns of a row. `calls` is a column that only the list of holders has."""
     engine, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version = cells
     return Holder(
         id=engine, host=host, boot=boot, pid_namespace=pid_namespace, pid=pid, process_started=process_started, ttl_s=ttl_s,
         flows=_names(flows) if flows else (), queues=_names(queues) if queues else (), version=version,
+        calls=_calls(calls) if calls else (),
     )  # fmt: skip
 
 
@@ -43,6 +46,7 @@ def holder_cells(holder: Holder, at: float | None) -> tuple[Any, ...]:
         holder.id, holder.host, holder.boot, holder.pid_namespace, holder.pid, holder.process_started, holder.ttl_s, at,
         _encode(holder.flows).decode() if holder.flows else None,
         _encode(holder.queues).decode() if holder.queues else None, holder.version,
+        _encode(holder.calls).decode() if holder.calls else None,
     )  # fmt: skip
 
 

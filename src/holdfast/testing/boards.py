@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.storage.contract import Holder, Query, Request, Store
-from holdfast.storage.leases import alive
+from holdfast.storage.leases import CallsAtOnce, alive
 from holdfast.storage.queues import LiveHolder, OnOffer, Wanted
 from holdfast.testing.appends import Log, Time, dead_process
 
@@ -232,6 +232,14 @@ class BoardConformance:
         ]
         assert self.another().queues.holders() == self.queues.holders() == found
         assert self.another().run("r0").holder == mailer
+
+    def test_a_holder_says_how_many_of_its_calls_wait_with_every_renewal(self) -> None:
+        calls = (CallsAtOnce(executor="process", limit=2, waiting=198),)
+        busy = msgspec.structs.replace(self.worker, calls=calls)
+        for one in (self.worker, busy, self.worker, busy):
+            self.store.renew(one)
+            assert [live.holder for live in self.another().queues.holders()] == [one]
+            self.time.pass_s(1)
 
     def test_a_holder_says_anew_what_it_takes_with_every_renewal_and_claim(self) -> None:
         self.create_pending("r1")

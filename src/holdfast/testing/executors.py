@@ -253,10 +253,12 @@ class ExecutorConformance:
         self.executor.close()
         assert not any(call.ended_more_than_once() for call in calls)
 
-    # --- at once -------------------------------------------------------------------------------------
+    # --- at once: the engine submits no more calls than `traits.at_once` allows ---------------------------
 
     def test_as_many_run_at_once_as_are_submitted(self) -> None:
-        for call, let_go in reversed(self.start_waiting(AT_ONCE)):
+        limit = self.executor.traits.at_once
+        assert limit is None or limit > 0
+        for call, let_go in reversed(self.start_waiting(min(AT_ONCE, limit or AT_ONCE))):
             let_go()
             assert call.changes().set == {"done": True}
 

@@ -158,7 +158,7 @@ def test_sixteen_items_run_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         return ended
 
     flow = one(nodes.together, each=lambda state: range(16), limit=16)
-    assert using(fresh(), use).state.log == [f"{number} {number}" for number in range(16)]
+    assert using(fresh(), use, processes=16).state.log == [f"{number} {number}" for number in range(16)]
 
 
 # --- killing ------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ from holdfast.reading.inbox import ChildEnd
 from holdfast.runtime import failures
 from holdfast.runtime.calls import asyncio_timers, spending, steps
 from holdfast.runtime.calls.body import Body, Parked, Stopped
+from holdfast.runtime.calls.call_places import CallPlace, CallPlaces, held
 from holdfast.runtime.calls.child_runs import Children
 from holdfast.runtime.calls.executors import Threads
 from holdfast.runtime.calls.rest import Rest, Turns
@@ -76,6 +77,8 @@ class Recorder(Protocol):
     def look_again(self) -> None: ...
 
     def leave_if_crowded(self) -> None: ...
+
+    def is_room_wanted(self, body: Body) -> bool: ...
 
     def record_stream(self, body: Body) -> None: ...
 
@@ -134,6 +137,7 @@ class Attempt:
             idempotent=options.idempotent,
             blocks=blocks,
             callers=self._services.threads,
+            places=self._services.places.get("thread"),
             clock=self._services.clock,
             park_after_s=self._services.park_after,
         )
@@ -154,6 +158,7 @@ class Attempt:
         idempotent: bool,
         blocks: bool,
         callers: Threads | None,
+        places: CallPlaces | None = None,
         clock: Clock,
         park_after_s: float,
     ) -> None:
@@ -171,6 +176,7 @@ class Attempt:
         self._header = header
         self._idempotent = idempotent
         self._callers = callers
+        self._places = places
         self._used: set[str] = set()
         self._counts: dict[str, int] = {}
         self.failed_children: list[str] = []
@@ -320,7 +326,7 @@ class Attempt:
         """
         until = self.wait_ends_at(slot)
         seconds = 0.0 if until is None else until - self.now()
-        is_short = self.blocks and seconds <= self._park_soon_s()
+        is_short = self.blocks and seconds <= self._park_soon_s() and not self._is_room_wanted()
         if unwinds and self._idempotent and not self.body.cancelled and not is_short:
             await self.until_kept(slot)
         elif seconds > 0:
@@ -428,15 +434,63 @@ class Attempt:
         """The step of this attempt that the executing code belongs to, in any task or thread; None outside of steps."""
         return self.running.called_step()
 
-    async def call(self, fn: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """Call the function of a step: a coroutine function here, a plain function in a thread."""
+    async def call(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+        place: CallPlace | None = None,
+    ) -> Any:
+        """Call the function of a step: a coroutine function here, a plain function in a thread, in `place` or as soon as there is
+        one.
+        """
         threads = self._callers
         if inspect.iscoroutinefunction(fn) or threads is None:
             value = fn(*args, **named)
+        elif place is not None:
+            value = await self._call_in_place(threads, place, fn, args, named)
         else:
-            self._threads += 1
-            value = await threads.call(lambda: fn(*args, **named), self._thread_ended)
+            place = self.place_of(fn)
+            try:
+                if not place.is_taken:
+                    await place.take()
+                    if self.has_budget:  # it may be spent since
+                        self.refuse_over_budget()
+                value = await self._call_in_place(threads, place, fn, args, named)
+            finally:
+                place.give_back()
         return await value if isinstance(value, Awaitable) else value
+
+    async def _call_in_place(
+        self,
+        threads: Threads,
+        place: CallPlace,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        def inside() -> Any:
+            held.set(place)
+            return fn(*args, **named)
+
+        self._threads += 1
+        return await threads.call(inside, self._thread_ended)
+
+    def place_of(self, fn: Callable[..., Any]) -> CallPlace:
+        """Return the place for calls of a step's function, which is not taken yet: one in a thread, if the function is plain."""
+        return CallPlace(None if inspect.iscoroutinefunction(fn) else self._places, held.get())
+
+    async def take_place(self, place: CallPlace) -> None:
+        """Wait for the place in which a step is called. The attempt does not unwind meanwhile: the step has its turn."""
+        if place.is_taken:
+            return
+        self._steps += 1
+        try:
+            await place.take()
+        finally:
+            self._steps -= 1
+            if self._park_due:
+                self.park()
 
     def _thread_ended(self) -> None:
         self._threads -= 1
@@ -580,6 +634,8 @@ class Attempt:
             self.body.hold_limit()
         if slot.startswith("child:"):
             self._loop.call_soon(self._leave_if_crowded)
+        if self._is_room_wanted():
+            self._loop.call_soon(self._park_in_time, waiter)
         try:
             await waiter.over
         finally:
@@ -606,6 +662,10 @@ class Attempt:
 
     def _leave_if_crowded(self) -> None:
         self._runner.leave_if_crowded()
+
+    def _is_room_wanted(self) -> bool:
+        """Return whether other calls begin only when this one has unwound, so that it must not wait in memory."""
+        return self._runner.is_room_wanted(self.body)
 
     def deliver(self) -> None:
         """Wake the coroutines whose wait is over; called when an event has become durable."""
@@ -835,7 +895,7 @@ class Attempt:
         if left:
             await asyncio.gather(*left, return_exceptions=True)
         if self._artifacts is not None and not self.blocks:
-            await self.call(self.collect, (), {})
+            await self.call(self.collect, (), {}, CallPlace(None))
 
     def collect(self) -> None:
         """Make the files that the node wrote durable, and note their names and digests. May block."""

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from holdfast.core.cleanup import Unfinished
 from holdfast.core.events import NodeEvent
-from holdfast.runtime.calls import task_family
+from holdfast.runtime.calls import call_places, task_family
+from holdfast.runtime.calls.call_places import CallPlace
 from holdfast.runtime.calls.executors import Call, Executor, Handle, Killed
 from holdfast.runtime.calls.shared_task import Stage
 from holdfast.runtime.clock import Clock, Timer
@@ -91,6 +92,8 @@ class Body:
     """The `Context` of the call's attempt."""
     is_inline = False
     """True if the call is of a plain function that runs on the event loop itself."""
+    place: CallPlace | None = None
+    """The place that the call has among those of its executor; None if it needs none."""
     unfinished: Unfinished | None = None
     """How the call was stopped, if that was before its code had ended: then the code cleans nothing up, or not to the end."""
     parking: list[str] | None = None
@@ -168,6 +171,7 @@ class Body:
                 loop.call_soon_threadsafe(self._leave, value, error)
 
         executing.set(weakref.ref(self))
+        call_places.held.set(self.place)
         self._handle = executor.submit(call, left)
 
     def call_inline(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -214,6 +218,18 @@ class Body:
         if self._left is not None and self._clock is not None and not self._is_over:
             left, self._left = self._left, None
             self.limit(self._clock, max(0.0, left))
+
+    def rest(self) -> None:
+        """Note that the call only waits, in the process that it has: its time limit is paused, and other calls get its place."""
+        self.hold_limit()
+        if self.place is not None:
+            self.place.give_back()
+
+    async def go_on(self) -> None:
+        """Wait until the call has a place again after a wait, and continue its time limit."""
+        if self.place is not None and not self._is_over:
+            await self.place.take()
+        self.go_on_with_limit()
 
     def stop(self) -> None:
         """Cancel the call. A coroutine ends when it has unwound, a process when it is dead; a thread is abandoned at once."""
@@ -281,5 +297,7 @@ class Body:
             error = Stopped()
         self.value = value
         self.error = error
+        if self.place is not None:
+            self.place.give_back()
         if self._owner is not None:
             self._owner.body_ended(self)

@@ -222,15 +222,20 @@ class Context(_AnyContext):
         if kept := work.kept_result(slot, codec):
             return kept[0]
 
+        place = work.place_of(fn)
+
         async def call(one: Try) -> Any:
             with work.step(slot), one:
-                return await work.call(one.tracked(fn), args, named)
+                return await work.call(one.tracked(fn), args, named, place)
 
+        unwinds = work.called_step() is None
         try:
-            return await drive(course(work, step, slot, codec, unwinds=work.called_step() is None), call)
+            return await drive(course(work, step, slot, codec, place, unwinds=unwinds), call)
         except BaseException:
             work.unclaim_step(slot)
             raise
+        finally:
+            place.give_back()
 
     @_require_await
     async def map(
@@ -592,8 +597,13 @@ class BlockingContext(_AnyContext):
             return kept[0]
 
         async def call_in_time(one: Try) -> Any:
-            with one:
-                return await work.call(one.tracked(fn), args, named)
+            place = work.place_of(fn)
+            try:
+                await work.take_place(place)
+                with one:
+                    return await work.call(one.tracked(fn), args, named, place)
+            finally:
+                place.give_back()
 
         def call(one: Try) -> Any:
             if one.timeout is None:
@@ -603,7 +613,7 @@ class BlockingContext(_AnyContext):
 
         unwinds = work.blocks and work.called_step() is None
         try:
-            return drive_blocking(course(work, step, slot, codec, unwinds=unwinds), call, self._wait)
+            return drive_blocking(course(work, step, slot, codec, None, unwinds=unwinds), call, self._wait)
         except BaseException:
             work.unclaim_step(slot)
             raise

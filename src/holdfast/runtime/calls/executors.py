@@ -17,6 +17,7 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -79,7 +80,7 @@ class Handle(Protocol):
 
 
 class Executor(Protocol):
-    """Calls functions of nodes, as many at once as the engine submits: the engine enforces the limits."""
+    """Calls functions of nodes, as many at once as the engine submits: the engine enforces the limits, also `traits.at_once`."""
 
     @property
     def traits(self) -> ExecutorTraits:
@@ -98,11 +99,12 @@ class Threads:
     """
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], Callable[[], None]]] = queue.SimpleQueue()
         self._idle = 0
         self._lock = threading.Lock()
 
-    def submit(self, call: Callable[[], None]) -> None:
+    def submit(self, call: Callable[[], Callable[[], None]]) -> None:
+        """Call a function in a thread, and then the function that it returns, which reports the end of the call."""
         with self._lock:
             if self._idle:
                 self._idle -= 1
@@ -120,10 +122,12 @@ class Threads:
                         self._idle -= 1
                         return
                 continue
-            call()
+            report = call()
             del call
             with self._lock:
                 self._idle += 1
+            report()  # only now: it may lead to the next call, which this thread can make
+            del report
 
     def call(self, fn: Callable[[], Any], ended: Callable[[], None] | None = None) -> asyncio.Future[Any]:
         """Call a plain function in a thread; the future has its result. A caller that cancels the future does not stop the
@@ -142,7 +146,7 @@ class Threads:
                 else:
                     result.set_exception(error)
 
-        def work() -> None:
+        def work() -> Callable[[], None]:
             value: Any = None
             error: BaseException | None = None
             try:
@@ -151,8 +155,12 @@ class Threads:
                 error = RuntimeError(f"a step raised {raised!r}")
             except BaseException as raised:  # noqa: BLE001 - raised where the future is awaited
                 error = raised
-            with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(finish, value, error)
+
+            def report() -> None:
+                with suppress(RuntimeError):  # the loop is closed
+                    loop.call_soon_threadsafe(finish, value, error)
+
+            return report
 
         self.submit(work)
         return result
@@ -169,7 +177,7 @@ class ThreadExecutor:
     def submit(self, call: Call, left: Left) -> ThreadExecutor:
         context = contextvars.copy_context()
 
-        def work() -> None:
+        def work() -> Callable[[], None]:
             value, error = None, None
             try:
                 if failpoints.hook is not None:
@@ -184,7 +192,7 @@ class ThreadExecutor:
                     failpoints.reach("node.exit")
             except BaseException as raised:  # noqa: BLE001 - a thread must not die of a node's SystemExit
                 error = raised
-            left(value, error)
+            return partial(left, value, error)
 
         self._threads.submit(work)
         return self

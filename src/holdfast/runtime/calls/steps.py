@@ -27,6 +27,7 @@ from holdfast.core.slots import Slot, begun_text, raised_text
 from holdfast.core.step import Step
 from holdfast.errors import BudgetExceeded, CodecError, ContextError, Recoverable
 from holdfast.runtime import failures
+from holdfast.runtime.calls.call_places import CallPlace
 from holdfast.runtime.clock import Clock
 
 _ANY: Codec[Any] = Codec.of(Any)
@@ -49,6 +50,8 @@ class Work(Protocol):
     def now(self) -> float: ...
 
     def failed_tries(self, step: str) -> tuple[int, str | None]: ...
+
+    async def take_place(self, place: CallPlace) -> None: ...
 
     async def until_try(self, slot: str, *, unwinds: bool) -> None: ...
 
@@ -73,10 +76,13 @@ Course: TypeAlias = Generator[Any, Any, Any]
 """The course of a step: see `course`."""
 
 
-def course(work: Work, step: Step, slot: Slot, codec: Codec[Any], *, unwinds: bool) -> Course:
+def course(
+    work: Work, step: Step, slot: Slot, codec: Codec[Any], place: CallPlace | None, *, unwinds: bool
+) -> Course:
     """Go through the tries of a step whose result is not kept. Yields coroutines, whose results it is sent, and each `Try`, for
     which it is sent the pair of the function's result and exception. Returns the result of the step, or raises its exception.
-    `unwinds`: whether the node may be unwound while it waits for the next try.
+    `unwinds`: whether the node may be unwound while it waits for the next try. Each try is made in `place`, if there is one; the
+    caller gives it back in the end.
     """
     label = slot.label
     if raised_text(label) in work.kept():
@@ -85,6 +91,8 @@ def course(work: Work, step: Step, slot: Slot, codec: Codec[Any], *, unwinds: bo
         tries, wait = work.failed_tries(label) if step.retry is not None else (0, None)
         if wait is not None:
             yield work.until_try(wait, unwinds=unwinds)
+        if place is not None:
+            yield work.take_place(place)
         if work.has_budget:
             yield work.require_budget()
         yield work.settle_withdrawals()
@@ -93,6 +101,8 @@ def course(work: Work, step: Step, slot: Slot, codec: Codec[Any], *, unwinds: bo
             yield work.record(events.StepStarted, step=label, result_schema=_schema_of(codec))
         one = Try(work.clock, step)
         value, error = yield one
+        if place is not None:
+            place.give_back()
         if error is None:
             return (yield work.keep_step(slot, value, codec))
         if type(error) in step.raises:

@@ -281,7 +281,12 @@ class MemoryStore:
         known, _ = data.holders.get(holder.id, (holder, 0.0))
         data.holders[holder.id] = (
             msgspec.structs.replace(
-                known, ttl_s=holder.ttl_s, flows=holder.flows, queues=holder.queues, version=holder.version
+                known,
+                ttl_s=holder.ttl_s,
+                flows=holder.flows,
+                queues=holder.queues,
+                version=holder.version,
+                calls=holder.calls,
             ),
             self.now() + holder.ttl_s,
         )

@@ -59,18 +59,27 @@ _BOOT = (
 )
 
 
-def build_executors(threads: Threads) -> dict[str, Executor]:
-    """Return the executors that every engine has, by name."""
-    return {"thread": ThreadExecutor(threads), "process": ProcessExecutor()}
+def build_executors(threads: Threads, *, processes: int | None = None) -> dict[str, Executor]:
+    """Return the executors that every engine has, by name. `processes`: how many processes stay warm, at most."""
+    return {"thread": ThreadExecutor(threads), "process": ProcessExecutor(warm_max=processes)}
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class ProcessExecutor:
-    """Calls functions of nodes in processes. An idle process stays warm for a while, at most `warm_max` of them."""
+    """Calls functions of nodes in processes. An idle process stays warm for a while, unless there are more than `warm_max`
+    processes, idle or not.
+    """
 
     traits = BUILT_IN_EXECUTORS["process"]
 
     def __init__(self, *, warm_max: int | None = None, idle_s: float = _IDLE_S) -> None:
-        self._warm_max = max(2, os.cpu_count() or 1) if warm_max is None else warm_max
+        self._warm_max = count_cores() if warm_max is None else warm_max
         self._idle_s = idle_s
         self._calls: queue.SimpleQueue[_Handle | None] = queue.SimpleQueue()
         self._idle = 0
@@ -122,7 +131,7 @@ class ProcessExecutor:
                 child = handle.perform(child)
                 with self._lock:
                     self._handles.discard(handle)
-                    stays = child is not None and not self._closed and self._idle < self._warm_max
+                    stays = child is not None and not self._closed and len(self._threads) <= self._warm_max
                     self._idle += stays
                 handle.report()  # only now: it may lead to the next call, which this process can serve
                 if not stays:

@@ -109,9 +109,13 @@ class Answering:
             case "withdraw":
                 return self._wait(work.withdraw_durably(given["slot"], given["signal"]))
             case "hold_limit":
-                return self._call(work.body.hold_limit)
+                return self._call(work.body.rest)
             case "go_on_with_limit":
-                return self._call(work.body.go_on_with_limit)
+                return (
+                    self._call(work.body.go_on_with_limit)
+                    if given["unwinds"]
+                    else self._wait(work.body.go_on())
+                )
             case "warn_of_lost_timer":
                 return self._call(work.warn_of_lost_timer)
             case "warn_once":
@@ -313,6 +317,10 @@ class DistantAttempt(Attempt):
     def _leave_if_crowded(self) -> None:
         """Nothing to do: a wait of a process is unwound soon in any case."""
 
+    def _is_room_wanted(self) -> bool:
+        """Return False: a wait of a process is unwound soon in any case."""
+        return False
+
     def _rested(self) -> None:
         """Nothing to do: no request of the runner waits for this process."""
 
@@ -439,7 +447,7 @@ class _DistantBody(Body):
         self._ask("hold_limit", {})
 
     def go_on_with_limit(self) -> None:
-        self._ask("go_on_with_limit", {})
+        self._ask("go_on_with_limit", {"unwinds": self.parking is not None})
 
 
 class NoResources(Mapping[str, Any]):

@@ -368,27 +368,27 @@ select holdfast.tell(array_agg(key)) from left_alone
 
 -- renew_holder: insert or update the row of a holder, which now expires later
 insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version,
-                              registered_at)
+                              registered_at, calls)
 values ($1, $2, $3, $4, $5, $6, $7::float8, coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8,
-        $9, $10, $11, coalesce($8::float8, extract(epoch from clock_timestamp())::float8))
+        $9, $10, $11, coalesce($8::float8, extract(epoch from clock_timestamp())::float8), $12)
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
-    flows = excluded.flows, queues = excluded.queues, version = excluded.version
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version, calls = excluded.calls
 
 -- renew_alone: `renew_holder` as its own transaction; does nothing if the schema is too new or the commit would not be durable
 with found as (
     select coalesce((select value::bigint from holdfast.meta where name = 'schema_version'), 0) as version,
            current_setting('fsync') as fsync, current_setting('synchronous_commit') as synchronous_commit,
-           set_config('lock_timeout', $12, true) as lock_wait
+           set_config('lock_timeout', $13, true) as lock_wait
 ), renewed as (
     insert into holdfast.holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version,
-                                  registered_at)
+                                  registered_at, calls)
     select $1::text, $2::text, $3::text, $4::text, $5::bigint, $6::text, $7::float8,
            coalesce($8::float8, extract(epoch from clock_timestamp())::float8) + $7::float8, $9::text, $10::text, $11::text,
-           coalesce($8::float8, extract(epoch from clock_timestamp())::float8)
+           coalesce($8::float8, extract(epoch from clock_timestamp())::float8), $12::text
     from found
-    where lock_wait is not null and found.version <= $13::bigint and ($14::boolean or 'off' not in (fsync, synchronous_commit))
+    where lock_wait is not null and found.version <= $14::bigint and ($15::boolean or 'off' not in (fsync, synchronous_commit))
     on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
-    flows = excluded.flows, queues = excluded.queues, version = excluded.version
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version, calls = excluded.calls
 )
 select version, fsync, synchronous_commit, extract(epoch from clock_timestamp())::float8 from found
 
@@ -724,7 +724,7 @@ select holdfast.next_due($1::text[], $2::text[], $3::text[], $4::text[], $5::tex
 
 -- holders: every engine that holds runs, or recently did, and how many seconds remain until it expires
 select id, expires_at - coalesce($1::float8, extract(epoch from clock_timestamp())::float8), expires_at - ttl_s, registered_at,
-       id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version
+       id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues, version, calls
 from holdfast.holders
 
 -- held_runs: how many runs of each queue each holder holds

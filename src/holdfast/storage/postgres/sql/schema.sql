@@ -21,7 +21,8 @@ create table holdfast.holders (
     flows           text,                     -- JSON: the flows whose runs it claims as a worker; null: it is not a worker
     queues          text,                     -- JSON: the queues from which it claims them; null: all queues
     version         text not null default '',
-    registered_at   double precision          -- when the engine was first seen; null: by a version that did not record it
+    registered_at   double precision,         -- when the engine was first seen; null: by a version that did not record it
+    calls           text                      -- JSON: its calls that waited for a place at the last renewal; null: none
 ) with (fillfactor = 50);
 
 -- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease. Pages keep free

@@ -324,18 +324,18 @@ where run_id = ?1 and fence = ?3 and holder = (select key from holders where id 
 
 -- renew_holder: insert or update the row of a holder, which now expires later
 insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version, registered_at,
-                     renewed)
-values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7, ?12)
+                     renewed, calls)
+values (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7, ?13, ?12)
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
-    flows = excluded.flows, queues = excluded.queues, version = excluded.version, renewed = excluded.renewed
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version, renewed = excluded.renewed, calls = excluded.calls
 returning key
 
 -- renew_alone: `renew_holder` as a transaction of its own; does nothing if the schema is newer than this Holdfast knows
 insert into holders (id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, flows, queues, version, registered_at,
-                     renewed)
-select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7, ?12 from pragma_user_version where user_version <= ?13
+                     renewed, calls)
+select ?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?8 - ?7, ?13, ?12 from pragma_user_version where user_version <= ?14
 on conflict (id) do update set expires_at = excluded.expires_at, ttl_s = excluded.ttl_s,
-    flows = excluded.flows, queues = excluded.queues, version = excluded.version, renewed = excluded.renewed
+    flows = excluded.flows, queues = excluded.queues, version = excluded.version, renewed = excluded.renewed, calls = excluded.calls
 returning key
 
 -- holder_key: the numeric key of a holder
@@ -676,7 +676,7 @@ select min(due_at), exists (select 1 from queues) from (
 
 -- holders: every engine that holds runs, or recently did
 select key, ends_at, ends_at - ttl_s, registered_at, id, host, boot, pid_namespace, pid, process_started, ttl_s, flows, queues,
-       version
+       version, calls
 from (select *, lease_end(expires_at, renewed, ttl_s, boot, pid) as ends_at from holders)
 
 -- release_dead: release all leases of a holder that is dead or has expired

@@ -21,7 +21,8 @@ create table holders (
     queues          text,            -- JSON: the queues from which it claims them; null: all queues
     version         text not null default '',
     registered_at   real,            -- when the engine was first seen; null: by a version that did not record it
-    renewed         real             -- the uptime of the machine at the last renewal; null: unknown
+    renewed         real,            -- the uptime of the machine at the last renewal; null: unknown
+    calls           text             -- JSON: its calls that waited for a place at the last renewal; null: none
 ) strict;
 
 -- One row per run: facts fixed at its creation, a summary of its log that every append updates, and its lease.

@@ -1,0 +1,2 @@
+-- 0012: a holder also says how many of its calls wait for a place, in a thread or a process.
+alter table holders add column calls text;
