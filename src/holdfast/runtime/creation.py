@@ -174,7 +174,7 @@ def _checkpoint_zero(
     node.
     """
     try:
-        starts = route(flow, START, values, flow.state.load).to
+        starts = route(flow, START, values).to
     except RouterError as fault:
         told = end_sentence(f"flow {flow.name!r}: {fault}")
         message = f"{told} No run was recorded; correct the router or the input."

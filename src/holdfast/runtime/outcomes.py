@@ -144,7 +144,7 @@ def _finish_node(
         if items or changes.add or flow.state.validates:
             _refuse_misfit(flow, state.values, name, parts, load)
         try:
-            routes = route(flow, name, state.values, load, parts).to
+            routes = route(flow, name, state.values, parts, load=load).to
         except RouterError as fault:
             unroutable = faults.describe(name, fault.__cause__ or fault)
     completion = events.NodeCompleted(
@@ -321,7 +321,14 @@ def _reduce(flow: Flow[Any], name: str, field: str, value: Any, operands: list[A
 # --- routes ------------------------------------------------------------------------------------------
 
 
-def route(flow: Flow[Any], name: str, values: Values, load: Loader, changes: Iterable[Changes] = ()) -> Route:
+def route(
+    flow: Flow[Any],
+    name: str,
+    values: Values,
+    changes: Iterable[Changes] = (),
+    *,
+    load: Loader | None = None,
+) -> Route:
     """Return the nodes that follow this node, given the state with these changes applied. Raises `RouterError`."""
     routes = list(flow.plain_routes[name])
     branch = flow.branches.get(name)
@@ -329,7 +336,7 @@ def route(flow: Flow[Any], name: str, values: Values, load: Loader, changes: Ite
         return Route(routes)
     after = _applied(values, changes)
     try:
-        chosen = branch.router(load(after))
+        chosen = branch.router((load or flow.state.load)(after))
     except Exception as raised:
         raise RouterError(f"the router of {name!r} raised {type(raised).__name__}: {raised}") from raised
     for target in [chosen] if isinstance(chosen, str) else _list_targets(name, chosen, branch.targets):
@@ -401,7 +408,7 @@ def skipped(
             failure = said.get("warning") if said.get("caught") else None
             chosen = choose(flow, state, name, now, fresh=changes.merge.get("outputs", {}), failure=failure)
         else:
-            chosen = route(flow, name, state.values, flow.state.load, [changes])
+            chosen = route(flow, name, state.values, [changes])
     except RouterError as fault:
         raise ResumeRefused(
             state.run_id,
@@ -447,7 +454,7 @@ def merge_layer(
     routes: dict[str, Route] = {}
     for name in nodes:
         try:
-            routes[name] = route(flow, name, after, load)
+            routes[name] = route(flow, name, after, load=load)
         except RouterError as fault:
             raise LayerError(name, str(fault)) from (fault.__cause__ or fault)
     return Changes(set=results), routes

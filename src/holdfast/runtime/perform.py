@@ -168,7 +168,7 @@ def _route(journal: Journal, name: str, header: dict[str, Any]) -> None:
         if flow.guards is not None:
             chosen = outcomes.choose(flow, state, name, journal.at, fresh={})
         else:
-            chosen = outcomes.route(flow, name, state.values, journal.load)
+            chosen = outcomes.route(flow, name, state.values, load=journal.load)
     except RouterError as fault:
         cause = fault.__cause__ or fault
         journal.record(events.RoutingFailed(**header, failure=journal.faults.describe(name, cause)))

@@ -80,7 +80,7 @@ class History:
                 fingerprint=flow.fingerprint,
                 state_version=flow.definition.state_version,
                 input=values,
-                starts=outcomes.route(flow, START, values, flow.state.load).to,
+                starts=outcomes.route(flow, START, values).to,
                 schedule=schedule or flow.definition.schedule,
                 options={"durability": "sync", **options},
                 plan=bool(flow.definition.plan),
