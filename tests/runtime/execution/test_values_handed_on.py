@@ -256,8 +256,14 @@ def flow(kind: str, world: World) -> hf.Flow[Any]:
         assert repr(state) == before  # what the parallel node has changed meanwhile is its own
 
     @graph.node
-    async def join(state: Any, ctx: hf.Context) -> None:
+    async def join(state: Any, ctx: hf.Context) -> dict[str, Any] | None:
         world.see("join", ctx.iteration)(state)
+        if ctx.iteration % 2:
+            return None  # it has changed nothing, which is checked
+        _, place, way = world.acts[ctx.iteration % len(world.acts)]
+        found = parts(state)
+        change(found[place % len(found)], way)
+        return {}
 
     def again(state: Any) -> str:
         world.see("router")(state)
@@ -297,7 +303,8 @@ async def lived(kind: str, given: dict[str, Any], acts: list[Any]) -> Any:
         await told(engine.run(made, given, run_id="run"))
         for _ in range(2):  # the run goes back to its first result, and from there on again
             if engine.reader.get("run").status == "failed":
-                stored.append(await told(engine.resume("run", after="step", validate=world.see("validate"))))
+                ended = await told(engine.resume("run", after="step", validate=world.see("validate")))
+                stored.append(ended)
         kinds = ("NodeCompleted", "RunCreated")
         seq = [row.seq for row in store.events("run", kinds=kinds)][:2][-1]
         fork = await engine.fork("run", run_id="fork", checkpoint=seq, edit=lambda state: None, repeat="run")
