@@ -244,22 +244,12 @@ def _from_plain(
     if any(isinstance(part, shapes.CustomType) for part in parts):
         return lambda plain: from_json(_dumps(plain))
     if declared is Any or declared is dict:
-        return _own
+        return msgspec.to_builtins
     convert = functools.partial(msgspec.convert, type=declared, str_keys=True)
     # msgspec passes parts without a declared type through as they are, so they are copied first.
     if any(isinstance(part, shapes.AnyType) for part in parts):
-        return lambda plain: convert(_own(plain))
+        return lambda plain: convert(msgspec.to_builtins(plain))
     return convert
-
-
-def _own(plain: Any) -> Any:
-    """Return a deep copy of plain data; immutable values are shared."""
-    kind = type(plain)
-    if kind is dict:
-        return {key: value if type(value) in _SCALARS else _own(value) for key, value in plain.items()}
-    if kind is list:
-        return [value if type(value) in _SCALARS else _own(value) for value in plain]
-    return plain
 
 
 def _set_sorter(shape: shapes.Type, parts: list[shapes.Type]) -> Callable[[Any], None] | None:
@@ -396,6 +386,42 @@ def _overlooks(part: shapes.Type) -> bool:
     if isinstance(part, shapes.DataclassType):
         return any(not field.compare for field in dataclasses.fields(part.cls))
     return isinstance(part, (shapes.DateTimeType, shapes.TimeType))
+
+
+_IMMUTABLE_SHAPES = (
+    shapes.NoneType, shapes.BoolType, shapes.IntType, shapes.FloatType, shapes.StrType, shapes.BytesType, shapes.DateTimeType,
+    shapes.DateType, shapes.TimeType, shapes.TimeDeltaType, shapes.UUIDType, shapes.DecimalType, shapes.EnumType,
+    shapes.LiteralType, shapes.UnionType, shapes.TupleType, shapes.VarTupleType, shapes.FrozenSetType,
+)  # fmt: skip
+_IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, dt.datetime, dt.date, dt.time, dt.timedelta, uuid.UUID,
+                        decimal.Decimal, dt.timezone})  # fmt: skip
+
+
+def is_immutable(kind: type) -> bool:
+    """Return whether no object of this class can be changed, nor anything inside it: texts, numbers, dates, members of enums, and
+    frozen structs and dataclasses with only such fields.
+    """
+    if kind in _IMMUTABLE or issubclass(kind, enum.Enum):
+        return True
+    if not is_record(kind) or is_pydantic(kind):
+        return False
+    try:
+        return all(map(_is_frozen, _parts(shapes.type_info(kind))))
+    except (TypeError, NameError, RecursionError):
+        return False
+
+
+def _is_frozen(part: shapes.Type) -> bool:
+    if isinstance(part, shapes.StructType):
+        return bool(part.cls.__struct_config__.frozen)
+    if isinstance(part, shapes.DataclassType):
+        return bool(part.cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+    return isinstance(part, _IMMUTABLE_SHAPES)
+
+
+def is_record(kind: type) -> bool:
+    """Return whether the objects of a class are values with fields: structs, dataclasses and pydantic models."""
+    return issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind) or is_pydantic(kind)
 
 
 def _scalars(shape: shapes.Type) -> frozenset[type]:
@@ -678,6 +704,8 @@ def _too_deep(plain: Any) -> bool:
 
 def same(one: Any, other: Any) -> bool:
     """Return whether two plain values are the same in JSON, where 1, 1.0 and true are different."""
+    if one is other:
+        return True
     if type(one) is not type(other) or one != other:
         return False
     return type(one) not in (list, dict) or not one or _dumps_sorted(one) == _dumps_sorted(other)

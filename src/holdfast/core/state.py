@@ -17,7 +17,7 @@ import decimal
 import math
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -89,7 +89,18 @@ class StateType(Generic[S]):
     declared).
     """
 
-    __slots__ = ("_codec", "_defaults", "_keys", "_tag", "fields", "is_dict", "open", "type", "validates")
+    __slots__ = (
+        "_codec",
+        "_defaults",
+        "_keys",
+        "_tag",
+        "fields",
+        "is_assembled",
+        "is_dict",
+        "open",
+        "type",
+        "validates",
+    )
 
     def __init__(
         self, declared: Any, fields: dict[str, Field], keys: dict[str, str], tag: dict[str, str]
@@ -101,6 +112,8 @@ class StateType(Generic[S]):
         self.is_dict = self.open or typing.is_typeddict(declared)
         self.validates = is_pydantic(declared) or hasattr(declared, "__post_init__")
         """True if the type validates whole states with code of its own (pydantic, `__post_init__`)."""
+        self.is_assembled = not self.validates or (is_pydantic(declared) and not _has_validators(declared))
+        """True if a state is its fields and nothing more, so that it may be assembled from their values (`assemble`)."""
         self._codec: Codec[S] = Codec.of(declared)
         self._keys = keys  # field -> its key in the type's own JSON, where one is renamed
         self._tag = tag
@@ -206,14 +219,30 @@ class StateType(Generic[S]):
                 field=self._field_at(fault.path),
             ) from fault
 
-    def untouched(self, given: Any, values: Values) -> list[str]:
-        """Return the names of the fields that a node changed in the object it was given, compared with its input `values`."""
+    def assemble(self, values: Values, typed: Mapping[str, Any]) -> S:
+        """Like `load`, but with these typed values, in place of the plain ones, in the fields that have lists or dicts."""
+        whole = self.load({**values, **{name: type(values[name])() for name in typed}})
+        put = self._put
+        for name, value in typed.items():
+            put(whole, name, value)
+        return whole
+
+    def untouched(self, given: Any, values: Values, known: Collection[str] = ()) -> list[str]:
+        """Return the names of the fields that a node changed in the object it was given, compared with its input `values`. The
+        fields in `known` are known to be unchanged.
+        """
         if self.open:
-            kept = {name for name in values if name in given and _ANY.matches(given[name], values[name])}
+            kept = {
+                name
+                for name in values
+                if name in known or (name in given and _ANY.matches(given[name], values[name]))
+            }
             return [name for name in {**values, **given} if name not in kept]
         changed = []
         for name, field in self.fields.items():
-            value = self._value(given, name)
+            if name in known:
+                continue
+            value = self.value_of(given, name)
             old = values.get(name, _MISSING)
             if old is _MISSING:
                 old = self._default(name)
@@ -225,12 +254,14 @@ class StateType(Generic[S]):
 
     # --- updates --------------------------------------------------------------------------------------
 
-    def changes(self, returned: Any, values: Values, *, node: str, given: Any = None) -> Changes:
+    def changes(
+        self, returned: Any, values: Values, *, node: str, given: Any = None, known: Collection[str] = ()
+    ) -> Changes:
         """Turn what a node returned into changes relative to `values`, the plain input that the node was given.
 
         A dict is a partial update, an object of the state's type a whole state, and None no change. `given` is the object that
         was passed to the node: if it is a dict and the node returns that same dict, it counts as a whole state, not as an
-        update of every field.
+        update of every field. The fields in `known` are known to be unchanged in a whole state.
         """
         if returned is None:
             return Changes()
@@ -238,10 +269,14 @@ class StateType(Generic[S]):
             return self._partial(returned, node)
         if self.open and returned is given:
             return diff(
-                values, {name: self._encode_open(name, value, node) for name, value in returned.items()}
+                values,
+                {
+                    name: values[name] if name in known else self._encode_open(name, value, node)
+                    for name, value in returned.items()
+                },
             )
         if type(returned) is self.type or returned is given:
-            return self._whole(returned, values, node)
+            return self._whole(returned, values, node, known)
         whole = "" if self.is_dict else f", a whole {self.name}"
         raise StateError(
             f"the node returned {_article(returned)}; expected a partial update (dict){whole}, or None",
@@ -268,7 +303,13 @@ class StateType(Generic[S]):
             parts.setdefault(part, {})[name] = field.encode_operand(value, node, by_hand=by_hand)
         return Changes(**parts)
 
-    def _whole(self, returned: Any, values: Values, node: str) -> Changes:
+    def is_whole(self, returned: Any, given: Any) -> bool:
+        """Return whether a node that was given this state has returned a whole state, or nothing."""
+        if returned is None or returned is given:
+            return True
+        return type(returned) is self.type and not self.is_dict
+
+    def _whole(self, returned: Any, values: Values, node: str, known: Collection[str]) -> Changes:
         if not values and self.fields:
             raise StateError(
                 "an item of a fan-out returns a partial update (dict) or None, not a whole state", node=node
@@ -277,7 +318,9 @@ class StateType(Generic[S]):
         parts: dict[str, Any] = {}
         unset = []
         for name, field in self.fields.items():
-            value = self._value(returned, name)
+            if name in known:
+                continue
+            value = self.value_of(returned, name)
             old = values.get(name, _MISSING)
             if value is _MISSING:
                 if old is not _MISSING:
@@ -301,9 +344,23 @@ class StateType(Generic[S]):
         assert function is not None, f"{field!r} has no custom reducer"
         return function
 
+    def value_of(self, whole: Any, name: str) -> Any:
+        """Return the value of a field in a typed state; `msgspec.UNSET` if it has none."""
+        return whole.get(name, _MISSING) if self.is_dict else getattr(whole, name, _MISSING)
+
+    def codec_of(self, field: str) -> Codec[Any]:
+        """Return the codec of the values of a field."""
+        return _ANY if self.open else self._require_field(field, None).codec
+
+    def converts_members(self, field: str) -> bool:
+        """Return whether a list or a dict in this field is converted member by member, and nothing is declared about it as a
+        whole, such as its length.
+        """
+        return self.open or (field in self.fields and _converts_members(self.fields[field].codec))
+
     def decode_field(self, field: str, plain: Any) -> Any:
         """Convert the plain value of a field to its type; None stays None."""
-        return None if plain is None else self._codec_for(field).decode(plain, path=f"state.{field}")
+        return None if plain is None else self.codec_of(field).decode(plain, path=f"state.{field}")
 
     def decode_operand(self, field: str, plain: Any) -> Any:
         """Convert the plain value that an update gave for a field to its type."""
@@ -341,9 +398,6 @@ class StateType(Generic[S]):
         return accepted
 
     # --- inside ---------------------------------------------------------------------------------------
-
-    def _codec_for(self, field: str) -> Codec[Any]:
-        return _ANY if self.open else self._require_field(field, None).codec
 
     def _require_field(self, name: Any, node: str | None) -> Field:
         field = self.fields.get(name)
@@ -387,8 +441,15 @@ class StateType(Generic[S]):
         for name in extras or ():
             self._require_field(name, node)
 
-    def _value(self, whole: Any, name: str) -> Any:
-        return whole.get(name, _MISSING) if self.is_dict else getattr(whole, name, _MISSING)
+    def _put(self, whole: Any, name: str, value: Any) -> None:
+        if self.is_dict:
+            whole[name] = value
+        elif issubclass(self.type, msgspec.Struct):
+            msgspec.structs.force_setattr(whole, name, value)
+        elif is_pydantic(self.type):
+            whole.__dict__[name] = value
+        else:
+            object.__setattr__(whole, name, value)
 
     def _removable(self, field: Field, node: str) -> str:
         if field.required or field.reducer != "set":
@@ -668,6 +729,31 @@ def _name_the_field(declared: Any, fault: CodecError) -> None:
         except CodecError as misfit:
             told = str(misfit).removeprefix(f"{misfit.path}: ")
             raise StateError(f"field {name!r}: {told}", field=name) from fault
+
+
+def _has_validators(model: Any) -> bool:
+    """Return whether a pydantic model has code of its own that sees, or makes, a whole model."""
+    own = model.__pydantic_decorators__
+    validators = (own.validators, own.field_validators, own.root_validators, own.model_validators)
+    return any(validators) or bool(model.__pydantic_custom_init__) or model.__pydantic_post_init__ is not None
+
+
+def _converts_members(codec: Codec[Any]) -> bool:
+    """Return whether the codec of a field converts a list or a dict member by member, without looking at the whole."""
+    declared = codec.type
+    if typing.get_origin(declared) is typing.Annotated:
+        if not all(isinstance(found, Reducer) or _is_reducer_fn(found) for found in declared.__metadata__):
+            return False
+        declared = declared.__origin__
+    if declared is Any:
+        return True
+    if (typing.get_origin(declared) or declared) not in (list, dict):
+        return False
+    try:
+        codec.decode([] if (typing.get_origin(declared) or declared) is list else {})
+    except CodecError:
+        return False
+    return True
 
 
 def _pydantic_declarations(model: Any) -> Iterator[_Declared]:

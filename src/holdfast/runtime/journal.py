@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.core import event_encoding, events, run_state, situation
 from holdfast.core.event_encoding import Encoded, encode
-from holdfast.core.events import Event, Stored
+from holdfast.core.events import Event, Stored, Values
 from holdfast.core.fold import fold
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS, ENDS, HEARD, MOVES, OURS, RESULTS
@@ -47,6 +47,7 @@ from holdfast.reading.chunks import Streamer
 from holdfast.reading.history import view_of
 from holdfast.reading.previews import Mended
 from holdfast.runtime.failures import NodeFaults
+from holdfast.runtime.inputs import Inputs
 from holdfast.runtime.services import Services
 from holdfast.storage.blobs import Blob
 from holdfast.storage.contract import Along, Append, NewRun, Request, Row, RunRow, Snapshot
@@ -73,6 +74,8 @@ thousand nodes, snapshots took a sixth of the time.)
 WARN_BYTES = 500_000
 """Bytes of log for one checkpoint above which a warning is logged."""
 _LIGHT_BYTES = 50_000
+_SMALL_STATE_BYTES = 4_000
+"""Bytes of events up to which a new run cannot have a value that is worth a proof that nobody changed it."""
 _NodeStarted = events.NodeStarted
 _ROW_BYTES = 64
 _RETRY_S = 0.05
@@ -110,8 +113,12 @@ class Journal:
     _since_checkpoint = 0
     _blobs: tuple[Blob, ...] = ()
     """The blobs that unsaved events refer to."""
+    _has_blobs = False
+    """True if an event may have values that are so large that they are not in its body."""
     _state_bytes = 16 * 1024
     """Bytes of the last snapshot; before the first snapshot, an assumed size."""
+    inputs: Inputs | None = None
+    """Makes the states that calls get; None as long as the state is small, so that they are simply copies."""
     _given_up: BaseException | None = None
     _sent: Append | None = None
     """The append that is under way; there is never more than one."""
@@ -175,6 +182,14 @@ class Journal:
         topology, state = self.flow.topology, self.state
         self.ready, self.writers = Readiness(topology, state), Writers(topology, state)
         self.executes = True
+
+    def load(self, values: Values) -> Any:
+        """Return the state with these values for one call of a node or a router, which may change it. Raises `StateError`."""
+        if self.inputs is None:
+            if self._tail_bytes < _SMALL_STATE_BYTES and not (self._tail_from or self._has_blobs):
+                return self.flow.state.load(values)
+            self.inputs = Inputs(self.flow.state)
+        return self.inputs.load(values)
 
     @property
     def fault(self) -> BaseException | None:
@@ -294,6 +309,7 @@ class Journal:
                 f"{weight:,}",
             )
         self._blobs += taken
+        self._has_blobs = True
         return msgspec.structs.replace(encoded, body=body) if taken else encoded
 
     def save(self, done: Done, *, release: bool = False) -> None:

@@ -117,7 +117,7 @@ def ask_policies(journal: Journal, name: str, iteration: int, execution: int) ->
 def _question_of(journal: Journal, node: Node) -> str:
     if node.asks is None:
         return node.options.approve or ""
-    return str(node.asks(journal.flow.state.load(journal.state.values)))
+    return str(node.asks(journal.load(journal.state.values)))
 
 
 def questions_in(decisions: Iterable[Decision]) -> str:
@@ -175,21 +175,13 @@ def _strictest(decisions: Iterable[Decision]) -> events.Verdict:
 # --- after a node has returned -------------------------------------------------------------------------
 
 
-def complete(
-    journal: Journal, name: str, given: Any, returned: Any, artifacts: dict[str, Any]
-) -> list[events.Event]:
-    """Return the events for a node of a plan, or a node whose result is judged, that has returned. Raises `StateError` if its
-    result does not fit.
+def complete(journal: Journal, name: str, returned: Any, artifacts: dict[str, Any]) -> list[events.Event]:
+    """Return the events for a node of a plan that has returned, or for a node whose result is judged and that has made these
+    changes. Raises `StateError` if its result does not fit.
     """
     flow, state, node = journal.flow, journal.state, journal.flow.nodes[name]
     if node.wiring is None:
-        plain = state.nodes[name].input or {}
-        changes = (
-            returned
-            if type(returned) is Changes
-            else outcomes.find_changes(flow, name, plain, given, returned)
-        )
-        return _judge(journal, node, changes, artifacts)
+        return _judge(journal, node, returned, artifacts)
     # A node in a process of its own has encoded its output there.
     output = returned.merge["outputs"][name] if type(returned) is Changes else node.wiring.encode(returned)
     if not (node.checks or node.post):
@@ -222,7 +214,7 @@ def _accept(journal: Journal, node: Node, result: Any, artifacts: dict[str, Any]
     flow, state, faults, name = journal.flow, journal.state, journal.faults, node.name
     if node.wiring is not None:
         return outcomes.complete_ruled(flow, state, faults, name, result, journal.at, artifacts)
-    return outcomes.complete_node(flow, state, journal.writers, faults, name, None, result, artifacts)
+    return outcomes.complete_node(flow, state, journal.writers, faults, name, result, artifacts, journal.load)
 
 
 def _judge(

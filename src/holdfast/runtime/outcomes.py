@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -28,6 +28,10 @@ from holdfast.errors import (
 )
 from holdfast.runtime import failures
 from holdfast.runtime.failures import NodeFaults
+from holdfast.runtime.inputs import Inputs
+
+Loader: TypeAlias = Callable[[Values], Any]
+"""A function that returns the state with these values, for one call: `Journal.load`."""
 
 
 class LayerError(HoldfastError):
@@ -62,27 +66,28 @@ def complete_node(
     writers: Writers,
     faults: NodeFaults,
     name: str,
-    given: Any,
-    returned: Any,
+    changes: Changes,
     artifacts: dict[str, Any],
+    load: Loader,
 ) -> list[events.Event]:
-    """Return the events for a node that returned. Raises `StateError` if its result does not fit the state; then nothing is
-    recorded. An exception of the node's router is kept in `faults`.
+    """Return the events for a node that returned, and made these changes. Raises `StateError` if they do not fit the state; then
+    nothing is recorded. An exception of the node's router is kept in `faults`.
     """
-    node = state.nodes[name]
-    changes = (
-        returned if type(returned) is Changes else find_changes(flow, name, node.input or {}, given, returned)
-    )
-    return _finish_node(flow, state, writers, faults, name, changes, [], artifacts)
+    return _finish_node(flow, state, writers, faults, name, changes, [], load, artifacts)
 
 
-def find_changes(flow: Flow[Any], name: str, values: Values, given: Any, returned: Any) -> Changes:
+def find_changes(
+    flow: Flow[Any], name: str, values: Values, given: Any, returned: Any, inputs: Inputs | None = None
+) -> Changes:
     """Return the changes that a node's result makes to its input. Raises `StateError`. For a node in another process, this
     function is called in that process.
     """
-    changes = flow.state.changes(returned, values, node=name, given=given)
+    known: Collection[str] = ()
+    if inputs is not None and flow.state.is_whole(returned, given):
+        known = inputs.unchanged(given if returned is None else returned, values)
+    changes = flow.state.changes(returned, values, node=name, given=given, known=known)
     if returned is None:
-        _refuse_silent_mutation(flow, name, given, values)
+        _refuse_silent_mutation(flow, name, given, values, known)
     return changes
 
 
@@ -93,13 +98,14 @@ def answer_node(
     faults: NodeFaults,
     name: str,
     update: dict[str, Any],
+    load: Loader,
 ) -> list[events.Event]:
     """Return the events for a question node that was answered: its result is this update, as plain data."""
-    return _finish_node(flow, state, writers, faults, name, flow.state.by_hand(update, node=name), [])
+    return _finish_node(flow, state, writers, faults, name, flow.state.by_hand(update, node=name), [], load)
 
 
 def complete_items(
-    flow: Flow[Any], state: RunState, writers: Writers, faults: NodeFaults, name: str
+    flow: Flow[Any], state: RunState, writers: Writers, faults: NodeFaults, name: str, load: Loader
 ) -> list[events.Event]:
     """Return the events for a fan-out whose items have all completed. Raises `StateError` if two items set the same field."""
     items = state.nodes[name].items
@@ -114,7 +120,7 @@ def complete_items(
             node=name,
             field=field,
         )
-    return _finish_node(flow, state, writers, faults, name, Changes(), results)
+    return _finish_node(flow, state, writers, faults, name, Changes(), results, load)
 
 
 def _finish_node(
@@ -125,6 +131,7 @@ def _finish_node(
     name: str,
     changes: Changes,
     items: Sequence[Changes],
+    load: Loader,
     artifacts: dict[str, Any] | None = None,
 ) -> list[events.Event]:
     node = state.nodes[name]
@@ -135,9 +142,9 @@ def _finish_node(
             changes = apply_reducers(flow, state.values, name, changes, items)
         parts = (*items, changes) if items else (changes,)
         if items or changes.add or flow.state.validates:
-            _refuse_misfit(flow, state.values, name, parts)
+            _refuse_misfit(flow, state.values, name, parts, load)
         try:
-            routes = route(flow, name, state.values, parts).to
+            routes = route(flow, name, state.values, parts, load=load).to
         except RouterError as fault:
             unroutable = faults.describe(name, fault.__cause__ or fault)
     completion = events.NodeCompleted(
@@ -206,7 +213,9 @@ def _refuse_conflict(
         )
 
 
-def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[Changes]) -> None:
+def _refuse_misfit(
+    flow: Flow[Any], values: Values, name: str, parts: Sequence[Changes], load: Loader
+) -> None:
     """Refuse changes after which the state does not fit its type: a sum may be too large for its type, and a state type with its
     own validators may reject any value. The failure belongs to this node, not to the next one that gets the state.
     """
@@ -218,7 +227,7 @@ def _refuse_misfit(flow: Flow[Any], values: Values, name: str, parts: Sequence[C
         for part in parts:
             apply(after, part, always)
         if flow.state.validates:
-            flow.state.load(after)
+            load(after)
         for field in summed:
             flow.state.decode_field(field, after[field])
     except StateError as misfit:
@@ -252,8 +261,10 @@ def _find_held_conflict(
     return None
 
 
-def _refuse_silent_mutation(flow: Flow[Any], name: str, given: Any, values: Values) -> None:
-    changed = flow.state.untouched(given, values)
+def _refuse_silent_mutation(
+    flow: Flow[Any], name: str, given: Any, values: Values, known: Collection[str]
+) -> None:
+    changed = flow.state.untouched(given, values, known)
     if changed:
         raise StateError(
             f"the node changed {', '.join(map(repr, changed))} of the state it was given and returned None, so the change "
@@ -310,7 +321,14 @@ def _reduce(flow: Flow[Any], name: str, field: str, value: Any, operands: list[A
 # --- routes ------------------------------------------------------------------------------------------
 
 
-def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes] = ()) -> Route:
+def route(
+    flow: Flow[Any],
+    name: str,
+    values: Values,
+    changes: Iterable[Changes] = (),
+    *,
+    load: Loader | None = None,
+) -> Route:
     """Return the nodes that follow this node, given the state with these changes applied. Raises `RouterError`."""
     routes = list(flow.plain_routes[name])
     branch = flow.branches.get(name)
@@ -318,7 +336,7 @@ def route(flow: Flow[Any], name: str, values: Values, changes: Iterable[Changes]
         return Route(routes)
     after = _applied(values, changes)
     try:
-        chosen = branch.router(flow.state.load(after))
+        chosen = branch.router((load or flow.state.load)(after))
     except Exception as raised:
         raise RouterError(f"the router of {name!r} raised {type(raised).__name__}: {raised}") from raised
     for target in [chosen] if isinstance(chosen, str) else _list_targets(name, chosen, branch.targets):
@@ -411,7 +429,7 @@ def _by_hand(flow: Flow[Any], state: RunState, name: str, update: Any) -> Change
 
 
 def merge_layer(
-    flow: Flow[Any], state: RunState, nodes: Sequence[str], now: float
+    flow: Flow[Any], state: RunState, nodes: Sequence[str], now: float, load: Loader
 ) -> tuple[Changes, dict[str, Route]]:
     """Merge the changes of a completed layer. Returns the results of custom reducers, which no node has recorded, and the nodes
     that follow each node. Raises `LayerError`.
@@ -424,7 +442,7 @@ def merge_layer(
         held = state.held[name]
         for part in (*held.items, held.changes):
             try:
-                _refuse_misfit(flow, after, name, [part])
+                _refuse_misfit(flow, after, name, [part], load)
                 apply(after, part, always)
                 merged = apply_reducers(flow, after, name, Changes(reduce=part.reduce))
             except Exception as raised:
@@ -436,7 +454,7 @@ def merge_layer(
     routes: dict[str, Route] = {}
     for name in nodes:
         try:
-            routes[name] = route(flow, name, after)
+            routes[name] = route(flow, name, after, load=load)
         except RouterError as fault:
             raise LayerError(name, str(fault)) from (fault.__cause__ or fault)
     return Changes(set=results), routes

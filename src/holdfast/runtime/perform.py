@@ -115,7 +115,7 @@ def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:
         case commands.CompleteItems():
             try:
                 produced = outcomes.complete_items(
-                    journal.flow, journal.state, journal.writers, journal.faults, name
+                    journal.flow, journal.state, journal.writers, journal.faults, name, journal.load
                 )
             except Exception as raised:  # noqa: BLE001 - two items set one field, or a reducer raised
                 produced = [events.NodeFailed(**header, failure=journal.faults.describe(name, raised))]
@@ -151,7 +151,7 @@ def _list_items(journal: Journal, name: str) -> None:
     header = visit_of(name, visit)
     assert node.each is not None
     try:
-        listed = list(node.each(journal.flow.state.load(visit.input or {})))
+        listed = list(node.each(journal.load(visit.input or {})))
         codec = journal.flow.item_codecs[name]
         items = [codec.encode(item, path=f"item {number}", node=name) for number, item in enumerate(listed)]
     except Exception as raised:  # noqa: BLE001 - user code
@@ -168,7 +168,7 @@ def _route(journal: Journal, name: str, header: dict[str, Any]) -> None:
         if flow.guards is not None:
             chosen = outcomes.choose(flow, state, name, journal.at, fresh={})
         else:
-            chosen = outcomes.route(flow, name, state.values)
+            chosen = outcomes.route(flow, name, state.values, load=journal.load)
     except RouterError as fault:
         cause = fault.__cause__ or fault
         journal.record(events.RoutingFailed(**header, failure=journal.faults.describe(name, cause)))
@@ -179,7 +179,9 @@ def _route(journal: Journal, name: str, header: dict[str, Any]) -> None:
 
 def _complete_layer(journal: Journal, command: commands.CompleteLayer) -> None:
     try:
-        changes, routes = outcomes.merge_layer(journal.flow, journal.state, command.nodes, journal.at)
+        changes, routes = outcomes.merge_layer(
+            journal.flow, journal.state, command.nodes, journal.at, journal.load
+        )
     except outcomes.LayerError as fault:
         header = visit_of(fault.node, journal.state.nodes[fault.node])
         failure = journal.faults.describe(fault.node, fault.__cause__ or fault)
@@ -311,7 +313,7 @@ def _take_answer(journal: Journal, name: str) -> None:
     update = {asked.into: visit.answer} if asked.into is not None else {}
     try:
         produced = outcomes.answer_node(
-            journal.flow, journal.state, journal.writers, journal.faults, name, update
+            journal.flow, journal.state, journal.writers, journal.faults, name, update, journal.load
         )
     except Exception as raised:  # noqa: BLE001 - a reducer or a validation of the user's raised
         failure = journal.faults.describe(name, raised)

@@ -65,7 +65,7 @@ def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> No
         asked = node.options.question or QuestionOptions(text=node.options.approve or "", options=_GATE)
         says = node.fn if node.options.question is not None and not asked.text else node.asks
     try:
-        text = asked.text if says is None else str(says(journal.flow.state.load(journal.state.values)))
+        text = asked.text if says is None else str(says(journal.load(journal.state.values)))
     except Exception as raised:  # noqa: BLE001 - user code
         took = journal.state.arrivals.get(name, 0) if name in journal.flow.topology.joins else 1
         journal.record(events.NodeStarted(**header, took=took if name in journal.state.arrivals else 0))

@@ -542,23 +542,36 @@ class Runner:
             made = body.work.artifacts_made if body.work is not None else {}
             try:
                 if item is None:
+                    returned = self._take_result(body)
                     if self.flow.nodes[name].is_ruled:
-                        return judging.complete(self.journal, name, body.given, body.value, made)
+                        return judging.complete(self.journal, name, returned, made)
                     return outcomes.complete_node(
                         self.flow,
                         self.state,
                         self.journal.writers,
                         self.journal.faults,
                         name,
-                        body.given,
-                        body.value,
+                        returned,
                         made,
+                        self.journal.load,
                     )
                 header = visit_of(name, self.state.nodes[name]) | {"attempt": body.attempt}
                 return [outcomes.complete_item(self.flow, name, header, item, body.value, made)]
             except Exception as raised:  # noqa: BLE001 - the result does not fit, or a reducer raised
                 error = raised
         return [self._failed(body, error or TimeoutError())]
+
+    def _take_result(self, body: Body) -> Any:
+        """Return the changes that a node has made, or the output of a node of a plan. Its input is let go of: what no other code
+        refers to may be handed on.
+        """
+        given, body.given = body.given, None
+        returned, body.value = body.value, None
+        name = body.key[0]
+        if type(returned) is events.Changes or self.flow.nodes[name].wiring is not None:
+            return returned
+        values = self.state.nodes[name].input or {}
+        return outcomes.find_changes(self.flow, name, values, given, returned, self.journal.inputs)
 
     def _failed(self, body: Body, error: BaseException) -> events.Event:
         """Return the event for a call that raised, took too long, or returned a result that does not fit the state."""
@@ -791,14 +804,14 @@ class Runner:
         )
 
     def _given(self, start: events.NodeEvent, item: int | None) -> Any:
-        """Return the typed input of a node or item: a copy that only this call has."""
+        """Return the typed input of a node or item, which only this call can change."""
         visit = self.state.nodes[start.node]
         if self.flow.guards is not None:  # in a plan, a node gets what the plan refers to
             node = self.flow.nodes[start.node]
             assert node.wiring is not None
             return node.wiring.decode(judging.plain_input(node, self.state, None, self.journal.at))
         if item is None:
-            return self.flow.state.load(visit.input or {})
+            return self.journal.load(visit.input or {})
         assert visit.items is not None
         return self.flow.item_codecs[start.node].decode(
             visit.items.values[item], path=f"item {item}", node=start.node

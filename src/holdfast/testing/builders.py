@@ -23,7 +23,7 @@ from holdfast.core.budget import Budget
 from holdfast.core.commands import AnyCommand
 from holdfast.core.decide import decide
 from holdfast.core.event_encoding import Encoded
-from holdfast.core.events import Changes, Event, Failure, NodeEvent, Stored
+from holdfast.core.events import Changes, Event, Failure, NodeEvent, Stored, Values
 from holdfast.core.fold import fold
 from holdfast.core.graph import END, START, Flow, Graph
 from holdfast.core.readiness import Readiness
@@ -138,12 +138,14 @@ class History:
         if routes is not None:
             changes = self.flow.state.changes(update, visit.input or {}, node=node)
             return self.record(events.NodeCompleted(**visit_of(node, visit), changes=changes, routes=routes))
-        if self.flow.nodes[node].is_ruled:
-            produced = judging.complete(self._journal, node, None, update, {})
-        else:
+        if self.flow.nodes[node].wiring is None and type(update) is not Changes:
             given = self.flow.state.load(visit.input or {})
+            update = outcomes.find_changes(self.flow, node, visit.input or {}, given, update)
+        if self.flow.nodes[node].is_ruled:
+            produced = judging.complete(self._journal, node, update, {})
+        else:
             produced = outcomes.complete_node(
-                self.flow, self.state, self.writers, self.faults, node, given, update, {}
+                self.flow, self.state, self.writers, self.faults, node, update, {}, self.flow.state.load
             )
         for event in produced:
             self.record(event)
@@ -433,6 +435,10 @@ class History:
     def _journal(self) -> Journal:
         """The history itself, typed as a `Journal`, for engine code that only records events and reads the time."""
         return cast("Journal", self)
+
+    def load(self, values: Values) -> Any:
+        """Return the state with these values, as a journal does."""
+        return self.flow.state.load(values)
 
     @cached_property
     def services(self) -> Services:

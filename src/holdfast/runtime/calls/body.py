@@ -15,6 +15,8 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Protocol
 
+import msgspec
+
 from holdfast.core.cleanup import Unfinished
 from holdfast.core.events import NodeEvent
 from holdfast.runtime.calls import call_places, task_family
@@ -134,7 +136,8 @@ class Body:
     async def _await(self, fn: Callable[..., Coroutine[Any, Any, Any]], args: tuple[Any, ...]) -> None:
         # Every exception is caught here: SystemExit and KeyboardInterrupt in a task would stop the event loop.
         self._queued = False
-        value, error = None, None
+        returned: list[Any] = []
+        error = None
         executing.set(weakref.ref(self))
         try:
             if self._task is None:
@@ -143,7 +146,9 @@ class Body:
                     raise asyncio.CancelledError  # the call was stopped before it began
             if failpoints.hook is not None:
                 failpoints.reach("node.enter")
-            value = await fn(*args)
+            call = fn(*args)
+            del args  # what the node was given may be handed on when it has ended, if nothing refers to it
+            returned.append(await call)
             if self.work is not None:
                 self.work.refuse_forgotten()
             if failpoints.hook is not None:
@@ -157,18 +162,20 @@ class Body:
                 error = error or raised
             if (left := self.work.threads_left()) is not None:
                 # A thread of a step still runs: report the end now, and call `body_gone` when the thread has ended.
-                self._end(value, error)
+                self._end(returned, error)
                 await asyncio.shield(left)
-                value, error = None, None
-        self._leave(value, error)
+                error = None
+        self._leave(returned, error)
 
     def call_on(self, executor: Executor, call: Call) -> None:
         """Call a function through an executor."""
         loop = asyncio.get_running_loop()
 
         def left(value: Any, error: BaseException | None) -> None:
+            # What the node was given may be handed on when the node has ended, if nothing refers to it.
+            msgspec.structs.force_setattr(call, "given", None)
             with suppress(RuntimeError):  # the loop is closed: the engine has abandoned this call
-                loop.call_soon_threadsafe(self._leave, value, error)
+                loop.call_soon_threadsafe(self._leave, [value], error)
 
         executing.set(weakref.ref(self))
         call_places.held.set(self.place)
@@ -176,19 +183,20 @@ class Body:
 
     def call_inline(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         """Call a plain function on the event loop itself, for tests that run everything in one thread."""
-        value, error = None, None
+        returned: list[Any] = []
+        error = None
         self.is_inline = True
         executing.set(weakref.ref(self))
         try:
             if failpoints.hook is not None:
                 failpoints.reach("node.enter")
-            value = fn(*args)
+            returned.append(fn(*args))
             self.collect()
             if failpoints.hook is not None:
                 failpoints.reach("node.exit")
         except BaseException as raised:  # noqa: BLE001
             error = raised
-        asyncio.get_running_loop().call_soon(self._leave, value, error)
+        asyncio.get_running_loop().call_soon(self._leave, returned, error)
 
     def current_context(self) -> Any:
         if self._is_over and not self.has_gone:
@@ -237,11 +245,11 @@ class Body:
         if self._task is not None:
             self._task.cancel()
             if self._queued:  # asyncio never begins such a task, so the call would not report its end
-                asyncio.get_running_loop().call_soon(self._leave, None, asyncio.CancelledError())
+                asyncio.get_running_loop().call_soon(self._leave, [], asyncio.CancelledError())
         elif self._queued:
             pass  # the coroutine ends as soon as it would begin
         elif self._handle is None or not self._handle.kill():
-            self._end(None, Stopped(), is_abandoned=True)
+            self._end([], Stopped(), is_abandoned=True)
 
     def park(self, slots: list[str]) -> None:
         """Unwind the call, which waits for these slots: the node runs again from its top when one of the waits is over."""
@@ -257,7 +265,7 @@ class Body:
             # Otherwise `asyncio.run` would wait for the task before it returns.
             with suppress(AttributeError, KeyError):
                 asyncio.tasks._unregister_task(self._task)  # noqa: SLF001
-        self._end(None, Stopped(), is_abandoned=True)
+        self._end([], Stopped(), is_abandoned=True)
 
     def _time_out(self) -> None:
         self.timed_out = True
@@ -265,8 +273,10 @@ class Body:
         if not self._is_over and self._clock is not None:
             self._timer = self._clock.call_at(self._clock.now() + UNWIND_S, self.give_up)
 
-    def _leave(self, value: Any, error: BaseException | None) -> None:
-        """Report that the call has ended or, if that was reported before, that its code has really ended."""
+    def _leave(self, returned: list[Any], error: BaseException | None) -> None:
+        """Report that the call has ended or, if that was reported before, that its code has really ended. The result is taken out
+        of the list: what is reported may be handed on, if nothing else refers to it.
+        """
         was_over = self._is_over
         left = (
             self.work.threads_left()
@@ -274,15 +284,15 @@ class Body:
             else None
         )
         if left is not None:  # a try of a step took too long, and its thread still runs
-            self._end(value, error)
-            left.add_done_callback(lambda _: self._leave(None, None))
+            self._end(returned, error)
+            left.add_done_callback(lambda _: self._leave([], None))
             return
         self.has_gone = True
-        self._end(value, error)
+        self._end(returned, error)
         if was_over and self._owner is not None:
             self._owner.body_gone(self)
 
-    def _end(self, value: Any, error: BaseException | None, *, is_abandoned: bool = False) -> None:
+    def _end(self, returned: list[Any], error: BaseException | None, *, is_abandoned: bool = False) -> None:
         if self._is_over:
             return
         self._is_over = True
@@ -295,7 +305,7 @@ class Body:
             if is_abandoned or isinstance(error, Killed):
                 self.unfinished = "abandoned" if is_abandoned else "killed"
             error = Stopped()
-        self.value = value
+        self.value = returned.pop() if returned else None
         self.error = error
         if self.place is not None:
             self.place.give_back()
