@@ -22,6 +22,9 @@ _pairs = msgspec.json.Decoder(tuple[tuple[int, int], ...]).decode
 _object = msgspec.json.Decoder(dict[str, Any]).decode
 _strings = msgspec.json.Decoder(dict[str, str]).decode
 
+_HOLDER_CELLS = len(Holder.__struct_fields__) - 1
+"""How many columns of a holder stand in the row of a run: all but `calls`."""
+
 
 def holder_of(cells: tuple[Any, ...]) -> Holder | None:
     """Return the holder from the columns of a row, or None if the run has no holder."""
@@ -94,7 +97,7 @@ def tails_of(
     """Return the ends of logs from the rows of the query `feed`, whose columns of holders begin at `first`."""
     tails: dict[str, Tail] = {}
     known: dict[str, bool] = {}  # each holder is checked once, however many runs it holds
-    last = first + len(Holder.__struct_fields__)
+    last = first + _HOLDER_CELLS
     for cells in found:
         run_id, holder_id = cells[0], cells[first]
         tail = tails.get(run_id)
