@@ -616,6 +616,7 @@ class Runner:
             due_at: float | None = None
             again = False
             wanted: set[tuple[str, int | None]] = set()
+            nodes, elsewhere = self.flow.nodes, self.services.elsewhere
             for command in decide(self.flow, self.state, self.journal.at, self.journal.ready):
                 kind = type(command)
                 if kind is commands.WakeAt:
@@ -631,12 +632,20 @@ class Runner:
                     else:
                         give_up(self.journal, command)
                         again = True
-                elif kind in _CALLS and not self._has_place(command, wanted):  # type: ignore[arg-type]
+                elif (
+                    isinstance(command, _CALLS)
+                    # most nodes need no place, and this is asked in every step
+                    and not (
+                        (node := nodes[command.node]).is_plain and node.options.executor not in elsewhere
+                    )
+                    and not self._has_place(command, wanted)
+                ):
                     continue  # looked at again when the place has come
                 else:
                     again = perform(self.journal, command, starts) or again
             if not again:
-                self._drop_asked(wanted)
+                if self._asked:
+                    self._drop_asked(wanted)
                 return starts, wake_at, due_at
 
     def _has_place(
@@ -644,8 +653,6 @@ class Runner:
     ) -> bool:
         """Return whether a call that starts may begin now: it needs no place, or has one. Otherwise it waits for one."""
         node, item = self.flow.nodes[command.node], None
-        if node.is_plain and node.options.executor not in self.services.elsewhere:
-            return True
         if isinstance(command, commands.StartItem):
             item = command.item
         elif node.options.each or node.options.question is not None:  # it is not called itself
