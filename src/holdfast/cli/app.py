@@ -270,4 +270,5 @@ def _root(
 def main() -> None:
     """Run the `holdfast` command."""
     screen.prepare()
+    program.own_process()
     app(prog_name=program.name())

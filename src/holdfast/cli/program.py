@@ -7,6 +7,7 @@ That is `holdfast` if the shell finds this very installation under that name; ot
 from __future__ import annotations
 
 import functools
+import gc
 import os
 import re
 import shlex
@@ -25,6 +26,20 @@ _SUGGESTED = re.compile(rf"(?<![\w./-])holdfast(?= (?:{_COMMANDS})\b)")
 
 
 _typed: list[str] = []
+_owned: list[bool] = []
+
+
+def own_process() -> None:
+    """Note that this process was started as `holdfast`, and not by a program that calls a command as a function."""
+    _owned[:] = [True]
+
+
+def freeze() -> None:
+    """Exclude from garbage collections what exists now, such as loaded libraries and flows: it lives as long as this process.
+    Does nothing in the process of another program, whose collector is not ours to set.
+    """
+    if _owned:
+        gc.freeze()
 
 
 def note_typed(words: Sequence[str]) -> None:

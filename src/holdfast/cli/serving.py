@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, TextIO
 import msgspec
 import typer
 
-from holdfast.cli import flow_files, options, screen, stores
+from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import CARE, EXECUTE, command
 from holdfast.cli.exits import Exit
 from holdfast.cli.suggestions import command_line
@@ -158,6 +158,7 @@ def _run(plan: _Plan, given: blocking.Options) -> int:
                 hosting = connection.Host(app, listening)
                 serving = asyncio.ensure_future(hosting.host())
                 _say_began(out, engine, plan, listening.getsockname()[1])
+                program.freeze()
                 try:
                     await _first(serving, *([engine.work()] if plan.works else []))
                 finally:

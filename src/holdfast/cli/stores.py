@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from holdfast.cli import asking
+from holdfast.cli import asking, program
 from holdfast.cli import options as shared
 from holdfast.errors import RunNotFound, SettingError, StoreUnusable, did_you_mean
 from holdfast.reading.reader import Reader
@@ -114,6 +114,7 @@ def execute(
 
     async def main(engine: Engine) -> T:
         engine.os_signals.announces = False  # the display reports signals
+        program.freeze()
         with _guided(lambda: engine.store):
             return await use(engine)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import fcntl
+import gc
 import importlib
 import importlib.util
 import os
@@ -59,6 +60,7 @@ def main(talk: int, life: int, crash: int) -> None:
     faulthandler.enable(crash)
     wire: Wire[Order | Answer] = Wire(socket.socket(fileno=talk), Order | Answer)
     threads = Threads()
+    gc.freeze()  # what is imported by now lives as long as this process, which is ours
     while isinstance(order := wire.receive(), Order):
         end = _NodeCall(order, wire, threads).end()
         for stream in (sys.stdout, sys.stderr):
