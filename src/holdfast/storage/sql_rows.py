@@ -94,7 +94,7 @@ def tails_of(
     """Return the ends of logs from the rows of the query `feed`, whose columns of holders begin at `first`."""
     tails: dict[str, Tail] = {}
     known: dict[str, bool] = {}  # each holder is checked once, however many runs it holds
-    last = first + len(Holder.__struct_fields__)
+    last = first + len(Holder.__struct_fields__) - 1  # without `calls`, which only the list of holders has
     for cells in found:
         run_id, holder_id = cells[0], cells[first]
         tail = tails.get(run_id)
