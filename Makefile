@@ -9,7 +9,12 @@ PIP  := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
 # Tests start Python a thousand times. Where nothing may write bytecode, each of these would compile Holdfast again. Three test
 # workers keep two cores busy; with four, both cores were hardly ever idle, and tests that wait for real time failed now and then.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --workers 3
+# Stores of tests are in memory where there is room: a sync to a disk takes 3 ms, in which a test only waits. The tests that count
+# syncs and cut the power do so by themselves, and make prove uses the disk.
+MEMORY := $(shell grep -qs '^[^ ]* /dev/shm [^ ]* [^ ]*noexec' /proc/mounts || df -Pk /dev/shm 2>/dev/null \
+	| awk 'NR == 2 && $$4 > 6000000 {print $$6}')
+PYTEST := PYTHONDONTWRITEBYTECODE= $(MEMORY:%=PYTEST_DEBUG_TEMPROOT=%) $(BIN)/python -m pytest --workers 3 \
+	-o tmp_path_retention_count=1
 
 # The first Python that really runs (a version manager's shim may exist and fail), is new enough and can make a .venv.
 PYTHON ?= $(shell for python in python3.14 python3.13 python3.12 python3.11 python3 python; do \
@@ -22,7 +27,7 @@ $(shell rm -f $(VENV)/.installed $(VENV)/.installed-dev $(VENV)/.installed-night
 endif
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check check-page pictures bench bench-full prove prove-night format clean
+.PHONY: help demo test test-all check check-types check-tests check-page pictures bench bench-full prove prove-night format clean
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,12 +52,18 @@ test-all: ## run all tests with every Python from 3.11 to 3.14 that is installed
 	echo "passed:$${passed:- none}; failed:$${failed:- none}; not installed, or without venv:$${missing:- none}"; \
 	test -z "$$failed" -a -n "$$passed"
 
+# Tests keep one core busy, and the checkers the other one. Each prints when it ends; a failure of either is one of this target.
 check: $(VENV)/.installed-dev ## format, lint, types, architecture and core tests: under 30 s
 	@$(BIN)/ruff format --check --quiet --output-format concise . || { echo "Some files are not formatted. Run: make format"; exit 1; }
 	@$(BIN)/ruff check --quiet .
+	@$(MAKE) --no-print-directory --jobs=2 check-types check-tests
+
+check-types: $(VENV)/.installed-dev
 	@$(BIN)/mypy
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory check-page; \
 	else echo "npm is missing: the scripts of the page are not checked"; fi
+
+check-tests: $(VENV)/.installed-dev
 	@$(PYTEST) -q --hypothesis-profile quick tests/test_architecture.py tests/test_repository.py tests/test_bench.py tests/core
 
 check-page: node_modules/.installed ## types of the web page, and tests of its pure modules (needs npm)

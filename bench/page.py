@@ -297,9 +297,9 @@ def watch(browser: Any, serving: ServerProcess, folder: Path, seconds: float) ->
     given = json.dumps({"go": str(folder / "go")})
     start = ["start", "fast.py", "--run-id", "fast", "--input", given, "--store", "store.db"]
     subprocess.run([*command, *start], check=True, **more)
+    opened = open_page(browser, serving, "#/runs/fast")
     with subprocess.Popen([*command, "worker", "fast.py", "--store", "store.db"], **more) as worker:
         try:
-            opened = open_page(browser, serving, "#/runs/fast")
             opened.locator(".timeline .bar").first.wait_for()
             session = opened.context.new_cdp_session(opened)
             browser.start_tracing(page=opened, categories=["toplevel"])
@@ -314,6 +314,7 @@ def watch(browser: Any, serving: ServerProcess, folder: Path, seconds: float) ->
             return Watched(frames, task, (last - first) / seconds, _heap_mb(session) - middle)
         finally:
             worker.kill()
+            opened.context.close()  # it asks for frames as long as it is open
 
 
 def _longest_task_ms(trace: Any) -> float:

@@ -8,6 +8,7 @@ busy with one while the others are idle.
 
 import gc
 import os
+import shutil
 import signal
 
 import pytest
@@ -91,6 +92,13 @@ def pytest_collection_modifyitems(config, items):
     selection.select(config, items)
     first = {name: place for place, name in enumerate(LONG)}
     items.sort(key=lambda item: first.get("/".join(item.path.parts[-2:]), len(LONG)))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session, exitstatus):
+    """Give back the memory in which `make test` keeps the stores of tests, unless somebody may want to look at them."""
+    if os.environ.get("PYTEST_DEBUG_TEMPROOT") and exitstatus == 0 and not session.config.option.collectonly:
+        shutil.rmtree(session.config._tmp_path_factory.getbasetemp(), ignore_errors=True)
 
 
 def pytest_collection_finish():

@@ -398,6 +398,7 @@ POINTS = [(name, 1) for name in FAILPOINTS if name.startswith(OF_UPKEEP)]
 POINTS += [("delete.committed", 2)]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(("point", "number"), POINTS)
 def test_a_command_that_is_killed_leaves_a_store_in_which_everything_can_be_carried_on(
     cli: Cli, place: Path, point: str, number: int

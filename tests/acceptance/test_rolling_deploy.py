@@ -174,6 +174,7 @@ def begin(fleet: Fleet, *ids: str) -> None:
 # --- changed code ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("changed", [LONGER, RENAMED, SHORTER], ids=["longer", "renamed", "shorter"])
 def test_after_a_deploy_of_a_changed_graph_the_printed_commands_bring_every_run_to_its_end(
     fleet: Fleet, changed: str

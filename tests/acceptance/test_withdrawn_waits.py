@@ -100,6 +100,7 @@ def worked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     found.close()
 
 
+@pytest.mark.rotating
 @every_flow
 @pytest.mark.parametrize("form", FORMS)
 def test_a_worker_does_not_unwind_a_wait_that_asyncio_ends_later_than_it_unwinds_others(

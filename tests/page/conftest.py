@@ -25,6 +25,8 @@ import forked
 from holdfast.server import page_files
 
 PATIENCE_S = 10
+NOTHING = "There is nothing at this address"
+VIEWPORT = {"width": 1440, "height": 900}
 ONE_PROCESS = "--renderer-process-limit=1"
 """Pages that are open at the same time share a process, because to start one takes a sixth of the work for a page."""
 MODULES = re.compile(r"/page/((?:pure|shell|parts|screens)/\w+\.js)$")
@@ -145,7 +147,7 @@ class Tab:
     """
 
     def __init__(self, browser: Any, **options: Any) -> None:
-        usual = {"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce"}
+        usual = {"viewport": VIEWPORT, "reduced_motion": "reduce"}
         self.context = browser.new_context(**{**usual, **options})
         self.context.set_default_timeout(PATIENCE_S * 1000)
         self.errors: list[str] = []
@@ -177,44 +179,103 @@ class Tab:
         return page
 
 
-@pytest.fixture
-def tab(browser: Any) -> Iterator[Any]:
-    """Makes tabs (`tab()`, or `tab(color_scheme="dark")`), and checks that their consoles had no error."""
-    made: list[Tab] = []
+class KeptTab(Tab):
+    """A tab that the tests of a module share: to load a page takes five times the work of following a link inside of it."""
 
-    def make(**options: Any) -> Tab:
-        made.append(Tab(browser, **options))
-        return made[-1]
+    def __init__(self, browser: Any) -> None:
+        super().__init__(browser)
+        self._pages: dict[str, Any] = {}
 
-    yield make
-    for one in made:
-        one.context.close()
-    assert [error for one in made for error in one.errors] == []
+    def open(self, url: str) -> Any:
+        """Show the first screen of a server, whose link this is. Its page is loaded for the first test alone."""
+        origin = url.partition("#")[0]
+        if origin not in self._pages:
+            self._pages[origin] = super().open(url)
+            return self._pages[origin]
+        page = self._pages[origin]
+        page.evaluate("location.hash = '#/runs'")
+        return page
+
+    def page_of(self, url: str) -> Any:
+        """Return the page of a server, between two screens."""
+        origin = url.partition("#")[0]
+        if origin not in self._pages:
+            self.open(url).locator(".top-nav").wait_for()
+            self.clear()
+        return self._pages[origin]
+
+    def clear(self) -> None:
+        """Leave what a test has done to the pages. In between they show a screen that leaves its element alone."""
+        self.allowed = ()
+        for origin, page in self._pages.items():
+            page.unroute_all()
+            if page.viewport_size != VIEWPORT:
+                page.set_viewport_size(VIEWPORT)
+            page.mouse.move(0, 0)
+            if page.url != f"{origin}#/nothing":
+                page.goto(f"{origin}#/nothing")
+                page.get_by_role("heading", name=NOTHING).wait_for()
+            page.evaluate("localStorage.clear()")
+
+    def close_pages(self) -> None:
+        """Load all pages anew for the next test, because this one has failed and may have left anything."""
+        for page in self._pages.values():
+            page.close()
+        self._pages.clear()
+
+
+class Tabs:
+    """Makes the tabs of a test."""
+
+    def __init__(self, browser: Any, kept: KeptTab) -> None:
+        self._browser = browser
+        self._kept = kept
+        self.made: list[Tab] = []
+
+    def __call__(self, **options: Any) -> Tab:
+        """Make a tab in a context of its own, for a test that changes more than the page: the token, the clock, the network."""
+        self.made.append(Tab(self._browser, **options))
+        return self.made[-1]
+
+    def kept(self, **options: Any) -> Any:
+        """Return the tab that the tests of the module share, or one of its own if it needs other options."""
+        if options:
+            return self(**options)
+        if self._kept not in self.made:
+            self.made.append(self._kept)
+        return self._kept
 
 
 @pytest.fixture(scope="module")
-def kept_tab(open_browser_of_worker: OpenBrowser) -> Iterator[Tab]:
-    """A tab that stays open for all tests of a module."""
+def kept_tab(open_browser_of_worker: OpenBrowser) -> Iterator[KeptTab]:
+    """The tab that the tests of a module share."""
     with open_browser_of_worker.use() as one:
-        made = Tab(one)
+        made = KeptTab(one)
     yield made
     with open_browser_of_worker.use():
         made.context.close()
 
 
 @pytest.fixture
-def bare_page(browser: Any, kept_tab: Tab, serving: Serving) -> Iterator[Any]:
-    """A page of the module's server with an empty screen, for tests of parts that put themselves into it. The tests of a module
-    share the page, because to load it takes more work than such a test; it is emptied before each.
-    """
-    if not kept_tab.context.pages:
-        page = kept_tab.open(serving.link)
-        page.locator(".top-nav").wait_for()
-        page.goto(f"{serving.url}#/nothing")  # a screen that leaves its element alone
-        page.get_by_role("heading", name="There is nothing at this address").wait_for()
-    page = kept_tab.context.pages[0]
-    page.mouse.move(0, 0)
-    page.evaluate("document.querySelector('main').replaceChildren()")
-    yield page
-    errors, kept_tab.errors = kept_tab.errors, []
+def tab(browser: Any, kept_tab: KeptTab, request: pytest.FixtureRequest) -> Iterator[Tabs]:
+    """Makes tabs (`tab.kept()`, `tab()`, or `tab(color_scheme="dark")`), and checks that their consoles had no error."""
+    tabs, failures = Tabs(browser, kept_tab), request.session.testsfailed
+    yield tabs
+    errors = [error for one in tabs.made for error in one.errors]
+    for one in tabs.made:
+        if one is not kept_tab:
+            one.context.close()
+    kept_tab.errors = []
+    if errors or request.session.testsfailed > failures:
+        kept_tab.close_pages()
+    elif kept_tab in tabs.made:
+        kept_tab.clear()
     assert errors == []
+
+
+@pytest.fixture
+def bare_page(tab: Tabs, serving: Serving) -> Any:
+    """A page of the module's server with an empty screen, for tests of parts that put themselves into it."""
+    page = tab.kept().page_of(serving.link)
+    page.evaluate("document.querySelectorAll('main > *, dialog').forEach((one) => one.remove())")
+    return page

@@ -44,7 +44,7 @@ def work(served) -> None:
 
 
 def show(tab, served, place: str, allowed=(), **options):
-    one = tab(**options)
+    one = tab.kept(**options)
     one.allowed = allowed
     page = one.open(served.link)
     page.locator(".run-link").first.wait_for()

@@ -55,7 +55,7 @@ def is_live(page) -> None:
 
 
 def test_the_token_leaves_the_address_and_a_reload_works(tab, served):
-    page = tab().open(served.link)
+    page = tab.kept().open(served.link)
     wait_for_rows(page, 8)
     assert "token" not in page.url
     assert served.token not in page.evaluate(
@@ -90,7 +90,7 @@ def test_without_a_token_the_page_asks_for_one_and_keeps_the_place(tab, served):
 
 
 def test_every_row_has_the_glyph_and_the_word_of_its_status(tab, served):
-    page = tab().open(served.link)
+    page = tab.kept().open(served.link)
     wait_for_rows(page, 8)
     words = {
         "order-0": "completed", "order-broken": "failed", "refund-asks": "waiting", "order-pending": "pending",
@@ -103,7 +103,7 @@ def test_every_row_has_the_glyph_and_the_word_of_its_status(tab, served):
 
 
 def test_the_reason_is_the_sentence_of_the_api(tab, served):
-    page = tab().open(served.link)
+    page = tab.kept().open(served.link)
     wait_for_rows(page, 8)
     said = page.evaluate(
         """async token => (await (await fetch("api/v1/runs", {headers: {Authorization: `Bearer ${token}`}})).json())
@@ -139,7 +139,7 @@ def test_a_filter_is_in_the_fragment_and_shows_the_same_rows_elsewhere(tab, serv
 
 
 def test_no_match_names_the_filters_and_each_can_be_taken_off(tab, served):
-    page = tab().open(served.link)
+    page = tab.kept().open(served.link)
     wait_for_rows(page, 8)
     page.goto(f"{served.url}#/runs?flow=refund&status=failed")
     page.get_by_role("heading", name="No run matches").wait_for()
@@ -169,7 +169,7 @@ def test_the_first_way_out_is_a_button_unless_the_token_may_only_read(tab, serve
 
 
 def test_rows_are_moved_through_and_opened_by_keys(tab, served):
-    page = tab().open(served.link)
+    page = tab.kept().open(served.link)
     wait_for_rows(page, 8)
     ids = shown(page)
     for key in ("j", "j", "k", "ArrowDown"):
@@ -189,7 +189,7 @@ def test_rows_are_moved_through_and_opened_by_keys(tab, served):
 
 
 def test_a_run_is_found_by_the_beginning_of_its_id(tab, served):
-    page = tab().open(served.link)
+    page = tab.kept().open(served.link)
     wait_for_rows(page, 8)
     page.keyboard.press("/")
     page.keyboard.type("refund")
@@ -204,7 +204,7 @@ def test_a_run_is_found_by_the_beginning_of_its_id(tab, served):
 
 
 def test_the_field_that_finds_runs_also_takes_a_label_and_says_what_it_cannot_find(tab, served):
-    page = tab().open(served.link)
+    page = tab.kept().open(served.link)
     wait_for_rows(page, 8)
     page.keyboard.press("/")
     page.keyboard.type("two words")
@@ -231,7 +231,7 @@ def changing(serve, tmp_path_factory):
 
 
 def test_a_new_run_raises_the_pill_and_no_row_moves_before_the_click(tab, changing):
-    page = tab().open(changing.link)
+    page = tab.kept().open(changing.link)
     wait_for_rows(page, 50)
     is_live(page)
     page.goto(f"{changing.url}#/runs?flow=refund")
@@ -246,7 +246,7 @@ def test_a_new_run_raises_the_pill_and_no_row_moves_before_the_click(tab, changi
 
 
 def test_a_status_that_changes_updates_its_row_and_keeps_the_focus(tab, changing):
-    page = tab().open(changing.link)
+    page = tab.kept().open(changing.link)
     wait_for_rows(page, 50)
     page.goto(f"{changing.url}#/runs?flow=order")
     is_live(page)
@@ -266,7 +266,7 @@ def test_of_many_rows_only_those_in_view_are_in_the_document(tab, changing):
     many = 210
     for number in range(many):
         hf.start(changing.shop.order, {}, run_id=f"many-{number:03}", store=changing.store)
-    page = tab().open(changing.link)
+    page = tab.kept().open(changing.link)
     page.locator(".run-link").first.wait_for()
     page.goto(f"{changing.url}#/runs?find=many")
     for loaded in range(50, many, 50):
@@ -313,7 +313,7 @@ HIDE = """hidden => {
 
 
 def test_a_hidden_tab_is_closed_and_catches_up_when_it_is_seen_again(tab, changing):
-    page = tab().open(changing.link)
+    page = tab.kept().open(changing.link)
     wait_for_rows(page, 50)
     page.goto(f"{changing.url}#/runs?find=order-4")
     wait_for_rows(page, 10)
@@ -341,7 +341,7 @@ def test_an_empty_store_shows_the_command_and_the_first_run_replaces_it(tab, ser
 
 
 def test_a_link_to_nothing_says_so(tab, served):
-    page = tab().open(served.link)
+    page = tab.kept().open(served.link)
     wait_for_rows(page, 8)
     page.goto(f"{served.url}#/nothing")
     page.get_by_role("heading", name="There is nothing at this address").wait_for()
@@ -350,7 +350,7 @@ def test_a_link_to_nothing_says_so(tab, served):
 
 
 def test_a_screen_is_scrolled_where_it_was_left(tab, changing):
-    page = tab().open(changing.link)
+    page = tab.kept().open(changing.link)
     wait_for_rows(page, 50)
     is_live(page)
     page.evaluate("scrollTo(0, 600)")
@@ -364,7 +364,7 @@ def test_a_screen_is_scrolled_where_it_was_left(tab, changing):
 
 @pytest.mark.parametrize("is_open", [True, False], ids=["after its stream is open", "before"])
 def test_a_newer_server_offers_to_reload_when_the_tab_was_hidden(tab, changing, is_open):
-    page = tab().open(changing.link)
+    page = tab.kept().open(changing.link)
     wait_for_rows(page, 50)
     is_live(page)
     if not is_open:

@@ -55,6 +55,7 @@ def reader() -> Iterator[Reader]:
     assert reader.process.returncode == 0
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("name", TEXTS)
 def test_no_text_ends_fills_or_occupies_the_process_that_reads_it(reader: Reader, name: str) -> None:
     make, told = TEXTS[name]

@@ -23,8 +23,23 @@ ROOT = TESTS.parent
 sys.path += [str(TESTS / name) for name in ("proof", "simulation", "chaos", "server", "")]
 CHECKED_EVENTS = 1_000_000
 CHECKED_S = 30.0
-WITH_OTHER_CASES = ("tests/runtime", "tests/acceptance", "tests/simulation/test_plans.py")
-"""Tests of which `make test` leaves some out. All planted bugs, random plans and crash points are parts of their own."""
+WITH_OTHER_CASES = (
+    "tests/runtime",
+    "tests/acceptance",
+    "tests/page",
+    "tests/plan/test_texts.py",
+    "tests/reading/test_ledger.py",
+    "tests/server/test_openapi.py",
+    "tests/simulation/test_plans.py",
+    "tests/testing",
+)
+"""Tests of which `make test` leaves some out."""
+OF_OTHER_PARTS = (
+    "tests/proof/test_crash_points.py",
+    "tests/simulation/test_planted_bugs.py",
+    "tests/simulation/test_random_plans.py",
+)
+"""Tests of which `make test` leaves some out, and whose cases are parts of their own."""
 MUTANTS = 50
 """How many mutants must have been tried for their share to be meaningful."""
 _PIECE_S = 240.0

@@ -32,6 +32,17 @@ def test_one_bad_line_is_enough(line: Line) -> None:
     assert not told(WELL, line)["well"]
 
 
+def test_every_test_of_which_make_test_runs_a_quarter_is_run_whole_by_a_part() -> None:
+    rotating = [
+        str(file.relative_to(parts.ROOT))
+        for file in parts.TESTS.rglob("test_*.py")
+        if "@pytest.mark.rotating" in file.read_text("utf-8").splitlines()
+    ]
+    assert len(rotating) > 15
+    covered_by_a_part = (*parts.WITH_OTHER_CASES, *parts.OF_OTHER_PARTS)
+    assert [file for file in rotating if not file.startswith(covered_by_a_part)] == []
+
+
 def test_a_part_that_breaks_is_a_line_that_says_so(tmp_path: Path) -> None:
     lines = prove.run("no such part", 0.0, 0, tmp_path)
     assert [(line.many, line.met) for line in lines] == [("failed to run", False)]

@@ -264,7 +264,9 @@ ALTERATIONS = (
 REMOVAL = "delete from events where key & 4294967295 = {seq}"
 
 
-def test_any_one_row_of_500_that_is_removed_or_altered_is_named(tmp_path: Path) -> None:
+@pytest.mark.rotating
+@pytest.mark.parametrize("first", range(1, 5))
+def test_any_one_row_of_500_that_is_removed_or_altered_is_named(tmp_path: Path, first: int) -> None:
     path = tmp_path / "runs.db"
     with closing(open_store(str(path))) as store:
         long_history(500).write(store)
@@ -272,8 +274,11 @@ def test_any_one_row_of_500_that_is_removed_or_altered_is_named(tmp_path: Path) 
         assert store.run("r1").seq == 500
         with closing(apsw.Connection(str(path))) as db:
             named = {"removed": 0, "altered": 0}
-            for seq in range(1, 501):
-                for what, change in (("removed", REMOVAL), ("altered", ALTERATIONS[seq % len(ALTERATIONS)])):
+            for seq in range(first, 501, 4):
+                for what, change in (
+                    ("removed", REMOVAL),
+                    ("altered", ALTERATIONS[seq // 4 % len(ALTERATIONS)]),
+                ):
                     kept = db.execute("select key, at, kind, node, iteration, execution, attempt, salt, digest, body "
                                       "from events where key & 4294967295 = ?", (seq,)).fetchone()  # fmt: skip
                     db.execute(change.format(seq=seq))
@@ -287,7 +292,7 @@ def test_any_one_row_of_500_that_is_removed_or_altered_is_named(tmp_path: Path) 
                     db.execute("delete from events where key = ?", kept[:1])
                     db.execute(f"insert into events (key, at, kind, node, iteration, execution, attempt, salt, digest, body) "
                                f"values ({', '.join('?' * 10)})", kept)  # fmt: skip
-        assert named == {"removed": 500, "altered": 500}
+        assert named == {"removed": 125, "altered": 125}
         assert read_ledger(store, "r1", check=True).verified
 
 

@@ -48,6 +48,7 @@ def url() -> Iterator[str]:
         yield address
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda one: one.label)
 @pytest.mark.parametrize("mode", MODES, ids=lambda mode: mode.value)
 def test_every_answer_fits_its_schema(url, operation, mode):

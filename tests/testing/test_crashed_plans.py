@@ -22,6 +22,7 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.plan_sketches import draw_plan
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 @pytest.mark.parametrize("name", PLANS)
 def test_no_crash_changes_what_a_plan_decides(name: str, store: str) -> None:
@@ -33,6 +34,7 @@ def test_no_crash_changes_what_a_plan_decides(name: str, store: str) -> None:
     assert report.crashes == 2 * len(report.writes) >= 8
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("schedule", ["eager", "layered"])
 @pytest.mark.parametrize("durability", ["async", "exit"])
 @pytest.mark.parametrize("name", PLANS)
@@ -55,6 +57,7 @@ def test_a_payment_that_a_policy_asked_about_happens_once_wherever_the_process_d
     )  # the process died in the payment, which is not idempotent: the operator decides
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("seed", range(8))
 def test_no_crash_changes_what_a_random_plan_comes_to(seed: int) -> None:
     luck = random.Random(seed)

@@ -70,6 +70,7 @@ class AskedLife(crashing._Life):
             assert [one.status for one in await engine.requests(fork)] == ["refused"]
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize(
     ("repeat", "answer", "charges", "store"),
     [

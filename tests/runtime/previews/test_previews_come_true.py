@@ -213,6 +213,7 @@ def _without_items(sketch: Sketch, told: set[Visit], known: set[tuple[Visit, int
     }
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_what_a_preview_says_is_what_then_happens(seed: int) -> None:
     world = World(seed)

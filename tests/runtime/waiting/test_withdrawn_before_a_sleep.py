@@ -167,6 +167,7 @@ def test_a_withdrawn_wait_gets_no_signal_when_the_node_runs_again_after_a_crash(
     assert sound(stage)
 
 
+@pytest.mark.rotating
 @pytest.mark.parametrize("stage", ["memory"], indirect=True)
 @every_race
 @pytest.mark.parametrize("how", ["paused", "stopped", "crowded"])
