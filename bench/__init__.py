@@ -8,6 +8,6 @@
 - `parts`, `profiles`, `fleet`: rounds, ratios and targets. `report`: figures as a table and as JSON in `bench/results/`.
   `document`, `reasons` and `chart`: make `docs/performance.md` from such a file. `__main__`: the command.
 - `counts`: the cost of a step as counts instead of times, for `tests/test_bench.py`.
-- `checking`, `held_up` and `house` are commands of their own: the speed of the checker, the delay of a node by `questions()`, and
-  the structure of the code.
+- `checking`, `held_up`, `million` and `house` are commands of their own: the speed of the checker, the delay of a node by
+  `questions()`, a store of a million runs, and the structure of the code.
 """

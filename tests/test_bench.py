@@ -7,6 +7,7 @@ says why in the commit. The rest is about the benchmark itself: that its table a
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from bench import (
     large_states,
     lasting,
     listings,
+    million,
     payloads,
     reasons,
     report,
@@ -102,6 +104,14 @@ def test_a_large_state_is_not_stored_again_by_each_step(workload: str, size: int
 @pytest.mark.parametrize("rows", [payloads.rows, payloads.rows_by_name])
 def test_rows_have_the_size_that_was_asked_for(rows) -> None:
     assert payloads.json_bytes(rows(100_000)) == pytest.approx(100_000, rel=0.15)
+
+
+def test_what_a_store_of_very_many_runs_costs_is_measured(tmp_path: Path) -> None:
+    found = {one.name: one.result for one in million.measure(Place("sqlite", tmp_path, synced=False), 300)}
+    assert found["the board"] == "300 runs"
+    deleted, kept = (int(word) for word in re.findall(r"(\d+) (?:runs deleted|kept)", found["prune"]))
+    assert 15 < deleted < 40
+    assert deleted + kept > 200
 
 
 # --- what is told of it --------------------------------------------------------------------------------

@@ -243,7 +243,7 @@ select count(*) from (select 1 from runs where run_id >= ?1 and run_id < ?2 limi
 select count(*) from (select 1 from labels where name = ?1 and value = ?2 limit ?3)
 
 -- count_statuses: how many runs have each status
-select status, count(*) from runs indexed by runs_by_status group by status
+select status, runs from counts where runs > 0
 
 -- count_questions: how many questions are open, and how many runs ask one and have not failed
 select coalesce(sum(asks), 0), count(*) filter (where asks > 0 and status <> 'failed') from runs indexed by runs_asking

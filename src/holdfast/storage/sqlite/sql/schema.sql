@@ -101,6 +101,26 @@ create trigger refusals_of_holder after delete on holders begin
     delete from refusals where holder = old.key;
 end;
 
+-- How many runs have each status. Triggers keep it, in the transaction that changes a run; a step without a change of the status
+-- writes nothing here.
+create table counts (
+    status text not null primary key,
+    runs   integer not null
+) strict, without rowid;
+
+create trigger counts_new after insert on runs begin
+    insert into counts (status, runs) values (new.status, 1) on conflict (status) do update set runs = runs + 1;
+end;
+
+create trigger counts_turned after update of status on runs when old.status <> new.status begin
+    update counts set runs = runs - 1 where status = old.status;
+    insert into counts (status, runs) values (new.status, 1) on conflict (status) do update set runs = runs + 1;
+end;
+
+create trigger counts_gone after delete on runs begin
+    update counts set runs = runs - 1 where status = old.status;
+end;
+
 -- The labels of runs, for searching.
 create table labels (
     run        integer not null,     -- runs.key
