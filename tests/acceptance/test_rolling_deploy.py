@@ -7,27 +7,17 @@ or by the commands that Holdfast prints.
 from __future__ import annotations
 
 import json
-import os
-import shlex
-import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import forked
-from command_line import Cli, caller, furnish
+from command_line import caller, furnish
+from deployed_fleet import NEWER, Fleet
 from holdfast.cli.exits import Exit
-from holdfast.storage.contract import Query
-from holdfast.storage.urls import open_store
 from postgres_server import drop_schema, schema_for, shared_url
-
-NEWER = str(Path(__file__).parent / "programs" / "newer_holdfast.py")
-PATIENCE_S = 60
 
 OLD = """
 from holdfast import END, START, Graph
@@ -59,6 +49,7 @@ RENAMED = OLD.replace("def reserve(", "def hold(").replace("stock, reserve, pay"
 SHORTER = OLD.replace("check, stock, reserve", "check, reserve").replace(
     "@graph.node\ndef stock", "def stock"
 )
+END_OR_WAIT = {"completed", "cancelled", "waiting"}
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -71,81 +62,6 @@ def url(request: Any, tmp_path: Path) -> Iterator[str]:
     drop_schema(server, schema)
 
 
-class Fleet:
-    """Workers and commands as processes, in one folder, on one store."""
-
-    def __init__(self, folder: Path, url: str, cli: Cli) -> None:
-        self.folder = folder
-        self.cli = cli
-        self.url = url
-        self.store = open_store(url)
-        self.workers: list[subprocess.Popen[str]] = []
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
-        path = os.path.dirname(sys.executable) + os.pathsep + environment["PATH"]
-        python_path = os.pathsep.join(path for path in sys.path if path)
-        self.environment = environment | {"PATH": path, "PYTHONPATH": python_path, "HOLDFAST_LEASE_TTL": "2"}
-
-    def work(self, file: str, *program: str) -> subprocess.Popen[str]:
-        """Start a worker, and wait until it is ready."""
-        words = [*(program or (sys.executable, "-m", "holdfast.cli")), "worker", file, "--store", self.url]
-        with (self.folder / f"worker-{len(self.workers)}").open("w") as errors:
-            worker = forked.Popen(
-                words, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, stderr=errors, text=True
-            )
-        self.workers.append(worker)
-        assert worker.stdout is not None
-        assert worker.stdout.readline().startswith("worker")
-        return worker
-
-    def said(self, worker: subprocess.Popen[str]) -> str:
-        """Return what a worker has written to stderr."""
-        return (self.folder / f"worker-{self.workers.index(worker)}").read_text("utf-8")
-
-    def stop(self, worker: subprocess.Popen[str]) -> int:
-        worker.send_signal(signal.SIGTERM)
-        worker.communicate(timeout=PATIENCE_S)
-        return worker.returncode
-
-    def __call__(self, *words: str, code: int = 0) -> str:
-        """Call a command in this process, which is faster than a new one, and return what it prints."""
-        ended = self.cli(*words, "--store", self.url)
-        assert ended.code == code, (words, ended)
-        return ended.out
-
-    def paste(self, command: str) -> None:
-        """Execute a command as it was printed."""
-        name, *words = shlex.split(command)
-        assert name == "holdfast"
-        ended = self.cli(*words)
-        assert ended.code in (Exit.OK, Exit.WAITS), (command, ended)
-
-    def by_newer(self, *words: str) -> str:
-        """Call a command of the newer version."""
-        program = [sys.executable, NEWER, *words, "--store", self.url]
-        return forked.run(
-            program, cwd=self.folder, env=self.environment, capture_output=True, text=True, check=True
-        ).stdout
-
-    def findings(self) -> list[dict[str, Any]]:
-        """Return the problems of runs that the doctor reports."""
-        found: list[dict[str, Any]] = self.cli("doctor", "--json", "--store", self.url).json["findings"]
-        return [one for one in found if one["run_id"] and not one["waits"]]
-
-    def statuses(self) -> dict[str, str]:
-        return {row.run_id: row.status for row in self.store.runs(Query())}
-
-    def refused(self) -> set[tuple[str, str]]:
-        """Return the refusals in the store: run and worker."""
-        return {(one.run_id, one.holder) for one in self.store.queues.refusals()}
-
-    def until(self, is_so: Callable[[], Any]) -> None:
-        begun = time.monotonic()
-        while not is_so():
-            self.store.queues.hear(0.1)
-            late = time.monotonic() - begun > PATIENCE_S
-            assert not late, (self.statuses(), [self.said(worker) for worker in self.workers])
-
-
 @pytest.fixture
 def fleet(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -153,11 +69,7 @@ def fleet(
     furnish(tmp_path, monkeypatch, orders=OLD)
     fleet = Fleet(tmp_path, url, caller(capsys, tries_suggestions=False))
     yield fleet
-    fleet.store.close()
-    for worker in fleet.workers:
-        if worker.poll() is None:
-            worker.kill()
-        worker.communicate()
+    fleet.close()
 
 
 def begin(fleet: Fleet, *ids: str) -> None:
@@ -195,10 +107,10 @@ def test_after_a_deploy_of_a_changed_graph_the_printed_commands_bring_every_run_
             for remedy in finding["remedies"]:
                 if remedy["verb"] in ("fork", "cancel") or remedy is finding["remedies"][0]:
                     fleet.paste(remedy["command"])
-        ends = {"completed", "cancelled", "waiting"}
-        if set(fleet.statuses().values()) <= ends:
+        if set(fleet.statuses().values()) <= END_OR_WAIT:
             break
-        fleet.until(lambda: len(fleet.refused()) == 4)
+        fleet.settle()
+        fleet.until(lambda: set(fleet.statuses().values()) <= END_OR_WAIT or len(fleet.refused()) == 4)
     statuses = fleet.statuses()
     assert fleet.findings() == []
     for run_id in [run_id for run_id, status in statuses.items() if status == "waiting"]:

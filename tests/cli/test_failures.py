@@ -15,6 +15,7 @@ from command_line import Cli, caller, furnish
 from holdfast.cli.exits import Exit
 from holdfast.cli.worker import _Voice
 from holdfast.reading.reader import Reader
+from holdfast.reading.remedies import CommandLine
 from holdfast.storage.urls import open_store
 
 WORK = """
@@ -112,7 +113,7 @@ def test_a_worker_counts_runs_and_not_how_often_it_claimed_them(cli: Cli) -> Non
     run = Reader(store).get("r")
     store.close()
     said = io.StringIO()
-    voice = _Voice(said, as_json=True, debug=False)
+    voice = _Voice(said, CommandLine(), as_json=True, debug=False)
     for status in ("waiting", "waiting", "completed"):
         voice.ended(msgspec.structs.replace(run, status=status))
     voice.ended(msgspec.structs.replace(run, id="s", status="failed"))

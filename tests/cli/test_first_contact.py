@@ -100,7 +100,7 @@ def dies(*words: str) -> None:
 
 # --- what must not run twice -------------------------------------------------------------------------
 
-ASKS = "# pay is not idempotent: resume asks a question and does not run it"
+ASKS = "resume it; pay is not idempotent: resume asks a question and does not run it"
 
 
 def test_a_cut_node_that_is_not_idempotent_is_said_to_be_asked_about(cli: Cli) -> None:

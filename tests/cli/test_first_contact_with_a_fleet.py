@@ -231,7 +231,7 @@ def test_a_failed_run_that_cannot_go_on_with_its_changed_flow_is_told_so(cli: Cl
     assert suggested(cli, "work.py") == ("failed", ["resume", "r", "FILE.py"])
     told = cli("doctor", "work.py").out
     assert (
-        "no luck; its flow has since changed in shape, and this run cannot continue with the changed flow"
+        "no luck; its flow has since changed in shape: node early is new, and this run cannot continue with the changed flow"
         in told
     )
     assert "(with the code that the run was created with)" in told

@@ -210,8 +210,8 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
     assert ended.code == Exit.WAITS
     assert ended.err.splitlines()[-4:] == [
         "  publish asks: Publish it?",
-        "  $ holdfast answer r1 publish approve   # continue with publish",
-        "  $ holdfast answer r1 publish reject   # refuse: the run fails, and publish never runs",
+        "  $ holdfast answer r1 publish approve   # either continue with publish",
+        "  $ holdfast answer r1 publish reject   # or refuse: the run fails, and publish never runs",
         "  $ holdfast resume r1 post.py:gate   # then resume it; completed work does not run again",
     ]
     assert "$0.25, 1200 tokens" in ended.err
@@ -238,7 +238,7 @@ def test_a_gate_is_asked_rejected_forced_and_approved(cli: Cli, place: Path) -> 
     assert failed.code == Exit.FAILED
     assert "QuestionRefused" in failed.err
     assert (
-        "$ holdfast resume r1 post.py:gate --force   # ask again; publish starts only if it is approved this time"
+        "$ holdfast resume r1 post.py:gate --force   # either ask again; publish starts only if it is approved this time"
         in failed.err
     )
     assert cli("resume", "r1", "post.py:gate").code == Exit.REFUSED
@@ -338,7 +338,7 @@ def test_the_process_that_executes_the_run_goes_on_with_the_answer(
     child = live("asks: When?", *given)
     shown = cli("show", "r1").out
     assert "executes it, now in ship; ship asks: How?; ship asks: When?" in shown
-    assert "holdfast answer r1 'ship.1.1:ask:How?' post   # answer ship" in shown
+    assert "holdfast answer r1 'ship.1.1:ask:How?' post   # either answer ship" in shown
     both = cli("answer", "r1", "ship", "post")
     assert (both.code, "node 'ship' has 2 open questions; choose one by its key" in both.err) == (
         Exit.REFUSED,

@@ -65,7 +65,7 @@ def test_show_and_doctor_give_the_same_reason_and_remedies(cli: Cli, mode: str) 
     (found,) = cli("doctor", "--json").json["findings"]
     assert found["reason"] == shown["reason"]
     assert found["remedies"] == shown["remedies"]
-    assert {*found["remedies"][0]} == {"verb", "arguments", "words", "command"}
+    assert {*found["remedies"][0]} == {"verb", "arguments", "words", "command", "link"}
 
 
 @pytest.mark.parametrize("mode", ["fail", "ask", "wait"])

@@ -271,3 +271,37 @@ def _flow():
     graph = hf.Graph("hello")
     graph.node(name="greet")(lambda state: {"said": "hi"})
     return graph.chain(hf.START, "greet", hf.END).compile()
+
+
+def test_a_run_that_the_server_refuses_is_explained_in_its_output_and_in_the_api(serve, tmp_path):
+    older = hf.Graph("hello")
+    older.node(name="greet")(lambda state: {"said": "hi"})
+    older.node(name="bow")(lambda state: {})
+    flow = older.chain(hf.START, "greet", "bow", hf.END).compile()
+    hf.start(flow, {}, run_id="old", store=tmp_path / ".holdfast" / "runs.db")
+    server = serve("flow.py")
+    hf.start(_flow(), {}, run_id="new", store=tmp_path / ".holdfast" / "runs.db")
+    assert server.get("/api/v1/runs/new?wait=30&after=4")[1]["status"] == "completed"
+    assert (
+        server.process.stderr.readline()
+        == "trouble: run 'old' was not resumed: the flow has changed in shape: node bow is no longer in the flow. Use "
+        'on_change="compatible" (--on-change compatible) if the run may continue with the new flow, rename={"old": "new"} if a '
+        "node has a new name, a fork, or the old code. This worker tries the run again later; another worker may claim it.\n"
+    )
+    assert "# resume it" in server.process.stderr.readline()
+    printed = server.process.stderr.readline().removeprefix("  $ ").rstrip()
+    run = server.get("/api/v1/runs/old")[1]
+    (listed,) = server.get("/api/v1/runs?attention=true")[1]["runs"]
+    refuses = f"process {server.process.pid} on "
+    for reason in (run["reason"], listed["reason"]):
+        assert reason.startswith("its flow has changed in shape: node bow is no longer in the flow; ")
+        assert f"; no live worker can continue it: {refuses}" in reason
+    assert run["remedies"][0]["arguments"] == {"run": "old", "on_change": "compatible"}
+    assert listed["remedy"] == run["remedies"][0]
+    assert shlex.split(printed)[1:] == shlex.split(run["remedies"][0]["command"])[1:]
+    subprocess.run(
+        [sys.executable, "-m", "holdfast.cli", *shlex.split(printed)[1:]],
+        cwd=tmp_path, env=server.environment, check=True, capture_output=True,
+    )  # fmt: skip
+    assert server.get("/api/v1/runs/old?wait=30&after=3")[1]["status"] == "completed"
+    server.end()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple, TypeVar
 
@@ -37,6 +37,7 @@ __all__ = [
     "app",
     "command",
     "main",
+    "tell",
 ]
 
 Command = TypeVar("Command", bound=Callable[..., int | None])
@@ -87,14 +88,14 @@ def _ended(call: Callable[[], int | None], options: dict[str, Any]) -> int:
     except KeyboardInterrupt:
         return Exit.INTERRUPTED
     except errors.HoldfastError as error:
-        _tell(error, code_of(error), debug=debug, as_json=as_json)
+        tell(error, code_of(error), debug=debug, as_json=as_json)
         return code_of(error)
     except typer.Exit:
         raise
     except Exception as error:
         if _is_wrong_option(error):
             raise  # a wrong option: typer prints which one, and exits with 2
-        _tell(error, Exit.DEFECT, debug=debug, as_json=as_json)
+        tell(error, Exit.DEFECT, debug=debug, as_json=as_json)
         return Exit.DEFECT
     return int(code or Exit.OK)
 
@@ -104,13 +105,13 @@ def _is_wrong_option(error: Exception) -> bool:
     return type(error).__module__.startswith(("click", "typer"))
 
 
-def _tell(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> None:
-    """Print an error and its remedy on stderr. A closed pipe is ignored."""
+def tell(error: Exception, code: Exit, *, debug: bool, as_json: bool, remedies: Sequence[Any] = ()) -> None:
+    """Print an error on stderr; as JSON with what can be done about it. A closed pipe is ignored."""
     with screen.unread(err=True):
-        _say_error(error, code, debug=debug, as_json=as_json)
+        _say_error(error, code, remedies, debug=debug, as_json=as_json)
 
 
-def _say_error(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> None:
+def _say_error(error: Exception, code: Exit, remedies: Sequence[Any], *, debug: bool, as_json: bool) -> None:
     wrong_option = getattr(error, "format_message", None)
     message = program.spell(str(error) if wrong_option is None else wrong_option())
     if code is Exit.DEFECT:
@@ -121,6 +122,8 @@ def _say_error(error: Exception, code: Exit, *, debug: bool, as_json: bool) -> N
         said: dict[str, Any] = {"type": type(error).__name__, "message": message, "exit_code": int(code)}
         if isinstance(error, errors.PlanError):
             said["problems"] = [problem._asdict() for problem in error.problems]
+        if remedies:
+            said["remedies"] = remedies
         screen.say_json({"error": said}, indent=None, err=True)
     else:
         screen.say(("error: ", "bold red"), message, err=True)
@@ -197,7 +200,7 @@ class _ByFamily(TyperGroup):
         except Exception as error:
             if not _is_wrong_option(error):
                 raise
-            _tell(error, Exit.USAGE, debug=False, as_json=True)
+            tell(error, Exit.USAGE, debug=False, as_json=True)
             ended = Exit.USAGE
         sys.exit(ended if isinstance(ended, int) else Exit.OK)
 

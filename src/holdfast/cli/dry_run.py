@@ -63,6 +63,12 @@ def _say(preview: Preview) -> None:
     _row("stops", _names(preview.stops))
     for left in preview.uncleaned:
         _row("no cleanup", text.will_not_clean_up(left), "yellow")
+    for cancelled in preview.cancels[:_NAMES_MAX]:
+        _row("cancels", f"the child run {cancelled.run_id} of flow {cancelled.flow!r}")
+        for left in cancelled.uncleaned:
+            _row("no cleanup", f"in {cancelled.run_id}: {text.will_not_clean_up(left)}", "yellow")
+    if len(preview.cancels) > _NAMES_MAX:
+        _row("cancels", f"{len(preview.cancels) - _NAMES_MAX} more child runs; --json lists them all")
     _row("keeps", _names(preview.kept))
     for question in preview.closes:
         _row("closes", asks(question))

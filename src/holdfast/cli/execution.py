@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from holdfast.cli import bulk, flow_files, options, screen, stores
-from holdfast.cli.app import EXECUTE, command
+from holdfast.cli.app import EXECUTE, command, tell
 from holdfast.cli.dry_run import look_ahead
 from holdfast.cli.exits import OF_STATUSES, Exit
 from holdfast.cli.faults import say_where
@@ -48,12 +48,13 @@ from holdfast.errors import (
     describe_failure,
 )
 from holdfast.reading import history, inbox, words
-from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.diagnosis import REFUSED, Diagnosis
 from holdfast.reading.known_flows import find_flow
 from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run, held_by, name_status, without_misfit
 from holdfast.runtime import blocking
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.resume import OtherCode
 from holdfast.runtime.settings import Durability
 from holdfast.storage.contract import RunRow, RunStatus
 
@@ -473,7 +474,8 @@ def _say_left(reader: Reader, row: RunRow, errand: Errand, *, repeated: bool, wa
         )
         screen.say((row.status, screen.STYLES[row.status]), f"  {row.run_id}: {told}")
         return
-    who = f"{holder}, which executes the run," if holder is not None else "a worker"
+    does = "has claimed" if reader.is_only_claimed(row.run_id) else "executes"
+    who = f"{holder}, which {does} the run," if holder is not None else "a worker"
     before = " (it was asked before)" if repeated else ""
     screen.say(
         ("asked  ", "bold green"), f"{row.run_id}{before}: {errand.verb}; {who} carries the request out"
@@ -503,6 +505,8 @@ class _Outcome(msgspec.Struct):
     """True if it is the run of a plan."""
     caught: frozenset[str] = frozenset()
     """The nodes whose failures edges of the plan take."""
+    refused: OtherCode | None = None
+    """Why the run was not executed, if its flow has changed."""
     signalled: Exit | None = None
     """The exit code if SIGINT or SIGTERM ended this command; otherwise None."""
 
@@ -531,16 +535,21 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
                 outcome.left_with = held_by(engine.store.run(errand.run_id))
             raise
 
+    commands = command_line(file=errand.file, store=errand.store, run_base=errand.run_base)
+
     async def perform(engine: Engine) -> None:
         try:
             run = await verb(engine)
         except (RunFailed, RunCancelled) as ended:
             run, outcome.raised = ended.run, ended.__cause__
+        except OtherCode as refused:
+            outcome.refused = refused
+            outcome.found = engine.reader.diagnose(errand.run_id, commands)
+            return
         outcome.run = _as_plain(engine, run)
         outcome.has_plan = not isinstance(engine.flows.get(run.flow), Flow | None)
         if run.warnings and (flow := find_flow(engine.store, engine.flows, engine.store.run(run.id))):
             outcome.caught = frozenset(name for name, node in flow.definition.nodes.items() if node.on_error)
-        commands = command_line(file=errand.file, store=errand.store, run_base=errand.run_base)
         outcome.found = engine.reader.diagnose(errand.run_id, commands)
 
     with screen.shielded(json_only=errand.as_json):
@@ -555,9 +564,22 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
             outcome.signalled = Exit.TERMINATED
         finally:
             display.close()
+    if outcome.refused is not None and outcome.found is not None:
+        return _say_refused(errand, outcome.refused, outcome.found)
     with screen.unread():
         conclude(errand, outcome)
     return int(outcome.signalled or (OF_STATUSES[outcome.run.status] if outcome.run is not None else Exit.OK))
+
+
+def _say_refused(errand: Errand, refused: OtherCode, found: Diagnosis) -> int:
+    """Print why a run was not executed whose flow has changed, and the commands with which it continues."""
+    tell(refused, Exit.REFUSED, debug=errand.debug, as_json=errand.as_json, remedies=found.remedies)
+    if not errand.as_json:
+        with screen.unread(err=True):
+            if found.kind not in REFUSED:  # it may name a worker that continues the run
+                screen.say(f"  {found.reason}", err=True)
+            say_remedies(found.remedies, err=True)
+    return Exit.REFUSED
 
 
 def _ways_there(errand: Errand) -> str:

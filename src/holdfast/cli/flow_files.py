@@ -190,6 +190,11 @@ def _list(found: Iterable[str]) -> str:
     return ", ".join(map(repr, found))
 
 
+def by_flow(files: Iterable[str]) -> dict[str, str]:
+    """Return for each flow in these files the file, so that child runs of a worker are recorded with it."""
+    return {flow.name: absolute(split(file)[0]) for file in files for flow in flows_in(file)}
+
+
 def flows_for(file: str | None, wanted: str | None = None) -> list[AnyFlow]:
     """Return the flows that a command may execute: those of the given file, or else of the project. If a file has several flows,
     the one with the name `wanted` is chosen.

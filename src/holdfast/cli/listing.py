@@ -124,7 +124,7 @@ def _cells(one: RunInList, now: float) -> list[Part]:
     about += [row.error.removesuffix(".")] if row.error else []
     if row.status == "pending" and row.due_at is not None and row.due_at > now:
         about.append(f"begins at {screen.when(row.due_at)}")
-    if row.status in BEGUN:
+    if row.status in BEGUN and found.kind not in REFUSED:  # their reason says what they wait for
         about += found.expects or ([f"in {', '.join(row.active)}"] if row.active else [])
     about += [f"{name}={value}" for name, value in row.labels.items()]
     about += [f"forked from {row.parent}"] if row.parent else []
@@ -180,9 +180,9 @@ def _say_stopped(listed: list[RunInList], now: float, store: str | None) -> None
             f"\n{screen.count(len(refused), 'run')} that cannot continue as the flow is now. `show` says more about each."
         )
         say_commands(
-            (one.found.remedies[0].command, one.found.remedies[0].words)
+            (way.command, way.words)
             for one in refused[:_REMEDIES_MAX]
-            if one.found.remedies
+            for way in sorted(one.found.remedies, key=lambda way: way.verb in ("answer", "signal"))[:1]
         )
     _say_where_to_look(listed, store)
 

@@ -16,14 +16,21 @@ from msgspec import UNSET
 from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import LOOK, OPERATE, command
 from holdfast.cli.screen import Part
-from holdfast.cli.suggestions import command_line, line, say_remedies, say_visit, typed_with_file
+from holdfast.cli.suggestions import (
+    command_line,
+    line,
+    say_commands,
+    say_remedies,
+    say_visit,
+    typed_with_file,
+)
 from holdfast.core.answers import misfit
 from holdfast.core.run_state import FINAL, Question
 from holdfast.core.situation import FLOW_FILE
 from holdfast.errors import SettingError
 from holdfast.reading import history
-from holdfast.reading.cases import Case, case_of, later_case
-from holdfast.reading.diagnosis import Diagnosis, diagnose
+from holdfast.reading.cases import Case, case_of
+from holdfast.reading.diagnosis import REFUSED, Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine, Remedy, answers, choices
 from holdfast.reading.views import AskedQuestion, Run
@@ -130,13 +137,16 @@ def answer(
             ),
             {"flows": flows},
         )
-        found = diagnose(later_case(opened, before), opened.now(), command_line(file=file, store=store))
+        reader = Reader(opened)
+        found = reader.diagnose(run_id, command_line(file=file, store=store))
+        is_only_claimed = reader.is_only_claimed(run_id)
     if as_json:
         _say_json(run, found, {"question": key, "answer": chosen})
         return
     open_still = any(other.key == key for other in run.questions)
     screen.say(("answered  ", "bold green"), f"{run_id} {key}: {screen.json_text(chosen, indent=None)}")
-    _say_rest(run, found, "records the answer within a second" if open_still else "continues with the answer")
+    does = "records the answer within a second" if open_still else "continues with the answer"
+    _say_rest(run, found, does, store, is_only_claimed=is_only_claimed)
 
 
 def _asked(case: Case, named: str) -> Question | None:
@@ -230,6 +240,7 @@ def signal(
             {},
         )
         found = reader.diagnose(run_id, command_line(store=store))
+        is_only_claimed = reader.is_only_claimed(run_id)
     is_kept = run.held_by is None and name in found.unreceived
     if as_json:
         recorded = {"signal": name, "payload": given, "kept": is_kept, "repeated": run.repeated}
@@ -245,7 +256,7 @@ def signal(
     )
     if is_kept:
         screen.say("  no node waits for this signal yet; it is kept for the next node that does")
-    _say_rest(run, found, "receives the signal within a second")
+    _say_rest(run, found, "receives the signal within a second", store, is_only_claimed=is_only_claimed)
 
 
 def _say_json(run: Run[Any], found: Diagnosis, recorded: dict[str, Any]) -> None:
@@ -253,13 +264,24 @@ def _say_json(run: Run[Any], found: Diagnosis, recorded: dict[str, Any]) -> None
     screen.say_json({"id": run.id} | recorded | {"status": run.status, "held_by": run.held_by} | why)
 
 
-def _say_rest(run: Run[Any], found: Diagnosis, holder_does: str) -> None:
-    """Print which process continues the run, or else the command that resumes it."""
-    if run.held_by is not None:
+def _say_rest(
+    run: Run[Any], found: Diagnosis, holder_does: str, store: str | None, *, is_only_claimed: bool
+) -> None:
+    """Print which process continues the run, or else the command that resumes it. A process that has only claimed the run may be
+    about to refuse it, because the flow has changed.
+    """
+    if run.held_by is not None and is_only_claimed and found.kind not in REFUSED:
+        screen.say(
+            f"  {run.held_by} has just claimed the run, and continues it if it has the code of the run"
+        )
+        say_commands([(line("show", run.id, store=store), "see whether it does")])
+        return
+    if run.held_by is not None and found.kind not in REFUSED:
         screen.say(f"  {run.held_by} executes the run, and {holder_does}")
         return
     unclaimed = "no process executes the run now. A worker that knows its flow claims it. Without a worker:"
-    screen.say(f"  {unclaimed if found.answered else found.reason}")
+    is_claimable = found.answered and found.kind not in REFUSED
+    screen.say(f"  {unclaimed if is_claimable else found.reason}")
     say_remedies(found.remedies)
 
 

@@ -7,6 +7,7 @@ SIGTERM and Ctrl-C make it drain like a worker, and it answers until its running
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any, NamedTuple, TextIO
 
 import msgspec
@@ -15,12 +16,13 @@ import typer
 from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import CARE, EXECUTE, command
 from holdfast.cli.exits import Exit
-from holdfast.cli.suggestions import command_line
+from holdfast.cli.suggestions import command_line, find_ways_out, say_trouble
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.remedies import CommandLine
 from holdfast.runtime import blocking, settings
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
+from holdfast.runtime.worker import Trouble
 from holdfast.server import token_file
 from holdfast.server.access import Identity
 from holdfast.server.addresses import Addresses, join_host
@@ -160,7 +162,8 @@ def _run(plan: _Plan, given: blocking.Options) -> int:
                 _say_began(out, engine, plan, listening.getsockname()[1])
                 program.freeze()
                 try:
-                    await _first(serving, *([engine.work()] if plan.works else []))
+                    work = [engine.work(on_report=partial(_say_trouble, engine, plan))] if plan.works else []
+                    await _first(serving, *work)
                 finally:
                     app.stop()
                     hosting.stop()
@@ -173,6 +176,15 @@ def _run(plan: _Plan, given: blocking.Options) -> int:
             code = Exit.INTERRUPTED if isinstance(signalled, KeyboardInterrupt) else Exit.TERMINATED
             return Exit.OK if ended else code
     return Exit.OK
+
+
+def _say_trouble(engine: Engine, plan: _Plan, trouble: Trouble) -> None:
+    ways = find_ways_out(engine.reader, trouble, plan.commands)
+    if plan.as_json:
+        told = {"event": "trouble", "run": trouble.run_id, "flow": trouble.flow, "told": trouble.message}
+        screen.say_json(told | ({"remedies": ways} if ways else {}), indent=None, err=True)
+    else:
+        say_trouble(trouble, ways)
 
 
 def _application(engine: Engine, plan: _Plan) -> Any:

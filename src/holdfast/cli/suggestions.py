@@ -15,12 +15,13 @@ from typing import Any
 from holdfast.cli import flow_files, program, screen
 from holdfast.errors import HoldfastError
 from holdfast.reading import history, words
-from holdfast.reading.diagnosis import Diagnosis
+from holdfast.reading.diagnosis import REFUSED, Diagnosis
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import PLACEHOLDER, CommandLine, Remedy
 from holdfast.reading.views import RequestView
 from holdfast.reading.visits import OpenVisit
 from holdfast.runtime import settings
+from holdfast.runtime.worker import Trouble
 from holdfast.storage import urls
 
 _NAMES_MAX = 8
@@ -59,12 +60,11 @@ def resume_line(
 
 
 def resume_line_of(reader: Reader, run_id: str, commands: CommandLine) -> str:
-    """Return the command that resumes a run as it is now, with the options that it needs. A worker may have claimed the run
-    already: then it is the command for later.
+    """Return the command that resumes a run, with the options that it needs. A worker may have claimed the run already: then it
+    is the command for later.
     """
-    found = reader.diagnose(run_id, commands)
-    later = commands.line("resume", run_id, *commands.file_words())
-    return next((remedy.command for remedy in found.remedies if remedy.verb == "resume"), later)
+    found = reader.resume_remedy(run_id, commands)
+    return found.command if found is not None else commands.line("resume", run_id, *commands.file_words())
 
 
 def typed_again(*more: str, without: str = "", replace: Mapping[str, str] | None = None) -> str:
@@ -97,8 +97,41 @@ def typed_with_file(recorded: str | None, *, in_place_of: str | None) -> str:
 
 
 def say_remedies(remedies: Iterable[Remedy], *, err: bool = False) -> None:
-    """Print remedies as commands, each with a comment that says what it does."""
-    say_commands([(remedy.command, remedy.words) for remedy in remedies], err=err)
+    """Print remedies as commands, each with a comment that says what it does, and whether it is done in place of those before it
+    (`or`) or after them (`then`).
+    """
+    listed = list(remedies)
+    said = [
+        (one.command, f"{_linked(one, listed[number + 1 :])}{one.words}") for number, one in enumerate(listed)
+    ]
+    say_commands(said, err=err)
+
+
+def _linked(one: Remedy, later: list[Remedy]) -> str:
+    """Return the word that links a remedy to the others: `either` if it begins ways that exclude each other."""
+    if one.link:
+        return f"{one.link} "
+    way_out = next((other.link for other in later if other.link != "then"), "")
+    return "either " if way_out == "or" else ""
+
+
+def find_ways_out(reader: Reader, trouble: Trouble, commands: CommandLine) -> tuple[Remedy, ...]:
+    """Return what can be done about a run that a worker cannot continue; nothing if another live worker may be able to."""
+    if trouble.run_id is None:
+        return ()
+    try:
+        found = reader.diagnose(trouble.run_id, commands)
+    except HoldfastError:  # deleted since, or it cannot be read
+        return ()
+    return found.remedies if found.kind in REFUSED else ()
+
+
+def say_trouble(trouble: Trouble, ways: Iterable[Remedy]) -> None:
+    """Print a problem that a worker reports, and what can be done about it."""
+    told = program.spell(trouble.message)
+    whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in told else ""
+    screen.say(("trouble: ", "yellow"), whose + told, err=True)
+    say_remedies(ways, err=True)
 
 
 def say_missing_workers(

@@ -21,11 +21,12 @@ from holdfast.cli.app import CHECK, EXECUTE, OPERATE, command
 from holdfast.cli.execution import require_fit
 from holdfast.cli.exits import Exit
 from holdfast.cli.faults import say_where, where
-from holdfast.cli.suggestions import command_line, line, say_remedies
+from holdfast.cli.suggestions import command_line, find_ways_out, line, say_remedies, say_trouble
 from holdfast.core.run_state import ENDED
 from holdfast.errors import SettingError, describe_failure
 from holdfast.reading.diagnosis import Diagnosis
 from holdfast.reading.reader import Reader
+from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import Run
 from holdfast.runtime import blocking
 from holdfast.runtime.creation import BEGIN_MAX_S, check_queue
@@ -91,16 +92,18 @@ def worker(
         raise SettingError(f"--concurrency {concurrency}: give a whole number, at least 1")
     stores.require_shared(store, "worker")
     stores.require_here(store, "worker", "Start the worker where the store is, and name that store.")
-    known = _flows_of([*(files or []), *(flows or [])])
+    given = [*(files or []), *(flows or [])]
+    known = _flows_of(given)
     for name in queue or []:
         check_queue(name)
     drained = False
 
     with screen.shielded(json_only=as_json) as out:
-        voice = _Voice(out, as_json=as_json, debug=debug)
+        voice = _Voice(out, _commands_for(given, store), as_json=as_json, debug=debug)
 
         async def use(engine: Engine) -> None:
             nonlocal drained
+            engine.flow_files.update(flow_files.by_flow(given))
             voice.began(engine, queue or [], concurrency or engine.settings.concurrency)
             await engine.work(
                 concurrency=concurrency,
@@ -124,6 +127,10 @@ def worker(
     return Exit.OK if drained else signalled
 
 
+def _commands_for(given: list[str], store: str | None) -> CommandLine:
+    return command_line(file=given[0] if len(given) == 1 else None, store=store)
+
+
 def _flows_of(given: list[str]) -> list[flow_files.AnyFlow]:
     found = [flow for file in given for flow in flow_files.flows_in(file)] or flow_files.project_flows(
         all_of_them=True
@@ -139,8 +146,10 @@ def _flows_of(given: list[str]) -> list[flow_files.AnyFlow]:
 class _Voice:
     """Prints what a worker reports: lines of text, or one JSON document per line."""
 
-    def __init__(self, out: TextIO, *, as_json: bool, debug: bool) -> None:
+    def __init__(self, out: TextIO, commands: CommandLine, *, as_json: bool, debug: bool) -> None:
         self._out = out
+        self._commands = commands
+        self._reader: Reader | None = None
         self._as_json = as_json
         self._debug = debug
         self._count = 0
@@ -149,6 +158,7 @@ class _Voice:
 
     def began(self, engine: Engine, queues: list[str], concurrency: int) -> None:
         names = sorted(engine.flows)
+        self._reader = engine.reader
         if self._as_json:
             self._say_json(
                 "began", flows=names, queues=queues, concurrency=concurrency, store=engine.store.url
@@ -183,12 +193,12 @@ class _Voice:
             self._out.flush()
 
     def trouble(self, trouble: Trouble) -> None:
+        ways = find_ways_out(self._reader, trouble, self._commands) if self._reader is not None else ()
         if self._as_json:
-            self._say_json("trouble", run=trouble.run_id, flow=trouble.flow, told=trouble.message)
+            more = {"remedies": ways} if ways else {}
+            self._say_json("trouble", run=trouble.run_id, flow=trouble.flow, told=trouble.message, **more)
             return
-        told = program.spell(trouble.message)
-        whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in told else ""
-        screen.say(("trouble: ", "yellow"), whose + told, err=True)
+        say_trouble(trouble, ways)
 
     def drains(self, going: int) -> None:
         if self._as_json:

@@ -11,14 +11,15 @@ that all workers may have refused it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
-from holdfast.reading.cases import Case, case_of, group_refusals, unreadable_case
+from holdfast.reading.cases import Case, case_of, group_refusals, known_shapes, unreadable_case
 from holdfast.reading.changes import compare, may_have_changed
 from holdfast.reading.diagnosis import WAITS, Diagnosis, diagnose, is_problem
 from holdfast.reading.known_flows import Flows, find_flow
@@ -42,9 +43,11 @@ def parts(
     holders: Iterable[LiveHolder],
     flows: Flows | None = None,
     refusals: Iterable[Refusal] = (),
+    shapes: Mapping[tuple[str, str], Refusal] = MappingProxyType({}),
 ) -> list[Query]:
     """Return the queries that together select every run that meets the conditions and may need attention. `flows` are the known
-    flows: all workers may refuse a run of another shape, even if they are busy. `refusals` are some of those in the store.
+    flows: all workers may refuse a run of another shape, even if they are busy. `refusals` are some of those in the store,
+    and `shapes` those by which workers are known to refuse all runs of another shape, also while they wait (`known_shapes`).
     """
     offered, holders = tuple(offered), tuple(holders)
     refused = {one.run_id for one in refusals}
@@ -71,6 +74,14 @@ def parts(
     if wanted and busy and refused:
         ids = tuple(sorted(refused.intersection(query.ids) if query.ids is not None else refused))
         found.append(msgspec.structs.replace(query, offered=True, status=tuple(wanted), ids=ids))
+    if "waiting" in (query.status or TAKEABLE):
+        found += [
+            msgspec.structs.replace(
+                query, status=("waiting",), flow=flow, without_fingerprint=shape.fingerprint
+            )
+            for (_, flow), shape in shapes.items()
+            if query.flow in (None, flow)
+        ]
     if left and wanted:
         names = sorted({one.flow for one in left})
         found += [
@@ -103,7 +114,21 @@ def count(store: Store, board: Board, flows: Flows) -> int:
         found += sum(
             _has_problem(store, row, board, flows, why.get(run_id, ())) for run_id, row in rows.items()
         )
-    return found
+    return found + _count_refused(store, board, flows)
+
+
+def _count_refused(store: Store, board: Board, flows: Flows) -> int:
+    """Return how many runs wait for a signal or a time that is not due, and cannot continue then."""
+    rows = {
+        row.run_id: row
+        for (_, flow), shape in known_shapes(store, board.holders).items()
+        for row in store.runs(
+            Query(flow=flow, status=("waiting",), without_fingerprint=shape.fingerprint, limit=_COUNTED_MAX)
+        )
+        if not row.asks and (row.due_at is None or row.due_at > board.at)
+    }
+    why = group_refusals(store, rows.values(), board.holders)
+    return sum(_has_problem(store, row, board, flows, why.get(run_id, ())) for run_id, row in rows.items())
 
 
 def _has_problem(store: Store, row: RunRow, board: Board, flows: Flows, refusals: Iterable[Refusal]) -> bool:

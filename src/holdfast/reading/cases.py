@@ -11,11 +11,13 @@ import msgspec
 
 from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
+from holdfast.core.difference import difference
 from holdfast.core.run_state import FEW, FINAL, RunState
 from holdfast.core.situation import Situation, situate
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
-from holdfast.storage.contract import Request, RunRow, Store
+from holdfast.storage import definitions
+from holdfast.storage.contract import Query, Request, RunRow, Store
 from holdfast.storage.queues import LiveHolder, Queue, Refusal
 
 _AT_ONCE = 500
@@ -41,6 +43,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """How the shape of the known flow differs from the flow that the run was created with."""
     takes: tuple[str, ...] | None = ()
     """The options with which `resume` accepts the changed flow; None if no options make it accept the flow."""
+    changed_to: str = ""
+    """The fingerprint of the changed flow; empty if it has not changed in shape."""
     fork_from: int | None = None
     """The last checkpoint from which a fork can continue with the changed flow, if the run itself cannot."""
     queue: Queue | None = None
@@ -71,6 +75,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def is_refused(self) -> bool:
         """True if live workers take the flow of the run from its queue, and all of them refuse the run."""
         return self.has_no_taker and bool(self.refusers)
+
+    @property
+    def is_left_to_change(self) -> bool:
+        """True if a live worker has the changed flow, and only waits for the request to continue the run with it."""
+        return self.is_refused and self.changed_to in {one.fingerprint for _, one in self.refusers} - {""}
 
     @property
     def has_no_taker(self) -> bool:
@@ -224,24 +233,73 @@ def refusals_of(
     """Return why live workers cannot continue a run; read unless it is known. If no live worker takes the flow of the run, or the
     run needs none, nothing is read.
     """
-    if row.held or row.status in FINAL or not list_takers(row, holders or ()):
-        return ()
-    return tuple(known) if known is not None else tuple(store.queues.refusals([row.run_id]))
+    if known is not None:
+        return tuple(known) if not row.held and row.status not in FINAL else ()
+    return tuple(group_refusals(store, [row], holders or ()).get(row.run_id, ()))
 
 
 def group_refusals(
     store: Store, rows: Iterable[RunRow], holders: Iterable[LiveHolder]
 ) -> dict[str, list[Refusal]]:
-    """Return why live workers cannot continue these runs, by run, in few queries; runs that none refuses are left out."""
+    """Return why live workers cannot continue these runs, by run, in few queries; runs that none refuses are left out. A worker
+    that has refused one run because its flow has another shape refuses all runs of that shape, also those that wait and that it
+    has not met yet.
+    """
     holders = tuple(holders)
-    asked = [
-        row.run_id for row in rows if not row.held and row.status not in FINAL and list_takers(row, holders)
-    ]
+    asked = {
+        row.run_id: row
+        for row in rows
+        if not row.held and row.status not in FINAL and list_takers(row, holders)
+    }
     found: dict[str, list[Refusal]] = {}
-    for begin in range(0, len(asked), _AT_ONCE):
-        for refusal in store.queues.refusals(asked[begin : begin + _AT_ONCE]):
+    ids = list(asked)
+    for begin in range(0, len(ids), _AT_ONCE):
+        for refusal in store.queues.refusals(ids[begin : begin + _AT_ONCE]):
             found.setdefault(refusal.run_id, []).append(refusal)
+    known = known_shapes(store, holders) if asked else {}
+    differ: dict[tuple[str, str], bool] = {}
+    for run_id, row in asked.items() if known else ():
+        met = {one.holder for one in found.get(run_id, ())}
+        for taker in list_takers(row, holders):
+            shape = known.get((taker.holder.id, row.flow))
+            if shape is None or taker.holder.id in met:
+                continue
+            pair = (row.fingerprint, shape.fingerprint)
+            if pair not in differ:
+                differ[pair] = _have_other_shapes(store, *pair)
+            if differ[pair]:
+                alike = msgspec.structs.replace(shape, run_id=run_id, seq=row.seq)
+                found.setdefault(run_id, []).append(alike)
     return found
+
+
+def known_shapes(store: Store, holders: Iterable[LiveHolder]) -> dict[tuple[str, str], Refusal]:
+    """Return for worker and flow the latest refusal of a run because of the shape of that flow: it names the fingerprint of the
+    flow as the worker knows it.
+    """
+    alive = {one.holder.id for one in holders if one.holder.flows}
+    refusals = (
+        [one for one in store.queues.refusals() if one.fingerprint and one.holder in alive] if alive else []
+    )
+    if not refusals:
+        return {}
+    ids = tuple({one.run_id for one in refusals})
+    rows = {row.run_id: row for row in store.runs(Query(ids=ids, limit=len(ids)))}
+    return {
+        (one.holder, rows[one.run_id].flow): one
+        for one in sorted(refusals, key=lambda one: one.at)
+        if one.run_id in rows
+    }
+
+
+def _have_other_shapes(store: Store, fingerprint: str, other: str) -> bool:
+    """Return whether two flows are known to have different shapes."""
+    if fingerprint == other:
+        return False
+    old, new = store.definition(fingerprint), store.definition(other)
+    if old is None or new is None:
+        return False
+    return not difference(definitions.decode(old), definitions.decode(new)).only_options
 
 
 def waiting_requests(

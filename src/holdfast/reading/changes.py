@@ -16,7 +16,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, OFFERED, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
-from holdfast.reading.cases import Case, case_of
+from holdfast.reading.cases import Case, case_of, group_refusals, list_takers
 from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.storage import definitions
 from holdfast.storage.contract import RunRow, Store
@@ -31,6 +31,22 @@ def may_have_changed(row: RunRow, flow: Flow[Any] | None, refusals: Iterable[Ref
     """
     known = [flow.fingerprint] if flow is not None else [one.fingerprint for one in refusals]
     return any(one and one != row.fingerprint for one in known) and row.status not in FINAL
+
+
+def case_now(store: Store, row: RunRow, flow: Flow[Any] | None, flows: Flows | None = None) -> Case:
+    """Read a run for one who has just asked something of it, with its change, if the shape of its flow has changed. What live
+    workers do with it is read only if some of them refuse it. One that holds the run although it knows a flow of another shape is
+    about to refuse the run, which counts as released.
+    """
+    free = msgspec.structs.replace(row, held=False, holder=None)
+    holders = store.queues.holders()
+    refusals = group_refusals(store, [free], holders).get(row.run_id, [])
+    if row.holder is not None and row.holder.id in {one.holder for one in refusals}:
+        row = free
+    is_known = flow is None or flow.fingerprint == row.fingerprint or not list_takers(row, holders)
+    if not refusals and is_known:
+        return compare(store, case_of(store, row), flow, flows)
+    return compare(store, case_of(store, row, holders=holders, refusals=refusals), flow, flows)
 
 
 def compare(store: Store, case: Case, flow: Flow[Any] | None, flows: Flows | None = None) -> Case:
@@ -55,7 +71,10 @@ def compare(store: Store, case: Case, flow: Flow[Any] | None, flows: Flows | Non
         return case
     takes = _takes(old, new, state)
     fork_from = _fork_place(store, row, new) if takes is None else None
-    return msgspec.structs.replace(case, changes=tuple(found.words()), takes=takes, fork_from=fork_from)
+    changed_to = flow.fingerprint if flow is not None else _refusing_fingerprint(store, case)
+    return msgspec.structs.replace(
+        case, changes=tuple(found.words()), takes=takes, fork_from=fork_from, changed_to=changed_to
+    )
 
 
 def compare_children(store: Store, case: Case, flows: Flows | None = None) -> Case:
@@ -88,14 +107,19 @@ def _refusing_definition(store: Store, case: Case) -> Definition | None:
     """Return the flow of a run as a worker knows it that refuses the run, if its shape may be the reason; None if a live worker
     can take the run.
     """
+    found = _refusing_fingerprint(store, case)
+    stored = store.definition(found) if found else None
+    return definitions.decode(stored) if stored is not None else None
+
+
+def _refusing_fingerprint(store: Store, case: Case) -> str:
+    """Return the fingerprint of that flow; empty if there is none."""
     if not case.is_refused:
-        return None
+        return ""
     for _, refusal in reversed(case.refusers):  # the latest deploy
-        if refusal.fingerprint and refusal.fingerprint != case.row.fingerprint:
-            stored = store.definition(refusal.fingerprint)
-            if stored is not None:
-                return definitions.decode(stored)
-    return None
+        if refusal.fingerprint not in ("", case.row.fingerprint) and store.definition(refusal.fingerprint):
+            return refusal.fingerprint
+    return ""
 
 
 def _fork_place(store: Store, row: RunRow, new: Definition) -> int | None:

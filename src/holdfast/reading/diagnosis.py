@@ -26,7 +26,8 @@ from holdfast.core.slots import parse
 from holdfast.errors import describe_failure
 from holdfast.reading import inbox, remedies, text
 from holdfast.reading.cases import Case
-from holdfast.reading.remedies import CommandLine, Remedy
+from holdfast.reading.inbox import EXECUTING
+from holdfast.reading.remedies import CommandLine, Remedy, either, in_turn
 from holdfast.reading.views import held_by
 from holdfast.storage.contract import STATUSES, RunStatus
 from holdfast.storage.queues import LiveHolder
@@ -98,6 +99,8 @@ class Diagnosis(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Crashed nodes that a resume does not run again: it asks a question about them instead."""
     once: tuple[str, ...] = ()
     """Failed nodes that are not idempotent, and that a resume runs again."""
+    failed_for: tuple[str, ...] = ()
+    """The child runs because of which the run failed, and that a resume of it resumes too."""
 
     @property
     def waits(self) -> bool:
@@ -141,8 +144,8 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
     reason = _reason(case, seen, kind, now)
     if case.requests:
         reason = reason.removesuffix(".") + _unanswered(case, kind, now)
-    if kind not in ("flow changed", "executing") and case.takes is None and not case.takers:
-        reason += "; its flow has since changed in shape, and this run cannot continue with the changed flow"
+    if kind not in ("flow changed", "refused", "executing"):
+        reason += _change(case, kind)
     return Diagnosis(
         kind=kind,
         reason=reason,
@@ -160,7 +163,18 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
         unreceived=tuple(case.state.signals) if case.state is not None else (),
         asks_before=tuple(seen.asked_about),
         once=seen.once if row.status == "failed" else (),
+        failed_for=tuple(seen.children) if row.status == "failed" else (),
     )
+
+
+def resume_remedy(case: Case, now: float, commands: CommandLine | None = None) -> Remedy | None:
+    """Return the remedy that resumes a run, with the options that it needs now; None if it cannot be resumed. A process that
+    holds the run now does not matter: a worker may have claimed it only to find out that it cannot continue it.
+    """
+    case = msgspec.structs.replace(case, row=msgspec.structs.replace(case.row, held=False, holder=None))
+    alone = msgspec.structs.replace(case, holders=None, refusals=())
+    found = (one for each in (case, alone) for one in diagnose(each, now, commands).remedies)
+    return next((one for one in found if one.verb == "resume"), None)
 
 
 def may_be_claimed(case: Case, found: Diagnosis, now: float, patience_s: float) -> bool:
@@ -251,13 +265,13 @@ def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
         return needed or ("executing", since)
     if row.status == "paused":
         return "paused", since
+    if case.is_refused:
+        return ("flow changed" if case.changes else "refused"), since
     is_due = row.due_at is not None and row.due_at <= now
     if needed and not is_due:
         return needed
     if case.changes and not case.takers:
         return "flow changed", since
-    if case.is_refused:
-        return "refused", since
     if case.lacks:
         return "capability missing", since
     if row.holder is not None:
@@ -317,7 +331,8 @@ def _reason(case: Case, seen: _Seen, kind: Kind, now: float) -> str:
     if kind == "flow changed":
         stuck = "" if case.takes is not None else "; this run cannot continue with the changed flow"
         by = f"; {_refusing(case)}" if case.is_refused else ""
-        return f"its flow has changed in shape: {'; '.join(case.changes)}{stuck}{by}"
+        waits = f"; {'; '.join(seen.expects)}" if seen.expects and row.status == "waiting" else ""
+        return f"its flow has changed in shape: {'; '.join(case.changes)}{stuck}{by}{waits}"
     if kind == "refused":
         return f"{_refusing(case)}: {case.refusers[-1][1].reason}"
     expects = f"; {'; '.join(seen.expects)}" if seen.expects else ""
@@ -387,6 +402,27 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
             assert_never(case.row.status)
 
 
+def _change(case: Case, kind: Kind) -> str:
+    """Say that the flow of a run that does not stand still for this reason has changed in shape, and which live worker has the
+    code for the run.
+    """
+    if case.row.status in FINAL or case.row.held:
+        return ""
+    if case.takers and (case.changes or case.refusers) and not case.fault and case.row.status != "failed":
+        return f"; {_continuing(case)}" if kind not in ON_OFFER else ""
+    if not case.changes:
+        return ""
+    stuck = "" if case.takes is not None else ", and this run cannot continue with the changed flow"
+    return f"; its flow has since changed in shape: {'; '.join(case.changes)}{stuck}"
+
+
+def _continuing(case: Case) -> str:
+    """Name a live worker that can continue a run which others cannot."""
+    refused = [one.holder.describe() for one, _ in case.refusers]
+    others = f", which {' and '.join(refused[:FEW])} cannot continue" if refused else ""
+    return f"{case.takers[0].holder.describe()} takes it{others}"
+
+
 def _refusing(case: Case) -> str:
     """Name the workers that refuse a run, which are all live workers that take its flow."""
     names = [f"{one.holder.describe()}{_version_of(one)}" for one, _ in case.refusers]
@@ -427,10 +463,8 @@ def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
     if kind == "queue full" and case.queue is not None:
         return f"{words}: queue {case.queue.name!r} is at its limit of {case.queue.limit}"
     if case.takers:
-        refused = [one.holder.describe() for one, _ in case.refusers]
-        by = f", which {' and '.join(refused[:FEW])} cannot continue" if refused else ""
-        takes = f"takes it{by}" if refused else f"takes flow {row.flow!r}"
-        return f"{words}; {case.takers[0].holder.describe()} {takes}"
+        name = case.takers[0].holder.describe()
+        return f"{words}; {_continuing(case) if case.refusers else f'{name} takes flow {row.flow!r}'}"
     return f"{words}: flow {row.flow!r} is not known here" if kind == "flow unknown" else words
 
 
@@ -526,6 +560,9 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     if case.takes is None:
         commands = commands.without_file()
     found = _usual_remedies(case, seen, kind, commands)
+    has_change = bool(case.changes or case.refusers)
+    if has_change and case.takers and case.row.status != "failed":  # that worker has the code for it
+        return [one for one in found if one.verb not in EXECUTING]
     if kind == "capability missing":
         words = f"register {' and '.join(case.lacks)}, or name a file that has it; then start a worker"
         line = commands.line("worker", *commands.file_words())
@@ -533,21 +570,36 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     if kind == "refused" or (
         (kind in ON_OFFER or case.requests) and case.has_no_taker and not case.is_refused
     ):
-        found = [remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base), *found]
+        found = either([remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base)], found)
     if kind == "queue full":
         line = commands.line("queue")
-        return [Remedy("queue", {}, "list the queues; then raise the limit, or wait", line), *found]
-    return found if case.takes == () else _of_changed_flow(case, found, changed)
+        return either([Remedy("queue", {}, "list the queues; then raise the limit, or wait", line)], found)
+    return found if case.takes == () or case.row.held else _of_changed_flow(case, found, changed)
+
+
+def _resume(
+    case: Case, seen: _Seen, commands: CommandLine, words: str, *more: str, force: bool = False
+) -> Remedy:
+    """Return the remedy that resumes a run: with its changed flow, if it has one. If live workers have that flow, they carry the
+    request out, so that the command needs no file, and does not wait for the timers of the run. After a failure, the cause was
+    perhaps fixed in the file, which these workers have not read again.
+    """
+    return remedies.resume(
+        commands,
+        case.row.run_id,
+        words,
+        force=force,
+        options=(*(case.takes or ()), *more),
+        wants_base=seen.known.wants_base,
+        leaves=bool(case.takes) and case.is_left_to_change and case.row.status != "failed",
+    )
 
 
 def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> list[Remedy]:
     run_id, status = case.row.run_id, case.row.status
 
     def resume(words: str, *more: str, force: bool = False) -> Remedy:
-        options = (*(case.takes or ()), *more)
-        return remedies.resume(
-            commands, run_id, words, force=force, options=options, wants_base=seen.known.wants_base
-        )
+        return _resume(case, seen, commands, words, *more, force=force)
 
     if status == "completed":
         return []
@@ -560,11 +612,9 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         return [resume(words, *options) for words, options in wanted]
     if status == "failed":
         words, force = _after_failure(seen)
-        return _after_child(case, seen, commands) or [
-            resume(words, force=force),
-            *_call_again(case, seen, commands),
-            *_skip(case, seen, commands),
-        ]
+        return _after_child(case, seen, commands) or either(
+            [resume(words, force=force)], _call_again(case, seen, commands), _skip(case, seen, commands)
+        )
     speak = [
         *remedies.answers_to_all(commands, run_id, seen.known.questions, seen.known.asks),
         *remedies.signals(commands, run_id, seen.known.waits),
@@ -589,7 +639,9 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
     speak += of_children[:_OF_CHILDREN_MAX]
     if seen.crashed or seen.answered or seen.asked_about or not speak:
         return [resume(_resume_words(seen)), *speak]
-    return [*speak, resume(f"then {_resume_words(seen)}")]
+    if kind == "flow changed" and case.is_left_to_change and case.takes and not seen.known.questions:
+        return in_turn([resume("resume it; it continues to wait")], speak)
+    return in_turn(speak, [resume(_resume_words(seen))])
 
 
 def _of_child(child: Diagnosis | None) -> list[Remedy]:
@@ -621,8 +673,7 @@ def _after_child(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]
     child = seen.children[name]
 
     def resume(words: str, *more: str, force: bool = False) -> Remedy:
-        options, wants_base = (*(case.takes or ()), *more), seen.known.wants_base
-        return remedies.resume(commands, run_id, words, force=force, options=options, wants_base=wants_base)
+        return _resume(case, seen, commands, words, *more, force=force)
 
     if child is None or child.status == "cancelled":
         found = [remedies.retry_fresh(commands, run_id, node)] if node is not None else []
@@ -632,22 +683,22 @@ def _after_child(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]
     else:
         words = "resume it: it looks at the child run again, which has been resumed"
         found = [resume(words)]
-    return [*found, *_skip(case, seen, commands)]
+    return either(found, _skip(case, seen, commands))
 
 
 def _resume_family(failed: list[Diagnosis], resume: Callable[..., Remedy]) -> list[Remedy]:
     """Return the command that resumes a run and the child runs for which it failed. Remedies of a child that the command cannot
     do come before it.
     """
-    before: list[Remedy] = []
+    before: list[list[Remedy]] = []
     confirm: list[str] = []
     force = False
     for child in failed:
         own = next((one for one in child.remedies if one.arguments.get("run") == child.run_id), None)
         if own is None or own.verb != "resume" or not own.arguments.keys() <= _PASSED_ON:
-            before += child.remedies[:1]
+            before.append([*child.remedies[:1]])
             continue
-        before += child.remedies[: child.remedies.index(own)]
+        before.append([*child.remedies[: child.remedies.index(own)]])
         force = force or own.arguments.get("force", False)
         confirm += [f"{child.run_id}/{node}" for node in child.once]
         confirm += own.arguments.get("confirm", ())
@@ -656,11 +707,11 @@ def _resume_family(failed: list[Diagnosis], resume: Callable[..., Remedy]) -> li
     more = [word for name in ([] if force else confirm) for word in ("--confirm", name)]
     again = f"; it runs {' and '.join(confirm)} AGAIN, which is not idempotent" if confirm else ""
     first = (
-        f"then resume this run, which waits for {runs}"
-        if before
+        f"resume this run, which waits for {runs}"
+        if any(before)
         else f"fix the cause, then resume it and {runs}"
     )
-    return [*before, resume(f"{first}{again}", *more, force=force)]
+    return in_turn(*before, [resume(f"{first}{again}", *more, force=force)])
 
 
 def _resume_words(seen: _Seen) -> str:
@@ -671,7 +722,7 @@ def _resume_words(seen: _Seen) -> str:
     asks_what = f"resume asks a question and does not run {'it' if len(seen.asked_about) == 1 else 'them'}"
     if any(seen.asked_about.values()):
         return f"resume it; {names} may have had an effect: {asks_what}"
-    return f"{names} {'is' if len(seen.asked_about) == 1 else 'are'} not idempotent: {asks_what}"
+    return f"resume it; {names} {'is' if len(seen.asked_about) == 1 else 'are'} not idempotent: {asks_what}"
 
 
 def _after_failure(seen: _Seen) -> tuple[str, bool]:
@@ -741,11 +792,11 @@ def _with_fork(case: Case, found: list[Remedy], commands: CommandLine) -> list[R
     """Return the remedies and a fork, which comes first, together with the cancellation of the run that it replaces."""
     run_id = case.row.run_id
     if case.fork_from is None:
-        words = "or fork it from a checkpoint before the change"
-        return [*found, remedies.look(commands, "checkpoints", run_id, words)]
+        words = "find a checkpoint before the change, and fork it from there"
+        return either(found, [remedies.look(commands, "checkpoints", run_id, words)])
     fork = remedies.fork(commands, run_id, case.fork_from)
-    drop = remedies.cancel(commands, run_id, "then cancel this run: the fork replaces it")
-    return [fork, drop, *found]
+    drop = remedies.cancel(commands, run_id, "cancel this run: the fork replaces it")
+    return either(in_turn([fork], [drop]), found)
 
 
 def diagnosis_as_json(found: Diagnosis) -> dict[str, Any]:

@@ -125,9 +125,19 @@ def load(
 
 
 def flow_file(store: Store, run_id: str) -> str | None:
-    """Return the file that the flow of a run was loaded from when the run was created, if that is recorded."""
+    """Return the file that the flow of a run was loaded from when the run was created, if that is recorded; for a child run, else
+    the file of its caller, which probably defines both.
+    """
     found: str | None = load(store, run_id).options.get(FLOW_FILE)
-    return found
+    caller = store.run(run_id).origin
+    if found is not None or caller is None:
+        return found
+    try:
+        of_caller: str | None = load(store, caller).options.get(FLOW_FILE)
+    except RunNotFound:
+        return None
+    file, colon, name = (of_caller or "").rpartition(":")
+    return file if colon and name.isidentifier() else of_caller
 
 
 def extend(store: Store, state: RunState, row: RunRow) -> bool:

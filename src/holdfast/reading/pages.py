@@ -24,7 +24,14 @@ from holdfast.core.run_state import FINAL, Question, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt, StoreError
 from holdfast.reading import attention as attend
 from holdfast.reading import history
-from holdfast.reading.cases import case_of, case_of_row, group_refusals, refusals_of, unreadable_case
+from holdfast.reading.cases import (
+    case_of,
+    case_of_row,
+    group_refusals,
+    known_shapes,
+    refusals_of,
+    unreadable_case,
+)
 from holdfast.reading.changes import compare, compare_children, may_have_changed
 from holdfast.reading.diagnosis import Diagnosis, diagnose
 from holdfast.reading.known_flows import Flows, find_flow
@@ -122,7 +129,8 @@ def list_page(
     holders = store.queues.holders()
     wanted = [query]
     if attention:
-        wanted = attend.parts(query, store.queues.offered(), holders, flows, store.queues.refusals())
+        shapes = known_shapes(store, holders)
+        wanted = attend.parts(query, store.queues.offered(), holders, flows, store.queues.refusals(), shapes)
     glance = _Glance(store, holders, commands, definitions if definitions is not None else {}, flows or {})
     listed: list[ListedRun] = []
     for _ in range(_LOOKS_MAX):

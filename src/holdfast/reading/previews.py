@@ -45,6 +45,17 @@ class PreviewRun(msgspec.Struct, frozen=True, kw_only=True):
     """Why the run is left alone; None if it is resumed with its caller."""
 
 
+class PreviewCancelled(msgspec.Struct, frozen=True, kw_only=True):
+    """A child run that is cancelled with its caller."""
+
+    run_id: str
+    flow: str
+    caller: str
+    """The run that started it."""
+    uncleaned: tuple[Uncleaned, ...] = ()
+    """Its visits whose cleanup will not run, or not to its end, as in `Preview`."""
+
+
 class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """What a verb would do to a run. Nodes are listed in the order in which the run first reached them."""
 
@@ -70,6 +81,9 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     """Visits that a cancel ends and whose cleanup will not run, or not to its end. A node that runs cleans up by itself, so it is
     listed only afterwards, in `run.uncleaned`, if it does not stop in time.
     """
+    cancels: tuple[PreviewCancelled, ...] = ()
+    """The child runs that are cancelled with the run, and theirs: each caller is followed by its children. The digest does not
+    cover them, because they change while the run waits for them."""
     closes: tuple[Question, ...] = ()
     """The open questions that are closed without an answer."""
     leaves: tuple[str, ...] = ()
@@ -148,10 +162,12 @@ def make(
     unknown: Iterable[str] = (),
     family: Iterable[Mended] = (),
     uncleaned: Iterable[Uncleaned] = (),
+    cancels: Iterable[PreviewCancelled] = (),
 ) -> Preview:
     """Make a preview. `path` are the ranges of the log that led to the state of the run: a rewind makes a preview stale. If
     `is_undecided` is true, the verb is refused only because `confirm` does not name the nodes it has to. `family` are the
-    children because of which the run failed; `uncleaned`, the visits that cannot clean up.
+    children because of which the run failed; `uncleaned`, the visits that cannot clean up; `cancels`, the children that are
+    cancelled with the run.
     """
     family = tuple(family)
     preview = Preview(
@@ -165,6 +181,7 @@ def make(
         skips=found.skips,
         stops=found.stops,
         uncleaned=tuple(uncleaned),
+        cancels=tuple(cancels),
         closes=found.closes,
         leaves=found.leaves if wanted.verb != "fork" else (),
         family=tuple(listed for one in family for listed in one.listed()),
@@ -292,7 +309,7 @@ def _command(wanted: VerbCall, options: Mapping[str, Any], commands: CommandLine
     ]
     if "node" in options:
         typed.append(options["node"])
-    typed += commands.file_words() if needs_file else ()
+    typed += commands.file_words() if needs_file or (verb == "fork" and commands.is_file_given) else ()
     for name, value in options.items():
         if name != "node" and not (verb == "fork" and name == "checkpoint"):
             typed += _option(name, value)

@@ -22,9 +22,9 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, FINAL, OPEN, RunState
 from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
 from holdfast.reading import history, inbox
-from holdfast.reading.cases import case_of
-from holdfast.reading.changes import compare
-from holdfast.reading.diagnosis import Diagnosis, diagnose
+from holdfast.reading.cases import Case
+from holdfast.reading.changes import case_now
+from holdfast.reading.diagnosis import Diagnosis, diagnose, resume_remedy
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.known_flows import Flows, find_flow
@@ -38,7 +38,7 @@ from holdfast.reading.relatives import (
     family_of,
     open_family,
 )
-from holdfast.reading.remedies import CommandLine
+from holdfast.reading.remedies import CommandLine, Remedy
 from holdfast.reading.verification import LogVerdict, verify
 from holdfast.reading.views import (
     AskedQuestion,
@@ -160,11 +160,25 @@ class Reader:
 
     def diagnose(self, run_id: str, commands: CommandLine | None = None) -> Diagnosis:
         """Find out why a run is in its current status, and what can be done about it."""
+        return diagnose(self._case(run_id), self.store.now(), commands)
+
+    def resume_remedy(self, run_id: str, commands: CommandLine | None = None) -> Remedy | None:
+        """Return the remedy that resumes a run when no process executes it; None if it cannot be resumed."""
+        return resume_remedy(self._case(run_id), self.store.now(), commands)
+
+    def is_only_claimed(self, run_id: str) -> bool:
+        """Return whether the process that holds a run has not begun to execute it: it may be about to refuse the run."""
         row = self.store.run(run_id)
-        case = compare(
-            self.store, case_of(self.store, row), find_flow(self.store, self.flows, row), self.flows
-        )
-        return diagnose(case, self.store.now(), commands)
+        if row.holder is None:
+            return False
+        taken = self.store.events(run_id, kinds=("RunClaimed", "RunResumed", "RunRewound"))
+        last = next(history.opened(self.store, run_id, taken[-1:]), None)
+        holder = getattr(last.event, "holder", None) if last is not None else None
+        return holder not in (None, "", row.holder.describe())
+
+    def _case(self, run_id: str) -> Case:
+        row = self.store.run(run_id)
+        return case_now(self.store, row, find_flow(self.store, self.flows, row), self.flows)
 
     def family(self, run_id: str, commands: CommandLine | None = None, limit: int = FAMILY_MAX) -> FamilyTree:
         """Return the runs that called a run, and its children with theirs, each with the reason for its status."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection
-from typing import Any
+from collections.abc import Collection, Iterable
+from typing import Any, Literal
 
 import msgspec
 
@@ -32,6 +32,28 @@ class Remedy(msgspec.Struct, frozen=True):
     words: str
     """What the action does, in a few words."""
     command: str
+    link: Literal["", "or", "then"] = ""
+    """How it belongs to the remedies before it: it is done in place of them (`or`), after them (`then`), or independently."""
+
+
+def either(*ways: Iterable[Remedy]) -> list[Remedy]:
+    """Return ways that exclude each other as one list: each way after the first begins with `or`."""
+    found: list[Remedy] = []
+    for way in ways:
+        for number, one in enumerate(way):
+            is_next = bool(found) and not number
+            found.append(msgspec.structs.replace(one, link="or") if is_next else one)
+    return found
+
+
+def in_turn(*steps: Iterable[Remedy]) -> list[Remedy]:
+    """Return steps that are done one after the other as one list: each step after the first begins with `then`."""
+    found: list[Remedy] = []
+    for step in steps:
+        for number, one in enumerate(step):
+            is_next = bool(found) and not number
+            found.append(msgspec.structs.replace(one, link="then") if is_next else one)
+    return found
 
 
 PLACEHOLDER = "FILE.py"
@@ -138,10 +160,17 @@ def resume(
     force: bool = False,
     options: tuple[str, ...] = (),
     wants_base: bool = False,
+    leaves: bool = False,
 ) -> Remedy:
-    """Return the remedy that resumes a run. `options` are options of the command without which the resume would be refused."""
+    """Return the remedy that resumes a run. `options` are options of the command without which the resume would be refused. If
+    `leaves` is true, the command leaves the request to a worker.
+    """
     arguments: dict[str, Any] = {"run": run_id} | ({"force": True} if force else {}) | _as_arguments(options)
-    typed = ("resume", run_id, *commands.file_words(), *(("--force",) if force else ()), *options)
+    typed = ("resume", run_id, *(("--force",) if force else ()), *options)
+    if leaves:
+        more = () if commands.is_server else ("--no-execute",)  # a server adds it
+        return Remedy("resume", arguments, words, commands.line(*typed, *more))
+    typed = (*typed[:2], *commands.file_words(), *typed[2:])
     line = commands.line(*typed, run_base=commands.base_for(wants_base=wants_base))
     return Remedy("resume", arguments, words, line)
 
@@ -270,7 +299,7 @@ def answers(
         found.append(
             Remedy("answer", arguments, words, commands.line("answer", run_id, called, value, *rest))
         )
-    return found
+    return either(*([one] for one in found))
 
 
 def _state(commands: CommandLine, run_id: str, question: Question, called: str, step: DoubtfulStep) -> Remedy:

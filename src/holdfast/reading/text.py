@@ -30,7 +30,13 @@ def printable(text: str) -> str:
 def one_line(text: str, width: int = 0) -> str:
     """Return the text in one line, with control characters escaped, shortened to `width` columns (0: not shortened)."""
     line = _CONTROL.sub(_shown, text)
-    return line if not width or len(line) <= width else line[: max(1, width - 1)] + "…"
+    if not width or len(line) <= width:
+        return line
+    cut = line[: max(1, width - 1)]
+    command = cut.rfind("`holdfast ")
+    if command > 0 and "`" not in cut[command + 1 :]:  # half of a command cannot be pasted
+        cut = cut[:command].rstrip()
+    return cut + "…"
 
 
 def last_of_line(text: str, width: int) -> str:

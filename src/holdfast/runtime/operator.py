@@ -9,7 +9,8 @@ out a request which was made for a preview rehearses it once more, under its lea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -29,14 +30,18 @@ from holdfast.errors import (
     RequestSuperseded,
     ResumeRefused,
     RunHeld,
+    RunNotFound,
+    SchemaTooNew,
     SettingError,
     SignalRefused,
     StateError,
+    StoreCorrupt,
     name_known,
     name_refusal,
 )
 from holdfast.reading import history, inbox, previews
-from holdfast.reading.previews import Mended, Rehearsed, VerbCall
+from holdfast.reading.previews import Mended, PreviewCancelled, Rehearsed, VerbCall
+from holdfast.reading.relatives import FAMILY_MAX
 from holdfast.runtime import mending, outcomes, questions
 from holdfast.runtime.holdings import Halt
 from holdfast.runtime.journal import Journal
@@ -53,7 +58,7 @@ from holdfast.runtime.resume import (
     refuse_moved,
 )
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import RunRow
+from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.verdicts import refuse_final
 
 
@@ -317,9 +322,11 @@ def rehearse(
         refused = other
     found, at, family = Consequences(), None, tuple[Mended, ...]()
     uncleaned: list[events.Uncleaned] = []
+    cancels: list[PreviewCancelled] = []
     if journal is not None:
         if isinstance(asked, inbox.Cancel):
             uncleaned = find_uncleaned(head, lost=not executed)
+            cancels = list(_find_cancelled(services.store, head))
         family = journal.family
         found = foresee(before, journal.state, journal.flow, journal.at)
         rewound = journal.rewinds[len(row.rewinds) :] if row is not None else ()
@@ -335,9 +342,32 @@ def rehearse(
         unknown=_unsaid(asked, known) if flow is None else (),
         family=family,
         uncleaned=uncleaned,
+        cancels=cancels,
     )
     is_undecided = isinstance(refused, Unconfirmed)
     return Rehearsed(wanted=wanted, preview=preview, is_undecided=is_undecided, refused=refused)
+
+
+def _find_cancelled(store: Store, head: RunState, left: int = FAMILY_MAX) -> Iterator[PreviewCancelled]:
+    """Yield the child runs that are cancelled with a run, and theirs: at most `left`."""
+    for run_id, child in head.children.items():
+        if left <= 0 or not child.cancels or child.is_final:
+            continue
+        with suppress(RunNotFound, StoreCorrupt, SchemaTooNew):
+            row = store.run(run_id)
+            if row.status in FINAL:
+                continue
+            state = history.load(store, run_id, row=row)
+            yield PreviewCancelled(
+                run_id=run_id,
+                flow=row.flow,
+                caller=head.run_id,
+                uncleaned=tuple(find_uncleaned(state, lost=not row.held)),
+            )
+            left -= 1
+            for below in _find_cancelled(store, state, left):
+                left -= 1
+                yield below
 
 
 def _own_confirm(

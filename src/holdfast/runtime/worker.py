@@ -22,13 +22,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
 
 from holdfast.core.graph import Flow
+from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -48,14 +51,16 @@ from holdfast.errors import (
     StoreUnusable,
     end_sentence,
 )
+from holdfast.reading import history
 from holdfast.reading.views import Run, result_of
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import check_queue
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.requests import Requests
-from holdfast.runtime.resume import OtherCode
+from holdfast.runtime.resume import OtherCode, TakeUp, flow_events
 from holdfast.runtime.runner import only_waits
 from holdfast.storage import definitions
+from holdfast.storage.contract import Query, in_order
 from holdfast.storage.queues import Refusal, Taken, Wanted
 from holdfast.upkeep.recovery import Recovery, RecoveryReport
 
@@ -83,6 +88,11 @@ _REMEMBERED_MAX = 1000
 again: if it forgot a run that is still due, it would take that run again and again, before all later runs.
 """
 _PASSED_OVER_MAX = 50_000
+_SHAPES_LOOKED = 200
+_SHAPES_KEPT = 20
+"""Among how many of the newest runs of a flow a worker looks for those that began with another graph, and how many of each such
+graph it records.
+"""
 _HOPELESS = (StorePoisoned, StoreUnusable, SchemaTooNew)
 
 _log = logging.getLogger("holdfast")
@@ -152,6 +162,7 @@ class Worker:
         """How many times in a row the store has not answered."""
         self._recovery = Recovery(self._services.store, flows=self._flows, inside=False)
         self._swept_at = self._services.clock.now() - SWEEP_S / 2
+        self._knows_shapes = False
 
     def has(self, run_id: str) -> bool | None:
         """Return whether this worker has taken a run; None if it is taking runs now, perhaps this one. May be called from any
@@ -231,6 +242,9 @@ class Worker:
         try:
             await self._serve(tuple(self._flows))
             self._holdings.hold()
+            if not self._knows_shapes:
+                self._knows_shapes = True
+                await self._refuse_other_shapes()
             await self._look_for_requests()
             taken = await self._taken(self._wanted(free))
         except StoreError as fault:
@@ -408,6 +422,41 @@ class Worker:
         store.queues.refuse(refusal, definition)
         return row.seq
 
+    async def _refuse_other_shapes(self) -> None:
+        """Record that this worker cannot continue runs of shapes that its flows do not have: then an operator sees it as soon as
+        the worker has started, and not when the run has its signal or its time. A few of each shape are recorded, which stand for
+        the others (`cases.known_shapes`), so that some are left when an operator mends them one by one.
+        """
+        for name, flow in self._flows.items():
+            if isinstance(flow, Flow):
+                with suppress(HoldfastError):  # a run that it meets is refused anyway
+                    await self._call(partial(self._refuse_shapes, name, flow))
+
+    def _refuse_shapes(self, name: str, flow: Flow[Any]) -> None:
+        store, times, reasons = self._services.store, Counter[str](), dict[str, str]()
+        query = Query(
+            flow=name, status=in_order(TAKEABLE), without_fingerprint=flow.fingerprint, limit=_SHAPES_LOOKED
+        )
+        for row in store.runs(query):
+            times[row.fingerprint] += not self._queues or row.queue in self._queues
+            if not 0 < times[row.fingerprint] <= _SHAPES_KEPT or row.held:
+                continue
+            if row.fingerprint not in reasons:
+                state = history.load(store, row.run_id, row=row)
+                try:
+                    flow_events(self._services, flow, state, TakeUp(claims=True))
+                except OtherCode as refused:
+                    reasons[row.fingerprint] = refused.reason
+            if reason := reasons.setdefault(row.fingerprint, ""):
+                refusal = Refusal(
+                    run_id=row.run_id,
+                    holder=self._holdings.holder.id,
+                    seq=row.seq,
+                    reason=reason,
+                    fingerprint=flow.fingerprint,
+                )
+                store.queues.refuse(refusal, definitions.encode(flow.definition, flow.definition_json))
+
     def _forget_passed_over(self) -> None:
         """Forget runs that were not met again for as long as they were passed over: another worker has claimed them, or they were
         deleted.
@@ -498,6 +547,7 @@ class Worker:
         if now - self._swept_at < SWEEP_S:
             return
         self._swept_at = now
+        await self._refuse_other_shapes()
         try:
             report: RecoveryReport = await self._call(self._recovery.sweep)
         except Exception as fault:  # noqa: BLE001 - whatever it is, the other runs continue

@@ -184,12 +184,22 @@ def examine(
             )
         )
     examination = _Examination(store, flows, commands or CommandLine(), rows)
-    of_runs: list[Diagnosis] = []
+    of_runs: dict[str, Diagnosis] = {}
     for row in rows:
         with suppress(RunNotFound):  # deleted meanwhile
             diagnosis = examination.judge(row, facts.now)
-            of_runs += [diagnosis] if diagnosis is not None else []
-    return found + sorted(of_runs, key=lambda one: (one.waits, one.since or 0.0))
+            if diagnosis is not None:
+                of_runs[row.run_id] = diagnosis
+    callers = {row.run_id: row.origin for row in rows}
+    shown = [
+        one for run_id, one in of_runs.items() if not _is_of_caller(one, of_runs.get(callers[run_id] or ""))
+    ]
+    return found + sorted(shown, key=lambda one: (one.waits, one.since or 0.0))
+
+
+def _is_of_caller(one: Diagnosis, caller: Diagnosis | None) -> bool:
+    """Return whether the problem of a run is reported with its caller, which failed for it: one command mends both."""
+    return caller is not None and one.run_id in caller.failed_for and one.status == "failed"
 
 
 def is_checked(facts: Facts) -> bool:

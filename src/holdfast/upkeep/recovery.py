@@ -183,7 +183,8 @@ class _Sweep:
         """Read a run as far as the sweep needs it: its log only if the run should move. Returns None if the run was deleted
         meanwhile.
         """
-        if not self._inside or (row.status == "waiting" and row.due_at is None):
+        is_idle = row.status == "waiting" and row.due_at is None and row.run_id not in self._refusals
+        if not self._inside or is_idle:
             return self._bare_case(row)
         if self._loads <= 0:
             self._complete = False

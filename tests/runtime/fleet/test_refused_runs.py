@@ -14,6 +14,7 @@ from harness import OnServer, Stage, until
 import holdfast as hf
 from holdfast import END, START, Flow, Graph
 from holdfast.errors import SchemaTooNew
+from holdfast.reading import attention
 from holdfast.reading.cases import case_of
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, diagnose
@@ -109,7 +110,7 @@ def test_a_run_that_every_live_worker_refuses_is_reported_with_a_command_that_wo
             assert found.kind == "flow changed"
             assert "no live worker can continue it: " in found.reason
             assert found.remedies[0].arguments == {"run": "r", "on_change": "compatible"}
-            assert found.remedies[0].command.endswith("resume r FILE.py --on-change compatible")
+            assert found.remedies[0].command.endswith("resume r --on-change compatible --no-execute")
             assert reported(stage.store) == {"r": "flow changed"}
             assert needing_attention(stage.store) == {"r": found.reason}
             await engine.resume(**found.remedies[0].arguments)
@@ -209,6 +210,41 @@ def waits_first(*names: str) -> Flow[Any]:
     for name in names[1:]:
         graph.node(name=name)(nothing)
     return graph.chain(START, *names, END).compile()
+
+
+def test_runs_that_wait_are_reported_as_soon_as_all_workers_have_another_shape(stage: Stage) -> None:
+    old, new = waits_first("a"), waits_first("a", "b")
+
+    async def begin(engine: hf.Engine) -> None:
+        for number in range(30):  # more than a worker records
+            await engine.run(old, {}, run_id=f"r{number}")
+
+    stage.do(begin)
+    ids = {f"r{number}" for number in range(30)}
+
+    async def use(engine: hf.Engine) -> None:
+        assert needing_attention(stage.store) == {}
+        async with Told().working(engine):
+            await until(lambda: len(stage.store.queues.refusals()) == 20)
+            assert {row.fence for row in stage.store.runs(Query())} == {1}, "no run was claimed for it"
+            told = doctor.examine(stage.store, None, stage.store.now(), check=False)
+            assert {one.run_id: one.kind for one in told if not one.waits} == dict.fromkeys(
+                ids, "flow changed"
+            )
+            assert needing_attention(stage.store).keys() == ids
+            assert attention.count(stage.store, stage.store.queues.board(), {}) == 30
+            (remedy, signal) = looked_at(stage.store, "r0").remedies
+            assert (remedy.verb, signal.verb, signal.link) == ("resume", "signal", "then")
+            stage.store.renew(Holder(id="old", host="elsewhere", pid=77, ttl_s=600.0, flows=("one",)))
+            found = looked_at(stage.store, "r0")
+            assert (found.kind, [one.verb for one in found.remedies]) == ("signal", ["signal"])
+            assert "; process 77 on elsewhere takes it, which process " in found.reason
+            assert (
+                needing_attention(stage.store),
+                attention.count(stage.store, stage.store.queues.board(), {}),
+            ) == ({}, 0)
+
+    stage.do(use, new)
 
 
 def test_workers_that_come_and_go_leave_no_refusals(stage: Stage) -> None:

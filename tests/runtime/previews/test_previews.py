@@ -13,7 +13,7 @@ from engines import gated
 from harness import Stage, Work
 
 import holdfast as hf
-from holdfast import END, START, Flow, Graph
+from holdfast import END, START, Context, Flow, Graph
 from holdfast.reading import inbox
 from holdfast.reading.remedies import CommandLine
 from holdfast.storage.contract import Query
@@ -114,6 +114,29 @@ def test_a_cancellation_closes_all_questions(stage: Stage) -> None:
     found = look(stage, "cancel")
     assert ([question.key for question in found.closes], names(found.kept)) == (["publish.1.1"], ["plan"])
     assert (found.unknown, found.command) == ((), "holdfast cancel r")
+
+
+def test_a_cancellation_names_the_child_runs_that_are_cancelled_too_and_what_they_leave(stage: Stage) -> None:
+    bottom, top = Graph("bottom", Work), Graph("top", Work)
+
+    @bottom.node
+    async def dig(state: Work, ctx: Context) -> None:
+        await ctx.step("shovel", int)
+        await ctx.wait_for("go")
+
+    flow = bottom.chain(START, "dig", END).compile()
+
+    @top.node
+    async def call(state: Work, ctx: Context) -> None:
+        await ctx.start(flow, Work(), key="free", cancel_with_caller=False)
+        await ctx.call(flow, Work(), key="bound")
+
+    stage.run(top.chain(START, "call", END).compile())
+    found = look(stage, "cancel")
+    (child,) = found.cancels
+    assert (child.flow, child.caller) == ("bottom", "r")
+    assert [(left.node, left.why, left.steps) for left in child.uncleaned] == [("dig", "unwound", ["shovel"])]
+    assert [(left.node, left.why) for left in found.uncleaned] == [("call", "unwound")]
 
 
 def test_a_rewind_closes_a_question_and_the_end_of_the_log_does_not(stage: Stage) -> None:
