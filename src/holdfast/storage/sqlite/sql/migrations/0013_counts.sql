@@ -1,4 +1,4 @@
--- 0012: how many runs have each status, kept by triggers, so that a board need not count a million runs.
+-- 0013: how many runs have each status, kept by triggers, so that a board need not count a million runs.
 create table counts (
     status text not null primary key,
     runs   integer not null
