@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import shlex
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -454,6 +455,36 @@ def test_a_fork_that_was_told_what_to_repeat_does_not_ask(
     ended = cli("fork", "r1@1", "order.py", "--run-id", "f1", "--repeat", choice)
     assert told in ended.out
     assert cli("resume", "f1", "order.py", "--json").json["state"]["charged"] == charged
+
+
+TALK = """
+from holdfast import END, START, Graph
+
+graph = Graph("talk")
+
+
+@graph.node
+async def talk(state, ctx):
+    return {"said": await ctx.wait_for("go")}
+
+
+flow = graph.chain(START, "talk", END).compile()
+"""
+
+
+def test_a_fork_names_the_signals_that_it_does_not_have_with_commands_that_send_them(
+    cli: Cli, place: Path
+) -> None:
+    (place / "talk.py").write_text(TALK)
+    cli("run", "talk.py", "--run-id", "t1")
+    cli("signal", "t1", "go", '{"a": "it is"}')
+    assert 'the signal go {"a": "it is"}, which t1 has received' in cli("fork", "t1@1", "--dry-run").out
+    told = cli("fork", "t1@1", "--run-id", "t2").out
+    assert "t1 has received the signal go, which the new run does not have; send it with:" in told
+    (one,) = cli("fork", "t1@1", "--run-id", "t2", "--json").json["missed"]
+    assert one["command"] in told
+    cli(*shlex.split(one["command"])[1:])
+    assert cli("resume", "t2", "talk.py", "--json").json["state"]["said"] == {"a": "it is"}
 
 
 def test_an_edited_fork_says_whose_keys_it_uses(cli: Cli) -> None:

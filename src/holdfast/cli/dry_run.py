@@ -72,6 +72,12 @@ def _say(preview: Preview) -> None:
     _row("keeps", _names(preview.kept))
     for question in preview.closes:
         _row("closes", asks(question))
+    for missed in preview.missed[:_NAMES_MAX]:
+        got = screen.one_line(" ".join(missed.words()[1:]), 200)
+        _row("does not have", f"the {missed.what} {got}, which {preview.run_id} has received", "yellow")
+    if len(preview.missed) > _NAMES_MAX:
+        more = f"{len(preview.missed) - _NAMES_MAX} more signals and answers; --json lists them all"
+        _row("does not have", more, "yellow")
     _say_family(preview)
     for child in preview.leaves[:_NAMES_MAX]:
         _row("leaves alone", f"the child run {child}, which goes on without this run")

@@ -23,8 +23,9 @@ from holdfast.core import events
 from holdfast.core.run_state import ENDED
 from holdfast.errors import FlowNotFound, HoldfastError, SettingError, did_you_mean
 from holdfast.reading import history, inbox
-from holdfast.reading.forks import ForkPlan
+from holdfast.reading.forks import ForkPlan, Missed, list_missed
 from holdfast.reading.reader import Reader
+from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import Run, held_by
 from holdfast.runtime.engine import Engine
 
@@ -246,7 +247,7 @@ def fork(
     commands = command_line(file=file, store=store)
 
     def after(reader: Reader, made: str) -> tuple[str, _Forked]:
-        return resume_line_of(reader, made, commands), _forked(reader, made)
+        return resume_line_of(reader, made, commands), _forked(reader, made, commands)
 
     async def ask(engine: Engine) -> str:
         return await engine.fork(target, **given, by=options.resolve_actor(by), expects=expects)
@@ -285,6 +286,9 @@ class _Forked(msgspec.Struct, frozen=True):
 
     event: events.RunForked
     plan: ForkPlan
+    missed: list[tuple[Missed, str]]
+    """The signals and answers that the parent has received and the fork does not have, each with the command that gives it to the
+    fork."""
 
     def choice(self, node: str) -> str:
         """Return what the fork does with the visits of a node that its parent has begun."""
@@ -307,16 +311,21 @@ class _Forked(msgspec.Struct, frozen=True):
                 }
                 for one in asked
             ],
+            "missed": [
+                msgspec.to_builtins(one, enc_hook=str) | {"command": line} for one, line in self.missed
+            ],
             "lineage": self.event.lineage,
             "fresh": self.event.fresh,
         }
 
 
-def _forked(reader: Reader, run_id: str) -> _Forked:
+def _forked(reader: Reader, run_id: str, commands: CommandLine) -> _Forked:
     """Read what a fork begins with from its log, because its parent may have moved on since."""
     rows = reader.store.events(run_id, kinds=("RunForked",), limit=1)
     event = next(history.opened(reader.store, run_id, rows)).event
-    return _Forked(event, reader.plan_fork(event.parent, event.to))
+    missed = list_missed(reader.store, reader.store.run(event.parent), event.to)
+    lines = [commands.line(verb, run_id, *rest) for verb, *rest in (one.words() for one in missed)]
+    return _Forked(event, reader.plan_fork(event.parent, event.to), list(zip(missed, lines, strict=True)))
 
 
 _REPEATS = {
@@ -342,6 +351,14 @@ def _say_fork(told: _Forked, *, edited: bool) -> None:
             ("  note: ", "yellow"),
             f"{latest.run or event.parent} has {began} {name}{many}{when}: {_REPEATS[told.choice(name)]}",
         )
+    for one, typed in told.missed:
+        got = f"the signal {one.name}" if one.what == "signal" else f"an answer to {one.name}"
+        then = "send it with" if one.what == "signal" else "when the new run asks, give it with"
+        screen.say(
+            ("  note: ", "yellow"),
+            f"{event.parent} has received {got}, which the new run does not have; {then}:",
+        )
+        screen.say("    $ ", (typed, "bold"))
     if event.fresh:
         screen.say("  its idempotency keys are its own: receivers treat all its effects as new")
     elif edited:

@@ -795,7 +795,8 @@ def _with_fork(case: Case, found: list[Remedy], commands: CommandLine) -> list[R
         words = "find a checkpoint before the change, and fork it from there"
         return either(found, [remedies.look(commands, "checkpoints", run_id, words)])
     fork = remedies.fork(commands, run_id, case.fork_from)
-    drop = remedies.cancel(commands, run_id, "cancel this run: the fork replaces it")
+    words = "cancel this run: the fork replaces it, with the signals and answers that `fork` tells you to send again"
+    drop = remedies.cancel(commands, run_id, words)
     return either(in_turn([fork], [drop]), found)
 
 

@@ -5,22 +5,46 @@ The engine makes a fork of this plan, and the command line prints it. It is read
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core import events
 from holdfast.core.begun import RENAMING, VISITING, Kin, Names, begun_visits, name_at_fork
 from holdfast.core.definition import NodeOptions
-from holdfast.core.events import Begun, Stored
+from holdfast.core.events import Begun, Seq, Stored
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import RunState
+from holdfast.core.run_state import NODE_LEVEL, RunState
 from holdfast.errors import ResumeRefused, RunNotFound, StoreCorrupt
-from holdfast.reading import history
+from holdfast.reading import history, inbox, text
 from holdfast.storage.contract import RunRow, Store
 
 _CHILDREN_LOOKS_MAX = 1000
 """At how many child runs a plan looks. If a run has more, those of the others count as not idempotent."""
+
+
+class Missed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A signal or an answer that the run has received and that a fork of it does not have: it came after the event that the fork
+    begins from, or it went to a visit that the fork repeats.
+    """
+
+    what: Literal["signal", "answer"]
+    name: str
+    """The name of the signal, or the node that has asked."""
+    value: Any = None
+    seq: int | None = None
+    """The event with which the run received it; None if it waits in the inbox of the run."""
+
+    def words(self) -> list[str]:
+        """Return the command that gives it to a fork, without the id of the fork: a signal may be sent at any time, an answer as
+        soon as the fork asks.
+        """
+        if self.what == "answer":
+            value = self.value if isinstance(self.value, str) else text.json_text(self.value, indent=None)
+            return ["answer", self.name, *(("--",) if value.startswith("-") else ()), value]
+        payload = [] if self.value is None else [text.json_text(self.value, indent=None)]
+        return ["signal", self.name, *payload]
 
 
 class ForkPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -180,6 +204,75 @@ def _has_begun_risky(store: Store, run_id: str) -> bool:
         return True
     children = {one.event.run for one in _read(store, row, ("ChildStarted",))}
     return any(_has_begun_risky(store, child) for child in children)
+
+
+def list_missed(store: Store, row: RunRow, seq: int) -> tuple[Missed, ...]:
+    """Return the signals and answers that a run has received and that a fork from event `seq` does not have, oldest first.
+    Answers about an interrupted visit are left out: the fork begins that visit anew.
+    """
+    waiting = [inbox.read(one) for one in store.queues.waiting([row.run_id])]
+    kinds = ("SignalReceived", "SignalAwaited", "QuestionAsked", "QuestionAnswered")
+    log = list(history.opened(store, row.run_id, store.events(row.run_id, upto=row.seq, kinds=kinds)))
+    found: list[Missed] = []
+    if any(isinstance(stored.event, (events.SignalReceived, events.QuestionAnswered)) for stored in log):
+        state = history.load(store, row.run_id, seq, row=row)
+        names = names_along(store, row) if state.key_names else None
+        before = [one for one in log if one.seq <= seq]
+        found += [
+            Missed(what="signal", name=name, value=payload, seq=at)
+            for node in state.open
+            for name, payload, at in taken_signals(state, node, before, names)
+        ]
+        asked: dict[str, events.QuestionAsked] = {}
+        for stored in log:
+            event, at = stored.event, stored.seq
+            if isinstance(event, events.QuestionAsked):
+                asked[event.key] = event
+            elif isinstance(event, events.SignalReceived) and at > seq:
+                found.append(Missed(what="signal", name=event.name, value=event.payload, seq=at))
+            elif isinstance(event, events.QuestionAnswered) and event.key in asked:
+                question = asked[event.key]
+                if question.about in ("ask", "gate") and (at > seq or _is_repeated(state, question)):
+                    found.append(Missed(what="answer", name=question.node, value=event.answer, seq=at))
+    found += [
+        Missed(what="signal", name=one.name, value=one.payload)
+        for one in waiting
+        if isinstance(one, inbox.Signal)
+    ]
+    return tuple(sorted(found, key=lambda one: one.seq or row.seq + 1))
+
+
+def _is_repeated(state: RunState, question: events.QuestionAsked) -> bool:
+    """Return whether a visit that has asked inside its node is open in a state from which a fork begins, and so is repeated."""
+    node = state.nodes.get(question.node)
+    visit = (question.iteration, question.execution)
+    is_open = node is not None and question.node in state.open and (node.iteration, node.execution) == visit
+    return is_open and question.about == "ask"
+
+
+def taken_signals(
+    state: RunState, name: str, log: Iterable[Stored], names: Names | None = None
+) -> Iterator[tuple[str, Any, Seq]]:
+    """Yield name, payload and the seq of its wait of each signal that an open visit has received, according to the events
+    `SignalAwaited` of its node. `names` has the names of the nodes along the log; None if none was renamed.
+    """
+    node = state.nodes[name]
+    slots: set[tuple[int, str]] = set()
+    for stored in log:
+        awaited = stored.event
+        if not isinstance(awaited, events.SignalAwaited):
+            continue
+        is_same = awaited.node == name
+        if names is not None:
+            is_same = names.identity(awaited.node, stored.seq) == names.identity(name, state.seq)
+        if not is_same:
+            continue
+        level = NODE_LEVEL if awaited.item is None else awaited.item
+        visit = (awaited.iteration, awaited.execution)
+        if visit == (node.iteration, node.execution) and (level, awaited.slot) not in slots:
+            slots.add((level, awaited.slot))
+            for payload in node.kept.get(level, {}).get(awaited.slot, ()):
+                yield awaited.name, payload, stored.seq
 
 
 def names_along(store: Store, row: RunRow) -> Names:

@@ -23,6 +23,7 @@ from holdfast.core.run_state import VISIT_DONE, Question
 from holdfast.errors import HoldfastError, PreviewStale, ResumeRefused
 from holdfast.reading import remedies as ways
 from holdfast.reading import text
+from holdfast.reading.forks import Missed
 from holdfast.reading.remedies import CommandLine, Remedy
 
 VERBS = ("resume", "retry", "skip", "fork", "cancel")
@@ -86,6 +87,8 @@ class Preview(msgspec.Struct, frozen=True, kw_only=True):
     cover them, because they change while the run waits for them."""
     closes: tuple[Question, ...] = ()
     """The open questions that are closed without an answer."""
+    missed: tuple[Missed, ...] = ()
+    """The signals and answers that the run has received and the fork would not have."""
     leaves: tuple[str, ...] = ()
     """The child runs that have not ended for good, and that the run leaves alone: they go on without it."""
     family: tuple[PreviewRun, ...] = ()
@@ -163,11 +166,12 @@ def make(
     family: Iterable[Mended] = (),
     uncleaned: Iterable[Uncleaned] = (),
     cancels: Iterable[PreviewCancelled] = (),
+    missed: Iterable[Missed] = (),
 ) -> Preview:
     """Make a preview. `path` are the ranges of the log that led to the state of the run: a rewind makes a preview stale. If
     `is_undecided` is true, the verb is refused only because `confirm` does not name the nodes it has to. `family` are the
     children because of which the run failed; `uncleaned`, the visits that cannot clean up; `cancels`, the children that are
-    cancelled with the run.
+    cancelled with the run; `missed`, the signals and answers that a fork would not have.
     """
     family = tuple(family)
     preview = Preview(
@@ -182,6 +186,7 @@ def make(
         stops=found.stops,
         uncleaned=tuple(uncleaned),
         cancels=tuple(cancels),
+        missed=tuple(missed),
         closes=found.closes,
         leaves=found.leaves if wanted.verb != "fork" else (),
         family=tuple(listed for one in family for listed in one.listed()),

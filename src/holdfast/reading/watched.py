@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.core.definition import Definition
 from holdfast.core.events import Failure
+from holdfast.core.kinds import TAKES_OVER
 from holdfast.core.run_state import ENDED, VISIT_OPEN
 from holdfast.errors import RunNotFound
 from holdfast.reading import attention as attend
@@ -77,7 +78,10 @@ class RunWatch:
         self._case = case_of(reader.store, reader.store.run(run_id))
         self._fingerprint, self._definition = self._case.row.fingerprint, reader.definition(self._case.row)
         self._holders: list[HolderSpan] = []
-        self._held: tuple[int, bool, bool] | None = None
+        self._held: tuple[int, bool, bool, int] | None = None
+        self._take_overs = 0
+        """How many events were read with which an engine took the run over. A lease is claimed before that event is recorded, so
+        the holders may have been read in between."""
         self._end = (0, "", False)
         self._read_at = 0.0
         self._after = self._case.row.seq
@@ -118,6 +122,7 @@ class RunWatch:
     def _take(self, events: list[EventView]) -> None:
         for event in events:
             self._after = event.seq
+            self._take_overs += event.kind in TAKES_OVER
             if self._tails is None:
                 self._events.append(event)
             elif event.kind == STREAMED:
@@ -131,7 +136,7 @@ class RunWatch:
         if row.fingerprint != self._fingerprint:
             self._fingerprint, self._definition = row.fingerprint, self._reader.definition(row)
         now = self._store.now()
-        held = (row.fence, row.held, row.status in ENDED)
+        held = (row.fence, row.held, row.status in ENDED, self._take_overs)
         if held != self._held:
             self._held, self._holders = held, _latest_holders(self._store, row)
         return RunSeen(

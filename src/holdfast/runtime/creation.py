@@ -34,7 +34,7 @@ from holdfast.errors import (
     name_known,
 )
 from holdfast.reading import history
-from holdfast.reading.forks import ForkPlan, fork_place, names_since, plan_fork
+from holdfast.reading.forks import ForkPlan, fork_place, list_missed, names_since, plan_fork
 from holdfast.reading.previews import Rehearsed, VerbCall, make, refuse_stale
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.outcomes import route
@@ -301,7 +301,9 @@ def preview_fork(
     found = foresee(before, journal.state, shape, journal.at)
     found = msgspec.structs.replace(found, closes=())  # the questions of the parent stay open
     risky = [one for one in found.risky if one.node in journal.state.begun]
-    preview = make(wanted, found, confirm=risky, at=seq, path=head.path)
+    preview = make(
+        wanted, found, confirm=risky, at=seq, path=head.path, missed=list_missed(services.store, row, seq)
+    )
     return Rehearsed(wanted=wanted, preview=preview)
 
 

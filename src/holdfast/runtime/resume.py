@@ -24,7 +24,7 @@ from holdfast.core.difference import compatible, difference
 from holdfast.core.events import Values
 from holdfast.core.graph import Flow
 from holdfast.core.kinds import CHECKPOINTS
-from holdfast.core.run_state import NODE_LEVEL, VISIT_DONE, NodeState, RunState, visit_of
+from holdfast.core.run_state import VISIT_DONE, NodeState, RunState, visit_of
 from holdfast.core.scope import EVERY, check_scope
 from holdfast.core.situation import explain_budget, typed_file
 from holdfast.core.state import always, apply, diff
@@ -504,20 +504,12 @@ def _signals_since(
 
 def _taken(services: Services, row: RunRow, state: RunState, name: str, to: int) -> Iterator[tuple[str, Any]]:
     """Yield name and payload of the signals that an open visit has received, also under an earlier name of its node."""
-    node = state.nodes[name]
-    slots: set[tuple[int, str]] = set()
     names = forks.names_along(services.store, row) if state.key_names else None
     node_then = name if names is None else None
-    for found in services.store.events(row.run_id, 0, to, kinds=("SignalAwaited",), node=node_then):
-        awaited = open_row(found, services.store.blobs).event
-        if names is not None and names.identity(awaited.node, found.seq) != names.identity(name, to):
-            continue
-        level = NODE_LEVEL if awaited.item is None else awaited.item
-        visit = (awaited.iteration, awaited.execution)
-        if visit == (node.iteration, node.execution) and (level, awaited.slot) not in slots:
-            slots.add((level, awaited.slot))
-            for payload in node.kept.get(level, {}).get(awaited.slot, ()):
-                yield awaited.name, payload
+    rows = services.store.events(row.run_id, 0, to, kinds=("SignalAwaited",), node=node_then)
+    log = history.opened(services.store, row.run_id, rows)
+    for signal, payload, _ in forks.taken_signals(state, name, log, names):
+        yield signal, payload
 
 
 def _rewind(
