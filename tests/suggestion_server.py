@@ -8,6 +8,7 @@ Requests and answers are JSON lines on stdin and stdout:
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -59,6 +60,8 @@ def _be_the_command(request: dict[str, Any], said: int) -> None:
 def main() -> None:
     for name in BY_NAME:
         app_of(name)
+    gc.collect()
+    gc.freeze()  # the children share the memory of what is imported here
     for line in sys.stdin:
         print(json.dumps(run(json.loads(line))), flush=True)
 
