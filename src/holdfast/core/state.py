@@ -95,6 +95,7 @@ class StateType(Generic[S]):
         "_keys",
         "_tag",
         "fields",
+        "grows",
         "is_assembled",
         "is_dict",
         "open",
@@ -114,6 +115,8 @@ class StateType(Generic[S]):
         """True if the type validates whole states with code of its own (pydantic, `__post_init__`)."""
         self.is_assembled = not self.validates or (is_pydantic(declared) and not _has_validators(declared))
         """True if a state is its fields and nothing more, so that it may be assembled from their values (`assemble`)."""
+        self.grows = any(field.reducer in ("append", "merge") for field in fields.values())
+        """True if values of the state may grow step by step."""
         self._codec: Codec[S] = Codec.of(declared)
         self._keys = keys  # field -> its key in the type's own JSON, where one is renamed
         self._tag = tag

@@ -48,7 +48,8 @@ class Inputs:
             return self.type.load(values)
         typed: dict[str, Any] = {}
         for field, plain in values.items():
-            if (type(plain) is list or type(plain) is dict) and self._is_large(field, plain):
+            kind = type(plain)
+            if (kind is list or kind is dict) and self._is_large(field, plain):
                 value = self._hand_on(field, plain)
                 if value is not None:
                     typed[field] = value

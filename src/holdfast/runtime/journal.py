@@ -74,8 +74,10 @@ thousand nodes, snapshots took a sixth of the time.)
 WARN_BYTES = 500_000
 """Bytes of log for one checkpoint above which a warning is logged."""
 _LIGHT_BYTES = 50_000
-_SMALL_STATE_BYTES = 4_000
-"""Bytes of events up to which a new run cannot have a value that is worth a proof that nobody changed it."""
+_LARGE_EVENT = 1_000
+"""Bytes of an event below which it sets no value that is worth a proof that no code has changed it."""
+_GROWN = 8_000
+"""Bytes of events from which on values that grow step by step may be worth such a proof."""
 _NodeStarted = events.NodeStarted
 _ROW_BYTES = 64
 _RETRY_S = 0.05
@@ -113,8 +115,8 @@ class Journal:
     _since_checkpoint = 0
     _blobs: tuple[Blob, ...] = ()
     """The blobs that unsaved events refer to."""
-    _has_blobs = False
-    """True if an event may have values that are so large that they are not in its body."""
+    _may_be_large = False
+    """True if an event was so large that the state may have large values."""
     _state_bytes = 16 * 1024
     """Bytes of the last snapshot; before the first snapshot, an assumed size."""
     inputs: Inputs | None = None
@@ -186,7 +188,8 @@ class Journal:
     def load(self, values: Values) -> Any:
         """Return the state with these values for one call of a node or a router, which may change it. Raises `StateError`."""
         if self.inputs is None:
-            if self._tail_bytes < _SMALL_STATE_BYTES and not (self._tail_from or self._has_blobs):
+            grown = self._tail_bytes >= _GROWN and self.flow.state.grows
+            if not (self._may_be_large or grown or self._tail_from):
                 return self.flow.state.load(values)
             self.inputs = Inputs(self.flow.state)
         return self.inputs.load(values)
@@ -230,7 +233,9 @@ class Journal:
         else:
             if encoded.kind not in OURS:
                 self._check(event, encoded)
-            since = self._since_checkpoint + len(encoded.body)
+            since = self._since_checkpoint + (size := len(encoded.body))
+            if size >= _LARGE_EVENT:
+                self._may_be_large = True
             if since > self._light:
                 encoded = self._weighed(event, encoded)
                 since = self._since_checkpoint + len(encoded.body)
@@ -309,7 +314,6 @@ class Journal:
                 f"{weight:,}",
             )
         self._blobs += taken
-        self._has_blobs = True
         return msgspec.structs.replace(encoded, body=body) if taken else encoded
 
     def save(self, done: Done, *, release: bool = False) -> None:

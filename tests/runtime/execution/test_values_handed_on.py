@@ -332,7 +332,7 @@ def from_one_member(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "LARGE", 1)
     monkeypatch.setattr(inputs, "_COPIES", 0)
     monkeypatch.setattr(inputs, "MEMBERS_MAX", 4)
-    monkeypatch.setattr(journal, "_SMALL_STATE_BYTES", 0)
+    monkeypatch.setattr(journal, "_LARGE_EVENT", 0)
 
 
 WORDS = st.sampled_from(["red", "blue", "", "2026-01-01"])
