@@ -20,12 +20,13 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from msgspec import UNSET
 
 from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, FlowSource
+from holdfast.core.requests import Resume, ResumeHere
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.ledger import Ledger
@@ -39,6 +40,7 @@ from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.listeners import Listener
 from holdfast.runtime.services import open_store_for
 from holdfast.runtime.settings import Durability
+from holdfast.runtime.verb_signatures import takes
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
@@ -76,6 +78,9 @@ class Options(_Others, total=False):
     """Every option of `Engine`, for options that several calls share: `options: hf.Options = {…}; hf.get("r1", **options)`."""
 
     store: str | os.PathLike[str] | Store | None
+
+
+OPTIONS = frozenset(Options.__annotations__)
 
 
 class BlockingEngine(Engine):
@@ -273,6 +278,13 @@ def connect(store: str | os.PathLike[str] | Store | None = None, **options: Unpa
 # --- the verbs ---------------------------------------------------------------------------------------
 
 
+def _call(use: Callable[[Engine, Any], Awaitable[T]], given: Mapping[str, Any]) -> T:
+    """Call a verb of an engine with its own options, and the engine with the others."""
+    said: Any = {name: value for name, value in given.items() if name not in OPTIONS}
+    of_engine: Any = {name: value for name, value in given.items() if name in OPTIONS}
+    return with_engine(lambda engine: use(engine, said), of_engine)
+
+
 def run(
     flow: Flow[S],
     input: S | Mapping[str, Any] | None = None,
@@ -358,52 +370,13 @@ def wait(
     return with_engine(lambda e: e.wait(run_id, timeout, until=until), options)
 
 
-def resume(
-    run: str,
-    *,
-    checkpoint: str | int | None = None,
-    after: str | None = None,
-    restart_at: str | None = None,
-    replay: bool = False,
-    validate: Callable[[Any], Any] | None = None,
-    edit: Edit | None = None,
-    force: bool = False,
-    confirm: Collection[str] = (),
-    on_change: Literal["refuse", "compatible"] = "refuse",
-    rename: Mapping[str, str] | None = None,
-    budget: Budget | None = None,
-    scope: Collection[str] | None = None,
-    execute: bool = True,
-    id: str | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-    expects: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+class _Resume(ResumeHere, Options, total=False): ...
+
+
+@takes(Resume, ResumeHere, others=OPTIONS)
+def resume(run: str, **options: Unpack[_Resume]) -> Run[Any]:
     """Resume a run: see `Engine.resume`."""
-    return with_engine(
-        lambda e: e.resume(
-            run,
-            checkpoint=checkpoint,
-            after=after,
-            restart_at=restart_at,
-            replay=replay,
-            validate=validate,
-            edit=edit,
-            force=force,
-            confirm=confirm,
-            on_change=on_change,
-            rename=rename,
-            budget=budget,
-            scope=scope,
-            execute=execute,
-            id=id,
-            by=by,
-            reason=reason,
-            expects=expects,
-        ),
-        options,
-    )
+    return _call(lambda e, said: e.resume(run, **said), options)
 
 
 def retry(

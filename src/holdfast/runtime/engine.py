@@ -27,14 +27,16 @@ from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
 from msgspec import UNSET, structs
 
 from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, FlowSource, Graph
+from holdfast.core.requests import ResumeHere
 from holdfast.core.run_state import ENDED
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
+from holdfast.core.verb_options import check_names
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
 from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
@@ -60,7 +62,7 @@ from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests, refuse_id_here
-from holdfast.runtime.resume import OutOfScope, check_confirm, read_take_up
+from holdfast.runtime.resume import OutOfScope, read_take_up
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import (
     Commits,
@@ -71,6 +73,7 @@ from holdfast.runtime.services import (
     waker,
 )
 from holdfast.runtime.signals import Signals, Stopping
+from holdfast.runtime.verb_signatures import takes
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.storage.leases import this_process
@@ -436,49 +439,25 @@ class Engine:
 
     # --- verbs that execute runs ----------------------------------------------------------------------
 
-    async def resume(
-        self,
-        run: str,
-        *,
-        checkpoint: str | int | None = None,
-        after: str | None = None,
-        restart_at: str | None = None,
-        replay: bool = False,
-        validate: Callable[[Any], Any] | None = None,
-        edit: Edit | None = None,
-        force: bool = False,
-        confirm: Collection[str] = (),
-        on_change: Literal["refuse", "compatible"] = "refuse",
-        rename: Mapping[str, str] | None = None,
-        budget: Budget | None = None,
-        scope: Collection[str] | None = None,
-        execute: bool = True,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-    ) -> Run[Any]:
+    @takes(inbox.Resume, ResumeHere)
+    async def resume(self, run: str, **options: Unpack[ResumeHere]) -> Run[Any]:
         """Resume a run: from the end of its log, or from an earlier event. Nodes that completed before that event
-        never run again. `confirm` names the nodes that may run again although they are not idempotent. `expects` is the digest
-        of a `preview`: if the resume would now do something else, it raises `PreviewStale`. `budget` replaces the budget of the
-        run, and must be above what the run has spent; `scope` names nodes that may run too, or `["*"]` for all. From the end of
-        the log, the child runs because of which nodes failed are resumed too; `confirm` names their nodes as `"RUN/node"`.
+        never run again. `expects` is the digest of a `preview`: if the resume would now do something else, it raises
+        `PreviewStale`. From the end of the log, the child runs because of which nodes failed are resumed too; `confirm` names
+        their nodes as `"RUN/node"`.
 
         With `execute=False`, this process executes nothing: the request is left in the inbox of the run, the run is returned as
         it is, and a worker resumes it. With an `id`, a request can then be left twice without harm: the second time, the returned
         run has `repeated` set.
         """
-        run_id, take_up = read_take_up(
-            run, checkpoint=checkpoint, after=after, restart_at=restart_at, replay=replay, validate=validate, edit=edit,
-            force=force, confirm=confirm, on_change=on_change, rename=rename, budget=budget, scope=scope, by=by,
-            reason=reason, expects=expects,
-        )  # fmt: skip
+        execute, id = options.pop("execute", True), options.pop("id", None)
+        run_id, take_up = read_take_up(run, options)
         self._open()
         if not execute:
             return self._requests.leave_resume(run_id, take_up, id)
         if id is not None:
             raise refuse_id_here(id)
-        if expects is not None:
+        if take_up.expects is not None:
             take_up = self._requests.with_plain_edit(run_id, take_up)
         return await self._requests.resume(run_id, take_up) or self.reader.get(run_id)
 
@@ -499,7 +478,7 @@ class Engine:
         failed. With `fresh`, the values that its last execution kept are not used, and it starts other child runs. `confirm`
         (nodes of child runs), `execute`, `id` and `expects`: see `resume`.
         """
-        confirmed = check_confirm(confirm) or None
+        confirmed = check_names("confirm", confirm) or None
         request = inbox.Retry(
             node=node, fresh=fresh, confirm=confirmed, by=by, reason=reason, expects=expects
         )

@@ -23,6 +23,7 @@ from holdfast.core.events import Failure
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, HALTED, STOPPED, VISIT_STUCK, RunState, visit_of
 from holdfast.core.situation import typed_file
+from holdfast.core.verb_options import foreseen_options
 from holdfast.errors import (
     AnswerRefused,
     HoldfastError,
@@ -412,41 +413,17 @@ def _record_unsaved(
     return journal
 
 
-PREVIEWED: dict[str, tuple[str, ...]] = {
-    "resume": (
-        "checkpoint",
-        "after",
-        "restart_at",
-        "replay",
-        "edit",
-        "force",
-        "confirm",
-        "on_change",
-        "rename",
-        "budget",
-        "scope",
-    ),
-    "retry": ("node", "fresh", "confirm"),
-    "skip": ("node", "update"),
-    "cancel": (),
-}
-"""Verb -> the options that a preview of it is about."""
-
-
 def _wanted(run_id: str, asked: TakeUp | inbox.AnyRequest) -> VerbCall:
-    verb = "resume" if isinstance(asked, TakeUp) else asked.verb
-    given = {name: getattr(asked, name) for name in (*PREVIEWED[verb], "by", "reason")}
+    record = inbox.Resume if isinstance(asked, TakeUp) else type(asked)
+    given = {name: getattr(asked, name) for name in foreseen_options(record)}
+    is_function = isinstance(asked, TakeUp) and (asked.edit_by is not None or asked.changes is not None)
+    if is_function:  # what it changes depends on the state; `seen` says which state that was
+        given["edit"] = True
     options = {
         name: value for name, value in given.items() if value not in (None, False, (), [], {}, "refuse")
     }
-    typable = not isinstance(asked, TakeUp) or (
-        asked.validate is None and isinstance(asked.edit, (Mapping, type(None)))
-    )
-    if "edit" in options and not isinstance(options["edit"], Mapping):
-        options["edit"] = (
-            True  # what a function changes depends on the state; `seen` says which state that was
-        )
-    return VerbCall(run_id=run_id, verb=verb, options=options, is_typable=typable)
+    typable = not isinstance(asked, TakeUp) or (asked.validate is None and not is_function)
+    return VerbCall(run_id=run_id, verb=asked.verb, options=options, is_typable=typable)
 
 
 def _unsaid(asked: TakeUp | inbox.AnyRequest, flow: Flow[Any]) -> Iterable[str]:
@@ -457,7 +434,7 @@ def _unsaid(asked: TakeUp | inbox.AnyRequest, flow: Flow[Any]) -> Iterable[str]:
         f"flow {flow.name!r} is not known here, so it was not checked whether the flow has changed, or its validate_resume "
         "refuses the state"
     )
-    if isinstance(asked, TakeUp) and asked.edit is not None:
+    if isinstance(asked, TakeUp) and asked.edits is not None:
         yield "it was not checked whether the edit fits the state"
     if isinstance(asked, inbox.Skip) and asked.update is not None:
         yield "it was not checked whether the update fits the state"

@@ -18,7 +18,7 @@ long as one of them has not refused the run too: during a rolling deploy, their 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -27,8 +27,10 @@ import msgspec
 from holdfast.core import answers
 from holdfast.core.events import VALUE_PARTS
 from holdfast.core.graph import Flow
+from holdfast.core.requests import RECORDS
 from holdfast.core.run_state import FINAL, HALTED, TAKEABLE, RunState
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
+from holdfast.core.verb_options import foreseen_options
 from holdfast.errors import (
     AnswerRefused,
     HoldfastError,
@@ -51,7 +53,7 @@ from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import children_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import Run, mark_repeated, run_view
-from holdfast.runtime import mending, nesting, operator, questions
+from holdfast.runtime import nesting, operator, questions
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import UNKNOWN, Fork, preview_fork, read_fork
 from holdfast.runtime.driver import Driver
@@ -68,8 +70,8 @@ from holdfast.storage.verdicts import refuse_final
 R = TypeVar("R", bound=AnyRequest)
 
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "resume": (*operator.PREVIEWED["resume"], "validate", "by", "reason"),
-    **{verb: (*operator.PREVIEWED[verb], "by", "reason") for verb in ("retry", "skip", "cancel")},
+    **{verb: tuple(foreseen_options(kind)) for verb, kind in RECORDS.items() if kind.traits.previewed},
+    "resume": (*foreseen_options(inbox.Resume), "validate"),
     "fork": ("checkpoint", *(name for name in Fork.__struct_fields__ if name not in ("seq", "expects"))),
 }
 """Verb that has a preview -> the options that may be given to the preview."""
@@ -126,15 +128,15 @@ class Requests:
                 "validate= is a function of this process, and execute=False leaves the run to another one. Give the validation "
                 "to the flow (Graph(…, validate_resume=…)), or leave execute=False out."
             )
-        row, request = self._services.store.run(run_id), _as_request(take_up)
-        if isinstance(take_up.edit, Mapping):
+        row, request = self._services.store.run(run_id), take_up.as_request
+        if take_up.edit is not None:
             request = msgspec.structs.replace(request, edit=self._plain_fields(row, take_up.edit))
-        elif take_up.edit is not None:
+        elif take_up.edit_by is not None:
             flow = self._flow_for(row, id)
             ahead = prepare_unchecked(
-                self._services, flow, row, 0, msgspec.structs.replace(take_up, edit=None)
+                self._services, flow, row, 0, msgspec.structs.replace(take_up, edit_by=None)
             )
-            changes = msgspec.to_builtins(edited(flow, ahead.state, take_up.edit))
+            changes = msgspec.to_builtins(edited(flow, ahead.state, take_up.edit_by))
             request = msgspec.structs.replace(request, changes=changes, seen=row.seq)
         try:
             return self.leave(run_id, self._with_id(request, id))
@@ -351,18 +353,18 @@ class Requests:
                 near = did_you_mean(name, _OPTIONS[verb])
                 raise SettingError(f"{verb} has no option {name!r} that a preview could be about{near}")
         if verb == "resume":
-            run_id, take_up = read_take_up(run, **options)
-            inbox.check(_as_request(take_up))
+            run_id, take_up = read_take_up(run, options)
+            inbox.check(take_up.as_request)
             return run_id, self.with_plain_edit(run_id, take_up)
         if verb == "fork":
             return read_fork(run, **{"run_id": "", **options})
-        request = {"retry": inbox.Retry, "skip": inbox.Skip, "cancel": inbox.Cancel}[verb](**options)
+        request = RECORDS[verb](**options)
         inbox.check(request)
         return run, self._with_plain_update(run, request) if isinstance(request, inbox.Skip) else request
 
     def with_plain_edit(self, run_id: str, take_up: TakeUp) -> TakeUp:
         """Return how to resume a run, with the fields of an edit as plain data, as a preview and a request have them."""
-        if not isinstance(take_up.edit, Mapping):
+        if take_up.edit is None:
             return take_up
         edit = self._plain_fields(self._services.store.run(run_id), take_up.edit)
         return msgspec.structs.replace(take_up, edit=edit)
@@ -542,7 +544,7 @@ class Requests:
         is_posted = lease is not None
         lease, continues = await self._claim_in_turn(run_id, request, lease)
         if isinstance(request, inbox.Resume):
-            journal = await self._driver.take_up(run_id, _take_up(request), lease, request)
+            journal = await self._driver.take_up(run_id, TakeUp.of(request), lease, request)
             journal.taken.append(request.id)
             return Runner(journal)
         take_up = TakeUp(
@@ -758,57 +760,6 @@ def _check_id(id: Any, what: str) -> None:
         raise SettingError(
             f"id={id[:40]!r}{'…' * (len(id) > 40)} is not a valid id of a request: give up to {_ID_MAX} printable characters"
         )
-
-
-def _as_request(take_up: TakeUp) -> inbox.Resume:
-    """Return the request to resume a run in this way, without the edit."""
-    return inbox.Resume(
-        checkpoint=take_up.checkpoint,
-        after=take_up.after,
-        restart_at=take_up.restart_at,
-        replay=take_up.replay,
-        force=take_up.force,
-        confirm=list(take_up.confirm),
-        on_change=take_up.on_change,
-        rename=dict(take_up.rename),
-        budget=take_up.budget,
-        scope=_listed(take_up.scope),
-        by=take_up.by,
-        reason=take_up.reason,
-        expects=take_up.expects,
-    )
-
-
-def _listed(scope: Any) -> list[str] | None:
-    """Return the names in a scope as a list. Raises `SettingError` if it is something else."""
-    if scope is None:
-        return None
-    if isinstance(scope, str) or not isinstance(scope, Collection):
-        raise SettingError(f"scope={scope!r} is not valid: give a list of the names of nodes")
-    return list(scope)
-
-
-def _take_up(request: inbox.Resume) -> TakeUp:
-    """Return how a request to resume a run wants it to be resumed. Raises `SettingError`."""
-    changes = inbox.read_changes(request.changes) if request.changes is not None else None
-    return TakeUp(
-        checkpoint=request.checkpoint,
-        after=request.after,
-        restart_at=request.restart_at,
-        replay=request.replay,
-        edit=changes if changes is not None else request.edit,
-        seen=request.seen,
-        force=request.force,
-        confirm=request.confirm,
-        on_change=request.on_change,
-        rename=request.rename,
-        budget=request.budget,
-        scope=request.scope,
-        passed_on=request.id.startswith(mending.FROM_CALLER),
-        by=request.by,
-        reason=request.reason,
-        expects=request.expects,
-    )
 
 
 def _misfit(state: RunState, request: inbox.Signal, on_their_way: int = 0) -> str | None:

@@ -1,0 +1,439 @@
+"""What callers may ask of a run: one record for each verb, with its options, their limits and a sentence about each.
+
+A record is the only place that lists the options of a verb. The stored form in an inbox, the signatures and the help of the
+public functions, the bodies of HTTP requests, the options of commands and what a preview is about follow from the fields of the
+record (`core.verb_options`). The `TypedDict` beside a record has the same options for type checkers; it is written out because
+they cannot derive it, and a test compares the two.
+
+The limits of an option hold for what comes from outside, over HTTP. An engine compares an option with the run instead, and can
+say more about what is wrong.
+"""
+
+# Annotations are read at import: no `from __future__ import annotations`.
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict
+
+import msgspec
+from msgspec import UNSET, Meta
+
+from holdfast.core.budget import Budget
+from holdfast.core.events import Failure
+from holdfast.core.run_state import HALTED, OPEN, Status
+from holdfast.core.validate import NODE_ID, RUN_ID
+from holdfast.core.verb_options import Option
+from holdfast.errors import SettingError
+
+Node = Annotated[str, Meta(pattern=f"^{NODE_ID.pattern}$")]
+Confirmed = Annotated[str, Meta(pattern=f"^({RUN_ID.pattern}/)?{NODE_ID.pattern}$")]
+"""A node, or `RUN/node` for a node of a child run."""
+Seq = Annotated[int, Meta(ge=0, le=2**53)]
+Text = Annotated[str, Meta(max_length=10_000)]
+Key = Annotated[str, Meta(min_length=1, max_length=1000)]
+Fields = dict[str, Any]
+"""Field of the state -> its new value."""
+Scope = Annotated[
+    tuple[Annotated[str, Meta(min_length=1, max_length=128)], ...], Meta(min_length=1, max_length=10_000)
+]
+"""Names of nodes."""
+OnChange: TypeAlias = Literal["refuse", "compatible"]
+Role: TypeAlias = Literal["read", "start", "operate", "admin"]
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """What is true of every request of one verb."""
+
+    asked: str
+    """The participle of the verb, for the message of a refusal: "run 'r' cannot be …"."""
+    executes: bool = False
+    """True if the verb resumes a run that no engine executes; False if the request is then only recorded, which needs no flow."""
+    parks: bool = False
+    """True if nodes that are waiting unwind at once."""
+    awaited: bool = True
+    """True if a caller waits until the engine that executes the run has carried the request out or refused it."""
+    previewed: bool = False
+    """True if a caller can ask what the verb would do."""
+    cancels_because: str | None = None
+    """The reason for cancelling the run, if the request itself gives none."""
+    of_many: frozenset[Status] = frozenset()
+    """The statuses of the runs that a request to many runs means, if its caller names none; empty if the verb cannot be asked of
+    many runs at once.
+    """
+    done: str = ""
+    """What is true of a run for which the request was carried out."""
+    role: Role | None = "operate"
+    """The role that a token needs over HTTP; None if only engines ask for it."""
+
+
+BY = Option("Who asks. It is recorded in the log.", "NAME", is_header=True)
+REASON = Option("Why the caller asks for this. It is recorded in the log.", "TEXT", limit=Text | None)
+EXPECTS = Option(
+    "The digest of a preview that the caller acts on: the request is refused if it would now do something else.",
+    "DIGEST",
+    is_header=True,
+)
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """The fields of every request: its id, the run, who asks and why."""
+
+    verb: ClassVar[str]
+    traits: ClassVar[Traits]
+    id: str = ""
+    """The id of the request: sending a request again with the same id has no effect. If it is empty, the request gets an id
+    when it is carried out.
+    """
+    run_id: str = ""
+    at: float = 0.0
+    """When the request was put into the inbox; 0 if it was not."""
+    by: Annotated[str | None, BY] = None
+    reason: Annotated[str | None, REASON] = None
+
+
+class CallerOptions(TypedDict, total=False):
+    """The options of every verb."""
+
+    by: str | None
+    reason: str | None
+
+
+class AskOptions(CallerOptions, total=False):
+    """The options of every verb that asks something of a run."""
+
+    id: Annotated[
+        str | None,
+        Option(
+            "The id of the request: a request with an id can be made twice, and the second changes nothing."
+        ),
+    ]
+
+
+class ExecuteOptions(AskOptions, total=False):
+    """The options of the verbs of an engine that execute a run."""
+
+    execute: Annotated[
+        bool,
+        Option("If false, this process executes nothing: the request is left for a worker.", default=True),
+    ]
+
+
+class Pause(Asked, frozen=True, kw_only=True):
+    """A request to start no more nodes until the run is resumed."""
+
+    verb: ClassVar[str] = "pause"
+    traits: ClassVar[Traits] = Traits(asked="paused", parks=True)
+
+
+class Cancel(Asked, frozen=True, kw_only=True):
+    """A request to cancel the run for good."""
+
+    verb: ClassVar[str] = "cancel"
+    traits: ClassVar[Traits] = Traits(asked="cancelled", previewed=True, of_many=OPEN, done="cancelled")
+    expects: Annotated[str | None, EXPECTS] = None
+
+
+class CancelOptions(TypedDict, total=False):
+    """The options of `cancel` that only it has."""
+
+    expects: str | None
+
+
+class Stated(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The step that has happened, according to an answer, and its result."""
+
+    result: Annotated[
+        Any, Option("The result of the step, if the answer is `happened`.", "JSON|@FILE", default=UNSET)
+    ]
+    step: Annotated[
+        str | None,
+        Option(
+            "The step that has happened, if the answer is `happened` and it is not known of several whether they have.",
+            "STEP",
+            limit=Key | None,
+        ),
+    ] = None
+    item: Annotated[
+        int | None,
+        Option(
+            "The item of a fan-out to which the step belongs.", "N", limit=Annotated[int, Meta(ge=0)] | None
+        ),
+    ] = None
+
+
+class Answer(Asked, frozen=True, kw_only=True):
+    """A request to record the answer to an open question."""
+
+    verb: ClassVar[str] = "answer"
+    traits: ClassVar[Traits] = Traits(asked="answered", cancels_because="aborted by the answer")
+    key: Annotated[
+        str,
+        Option(
+            "The key of the question, or its node if that has only one open question.",
+            "QUESTION",
+            name="question",
+            limit=Key,
+        ),
+    ]
+    value: Annotated[Any, Option("The answer.", "VALUE", body_name="answer", is_required=True)] = None
+    update: Annotated[
+        Any,
+        Option("The result to record for an interrupted node, if the answer is `skip`.", "JSON|@FILE"),
+    ] = None
+    confidence: Annotated[
+        int | float | None,
+        Option(
+            "How sure an agent is of its answer, from 0 to 1.",
+            "N",
+            limit=Annotated[float, Meta(ge=0, le=1)] | None,
+        ),
+    ] = None
+    stated: Stated | None = None
+    """The step that has happened, if the answer is `happened`."""
+
+
+class AnswerOptions(TypedDict, total=False):
+    """The options of `answer` that only it has."""
+
+    update: Any
+    confidence: float | None
+    step: str | None
+    item: int | None
+    result: Any
+
+
+class Signal(Asked, frozen=True, kw_only=True):
+    """A request to deliver a signal to the node that waits for it, or to the next one that will."""
+
+    verb: ClassVar[str] = "signal"
+    # No engine refuses a signal, and a sender may have thousands: the sender does not wait.
+    traits: ClassVar[Traits] = Traits(asked="sent a signal", awaited=False, role="start")
+    name: Annotated[str, Option("The name of the signal.", "NAME", limit=Key)]
+    payload: Annotated[Any, Option("What the node that waits for the signal gets.", "JSON|@FILE")] = None
+
+
+class Retry(Asked, frozen=True, kw_only=True):
+    """A request to retry a node that failed, was interrupted or waits. If `node` is None, all such nodes are retried."""
+
+    verb: ClassVar[str] = "retry"
+    traits: ClassVar[Traits] = Traits(
+        asked="tried again", executes=True, previewed=True, of_many=HALTED, done="retried"
+    )
+    node: Annotated[
+        str | None,
+        Option(
+            "The node to retry. Default: every node that failed, crashed or waits.", "NODE", limit=Node | None
+        ),
+    ] = None
+    fresh: Annotated[
+        bool,
+        Option("Discard the steps and checkpoints that earlier attempts of the node kept.", of_many=True),
+    ] = False
+    confirm: Annotated[
+        list[str] | None,
+        Option(
+            "A node of a child run, as RUN/NODE, that may run again although it is not idempotent.",
+            "NODE",
+            limit=Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)],
+            default=(),
+        ),
+    ] = None
+    expects: Annotated[str | None, EXPECTS] = None
+
+
+class RetryOptions(CancelOptions, total=False):
+    """The options of `retry` that only it has."""
+
+    fresh: bool
+    confirm: Collection[str]
+
+
+class Skip(Asked, frozen=True, kw_only=True):
+    """A request to skip a node, and to record `update` as its result."""
+
+    verb: ClassVar[str] = "skip"
+    traits: ClassVar[Traits] = Traits(asked="skipped", executes=True, previewed=True)
+    node: Annotated[str, Option("The node to skip: one that failed, crashed or waits.", "NODE", limit=Node)]
+    update: Annotated[
+        Any,
+        Option(
+            "The result to record for the skipped node: fields of the state or, for a task of a plan, its output.",
+            "JSON|@FILE",
+            limit=Fields | None,
+        ),
+    ] = None
+    expects: Annotated[str | None, EXPECTS] = None
+
+
+class Edit(Asked, frozen=True, kw_only=True):
+    """A request to change fields of the state. The run must not be running."""
+
+    verb: ClassVar[str] = "edit"
+    traits: ClassVar[Traits] = Traits(asked="edited")
+    fields: Annotated[
+        dict[str, Any],
+        Option(
+            "The fields of the state to change, and their new values.",
+            "JSON|@FILE",
+            name="edit",
+            body_name="fields",
+            limit=Annotated[Fields, Meta(min_length=1)],
+            is_required=True,
+        ),
+    ] = {}
+    changes: dict[str, Any] | None = None
+    """What a function of the caller changed, in the stored form of `events.Changes`, in place of `fields`."""
+    seen: int | None = None
+    """The seq of the last event that the function saw: the request is refused if the run has moved since. None if the caller
+    gave fields, which do not depend on the state.
+    """
+
+
+class Resume(Asked, frozen=True, kw_only=True):
+    """A request to resume the run, with the options of `Engine.resume` except functions."""
+
+    verb: ClassVar[str] = "resume"
+    traits: ClassVar[Traits] = Traits(
+        asked="resumed", executes=True, previewed=True, of_many=HALTED | {"paused"}, done="resumed"
+    )
+    checkpoint: Annotated[
+        int | None,
+        Option("Rewind the run to this checkpoint first; the same as RUN@SEQ.", "SEQ", limit=Seq | None),
+    ] = None
+    after: Annotated[
+        str | None,
+        Option("Rewind the run to just after the latest completion of this node.", "NODE", limit=Node | None),
+    ] = None
+    restart_at: Annotated[
+        str | None,
+        Option("Rewind the run and run this node again with the input it had.", "NODE", limit=Node | None),
+    ] = None
+    replay: Annotated[bool, Option("Run the last completed node again with the input it had.")] = False
+    edit: Annotated[
+        dict[str, Any] | None,
+        Option("Fields of the state to change before the run continues, and their new values.", "JSON|@FILE"),
+    ] = None
+    changes: dict[str, Any] | None = None
+    seen: int | None = None
+    """`changes` and `seen` are what a function of the caller changed, as in `Edit`."""
+    force: Annotated[
+        bool,
+        Option(
+            "Resume even after a fatal failure, or if a completed node that is not idempotent would run again.",
+            of_many=True,
+        ),
+    ] = False
+    confirm: Annotated[
+        list[str],
+        Option(
+            "A node that may run again although it is not idempotent; a node of a child run as RUN/NODE.",
+            "NODE",
+            limit=Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)],
+            default=(),
+        ),
+    ] = []
+    on_change: Annotated[
+        OnChange,
+        Option(
+            "What to do if the flow has changed since the run was created: refuse, or resume if the change is compatible."
+        ),
+    ] = "refuse"
+    rename: Annotated[
+        dict[str, str],
+        Option(
+            "The old and the new name of a node that was renamed.",
+            "OLD=NEW",
+            limit=dict[Node, Node],
+            default=None,
+        ),
+    ] = {}
+    budget: Annotated[
+        Budget | None,
+        Option("The new budget of the run, above what it has spent. Default: the one that it has.", "LIMITS"),
+    ] = None
+    scope: Annotated[
+        list[str] | None,
+        Option("A node that may run too, if the run has a scope; '*' for all.", "NODE", limit=Scope | None),
+    ] = None
+    expects: Annotated[str | None, EXPECTS] = None
+
+
+class ResumeOptions(CancelOptions, total=False):
+    """The options of `resume` that only it has."""
+
+    checkpoint: str | int | None
+    after: str | None
+    restart_at: str | None
+    replay: bool
+    force: bool
+    confirm: Collection[str]
+    on_change: OnChange
+    rename: Mapping[str, str] | None
+    budget: Budget | None
+    scope: Collection[str] | None
+
+
+class ResumeHere(ResumeOptions, ExecuteOptions, total=False):
+    """The options with which an engine resumes a run. What cannot be stored is here and not in the record."""
+
+    edit: Callable[[Any], Any] | Mapping[str, Any] | None
+    validate: Annotated[
+        Callable[[Any], Any] | None,
+        Option(
+            "A function that is called with the state first. If it returns a message, the resume is refused with that message."
+        ),
+    ]
+
+
+class ChildEnd(Asked, frozen=True, kw_only=True):
+    """A request to record that a child run of the run has ended. The engine of the child leaves it, in the append with which the
+    child ends.
+    """
+
+    verb: ClassVar[str] = "child-ended"
+    traits: ClassVar[Traits] = Traits(asked="told of the end of a child", awaited=False, role=None)
+    run: str
+    seq: int
+    status: Literal["completed", "failed", "cancelled"]
+    values: dict[str, Any] | None = None
+    """The final state of a child that completed; None if it is large: then it is read from the log of the child."""
+    failure: Failure | None = None
+    usd: float = 0.0
+    tokens: int = 0
+    state_version: int | None = None
+    """The version of the final state of a child that completed; None if an older version of Holdfast has executed the child."""
+
+
+class Unknown(Asked, frozen=True, kw_only=True):
+    """A request that this version of Holdfast cannot read."""
+
+    verb: ClassVar[str] = ""
+    traits: ClassVar[Traits] = Traits(asked="changed", executes=True, role=None)
+    stored_verb: str
+
+
+AnyRequest: TypeAlias = Pause | Cancel | Answer | Signal | Retry | Skip | Edit | Resume | ChildEnd | Unknown
+
+RECORDS: dict[str, type[AnyRequest]] = {
+    kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip, Edit, Resume, ChildEnd)
+}
+"""Verb -> its record, for every verb that a request in an inbox may have."""
+EXECUTING = frozenset(verb for verb, kind in RECORDS.items() if kind.traits.executes)
+"""The verbs that make a run continue which no engine executes."""
+SHARED = frozenset(Asked.__struct_fields__)
+"""The fields that every request has."""
+
+
+def stated_of(step: str | None, item: int | None, result: Any) -> Stated | None:
+    """Return what an answer states about a step; None if it states nothing. Raises `SettingError` if the result is missing."""
+    if result is not UNSET:
+        return Stated(result, step, item)
+    if step is not None or item is not None:
+        raise SettingError(
+            "an answer about a step needs the result of the step: give result=… (--result JSON; null for None)"
+        )
+    return None
+
+
+def own_fields(request: AnyRequest) -> dict[str, Any]:
+    """Return the fields of a request that only its verb has, with their values."""
+    return {name: getattr(request, name) for name in request.__struct_fields__ if name not in SHARED}
