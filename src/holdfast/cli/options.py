@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
+import inspect
 import json
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar
 
+import msgspec
 import typer
 
 from holdfast.cli import program
 from holdfast.core import budget as limits
+from holdfast.core.verb_options import Given, options_of
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.storage.contract import STATUSES, Query, RunStatus
+
+Command = TypeVar("Command", bound=Callable[..., int | None])
 
 Store = Annotated[
     str | None,
@@ -414,3 +420,85 @@ def resolve_actor(given: str | None) -> str | None:
         return getpass.getuser()
     except (KeyError, OSError):
         return None
+
+
+# --- the options of a verb ---------------------------------------------------------------------------
+
+Said: TypeAlias = dict[str, Any]
+"""The values of the options that follow from the record of a verb. As the type of a parameter, it stands for all of them."""
+_OWN = frozenset({"by", "reason", "expects"})
+"""Options of a record that commands write in their own way."""
+
+
+def of(record: type[msgspec.Struct]) -> Callable[[Command], Command]:
+    """Decorate a command with a parameter of the type `Said`: in its place, the command takes every option of the record of a
+    verb that is not one of its own parameters.
+    """
+
+    def decorate(function: Command) -> Command:
+        own = inspect.signature(function, eval_str=True)
+        known = {
+            name: given
+            for name, given in options_of(record).items()
+            if name not in own.parameters and name not in _OWN
+        }
+        place = next(name for name, one in own.parameters.items() if one.annotation == Said)
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in own.parameters.items():
+            parameters += map(_parameter, known.values()) if name == place else [parameter]
+
+        @functools.wraps(function)
+        def call(**values: Any) -> int | None:
+            said = {name: _read(given, values.pop(name)) for name, given in known.items()}
+            return function(**values, **{place: said})
+
+        call.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def _flag(given: Given) -> str:
+    return f"--{given.name.replace('_', '-')}"
+
+
+def _is_repeated(given: Given) -> bool:
+    return given.is_of(list) or given.type == dict[str, str]
+
+
+def _parameter(given: Given) -> inspect.Parameter:
+    """Return the parameter of a command for an option of a record."""
+    kind, default, says = given.type, given.default, given.option.says
+    if _is_repeated(given):
+        kind, says = list[str] | None, f"{says.removesuffix('.')}; repeatable."
+    elif given.is_of(dict):
+        kind, says = str | None, f"{says.removesuffix('.')}, as a JSON object."
+    elif given.is_of(limits.Budget):
+        kind, says = (
+            str | None,
+            f"{says} Write usd=5, tokens=100000 or active_s=600, or several, separated by commas.",
+        )
+    elif given.type is Any:
+        kind = str | None
+    elif given.is_of(float):
+        kind = float | None
+    option = typer.Option(_flag(given), metavar=given.option.metavar or None, help=says)
+    default = default if isinstance(default, (bool, str)) else None
+    return inspect.Parameter(
+        given.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+def _read(given: Given, typed: Any) -> Any:
+    """Return the value of an option of a record. Raises `SettingError`."""
+    if given.type == dict[str, str]:
+        return read_pairs(typed or [], _flag(given))
+    if given.is_of(dict):
+        return read_fields(typed, _flag(given))
+    if given.is_of(limits.Budget):
+        return read_budget(typed)
+    if given.type is Any:
+        return given.default if typed is None else read_json(typed, _flag(given))
+    if given.is_of(list) and typed is None:
+        return [] if given.default == () else None
+    return typed

@@ -90,31 +90,50 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     reason: Annotated[str | None, REASON] = None
 
 
-class CallerOptions(TypedDict, total=False):
-    """The options of every verb."""
-
-    by: str | None
-    reason: str | None
-
-
-class AskOptions(CallerOptions, total=False):
+class AskOptions(TypedDict, total=False):
     """The options of every verb that asks something of a run."""
 
+    by: str | None
     id: Annotated[
         str | None,
         Option(
-            "The id of the request: a request with an id can be made twice, and the second changes nothing."
+            "The id of the request: a request with an id can be made twice, and the second time changes nothing."
         ),
     ]
 
 
-class ExecuteOptions(AskOptions, total=False):
-    """The options of the verbs of an engine that execute a run."""
+class ReasonOption(TypedDict, total=False):
+    """The option of the verbs that take no reason by position."""
+
+    reason: str | None
+
+
+class ExecuteOption(TypedDict, total=False):
+    """The option of the verbs of an engine that execute a run."""
 
     execute: Annotated[
         bool,
         Option("If false, this process executes nothing: the request is left for a worker.", default=True),
     ]
+
+
+class WaitOption(TypedDict, total=False):
+    """The option of the verbs of a client."""
+
+    wait: Annotated[
+        float | None,
+        Option(
+            "Return when the run has stopped since or asks something, or after so many seconds. Default: at once."
+        ),
+    ]
+
+
+class PauseHere(AskOptions, total=False):
+    """The options with which an engine pauses a run."""
+
+
+class PauseThere(AskOptions, WaitOption, total=False):
+    """The options with which a client asks for a run to be paused."""
 
 
 class Pause(Asked, frozen=True, kw_only=True):
@@ -136,6 +155,14 @@ class CancelOptions(TypedDict, total=False):
     """The options of `cancel` that only it has."""
 
     expects: str | None
+
+
+class CancelHere(CancelOptions, AskOptions, total=False):
+    """The options with which an engine cancels a run."""
+
+
+class CancelThere(CancelOptions, AskOptions, WaitOption, total=False):
+    """The options with which a client asks for a run to be cancelled."""
 
 
 class Stated(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -201,6 +228,14 @@ class AnswerOptions(TypedDict, total=False):
     result: Any
 
 
+class AnswerHere(AnswerOptions, AskOptions, ReasonOption, total=False):
+    """The options with which an engine answers a question."""
+
+
+class AnswerThere(AnswerOptions, AskOptions, ReasonOption, WaitOption, total=False):
+    """The options with which a client answers a question."""
+
+
 class Signal(Asked, frozen=True, kw_only=True):
     """A request to deliver a signal to the node that waits for it, or to the next one that will."""
 
@@ -209,6 +244,14 @@ class Signal(Asked, frozen=True, kw_only=True):
     traits: ClassVar[Traits] = Traits(asked="sent a signal", awaited=False, role="start")
     name: Annotated[str, Option("The name of the signal.", "NAME", limit=Key)]
     payload: Annotated[Any, Option("What the node that waits for the signal gets.", "JSON|@FILE")] = None
+
+
+class SignalHere(AskOptions, ReasonOption, total=False):
+    """The options with which an engine sends a signal."""
+
+
+class SignalThere(AskOptions, ReasonOption, WaitOption, total=False):
+    """The options with which a client sends a signal."""
 
 
 class Retry(Asked, frozen=True, kw_only=True):
@@ -231,7 +274,7 @@ class Retry(Asked, frozen=True, kw_only=True):
     confirm: Annotated[
         list[str] | None,
         Option(
-            "A node of a child run, as RUN/NODE, that may run again although it is not idempotent.",
+            "A node of a child run, as RUN/NODE, that may run again although it is not idempotent: a preview lists them.",
             "NODE",
             limit=Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)],
             default=(),
@@ -245,6 +288,14 @@ class RetryOptions(CancelOptions, total=False):
 
     fresh: bool
     confirm: Collection[str]
+
+
+class RetryHere(RetryOptions, AskOptions, ReasonOption, ExecuteOption, total=False):
+    """The options with which an engine retries nodes."""
+
+
+class RetryThere(RetryOptions, AskOptions, ReasonOption, WaitOption, total=False):
+    """The options with which a client asks for nodes to be retried."""
 
 
 class Skip(Asked, frozen=True, kw_only=True):
@@ -262,6 +313,22 @@ class Skip(Asked, frozen=True, kw_only=True):
         ),
     ] = None
     expects: Annotated[str | None, EXPECTS] = None
+
+
+class SkipHere(CancelOptions, AskOptions, ReasonOption, ExecuteOption, total=False):
+    """The options with which an engine skips a node."""
+
+
+class SkipThere(CancelOptions, AskOptions, ReasonOption, WaitOption, total=False):
+    """The options with which a client asks for a node to be skipped."""
+
+
+class EditHere(AskOptions, ReasonOption, total=False):
+    """The options with which an engine edits a state."""
+
+
+class EditThere(AskOptions, ReasonOption, WaitOption, total=False):
+    """The options with which a client asks for a state to be edited."""
 
 
 class Edit(Asked, frozen=True, kw_only=True):
@@ -289,7 +356,7 @@ class Edit(Asked, frozen=True, kw_only=True):
 
 
 class Resume(Asked, frozen=True, kw_only=True):
-    """A request to resume the run, with the options of `Engine.resume` except functions."""
+    """A request to resume the run, from its end or from an earlier event."""
 
     verb: ClassVar[str] = "resume"
     traits: ClassVar[Traits] = Traits(
@@ -325,7 +392,7 @@ class Resume(Asked, frozen=True, kw_only=True):
     confirm: Annotated[
         list[str],
         Option(
-            "A node that may run again although it is not idempotent; a node of a child run as RUN/NODE.",
+            "A node that may run again although it is not idempotent: a preview lists them. A node of a child run as RUN/NODE.",
             "NODE",
             limit=Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)],
             default=(),
@@ -356,6 +423,12 @@ class Resume(Asked, frozen=True, kw_only=True):
     ] = None
     expects: Annotated[str | None, EXPECTS] = None
 
+    @property
+    def places(self) -> dict[str, Any]:
+        """The options that name a place to resume from, with their values. At most one may be given."""
+        given = {name: getattr(self, name) for name in ("checkpoint", "after", "restart_at", "replay")}
+        return {name: where for name, where in given.items() if where is not None and where is not False}
+
 
 class ResumeOptions(CancelOptions, total=False):
     """The options of `resume` that only it has."""
@@ -372,7 +445,7 @@ class ResumeOptions(CancelOptions, total=False):
     scope: Collection[str] | None
 
 
-class ResumeHere(ResumeOptions, ExecuteOptions, total=False):
+class ResumeHere(ResumeOptions, AskOptions, ReasonOption, ExecuteOption, total=False):
     """The options with which an engine resumes a run. What cannot be stored is here and not in the record."""
 
     edit: Callable[[Any], Any] | Mapping[str, Any] | None
@@ -382,6 +455,12 @@ class ResumeHere(ResumeOptions, ExecuteOptions, total=False):
             "A function that is called with the state first. If it returns a message, the resume is refused with that message."
         ),
     ]
+
+
+class ResumeThere(ResumeOptions, AskOptions, ReasonOption, WaitOption, total=False):
+    """The options with which a client asks for a run to be resumed."""
+
+    edit: Mapping[str, Any] | None
 
 
 class ChildEnd(Asked, frozen=True, kw_only=True):

@@ -85,13 +85,10 @@ def about(request: AnyRequest) -> str | None:
         case Edit():
             return ", ".join(_edited_fields(request.fields, request.changes)) or None
         case Resume():
-            place = {
-                "checkpoint": request.checkpoint,
-                "after": request.after,
-                "restart at": request.restart_at,
-            }
-            said = [f"{name} {where}" for name, where in place.items() if where is not None]
-            said += ["replay"] * request.replay
+            said = [
+                name if where is True else f"{name.replace('_', ' ')} {where}"
+                for name, where in request.places.items()
+            ]
             said += [f"budget {request.budget}"] if request.budget is not None else []
             said += [f"scope {', '.join(request.scope)}"] if request.scope is not None else []
             fields = _edited_fields(request.edit or {}, request.changes)

@@ -96,7 +96,7 @@ class TakeUp(inbox.Resume, frozen=True, kw_only=True):
         """True if the run continues from the end of its log with the state that it has: then a completed run is returned as it
         is.
         """
-        return self.checkpoint is None and not (self.after or self.restart_at or self.replay or self.edits)
+        return not (self.places or self.edits)
 
     @property
     def limits_nothing(self) -> bool:
@@ -335,9 +335,7 @@ def _refuse_within_scope(journal: Journal, flow: Flow[Any]) -> None:
 
 def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> int | None:
     """Return the seq of the event to rewind to; None to continue from the end of the log. Raises `ResumeRefused`."""
-    chosen = [
-        name for name in ("checkpoint", "after", "restart_at") if getattr(take_up, name) is not None
-    ] + ["replay"] * take_up.replay
+    chosen = list(take_up.places)
     if len(chosen) > 1:
         raise ResumeRefused(
             row.run_id, f"choose one of {' and '.join(chosen)}: each names a different place to resume from"

@@ -13,15 +13,17 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET
 
+from holdfast.core import requests
 from holdfast.core.budget import Budget, check_budget
 from holdfast.core.graph import Flow, FlowSource
 from holdfast.core.run_state import ENDED, GOING, UNDER_WAY
+from holdfast.core.verb_options import options_of, read_options
 from holdfast.errors import (
     PlanError,
     Problem,
@@ -53,6 +55,7 @@ from holdfast.reading.views import (
 )
 from holdfast.runtime.creation import OnExists, Repeat, Schedule
 from holdfast.runtime.followers import Following
+from holdfast.runtime.verb_signatures import takes
 from holdfast.server.answer_parts import (
     CheckpointsPart,
     EventsPart,
@@ -240,170 +243,72 @@ class Client:
 
     # --- verbs that ask ------------------------------------------------------------------------------
 
-    async def resume(
-        self,
-        run: str,
-        *,
-        checkpoint: str | int | None = None,
-        after: str | None = None,
-        restart_at: str | None = None,
-        replay: bool = False,
-        edit: Mapping[str, Any] | None = None,
-        force: bool = False,
-        confirm: Collection[str] = (),
-        on_change: Literal["refuse", "compatible"] = "refuse",
-        rename: Mapping[str, str] | None = None,
-        budget: Budget | None = None,
-        scope: Collection[str] | None = None,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-        wait: float | None = None,
-    ) -> Run[Any]:
+    @takes(requests.Resume, requests.ResumeThere)
+    async def resume(self, run: str, **options: Unpack[requests.ResumeThere]) -> Run[Any]:
         """Ask for a run to be resumed; a worker does it. The options are those of `Engine.resume`, without functions.
 
         Returns the run as it is when the request is stored; with `wait`, when it has stopped since or asks something, or after so
         many seconds. A refusal that happens meanwhile is raised. `expects` is the digest of a preview that must still be true.
         """
-        run_id, seq = split(run, checkpoint)
-        body = {
-            "checkpoint": seq,
-            "after": after,
-            "restart_at": restart_at,
-            "replay": replay,
-            "edit": dict(edit) if edit is not None else None,
-            "force": force,
-            "confirm": list(confirm),
-            "on_change": on_change,
-            "rename": dict(rename or {}),
-            "budget": check_budget(budget),
-            "scope": list(scope) if scope is not None else None,
-            "reason": reason,
-        }
-        return await self._ask(run_id, "resume", body, id=id, by=by, expects=expects, wait=wait)
+        run_id, seq = split(run, options.pop("checkpoint", None))
+        return await self._ask(run_id, requests.Resume, {"checkpoint": seq, **options})
 
+    @takes(requests.Retry, requests.RetryThere)
     async def retry(
-        self,
-        run_id: str,
-        node: str | None = None,
-        *,
-        fresh: bool = False,
-        confirm: Collection[str] = (),
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-        wait: float | None = None,
+        self, run: str, node: str | None = None, **options: Unpack[requests.RetryThere]
     ) -> Run[Any]:
         """Ask for a node that failed, was interrupted or waits to be retried (default: all such nodes). `wait`: see `resume`."""
-        body = {"node": node, "fresh": fresh, "confirm": list(confirm), "reason": reason}
-        return await self._ask(run_id, "retry", body, id=id, by=by, expects=expects, wait=wait)
+        return await self._ask(run, requests.Retry, {"node": node, **options})
 
+    @takes(requests.Skip, requests.SkipThere)
     async def skip(
         self,
-        run_id: str,
+        run: str,
         node: str,
         update: Mapping[str, Any] | None = None,
-        *,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-        wait: float | None = None,
+        **options: Unpack[requests.SkipThere],
     ) -> Run[Any]:
         """Ask for a node to be skipped: `update` takes the place of its result. `wait`: see `resume`."""
-        body = {"node": node, "update": dict(update) if update is not None else None, "reason": reason}
-        return await self._ask(run_id, "skip", body, id=id, by=by, expects=expects, wait=wait)
+        return await self._ask(run, requests.Skip, {"node": node, "update": update, **options})
 
+    @takes(requests.Cancel, requests.CancelThere)
     async def cancel(
-        self,
-        run_id: str,
-        reason: str | None = None,
-        *,
-        by: str | None = None,
-        id: str | None = None,
-        expects: str | None = None,
-        wait: float | None = None,
+        self, run: str, reason: str | None = None, **options: Unpack[requests.CancelThere]
     ) -> Run[Any]:
         """End a run for good. Running nodes are stopped. `wait`: see `resume`."""
-        return await self._ask(run_id, "cancel", {"reason": reason}, id=id, by=by, expects=expects, wait=wait)
+        return await self._ask(run, requests.Cancel, {"reason": reason, **options})
 
+    @takes(requests.Pause, requests.PauseThere)
     async def pause(
-        self,
-        run_id: str,
-        reason: str | None = None,
-        *,
-        by: str | None = None,
-        id: str | None = None,
-        wait: float | None = None,
+        self, run: str, reason: str | None = None, **options: Unpack[requests.PauseThere]
     ) -> Run[Any]:
         """Pause a run: running nodes may end, but no node starts until the run is resumed. `wait`: see `resume`."""
-        return await self._ask(run_id, "pause", {"reason": reason}, id=id, by=by, wait=wait)
+        return await self._ask(run, requests.Pause, {"reason": reason, **options})
 
+    @takes(requests.Edit, requests.EditThere)
     async def edit(
-        self,
-        run_id: str,
-        edit: Mapping[str, Any],
-        *,
-        by: str | None = None,
-        reason: str | None = None,
-        id: str | None = None,
-        wait: float | None = None,
+        self, run: str, edit: Mapping[str, Any], **options: Unpack[requests.EditThere]
     ) -> Run[Any]:
         """Change fields of the state of a run that is not running. `wait`: see `resume`."""
-        body = {"fields": dict(edit), "reason": reason}
-        return await self._ask(run_id, "edit", body, id=id, by=by, wait=wait)
+        return await self._ask(run, requests.Edit, {"edit": edit, **options})
 
+    @takes(requests.Answer, requests.AnswerThere)
     async def answer(
-        self,
-        run_id: str,
-        question: str,
-        value: Any,
-        *,
-        update: Any = None,
-        by: str | None = None,
-        reason: str | None = None,
-        confidence: float | None = None,
-        step: str | None = None,
-        item: int | None = None,
-        result: Any = UNSET,
-        id: str | None = None,
-        wait: float | None = None,
+        self, run: str, question: str, value: Any, **options: Unpack[requests.AnswerThere]
     ) -> Run[Any]:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. With `wait`, the
-        run is returned when it has stopped or asks its next question. `step`, `item` and `result`: see `Engine.answer`. Raises
-        `AnswerRefused` and `RunOver`.
+        run is returned when it has stopped or asks its next question. Raises `AnswerRefused` and `RunOver`.
         """
-        body = {
-            "question": question,
-            "answer": value,
-            "update": update,
-            "confidence": confidence,
-            "step": step,
-            "item": item,
-            "reason": reason,
-        }
-        if result is not UNSET:
-            body["result"] = result
-        return await self._ask(run_id, "answer", body, id=id, by=by, wait=wait)
+        return await self._ask(run, requests.Answer, {"question": question, "value": value, **options})
 
+    @takes(requests.Signal, requests.SignalThere)
     async def signal(
-        self,
-        run_id: str,
-        name: str,
-        payload: Any = None,
-        *,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        wait: float | None = None,
+        self, run: str, name: str, payload: Any = None, **options: Unpack[requests.SignalThere]
     ) -> Run[Any]:
         """Send a signal to a run. With an `id`, it can be sent twice without harm. Raises `SignalRefused` and `RunOver`. `wait`:
         see `resume`.
         """
-        body = {"name": name, "payload": payload, "reason": reason}
-        return await self._ask(run_id, "signal", body, id=id, by=by, wait=wait)
+        return await self._ask(run, requests.Signal, {"name": name, "payload": payload, **options})
 
     async def prune(self, run_id: str, keep_last: int = KEEP_LAST, *, compact: bool = False) -> Pruned:
         """Retire all checkpoints of a run except the last `keep_last`, and with `compact` replace the events before them with one
@@ -413,21 +318,15 @@ class Client:
         return await self._open().send("POST", _path(run_id, "prune"), Pruned, body=body)
 
     async def _ask(
-        self,
-        run_id: str,
-        verb: str,
-        body: dict[str, Any],
-        *,
-        id: str | None,
-        by: str | None,
-        expects: str | None = None,
-        wait: float | None = None,
+        self, run_id: str, record: type[requests.AnyRequest], options: Mapping[str, Any]
     ) -> Run[Any]:
-        path = _path(run_id, verb)
+        known, said = options_of(record), read_options(record, options)
+        headers = {name: said.pop(name, None) for name in ("id", "by", "expects", "wait")}
+        body = {known[name].body_name: value for name, value in said.items() if value is not UNSET}
         try:
-            asked = await self._post(path, body, SentVerb, id=id, by=by, expects=expects, wait=wait)
+            asked = await self._post(_path(run_id, record.verb), body, SentVerb, **headers)
         except RequestExists as other:  # the server says only that the key was used
-            other.run_id, other.request, other.verb = run_id, id or "", verb
+            other.run_id, other.request, other.verb = run_id, headers["id"] or "", record.verb
             raise
         return self._typed(asked.run)
 
