@@ -111,7 +111,10 @@ def _plain(option: Given, value: Any) -> Any:
     if option.is_of(Budget):
         return check_budget(value, option.name)
     if option.is_of(list):
-        return None if value is None and option.default is None else check_names(option.name, value)
+        if value is None and option.default is None:
+            return None
+        names = check_names(option.name, value)
+        return names if names or option.default is None or not option.is_of(type(None)) else None
     if option.is_of(dict) and (value is None or isinstance(value, Mapping)):
         return dict(value or {}) if not option.is_of(type(None)) else value
     return value

@@ -22,11 +22,9 @@ from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
-from msgspec import UNSET
-
+from holdfast.core import requests as records
 from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, FlowSource
-from holdfast.core.requests import Resume, ResumeHere
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.ledger import Ledger
@@ -370,135 +368,76 @@ def wait(
     return with_engine(lambda e: e.wait(run_id, timeout, until=until), options)
 
 
-class _Resume(ResumeHere, Options, total=False): ...
+class _Resume(records.ResumeHere, Options, total=False): ...
 
 
-@takes(Resume, ResumeHere, others=OPTIONS)
+class _Retry(records.RetryHere, Options, total=False): ...
+
+
+class _Skip(records.SkipHere, Options, total=False): ...
+
+
+class _Cancel(records.CancelHere, Options, total=False): ...
+
+
+class _Pause(records.PauseHere, Options, total=False): ...
+
+
+class _Edit(records.EditHere, Options, total=False): ...
+
+
+class _Answer(records.AnswerHere, Options, total=False): ...
+
+
+class _Signal(records.SignalHere, Options, total=False): ...
+
+
+@takes(records.Resume, records.ResumeHere, others=OPTIONS)
 def resume(run: str, **options: Unpack[_Resume]) -> Run[Any]:
     """Resume a run: see `Engine.resume`."""
     return _call(lambda e, said: e.resume(run, **said), options)
 
 
-def retry(
-    run_id: str,
-    node: str | None = None,
-    *,
-    fresh: bool = False,
-    confirm: Collection[str] = (),
-    execute: bool = True,
-    id: str | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-    expects: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Retry, records.RetryHere, others=OPTIONS)
+def retry(run: str, node: str | None = None, **options: Unpack[_Retry]) -> Run[Any]:
     """Retry nodes that failed, were interrupted or wait: see `Engine.retry`."""
-    return with_engine(
-        lambda e: e.retry(
-            run_id,
-            node,
-            fresh=fresh,
-            confirm=confirm,
-            execute=execute,
-            id=id,
-            by=by,
-            reason=reason,
-            expects=expects,
-        ),
-        options,
-    )
+    return _call(lambda e, said: e.retry(run, node, **said), options)
 
 
-def skip(
-    run_id: str,
-    node: str,
-    update: Any = None,
-    *,
-    execute: bool = True,
-    id: str | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-    expects: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Skip, records.SkipHere, others=OPTIONS)
+def skip(run: str, node: str, update: Any = None, **options: Unpack[_Skip]) -> Run[Any]:
     """Put an update in place of a node's result and continue: see `Engine.skip`."""
-    return with_engine(
-        lambda e: e.skip(run_id, node, update, execute=execute, id=id, by=by, reason=reason, expects=expects),
-        options,
-    )
+    return _call(lambda e, said: e.skip(run, node, update, **said), options)
 
 
-def cancel(
-    run_id: str,
-    reason: str | None = None,
-    *,
-    by: str | None = None,
-    id: str | None = None,
-    expects: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Cancel, records.CancelHere, others=OPTIONS)
+def cancel(run: str, reason: str | None = None, **options: Unpack[_Cancel]) -> Run[Any]:
     """Cancel a run: see `Engine.cancel`."""
-    return with_engine(lambda e: e.cancel(run_id, reason, by=by, id=id, expects=expects), options)
+    return _call(lambda e, said: e.cancel(run, reason, **said), options)
 
 
-def pause(
-    run_id: str,
-    reason: str | None = None,
-    *,
-    by: str | None = None,
-    id: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Pause, records.PauseHere, others=OPTIONS)
+def pause(run: str, reason: str | None = None, **options: Unpack[_Pause]) -> Run[Any]:
     """Pause a run until it is resumed: see `Engine.pause`."""
-    return with_engine(lambda e: e.pause(run_id, reason, by=by, id=id), options)
+    return _call(lambda e, said: e.pause(run, reason, **said), options)
 
 
-def edit(
-    run_id: str,
-    edit: Edit,
-    *,
-    by: str | None = None,
-    reason: str | None = None,
-    id: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Edit, records.EditHere, others=OPTIONS)
+def edit(run: str, edit: Edit, **options: Unpack[_Edit]) -> Run[Any]:
     """Change fields of the state of a run that is not running: see `Engine.edit`."""
-    return with_engine(lambda e: e.edit(run_id, edit, by=by, reason=reason, id=id), options)
+    return _call(lambda e, said: e.edit(run, edit, **said), options)
 
 
-def answer(
-    run_id: str,
-    question: str,
-    value: Any,
-    *,
-    update: Any = None,
-    by: str | None = None,
-    reason: str | None = None,
-    confidence: float | None = None,
-    step: str | None = None,
-    item: int | None = None,
-    result: Any = UNSET,
-    id: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Answer, records.AnswerHere, others=OPTIONS)
+def answer(run: str, question: str, value: Any, **options: Unpack[_Answer]) -> Run[Any]:
     """Answer a question of a run: see `Engine.answer`."""
-    said: dict[str, Any] = {"update": update, "by": by, "reason": reason, "confidence": confidence}
-    said |= {"step": step, "item": item, "result": result}
-    return with_engine(lambda e: e.answer(run_id, question, value, **said, id=id), options)
+    return _call(lambda e, said: e.answer(run, question, value, **said), options)
 
 
-def signal(
-    run_id: str,
-    name: str,
-    payload: Any = None,
-    *,
-    id: str | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Signal, records.SignalHere, others=OPTIONS)
+def signal(run: str, name: str, payload: Any = None, **options: Unpack[_Signal]) -> Run[Any]:
     """Send a signal to a run: see `Engine.signal`."""
-    return with_engine(lambda e: e.signal(run_id, name, payload, id=id, by=by, reason=reason), options)
+    return _call(lambda e, said: e.signal(run, name, payload, **said), options)
 
 
 def fork(

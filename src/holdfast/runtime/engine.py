@@ -29,18 +29,16 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from msgspec import UNSET, structs
+from msgspec import structs
 
+from holdfast.core import requests as records
 from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, FlowSource, Graph
-from holdfast.core.requests import ResumeHere
 from holdfast.core.run_state import ENDED
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
-from holdfast.core.verb_options import check_names
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
 from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
-from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.known_flows import find_flow
@@ -73,7 +71,7 @@ from holdfast.runtime.services import (
     waker,
 )
 from holdfast.runtime.signals import Signals, Stopping
-from holdfast.runtime.verb_signatures import takes
+from holdfast.runtime.verb_signatures import asked, takes
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.storage.leases import this_process
@@ -439,8 +437,8 @@ class Engine:
 
     # --- verbs that execute runs ----------------------------------------------------------------------
 
-    @takes(inbox.Resume, ResumeHere)
-    async def resume(self, run: str, **options: Unpack[ResumeHere]) -> Run[Any]:
+    @takes(records.Resume, records.ResumeHere)
+    async def resume(self, run: str, **options: Unpack[records.ResumeHere]) -> Run[Any]:
         """Resume a run: from the end of its log, or from an earlier event. Nodes that completed before that event
         never run again. `expects` is the digest of a `preview`: if the resume would now do something else, it raises
         `PreviewStale`. From the end of the log, the child runs because of which nodes failed are resumed too; `confirm` names
@@ -461,47 +459,27 @@ class Engine:
             take_up = self._requests.with_plain_edit(run_id, take_up)
         return await self._requests.resume(run_id, take_up) or self.reader.get(run_id)
 
+    @takes(records.Retry, records.RetryHere)
     async def retry(
-        self,
-        run_id: str,
-        node: str | None = None,
-        *,
-        fresh: bool = False,
-        confirm: Collection[str] = (),
-        execute: bool = True,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
+        self, run: str, node: str | None = None, **options: Unpack[records.RetryHere]
     ) -> Run[Any]:
         """Retry a node that failed, was interrupted or waits (default: all such nodes), and resume the child runs for which it
         failed. With `fresh`, the values that its last execution kept are not used, and it starts other child runs. `confirm`
         (nodes of child runs), `execute`, `id` and `expects`: see `resume`.
         """
-        confirmed = check_names("confirm", confirm) or None
-        request = inbox.Retry(
-            node=node, fresh=fresh, confirm=confirmed, by=by, reason=reason, expects=expects
-        )
-        return await self._ask(run_id, request, id, execute=execute)
+        request, id, execute = asked(records.Retry, options, node=node)
+        return await self._ask(run, request, id, execute=execute)
 
+    @takes(records.Skip, records.SkipHere)
     async def skip(
-        self,
-        run_id: str,
-        node: str,
-        update: Any = None,
-        *,
-        execute: bool = True,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
+        self, run: str, node: str, update: Any = None, **options: Unpack[records.SkipHere]
     ) -> Run[Any]:
         """Skip a node that failed, was interrupted or waits: `update` takes the place of its result, and the run continues.
         `execute`, `id` and `expects`: see `resume`.
         """
         self._open()
-        request = inbox.Skip(node=node, update=update, by=by, reason=reason, expects=expects)
-        return await self._requests.skip(run_id, request, id=id, execute=execute)
+        request, id, execute = asked(records.Skip, options, node=node, update=update)
+        return await self._requests.skip(run, request, id=id, execute=execute)
 
     async def work(
         self,
@@ -552,58 +530,39 @@ class Engine:
 
     # --- verbs that record a request ------------------------------------------------------------------
 
+    @takes(records.Cancel, records.CancelHere)
     async def cancel(
-        self,
-        run_id: str,
-        reason: str | None = None,
-        *,
-        by: str | None = None,
-        id: str | None = None,
-        expects: str | None = None,
+        self, run: str, reason: str | None = None, **options: Unpack[records.CancelHere]
     ) -> Run[Any]:
         """End a run for good. Running nodes are stopped. With an `id`, a repeated request changes nothing. `expects`: see
         `resume`.
         """
-        run = await self._ask(run_id, inbox.Cancel(by=by, reason=reason, expects=expects), id)
+        request, id, _ = asked(records.Cancel, options, reason=reason)
+        cancelled = await self._ask(run, request, id)
         await self._driver.settle_families()
-        return run
+        return cancelled
 
+    @takes(records.Pause, records.PauseHere)
     async def pause(
-        self, run_id: str, reason: str | None = None, *, by: str | None = None, id: str | None = None
+        self, run: str, reason: str | None = None, **options: Unpack[records.PauseHere]
     ) -> Run[Any]:
         """Pause a run: running nodes may end, but no node starts until the run is resumed. `id`: see `cancel`."""
-        return await self._ask(run_id, inbox.Pause(by=by, reason=reason), id)
+        request, id, _ = asked(records.Pause, options, reason=reason)
+        return await self._ask(run, request, id)
 
-    async def edit(
-        self,
-        run_id: str,
-        edit: Edit,
-        *,
-        by: str | None = None,
-        reason: str | None = None,
-        id: str | None = None,
-    ) -> Run[Any]:
+    @takes(records.Edit, records.EditHere)
+    async def edit(self, run: str, edit: Edit, **options: Unpack[records.EditHere]) -> Run[Any]:
         """Change fields of the state of a run that waits, is paused, interrupted, failed or has not begun. `edit` is a mapping of
         fields, or a function of the state, which is called here: the edit is refused if the run has moved since. An engine that
         was not given the flow leaves the edit for a worker. With an `id`, a repeated request changes nothing.
         """
         self._open()
-        return await self._requests.edit(run_id, edit, by=by, reason=reason, id=id)
+        request, id, _ = asked(records.Edit, options)
+        return await self._requests.edit(run, edit, request, id=id)
 
+    @takes(records.Answer, records.AnswerHere)
     async def answer(
-        self,
-        run_id: str,
-        question: str,
-        value: Any,
-        *,
-        update: Any = None,
-        by: str | None = None,
-        reason: str | None = None,
-        confidence: float | None = None,
-        step: str | None = None,
-        item: int | None = None,
-        result: Any = UNSET,
-        id: str | None = None,
+        self, run: str, question: str, value: Any, **options: Unpack[records.AnswerHere]
     ) -> Run[Any]:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. This only
         records the answer: the engine that executes the run continues with it, otherwise `resume` does. With an `id`, a repeated
@@ -611,36 +570,23 @@ class Engine:
         `by="agent:…"` and its `confidence`. Raises `AnswerRefused` and `RunOver`.
         """
         self._open()
-        request = inbox.Answer(
-            key=question,
-            value=value,
-            update=update,
-            stated=inbox.stated_of(step, item, result),
-            confidence=confidence,
-            by=by,
-            reason=reason,
-        )
-        return await self._requests.answer(run_id, request, id=id)
+        request, id, _ = asked(records.Answer, options, question=question, value=value)
+        return await self._requests.answer(run, request, id=id)
 
+    @takes(records.Signal, records.SignalHere)
     async def signal(
-        self,
-        run_id: str,
-        name: str,
-        payload: Any = None,
-        *,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
+        self, run: str, name: str, payload: Any = None, **options: Unpack[records.SignalHere]
     ) -> Run[Any]:
         """Send a signal to a run. It goes to the `ctx.wait_for` that has waited longest for that name, or is kept for the next
         one. This only records the signal. With an `id`, a signal can be sent twice without harm: the second time nothing changes,
         and the returned run has `repeated` set. Raises `SignalRefused` if the payload does not fit that wait, and `RunOver`.
         """
         self._open()
-        return await self._requests.signal(run_id, name, payload, id=id, by=by, reason=reason)
+        request, id, _ = asked(records.Signal, options, name=name, payload=payload)
+        return await self._requests.signal(run, request, id=id)
 
     async def _ask(
-        self, run_id: str, request: inbox.AnyRequest, id: str | None, *, execute: bool = True
+        self, run_id: str, request: records.AnyRequest, id: str | None, *, execute: bool = True
     ) -> Run[Any]:
         self._open()
         return await self._requests.ask(run_id, request, id=id, execute=execute)

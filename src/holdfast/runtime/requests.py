@@ -149,20 +149,19 @@ class Requests:
         self,
         run_id: str,
         edit: Callable[[Any], Any] | Mapping[str, Any],
+        request: inbox.Edit,
         *,
-        by: str | None,
-        reason: str | None,
         id: str | None,
     ) -> Run[Any]:
         """Change fields of the state of a run that is not running. A function is called here, with the state as it is now."""
         row = self._services.store.run(run_id)
         if isinstance(edit, Mapping):
-            request = inbox.Edit(fields=self._plain_fields(row, edit), by=by, reason=reason)
+            request = msgspec.structs.replace(request, fields=self._plain_fields(row, edit))
         else:
             flow, known = self._flow_for(row, id), self._look_at(run_id, VERBS["edit"].asked)
             operator.check_edit(known, inbox.Edit())
             changes = msgspec.to_builtins(edited(flow, known.state, edit))
-            request = inbox.Edit(changes=changes, seen=known.saved_seq, by=by, reason=reason)
+            request = msgspec.structs.replace(request, changes=changes, seen=known.saved_seq)
         return await self.ask(run_id, request, id=id)
 
     def _plain_fields(self, row: RunRow, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -254,16 +253,15 @@ class Requests:
         await self._until_handled(run_id, request)
         return mark_repeated(self.view(run_id), True)
 
-    async def signal(
-        self, run_id: str, name: str, payload: Any, *, id: str | None, by: str | None, reason: str | None
-    ) -> Run[Any]:
+    async def signal(self, run_id: str, request: inbox.Signal, *, id: str | None) -> Run[Any]:
         """Send a signal. A second signal with the same `id` changes nothing, because the inbox remembers ids. Raises
         `SignalRefused` if the payload does not fit the wait that would receive it. A wait that begins after this check sets a
         payload that does not fit aside.
         """
+        name, payload = request.name, request.payload
         if not isinstance(name, str) or not name:
             raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")
-        request = self._with_id(inbox.Signal(name=name, by=by, reason=reason), id)
+        request = self._with_id(request, id)
         has_id = id is not None
         known = self._look_at(run_id, VERBS["signal"].asked)
         request = msgspec.structs.replace(request, payload=questions.plain(payload, "payload"))

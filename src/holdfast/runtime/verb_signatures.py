@@ -9,15 +9,33 @@ from __future__ import annotations
 import functools
 import inspect
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
-from holdfast.core.verb_options import AS_THE_FIELD, LAST, option_in, options_of
+from holdfast.core.requests import AnyRequest, stated_of
+from holdfast.core.verb_options import AS_THE_FIELD, LAST, option_in, options_of, read_options
 from holdfast.errors import SettingError, did_you_mean
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R", bound=AnyRequest)
+
+
+def asked(record: type[R], options: Mapping[str, Any], **positional: Any) -> tuple[R, str | None, bool]:
+    """Return the request that the options of a public function make, its id, and whether it may execute the run here. Raises
+    `SettingError`.
+    """
+    kind: type[msgspec.Struct] = record
+    known, given = options_of(kind), read_options(kind, {**positional, **options})
+    id, execute = given.pop("id", None), given.pop("execute", True)
+    if "stated" in record.__struct_fields__:
+        given["stated"] = stated_of(
+            given.pop("step", None), given.pop("item", None), given.pop("result", UNSET)
+        )
+    fields = {known[name].field if name in known else name: value for name, value in given.items()}
+    return record(**fields), id, execute
 
 
 def takes(record: type[msgspec.Struct], options: type, *, others: Collection[str] = ()) -> Callable[[F], F]:

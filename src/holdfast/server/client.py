@@ -19,7 +19,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import UNSET
 
-from holdfast.core import requests
+from holdfast.core import requests as records
 from holdfast.core.budget import Budget, check_budget
 from holdfast.core.graph import Flow, FlowSource
 from holdfast.core.run_state import ENDED, GOING, UNDER_WAY
@@ -243,72 +243,70 @@ class Client:
 
     # --- verbs that ask ------------------------------------------------------------------------------
 
-    @takes(requests.Resume, requests.ResumeThere)
-    async def resume(self, run: str, **options: Unpack[requests.ResumeThere]) -> Run[Any]:
+    @takes(records.Resume, records.ResumeThere)
+    async def resume(self, run: str, **options: Unpack[records.ResumeThere]) -> Run[Any]:
         """Ask for a run to be resumed; a worker does it. The options are those of `Engine.resume`, without functions.
 
         Returns the run as it is when the request is stored; with `wait`, when it has stopped since or asks something, or after so
         many seconds. A refusal that happens meanwhile is raised. `expects` is the digest of a preview that must still be true.
         """
         run_id, seq = split(run, options.pop("checkpoint", None))
-        return await self._ask(run_id, requests.Resume, {"checkpoint": seq, **options})
+        return await self._ask(run_id, records.Resume, {"checkpoint": seq, **options})
 
-    @takes(requests.Retry, requests.RetryThere)
+    @takes(records.Retry, records.RetryThere)
     async def retry(
-        self, run: str, node: str | None = None, **options: Unpack[requests.RetryThere]
+        self, run: str, node: str | None = None, **options: Unpack[records.RetryThere]
     ) -> Run[Any]:
         """Ask for a node that failed, was interrupted or waits to be retried (default: all such nodes). `wait`: see `resume`."""
-        return await self._ask(run, requests.Retry, {"node": node, **options})
+        return await self._ask(run, records.Retry, {"node": node, **options})
 
-    @takes(requests.Skip, requests.SkipThere)
+    @takes(records.Skip, records.SkipThere)
     async def skip(
         self,
         run: str,
         node: str,
         update: Mapping[str, Any] | None = None,
-        **options: Unpack[requests.SkipThere],
+        **options: Unpack[records.SkipThere],
     ) -> Run[Any]:
         """Ask for a node to be skipped: `update` takes the place of its result. `wait`: see `resume`."""
-        return await self._ask(run, requests.Skip, {"node": node, "update": update, **options})
+        return await self._ask(run, records.Skip, {"node": node, "update": update, **options})
 
-    @takes(requests.Cancel, requests.CancelThere)
+    @takes(records.Cancel, records.CancelThere)
     async def cancel(
-        self, run: str, reason: str | None = None, **options: Unpack[requests.CancelThere]
+        self, run: str, reason: str | None = None, **options: Unpack[records.CancelThere]
     ) -> Run[Any]:
         """End a run for good. Running nodes are stopped. `wait`: see `resume`."""
-        return await self._ask(run, requests.Cancel, {"reason": reason, **options})
+        return await self._ask(run, records.Cancel, {"reason": reason, **options})
 
-    @takes(requests.Pause, requests.PauseThere)
+    @takes(records.Pause, records.PauseThere)
     async def pause(
-        self, run: str, reason: str | None = None, **options: Unpack[requests.PauseThere]
+        self, run: str, reason: str | None = None, **options: Unpack[records.PauseThere]
     ) -> Run[Any]:
         """Pause a run: running nodes may end, but no node starts until the run is resumed. `wait`: see `resume`."""
-        return await self._ask(run, requests.Pause, {"reason": reason, **options})
+        return await self._ask(run, records.Pause, {"reason": reason, **options})
 
-    @takes(requests.Edit, requests.EditThere)
-    async def edit(
-        self, run: str, edit: Mapping[str, Any], **options: Unpack[requests.EditThere]
-    ) -> Run[Any]:
+    @takes(records.Edit, records.EditThere)
+    async def edit(self, run: str, edit: Mapping[str, Any], **options: Unpack[records.EditThere]) -> Run[Any]:
         """Change fields of the state of a run that is not running. `wait`: see `resume`."""
-        return await self._ask(run, requests.Edit, {"edit": edit, **options})
+        return await self._ask(run, records.Edit, {"edit": edit, **options})
 
-    @takes(requests.Answer, requests.AnswerThere)
+    @takes(records.Answer, records.AnswerThere)
     async def answer(
-        self, run: str, question: str, value: Any, **options: Unpack[requests.AnswerThere]
+        self, run: str, question: str, value: Any, **options: Unpack[records.AnswerThere]
     ) -> Run[Any]:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. With `wait`, the
         run is returned when it has stopped or asks its next question. Raises `AnswerRefused` and `RunOver`.
         """
-        return await self._ask(run, requests.Answer, {"question": question, "value": value, **options})
+        return await self._ask(run, records.Answer, {"question": question, "value": value, **options})
 
-    @takes(requests.Signal, requests.SignalThere)
+    @takes(records.Signal, records.SignalThere)
     async def signal(
-        self, run: str, name: str, payload: Any = None, **options: Unpack[requests.SignalThere]
+        self, run: str, name: str, payload: Any = None, **options: Unpack[records.SignalThere]
     ) -> Run[Any]:
         """Send a signal to a run. With an `id`, it can be sent twice without harm. Raises `SignalRefused` and `RunOver`. `wait`:
         see `resume`.
         """
-        return await self._ask(run, requests.Signal, {"name": name, "payload": payload, **options})
+        return await self._ask(run, records.Signal, {"name": name, "payload": payload, **options})
 
     async def prune(self, run_id: str, keep_last: int = KEEP_LAST, *, compact: bool = False) -> Pruned:
         """Retire all checkpoints of a run except the last `keep_last`, and with `compact` replace the events before them with one
@@ -318,7 +316,7 @@ class Client:
         return await self._open().send("POST", _path(run_id, "prune"), Pruned, body=body)
 
     async def _ask(
-        self, run_id: str, record: type[requests.AnyRequest], options: Mapping[str, Any]
+        self, run_id: str, record: type[records.AnyRequest], options: Mapping[str, Any]
     ) -> Run[Any]:
         known, said = options_of(record), read_options(record, options)
         headers = {name: said.pop(name, None) for name in ("id", "by", "expects", "wait")}
