@@ -5,7 +5,6 @@
 import inspect
 from typing import Annotated, Any, TypedDict, get_type_hints
 
-import msgspec
 import pytest
 
 import holdfast as hf
@@ -13,22 +12,46 @@ from holdfast.core import requests
 from holdfast.core.verb_options import Option, foreseen_options, options_of
 from holdfast.runtime.verb_signatures import takes
 
-TYPED: dict[type[msgspec.Struct], tuple[Any, set[str]]] = {
-    requests.Resume: (requests.ResumeHere, set()),
+POSITIONAL = {
+    "answer": {"question", "value"},
+    "cancel": {"reason"},
+    "edit": {"edit"},
+    "pause": {"reason"},
+    "retry": {"node"},
+    "signal": {"name", "payload"},
+    "skip": {"node", "update"},
 }
-"""Record -> the options for type checkers, and those that are written out because they may be positional."""
+"""Verb -> the options that are parameters of its functions, because they may be given by position."""
+LOCAL = {"execute", "id", "validate", "wait"}
+"""Options that are not in a request: they say how it is made, or cannot be stored."""
+VERBS = [
+    verb for verb, record in (requests.RECORDS | requests.MAKING).items() if record.traits.role is not None
+]
 
 
-@pytest.mark.parametrize("record", TYPED)
-def test_a_record_and_its_typed_dict_have_the_same_options(record: type[msgspec.Struct]) -> None:
-    typed, positional = TYPED[record]
-    own = {
-        name
-        for name, hint in get_type_hints(typed, include_extras=True).items()
-        if not any(isinstance(one, Option) for one in getattr(hint, "__metadata__", ()))
-    }
-    assert own | positional == set(options_of(record))
-    assert own & positional == set()
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_record_and_its_typed_dicts_have_the_same_options(verb: str) -> None:
+    own = set(options_of((requests.RECORDS | requests.MAKING)[verb])) - POSITIONAL.get(verb, set())
+    here, there = (
+        set(getattr(requests, f"{verb.capitalize()}{place}").__annotations__) for place in ("Here", "There")
+    )
+    assert here - LOCAL == own
+    assert there - LOCAL == own - {"trace_parent"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_types_of_a_typed_dict_take_what_the_record_takes(verb: str) -> None:
+    hints = get_type_hints(getattr(requests, f"{verb.capitalize()}Here"))
+    for name, given in options_of((requests.RECORDS | requests.MAKING)[verb]).items():
+        if name in hints and given.type in (
+            bool,
+            int,
+            str,
+            str | None,
+            requests.OnChange,
+            requests.Schedule | None,
+        ):
+            assert hints[name] == given.type, name
 
 
 class Longer(requests.Resume, frozen=True, kw_only=True):
@@ -68,9 +91,18 @@ def test_an_option_that_does_not_exist_is_refused_with_the_one_that_was_meant() 
         hf.resume("r", store="memory.db", restrat_at="a")  # type: ignore[call-arg]
 
 
-def test_every_option_of_a_public_function_has_a_sentence() -> None:
-    for function in (hf.resume, hf.Engine.resume):
+@pytest.mark.parametrize("verb", [*VERBS, "run"])
+def test_every_option_of_a_public_function_has_a_sentence(verb: str) -> None:
+    for place in (hf, hf.Engine, hf.Connection, hf.Client, hf.BlockingClient):
+        function = getattr(place, verb)
         doc = function.__doc__ or ""
         for name, parameter in inspect.signature(function).parameters.items():
-            if parameter.kind is parameter.KEYWORD_ONLY:
+            if parameter.kind is parameter.KEYWORD_ONLY and name != "plan":
                 assert f"\n    {name}: " in doc, name
+
+
+@pytest.mark.parametrize("verb", ["resume", "retry", "skip", "cancel", "pause", "edit", "answer", "signal"])
+def test_the_first_parameter_is_the_run_and_run_id_is_understood(verb: str) -> None:
+    for place in (hf, hf.Engine, hf.Client):
+        names = [name for name in inspect.signature(getattr(place, verb)).parameters if name != "self"]
+        assert names[0] == "run"

@@ -92,23 +92,15 @@ WhenDurable = Annotated[
 
 
 @command(EXECUTE)
+@options.of(requests.Start, without=options.NOT_TYPED)
 def run(
     file: options.FlowFile,
     given: options.Input = None,
     run_id: options.NewRunId = None,
     label: options.Label = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout", metavar="SECONDS", help="Fail the run if it takes longer than this many seconds."
-        ),
-    ] = None,
+    *,
+    said: options.Said,
     durability: WhenDurable = None,
-    queue: options.Queue = None,
-    priority: options.Priority = 0,
-    budget: options.Budget = None,
-    schedule: options.Schedule = None,
-    scope: options.Scope = None,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     by: options.By = None,
@@ -125,9 +117,7 @@ def run(
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
     value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
     require_fit(flow, value)
-    limits = options.read_limits(budget, schedule, scope)
-    if timeout is not None and not timeout > 0:
-        raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
+    options.check_timeout(said["timeout"])
     errand = Errand(
         verb="run",
         run_id=chosen,
@@ -144,15 +134,7 @@ def run(
     return execute(
         errand,
         lambda engine: engine.run(
-            flow,
-            value,
-            run_id=chosen,
-            labels=labels,
-            timeout=timeout,
-            queue=queue,
-            priority=priority,
-            **limits,
-            by=options.resolve_actor(by),
+            flow, value, run_id=chosen, labels=labels, **said, by=options.resolve_actor(by)
         ),
     )
 

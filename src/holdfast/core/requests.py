@@ -12,6 +12,7 @@ say more about what is wrong.
 # Annotations are read at import: no `from __future__ import annotations`.
 
 from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypedDict
 
 import msgspec
@@ -20,7 +21,7 @@ from msgspec import UNSET, Meta
 from holdfast.core.budget import Budget
 from holdfast.core.events import Failure
 from holdfast.core.run_state import HALTED, OPEN, Status
-from holdfast.core.validate import NODE_ID, RUN_ID
+from holdfast.core.validate import NODE_ID, PRIORITY_MAX, RUN_ID
 from holdfast.core.verb_options import Option
 from holdfast.errors import SettingError
 
@@ -36,7 +37,14 @@ Scope = Annotated[
     tuple[Annotated[str, Meta(min_length=1, max_length=128)], ...], Meta(min_length=1, max_length=10_000)
 ]
 """Names of nodes."""
+Labels = Annotated[dict[str, Annotated[str, Meta(max_length=1024)]], Meta(max_length=100)]
+NewRunId = Annotated[str, Meta(pattern=f"^{RUN_ID.pattern}$")]
 OnChange: TypeAlias = Literal["refuse", "compatible"]
+Repeat: TypeAlias = Literal["ask", "run", "skip"]
+"""What a fork does with visits of a node that its parent has begun and that is not idempotent."""
+OnExists: TypeAlias = Literal["refuse", "use"]
+"""What `start` does if a run of that id and flow exists with another input."""
+Schedule: TypeAlias = Literal["eager", "layered"]
 Role: TypeAlias = Literal["read", "start", "operate", "admin"]
 
 
@@ -61,6 +69,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """
     done: str = ""
     """What is true of a run for which the request was carried out."""
+    makes_run: bool = False
+    """True if the verb makes another run. It then leaves no request in an inbox."""
     role: Role | None = "operate"
     """The role that a token needs over HTTP; None if only engines ask for it."""
 
@@ -79,6 +89,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
     verb: ClassVar[str]
     traits: ClassVar[Traits]
+    left_out: ClassVar[tuple[str, ...]] = ()
+    """The fields that are stored only if they have a value, because they were added later."""
+    not_ignored: ClassVar[tuple[str, ...]] = ()
+    """The fields that older versions must not ignore: they are stored inside the field `on_change`, so that an older version
+    cannot read the request, and refuses it.
+    """
     id: str = ""
     """The id of the request: sending a request again with the same id has no effect. If it is empty, the request gets an id
     when it is carried out.
@@ -148,6 +164,7 @@ class Cancel(Asked, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "cancel"
     traits: ClassVar[Traits] = Traits(asked="cancelled", previewed=True, of_many=OPEN, done="cancelled")
+    left_out: ClassVar[tuple[str, ...]] = ("expects",)
     expects: Annotated[str | None, EXPECTS] = None
 
 
@@ -174,7 +191,7 @@ class Stated(msgspec.Struct, frozen=True, omit_defaults=True):
     step: Annotated[
         str | None,
         Option(
-            "The step that has happened, if the answer is `happened` and it is not known of several whether they have.",
+            "The step that has happened (with its key: NAME:KEY), if the answer is `happened` and the question is about several.",
             "STEP",
             limit=Key | None,
         ),
@@ -192,6 +209,7 @@ class Answer(Asked, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "answer"
     traits: ClassVar[Traits] = Traits(asked="answered", cancels_because="aborted by the answer")
+    left_out: ClassVar[tuple[str, ...]] = ("update", "confidence", "stated")
     key: Annotated[
         str,
         Option(
@@ -261,6 +279,7 @@ class Retry(Asked, frozen=True, kw_only=True):
     traits: ClassVar[Traits] = Traits(
         asked="tried again", executes=True, previewed=True, of_many=HALTED, done="retried"
     )
+    left_out: ClassVar[tuple[str, ...]] = ("confirm", "expects")
     node: Annotated[
         str | None,
         Option(
@@ -274,7 +293,7 @@ class Retry(Asked, frozen=True, kw_only=True):
     confirm: Annotated[
         list[str] | None,
         Option(
-            "A node of a child run, as RUN/NODE, that may run again although it is not idempotent: a preview lists them.",
+            "A node of a child run, as RUN/NODE, that may run again although it is not idempotent, as a preview lists it.",
             "NODE",
             limit=Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)],
             default=(),
@@ -303,6 +322,7 @@ class Skip(Asked, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "skip"
     traits: ClassVar[Traits] = Traits(asked="skipped", executes=True, previewed=True)
+    left_out: ClassVar[tuple[str, ...]] = ("expects",)
     node: Annotated[str, Option("The node to skip: one that failed, crashed or waits.", "NODE", limit=Node)]
     update: Annotated[
         Any,
@@ -362,6 +382,8 @@ class Resume(Asked, frozen=True, kw_only=True):
     traits: ClassVar[Traits] = Traits(
         asked="resumed", executes=True, previewed=True, of_many=HALTED | {"paused"}, done="resumed"
     )
+    left_out: ClassVar[tuple[str, ...]] = ("expects", "budget", "scope")
+    not_ignored: ClassVar[tuple[str, ...]] = ("budget", "scope")
     checkpoint: Annotated[
         int | None,
         Option("Rewind the run to this checkpoint first; the same as RUN@SEQ.", "SEQ", limit=Seq | None),
@@ -392,7 +414,7 @@ class Resume(Asked, frozen=True, kw_only=True):
     confirm: Annotated[
         list[str],
         Option(
-            "A node that may run again although it is not idempotent: a preview lists them. A node of a child run as RUN/NODE.",
+            "A node that may run again although it is not idempotent, as a preview lists it; a node of a child run as RUN/NODE.",
             "NODE",
             limit=Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)],
             default=(),
@@ -463,6 +485,173 @@ class ResumeThere(ResumeOptions, AskOptions, ReasonOption, WaitOption, total=Fal
     edit: Mapping[str, Any] | None
 
 
+class Fork(msgspec.Struct, frozen=True, kw_only=True):
+    """A new run that shares the history of another up to a checkpoint."""
+
+    verb: ClassVar[str] = "fork"
+    traits: ClassVar[Traits] = Traits(asked="forked", previewed=True, makes_run=True)
+    checkpoint: Annotated[
+        int | None, Option("The event to fork from. Default: the latest checkpoint.", "SEQ", limit=Seq | None)
+    ] = None
+    edit: Annotated[
+        dict[str, Any] | None,
+        Option("Fields of the state to change in the new run, and their new values.", "JSON|@FILE"),
+    ] = None
+    repeat: Annotated[
+        Repeat | dict[str, Repeat],
+        Option(
+            "What the fork does with visits of nodes that are not idempotent and that the run has begun: for all nodes, or by "
+            "node.",
+            "CHOICE|NODE=CHOICE",
+            limit=Repeat | dict[Node, Repeat],
+        ),
+    ] = "ask"
+    fresh: Annotated[bool, Option("Use idempotency keys of its own, so that all effects count as new.")] = (
+        False
+    )
+    run_id: Annotated[
+        str | None,
+        Option(
+            "The id of the new run. Default: an id that follows from the key of the request, or a random one.",
+            "ID",
+            limit=NewRunId | None,
+        ),
+    ] = None
+    labels: Annotated[
+        dict[str, str] | None,
+        Option(
+            "The labels of the new run. Default: those of the run that is forked.",
+            "NAME=VALUE",
+            limit=Labels | None,
+        ),
+    ] = None
+    by: Annotated[str | None, BY] = None
+    reason: Annotated[str | None, REASON] = None
+    expects: Annotated[str | None, EXPECTS] = None
+
+
+class ForkOptions(CancelOptions, ReasonOption, total=False):
+    """The options of `fork`."""
+
+    checkpoint: str | int | None
+    run_id: str | None
+    repeat: Repeat | Mapping[str, Repeat]
+    fresh: bool
+    labels: Mapping[str, str] | None
+    by: str | None
+
+
+class ForkHere(ForkOptions, total=False):
+    """The options with which an engine forks a run."""
+
+    edit: Callable[[Any], Any] | Mapping[str, Any] | None
+
+
+class ForkThere(ForkOptions, total=False):
+    """The options with which a client forks a run."""
+
+    edit: Mapping[str, Any] | None
+
+
+class Start(msgspec.Struct, frozen=True, kw_only=True):
+    """A run to start."""
+
+    verb: ClassVar[str] = "start"
+    traits: ClassVar[Traits] = Traits(asked="started", makes_run=True, role="start")
+    run_id: Annotated[
+        str | None,
+        Option(
+            "The id of the new run. Default: an id that follows from the key of the request, or a random one.",
+            "ID",
+            limit=NewRunId | None,
+        ),
+    ] = None
+    labels: Annotated[
+        dict[str, str] | None,
+        Option("Labels of the run, by which runs can be listed.", "NAME=VALUE", limit=Labels | None),
+    ] = None
+    timeout: Annotated[
+        float | None,
+        Option(
+            "Fail the run if it has not ended this many seconds after it was started.",
+            "SECONDS",
+            limit=Annotated[float, Meta(gt=0, lt=1e10)] | None,
+        ),
+    ] = None
+    queue: Annotated[
+        str | None,
+        Option(
+            "The queue in which the run waits for a worker. Default: default.", "NAME", limit=NewRunId | None
+        ),
+    ] = None
+    priority: Annotated[
+        int,
+        Option(
+            "The priority of the run: workers claim runs with a higher priority first.",
+            "N",
+            limit=Annotated[int, Meta(ge=-PRIORITY_MAX, le=PRIORITY_MAX)],
+        ),
+    ] = 0
+    begin_at: Annotated[
+        datetime | None,
+        Option(
+            "The time at which workers may begin: a date and time with a time zone (RFC 3339) or, over HTTP, seconds since the "
+            "epoch.",
+            "TIME",
+            limit=Annotated[float, Meta(ge=0, lt=1e11)] | datetime | None,
+        ),
+    ] = None
+    budget: Annotated[
+        Budget | None,
+        Option("What the run may cost in total. Once it is spent, nothing more begins in the run.", "LIMITS"),
+    ] = None
+    schedule: Annotated[
+        Schedule | None, Option("eager or layered. Default: the schedule of the flow.", "NAME")
+    ] = None
+    scope: Annotated[
+        list[str] | None,
+        Option("Run only these nodes, and then pause the run.", "NODE", limit=Scope | None),
+    ] = None
+    by: Annotated[str | None, BY] = None
+    on_exists: Annotated[
+        OnExists,
+        Option(
+            "With `use`, an existing run of this id and flow is used, whatever its input. Otherwise another input is refused."
+        ),
+    ] = "refuse"
+    trace_parent: Annotated[
+        str | None,
+        Option("The header `traceparent` of the request for which the run is started (W3C).", is_header=True),
+    ] = None
+
+
+class RunOptions(TypedDict, total=False):
+    """The options of `run`."""
+
+    run_id: str | None
+    labels: Mapping[str, str] | None
+    timeout: float | None
+    queue: str | None
+    priority: int
+    budget: Budget | None
+    schedule: Schedule | None
+    scope: Collection[str] | None
+    by: str | None
+
+
+class StartThere(RunOptions, total=False):
+    """The options with which a client starts a run."""
+
+    begin_at: datetime | None
+    on_exists: OnExists
+
+
+class StartHere(StartThere, total=False):
+    """The options with which an engine starts a run."""
+
+    trace_parent: str | None
+
+
 class ChildEnd(Asked, frozen=True, kw_only=True):
     """A request to record that a child run of the run has ended. The engine of the child leaves it, in the append with which the
     child ends.
@@ -470,6 +659,7 @@ class ChildEnd(Asked, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "child-ended"
     traits: ClassVar[Traits] = Traits(asked="told of the end of a child", awaited=False, role=None)
+    left_out: ClassVar[tuple[str, ...]] = ("state_version",)
     run: str
     seq: int
     status: Literal["completed", "failed", "cancelled"]
@@ -496,6 +686,8 @@ RECORDS: dict[str, type[AnyRequest]] = {
     kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip, Edit, Resume, ChildEnd)
 }
 """Verb -> its record, for every verb that a request in an inbox may have."""
+MAKING: dict[str, type[Fork | Start]] = {kind.verb: kind for kind in (Start, Fork)}
+"""Verb -> its record, for every verb that makes a run."""
 EXECUTING = frozenset(verb for verb, kind in RECORDS.items() if kind.traits.executes)
 """The verbs that make a run continue which no engine executes."""
 SHARED = frozenset(Asked.__struct_fields__)

@@ -125,5 +125,7 @@ def check_names(option: str, given: Any) -> list[str]:
     if isinstance(given, (str, Mapping)) or not isinstance(given, Collection):
         raise SettingError(f"{option}={given!r} is not valid: give a list of the names of nodes")
     if not all(isinstance(name, str) for name in given):
-        raise SettingError(f"{option}={given!r} is not valid: the names of nodes are strings")
+        raise SettingError(
+            f"{option}={given!r} is not valid: give a list of the names of nodes, which are strings"
+        )
     return list(given)

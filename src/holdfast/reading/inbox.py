@@ -58,19 +58,6 @@ def given_id(stored: str) -> str:
     return next((stored.removeprefix(mark) for mark in _GIVEN if stored.startswith(mark)), stored)
 
 
-_LEFT_OUT = {
-    "answer": ("update", "confidence", "stated"),
-    **dict.fromkeys(("cancel", "skip"), ("expects",)),
-    "retry": ("confirm", "expects"),
-    "resume": ("expects", "budget", "scope"),
-    "child-ended": ("state_version",),
-}
-"""Verb of a request -> fields that are stored only if they have a value."""
-_LIMITS = ("budget", "scope")
-"""The fields of a request to resume a run that older versions must not ignore: they are stored inside the field `on_change`, so
-that an older version cannot read the request, and refuses it."""
-
-
 def about(request: AnyRequest) -> str | None:
     """Return in a few words what a request is about: the node, the question, the signal, the fields, or the place to resume
     from. None if its verb says everything.
@@ -119,14 +106,13 @@ def checked(request: AnyRequest) -> AnyRequest:
 
 def stored_form(request: AnyRequest) -> Request:
     """Convert a request to its stored form."""
-    left_out = _LEFT_OUT.get(request.verb, ())
     body = {
         name: value
         for name, value in own_fields(request).items()
-        if value is not None or name not in left_out
+        if value is not None or name not in request.left_out
     }
     body = msgspec.to_builtins(body) if isinstance(request, (ChildEnd, Answer)) else body
-    limits = {name: msgspec.to_builtins(body.pop(name)) for name in _LIMITS if name in body}
+    limits = {name: msgspec.to_builtins(body.pop(name)) for name in request.not_ignored if name in body}
     if limits:
         body["on_change"] = {"on_change": body["on_change"], **limits}
     return Request(id=request.id, verb=request.verb, body=body, by=request.by, reason=request.reason)

@@ -18,12 +18,10 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from holdfast.core import requests as records
-from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, FlowSource
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
@@ -33,7 +31,6 @@ from holdfast.reading.relatives import WaitedFor
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.creation import OnExists, Repeat, Schedule
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.listeners import Listener
 from holdfast.runtime.services import open_store_for
@@ -283,78 +280,22 @@ def _call(use: Callable[[Engine, Any], Awaitable[T]], given: Mapping[str, Any]) 
     return with_engine(lambda engine: use(engine, said), of_engine)
 
 
-def run(
-    flow: Flow[S],
-    input: S | Mapping[str, Any] | None = None,
-    *,
-    run_id: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-    queue: str | None = None,
-    priority: int = 0,
-    budget: Budget | None = None,
-    schedule: Schedule | None = None,
-    scope: Collection[str] | None = None,
-    by: str | None = None,
-    **options: Unpack[Options],
-) -> Run[S]:
+class _Run(records.RunOptions, Options, total=False): ...
+
+
+class _Start(records.StartHere, Options, total=False): ...
+
+
+@takes(records.Start, records.RunOptions, others=OPTIONS)
+def run(flow: Flow[S], input: S | Mapping[str, Any] | None = None, **options: Unpack[_Run]) -> Run[S]:
     """Start a run and execute it: see `Engine.run`."""
-    return with_engine(
-        lambda e: e.run(
-            flow,
-            input,
-            run_id=run_id,
-            labels=labels,
-            timeout=timeout,
-            queue=queue,
-            priority=priority,
-            budget=budget,
-            schedule=schedule,
-            scope=scope,
-            by=by,
-        ),
-        options,
-    )
+    return _call(lambda e, said: e.run(flow, input, **said), options)
 
 
-def start(
-    flow: Flow[S],
-    input: S | Mapping[str, Any] | None = None,
-    *,
-    run_id: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-    queue: str | None = None,
-    priority: int = 0,
-    begin_at: datetime | None = None,
-    budget: Budget | None = None,
-    schedule: Schedule | None = None,
-    scope: Collection[str] | None = None,
-    by: str | None = None,
-    on_exists: OnExists = "refuse",
-    trace_parent: str | None = None,
-    **options: Unpack[Options],
-) -> str:
+@takes(records.Start, records.StartHere, others=OPTIONS)
+def start(flow: Flow[S], input: S | Mapping[str, Any] | None = None, **options: Unpack[_Start]) -> str:
     """Record a run: see `Engine.start`."""
-    return with_engine(
-        lambda e: e.start(
-            flow,
-            input,
-            run_id=run_id,
-            labels=labels,
-            timeout=timeout,
-            queue=queue,
-            priority=priority,
-            begin_at=begin_at,
-            budget=budget,
-            schedule=schedule,
-            scope=scope,
-            by=by,
-            on_exists=on_exists,
-            trace_parent=trace_parent,
-        ),
-        options,
-    )
+    return _call(lambda e, said: e.start(flow, input, **said), options)
 
 
 def wait(
@@ -440,36 +381,13 @@ def signal(run: str, name: str, payload: Any = None, **options: Unpack[_Signal])
     return _call(lambda e, said: e.signal(run, name, payload, **said), options)
 
 
-def fork(
-    run: str,
-    *,
-    checkpoint: str | int | None = None,
-    edit: Edit | None = None,
-    run_id: str | None = None,
-    repeat: Repeat | Mapping[str, Repeat] = "ask",
-    fresh: bool = False,
-    labels: Mapping[str, str] | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-    expects: str | None = None,
-    **options: Unpack[Options],
-) -> str:
+class _Fork(records.ForkHere, Options, total=False): ...
+
+
+@takes(records.Fork, records.ForkHere, others=OPTIONS)
+def fork(run: str, **options: Unpack[_Fork]) -> str:
     """Make a new run that shares the history up to a checkpoint: see `Engine.fork`."""
-    return with_engine(
-        lambda e: e.fork(
-            run,
-            checkpoint=checkpoint,
-            edit=edit,
-            run_id=run_id,
-            repeat=repeat,
-            fresh=fresh,
-            labels=labels,
-            by=by,
-            reason=reason,
-            expects=expects,
-        ),
-        options,
-    )
+    return _call(lambda e, said: e.fork(run, **said), options)
 
 
 def preview(run: str, verb: str, **options: Any) -> Preview:

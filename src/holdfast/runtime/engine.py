@@ -24,7 +24,6 @@ import os
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
@@ -32,7 +31,6 @@ from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from msgspec import structs
 
 from holdfast.core import requests as records
-from holdfast.core.budget import Budget
 from holdfast.core.graph import Flow, FlowSource, Graph
 from holdfast.core.run_state import ENDED
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
@@ -306,20 +304,12 @@ class Engine:
 
     # --- verbs that make runs -------------------------------------------------------------------------
 
+    @takes(records.Start, records.RunOptions)
     async def run(
         self,
         flow: Flow[S],
         input: S | Mapping[str, Any] | None = None,
-        *,
-        run_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        budget: Budget | None = None,
-        schedule: creation.Schedule | None = None,
-        scope: Collection[str] | None = None,
-        by: str | None = None,
+        **options: Unpack[records.RunOptions],
     ) -> Run[S]:
         """Start a run and execute it. If a run with this id, flow and input exists already, it is resumed; if it has ended,
         nothing is executed. If another call or engine executes it, this call waits for it, and takes the run over if the
@@ -329,12 +319,9 @@ class Engine:
         flow. With `scope`, only these nodes run; then the run is paused. All three are in force after every resume.
         """
         self.add(flow)
-        asked = creation.read_start(
-            self._open(), run_id, queue=queue, priority=priority, timeout=timeout, budget=budget, schedule=schedule, scope=scope,
-            labels=labels, by=by,
-        )  # fmt: skip
+        wanted, run_id = creation.read_start(self._open(), options), options.get("run_id")
         while True:
-            journal = self._new_run(flow, input, asked, held=True)
+            journal = self._new_run(flow, input, wanted, held=True)
             if journal is not None:
                 break
             assert run_id is not None
@@ -349,23 +336,12 @@ class Engine:
             creation.require_same(self.store, run_id, create)
             return await self._run_again(flow, run_id)
 
+    @takes(records.Start, records.StartHere)
     async def start(
         self,
         flow: Flow[S],
         input: S | Mapping[str, Any] | None = None,
-        *,
-        run_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        begin_at: datetime | None = None,
-        budget: Budget | None = None,
-        schedule: creation.Schedule | None = None,
-        scope: Collection[str] | None = None,
-        by: str | None = None,
-        on_exists: creation.OnExists = "refuse",
-        trace_parent: str | None = None,
+        **options: Unpack[records.StartHere],
     ) -> str:
         """Record a run and return its id. A worker executes it, or `resume` does. Of the runs that wait for a worker in a
         `queue`, those with the highest `priority` come first. Workers leave the run alone until `begin_at`, a time with a time
@@ -375,18 +351,15 @@ class Engine:
         """
         self.add(flow)
         services = self._open()
-        asked = creation.read_start(
-            services, run_id, queue=queue, priority=priority, timeout=timeout, begin_at=begin_at, labels=labels, by=by,
-            budget=budget, schedule=schedule, scope=scope, on_exists=on_exists, trace_parent=trace_parent,
-        )  # fmt: skip
-        journal = self._new_run(flow, input, asked, held=False)
+        wanted = creation.read_start(services, options)
+        journal = self._new_run(flow, input, wanted, held=False)
         if journal is None:
-            assert run_id is not None
-            return run_id
+            assert wanted.run_id is not None
+            return wanted.run_id
         try:
             await journal.save_and_wait()
         except RunExists:
-            creation.require_same(services.store, journal.state.run_id, journal.create, on_exists)
+            creation.require_same(services.store, journal.state.run_id, journal.create, wanted.on_exists)
         return journal.state.run_id
 
     def _build_families(self) -> Families:
@@ -401,7 +374,9 @@ class Engine:
             options[FLOW_FILE] = self.flow_files[flow.name]
         return options
 
-    def _new_run(self, flow: Flow[Any], given: Any, asked: creation.Start, *, held: bool) -> Journal | None:
+    def _new_run(
+        self, flow: Flow[Any], given: Any, asked: creation.Starting, *, held: bool
+    ) -> Journal | None:
         """Create a journal with `RunCreated` recorded; None if the same run exists, or if this engine is about to record it."""
         services = self._open()
         options = self._run_options(flow, asked.place)
@@ -593,33 +568,18 @@ class Engine:
 
     # --- forks ----------------------------------------------------------------------------------------
 
-    async def fork(
-        self,
-        run: str,
-        *,
-        checkpoint: str | int | None = None,
-        edit: Edit | None = None,
-        run_id: str | None = None,
-        repeat: creation.Repeat | Mapping[str, creation.Repeat] = "ask",
-        fresh: bool = False,
-        labels: Mapping[str, str] | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-    ) -> str:
+    @takes(records.Fork, records.ForkHere)
+    async def fork(self, run: str, **options: Unpack[records.ForkHere]) -> str:
         """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest). Returns its id;
         `resume` executes it. `repeat` says what it does, for all nodes or by node, with visits of nodes that are not idempotent
         which its parent has begun. With `fresh`, its idempotency keys differ from those of its parent. `expects`: see `resume`.
         """
         services = self._open()
-        parent, asked = creation.read_fork(
-            run, checkpoint=checkpoint, run_id=run_id or "", edit=edit, repeat=repeat, fresh=fresh, labels=labels, by=by,
-            reason=reason, expects=expects,
-        )  # fmt: skip
-        row = services.store.run(parent)
+        parent, wanted = creation.read_fork(run, options)
+        row, run_id = services.store.run(parent), wanted.run_id
         fork_id = creation.check_id(run_id) if run_id is not None else creation.new_id(self._luck, row.flow)
         journal = creation.fork_journal(
-            services, find_flow(services.store, self.flows, row), row, structs.replace(asked, run_id=fork_id)
+            services, find_flow(services.store, self.flows, row), row, structs.replace(wanted, run_id=fork_id)
         )
         try:
             await journal.save_and_wait()

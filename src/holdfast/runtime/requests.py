@@ -6,7 +6,7 @@
 - A run that no engine executes: this engine claims it. `pause cancel answer signal edit` are recorded and the lease is released;
   `resume retry skip` resume the run, unless the caller wants this process to execute nothing: then a worker finds the request.
 
-`operator.VERBS` is the table of how each verb is carried out. An answer is checked twice: here, for a clear error at
+`operator.RECORDERS` is the table of how each verb is carried out. An answer is checked twice: here, for a clear error at
 once, and again by the engine that appends it, because another answer may have come first.
 
 Every request that was put into an inbox ends in one of three ways, each in one append: it is carried out, it is recorded as
@@ -27,7 +27,7 @@ import msgspec
 from holdfast.core import answers
 from holdfast.core.events import VALUE_PARTS
 from holdfast.core.graph import Flow
-from holdfast.core.requests import RECORDS
+from holdfast.core.requests import MAKING, RECORDS
 from holdfast.core.run_state import FINAL, HALTED, TAKEABLE, RunState
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.core.verb_options import foreseen_options
@@ -55,11 +55,11 @@ from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import Run, mark_repeated, run_view
 from holdfast.runtime import nesting, operator, questions
 from holdfast.runtime.clock import sleep
-from holdfast.runtime.creation import UNKNOWN, Fork, preview_fork, read_fork
+from holdfast.runtime.creation import UNKNOWN, Forking, preview_fork, read_fork
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.operator import REFUSALS, VERBS, check_by_and_reason
+from holdfast.runtime.operator import REFUSALS, check_by_and_reason
 from holdfast.runtime.resume import OtherCode, TakeUp, edited, naming_misfit, prepare_unchecked, read_take_up
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
@@ -70,9 +70,12 @@ from holdfast.storage.verdicts import refuse_final
 R = TypeVar("R", bound=AnyRequest)
 
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
-    **{verb: tuple(foreseen_options(kind)) for verb, kind in RECORDS.items() if kind.traits.previewed},
+    **{
+        verb: tuple(foreseen_options(kind))
+        for verb, kind in (RECORDS | MAKING).items()
+        if kind.traits.previewed
+    },
     "resume": (*foreseen_options(inbox.Resume), "validate"),
-    "fork": ("checkpoint", *(name for name in Fork.__struct_fields__ if name not in ("seq", "expects"))),
 }
 """Verb that has a preview -> the options that may be given to the preview."""
 
@@ -103,7 +106,7 @@ class Requests:
         request = self._with_id(request, id)
         if not execute:
             return self.leave(run_id, request)
-        if id is not None and VERBS[request.verb].executes:
+        if id is not None and request.traits.executes:
             raise refuse_id_here(id)
         if id is not None and not self._post(run_id, request):
             return await self._repeat(run_id, request)
@@ -158,7 +161,7 @@ class Requests:
         if isinstance(edit, Mapping):
             request = msgspec.structs.replace(request, fields=self._plain_fields(row, edit))
         else:
-            flow, known = self._flow_for(row, id), self._look_at(run_id, VERBS["edit"].asked)
+            flow, known = self._flow_for(row, id), self._look_at(run_id, inbox.Edit.traits.asked)
             operator.check_edit(known, inbox.Edit())
             changes = msgspec.to_builtins(edited(flow, known.state, edit))
             request = msgspec.structs.replace(request, changes=changes, seen=known.saved_seq)
@@ -216,7 +219,7 @@ class Requests:
         if id is not None and (before := self._find_answer(run_id, request)) is not None:
             return await self._repeat(run_id, before)
         try:
-            known = self._look_at(run_id, VERBS["answer"].asked)
+            known = self._look_at(run_id, inbox.Answer.traits.asked)
             key = questions.check(known, request)
         except (AnswerRefused, RunOver):  # perhaps because the same request was carried out in this moment
             if id is not None and (before := self._find_answer(run_id, request)) is not None:
@@ -263,12 +266,12 @@ class Requests:
             raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")
         request = self._with_id(request, id)
         has_id = id is not None
-        known = self._look_at(run_id, VERBS["signal"].asked)
+        known = self._look_at(run_id, inbox.Signal.traits.asked)
         request = msgspec.structs.replace(request, payload=questions.plain(payload, "payload"))
         wrong = _misfit(known.state, request)
         if wrong is not None and (count := self._on_their_way(run_id, request.name)):
             # Read the log again: one that has arrived meanwhile must not be counted in neither place.
-            wrong = _misfit(self._look_at(run_id, VERBS["signal"].asked).state, request, count)
+            wrong = _misfit(self._look_at(run_id, inbox.Signal.traits.asked).state, request, count)
         if wrong is not None and (not has_id or self._post(run_id, request, only_look=True)):
             raise SignalRefused(run_id, request.name, wrong)
         if has_id and not self._post(run_id, request):
@@ -309,7 +312,7 @@ class Requests:
         except RequestExists as other:  # name the id that the caller gave
             raise RequestExists(run_id, inbox.given_id(other.request), other.verb) from None
         except RunOver:  # say what the caller wanted to do with the run
-            refuse_final(run_id, store.run(run_id).status, VERBS[request.verb].asked)
+            refuse_final(run_id, store.run(run_id).status, request.traits.asked)
             raise
 
     # --- previews -------------------------------------------------------------------------------------
@@ -325,7 +328,7 @@ class Requests:
         row = store.run(run_id)
         flow = find_flow(self._services.store, self._flows, row)
         head = history.load(store, run_id, row=row)
-        if isinstance(asked, Fork):
+        if isinstance(asked, Forking):
             found = preview_fork(services, flow, row, head, asked)
         else:
             executed = row.held and row.status not in HALTED
@@ -341,7 +344,7 @@ class Requests:
 
     def _read_wanted(
         self, run: str, verb: str, options: Mapping[str, Any]
-    ) -> tuple[str, TakeUp | AnyRequest | Fork]:
+    ) -> tuple[str, TakeUp | AnyRequest | Forking]:
         """Return the run and what is asked of it. Raises `SettingError`."""
         if verb not in _OPTIONS:
             near = did_you_mean(str(verb), _OPTIONS) or f"; those that have one are {', '.join(_OPTIONS)}"
@@ -355,7 +358,7 @@ class Requests:
             inbox.check(take_up.as_request)
             return run_id, self.with_plain_edit(run_id, take_up)
         if verb == "fork":
-            return read_fork(run, **{"run_id": "", **options})
+            return read_fork(run, options)
         request = RECORDS[verb](**options)
         inbox.check(request)
         return run, self._with_plain_update(run, request) if isinstance(request, inbox.Skip) else request
@@ -376,7 +379,7 @@ class Requests:
         engine. `posted` is True if the request is in the inbox already. `known` is the journal of the run, read a moment ago; it
         saves reading the log again.
         """
-        store, verb = self._services.store, VERBS[request.verb]
+        store, verb = self._services.store, request.traits
         check_by_and_reason(request.by, request.reason)
         row = store.run(run_id)
         if (
@@ -410,7 +413,7 @@ class Requests:
         which a worker carries out. An edit needs the flow, and so does an answer that skips a node; without the flow, it is left
         for a worker.
         """
-        lease, executes = None, VERBS[request.verb].executes
+        lease, executes = None, request.traits.executes
         needs_flow = operator.needs_flow(request) and (posted or isinstance(request, inbox.Edit))
         if needs_flow and self._services.store.run(run_id).flow not in self._flows:
             return self.view(run_id) if posted else self.leave(run_id, request)
@@ -479,7 +482,7 @@ class Requests:
         and a refusal is recorded: with `leaves`, not if only the code of this engine does not fit (`OtherCode`).
         """
         try:
-            if VERBS[request.verb].executes:
+            if request.traits.executes:
                 return await self._begin(run_id, request, lease)
             return await self._record(run_id, request, lease, known)
         except REFUSALS as refused:
@@ -585,7 +588,7 @@ class Requests:
                 if known is not None and is_known
                 else history.load(services.store, run_id, row=row)
             )
-            refuse_final(run_id, state.status, VERBS[request.verb].asked)
+            refuse_final(run_id, state.status, request.traits.asked)
             flow = find_flow(self._services.store, self._flows, row)
             operator.refuse_stale(services, flow, row, state, request, executed=False)
             journal = Journal(services, flow or UNKNOWN, state, row=row, fence=lease.fence)
@@ -603,7 +606,7 @@ class Requests:
             if not released:
                 holdings.release(run_id, lease.fence)
         if is_over:
-            refuse_final(run_id, state.status, VERBS[request.verb].asked)
+            refuse_final(run_id, state.status, request.traits.asked)
         children = children_of(services.store, state) if state.called else ()
         return run_view(state, services.store.run(run_id), flow, children)
 
@@ -652,7 +655,7 @@ class Requests:
         is_early = (
             row.status == "pending" and row.due_at is not None and row.due_at > self._services.store.now()
         )
-        return is_early or row.status == "failed" or any(VERBS[one.verb].executes for one in waiting)
+        return is_early or row.status == "failed" or any(one.traits.executes for one in waiting)
 
     async def carry_out_waiting(self, lease: Lease, request: AnyRequest) -> Run[Any] | None:
         """Carry out a request in the inbox of a run that a worker has taken: the oldest, or one that supersedes it. Returns the
@@ -731,7 +734,7 @@ def is_handled(store: Store, run_id: str, stored_id: str, verb: str) -> bool:
     found = next((one for one in store.inbox(run_id=run_id) if one.id == stored_id), None)
     if found is not None and not found.taken and not found.unmet:
         return False
-    asked = VERBS[verb].asked
+    asked = RECORDS[verb].traits.asked
     if found is not None and found.unmet:
         refuse_final(run_id, store.run(run_id).status, asked)
     for row in store.events(run_id, kinds=("RequestRefused",)):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from holdfast.core.requests import RECORDS, Text
+from holdfast.core.requests import RECORDS, Labels, Text
 from holdfast.core.verb_options import options_of
 from holdfast.reading import inbox
 from holdfast.server import verb_headers
@@ -17,7 +17,6 @@ from holdfast.server.json_body import encode
 from holdfast.server.keys import digest_of
 from holdfast.server.problems import Fault, refuse
 from holdfast.server.runs import Name, RunId
-from holdfast.server.verb_inputs import Labels
 from holdfast.server.verbs import VerbQuery
 from holdfast.storage.contract import Query, RunStatus, Store
 from holdfast.upkeep import mass_requests

@@ -11,7 +11,6 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from urllib.parse import quote
@@ -20,7 +19,6 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.core import requests as records
-from holdfast.core.budget import Budget, check_budget
 from holdfast.core.graph import Flow, FlowSource
 from holdfast.core.run_state import ENDED, GOING, UNDER_WAY
 from holdfast.core.verb_options import options_of, read_options
@@ -53,7 +51,6 @@ from holdfast.reading.views import (
     result_of,
     type_state,
 )
-from holdfast.runtime.creation import OnExists, Repeat, Schedule
 from holdfast.runtime.followers import Following
 from holdfast.runtime.verb_signatures import takes
 from holdfast.server.answer_parts import (
@@ -135,111 +132,49 @@ class Client:
 
     # --- verbs that make runs ------------------------------------------------------------------------
 
+    @takes(records.Start, records.StartThere)
     async def start(
         self,
         flow: Flow[S] | FlowSource | str,
         input: S | Mapping[str, Any] | None = None,
         *,
         plan: PlanSource | None = None,
-        run_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        begin_at: datetime | None = None,
-        budget: Budget | None = None,
-        schedule: Schedule | None = None,
-        scope: Collection[str] | None = None,
-        by: str | None = None,
-        on_exists: OnExists = "refuse",
+        **options: Unpack[records.StartThere],
     ) -> str:
         """Record a run of a flow that the server knows, given by name or as the flow itself, and return its id. A worker executes
         it. `plan` is the plan to execute, if the flow names capabilities: a file, a text in JSON or YAML, or a dict. The options
         are those of `Engine.start`; `by` is for whom the run is started: logs record it after the name of the token.
         """
-        name = flow if isinstance(flow, str) else flow.name
         sent = _plan_of(flow, plan)
-        body = {
-            "flow": name,
-            "input": _plain_input(flow, input) if sent is None else input,
-            "plan": sent,
-            "run_id": run_id,
-            "labels": dict(labels) if labels else None,
-            "timeout": timeout,
-            "queue": queue,
-            "priority": priority,
-            "begin_at": begin_at,
-            "on_exists": on_exists,
-            "budget": check_budget(budget),
-            "schedule": schedule,
-            "scope": list(scope) if scope is not None else None,
-        }
-        made = await self._post("/runs", body, NewRunId, by=by)
-        return made.id
+        body = read_options(records.Start, options)
+        by = body.pop("by", None)
+        body["flow"] = flow if isinstance(flow, str) else flow.name
+        body["input"] = _plain_input(flow, input) if sent is None else input
+        return (await self._post("/runs", {**body, "plan": sent}, NewRunId, by=by)).id
 
+    @takes(records.Start, records.RunOptions)
     async def run(
         self,
         flow: Flow[S] | FlowSource | str,
         input: S | Mapping[str, Any] | None = None,
         *,
         plan: PlanSource | None = None,
-        run_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        budget: Budget | None = None,
-        schedule: Schedule | None = None,
-        scope: Collection[str] | None = None,
-        by: str | None = None,
+        **options: Unpack[records.RunOptions],
     ) -> Run[S]:
         """Start a run, and wait until it has stopped: see `start` and `wait`."""
         if isinstance(flow, Flow):
             self._flows.setdefault(flow.name, flow)
-        started = await self.start(
-            flow,
-            input,
-            plan=plan,
-            run_id=run_id,
-            labels=labels,
-            timeout=timeout,
-            queue=queue,
-            priority=priority,
-            budget=budget,
-            schedule=schedule,
-            scope=scope,
-            by=by,
-        )
-        return await self.wait(started)
+        return await self.wait(await self.start(flow, input, plan=plan, **options))
 
-    async def fork(
-        self,
-        run: str,
-        *,
-        checkpoint: str | int | None = None,
-        edit: Mapping[str, Any] | None = None,
-        run_id: str | None = None,
-        repeat: Repeat | Mapping[str, Repeat] = "ask",
-        fresh: bool = False,
-        labels: Mapping[str, str] | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-    ) -> str:
+    @takes(records.Fork, records.ForkThere)
+    async def fork(self, run: str, **options: Unpack[records.ForkThere]) -> str:
         """Make a new run that shares the history of another up to a checkpoint (default: the latest), and return its id. A worker
         executes it, unless the run had stopped at that checkpoint: then resume it. The options are those of `Engine.fork`.
         """
-        parent, seq = split(run, checkpoint)
-        body = {
-            "checkpoint": seq,
-            "edit": dict(edit) if edit is not None else None,
-            "run_id": run_id,
-            "repeat": repeat if isinstance(repeat, str) else dict(repeat),
-            "fresh": fresh,
-            "labels": dict(labels) if labels else None,
-            "reason": reason,
-        }
-        return (await self._post(_path(parent, "fork"), body, NewRunId, by=by, expects=expects)).id
+        parent, seq = split(run, options.pop("checkpoint", None))
+        body = {**read_options(records.Fork, options), "checkpoint": seq}
+        headers = {name: body.pop(name, None) for name in ("by", "expects")}
+        return (await self._post(_path(parent, "fork"), body, NewRunId, **headers)).id
 
     # --- verbs that ask ------------------------------------------------------------------------------
 

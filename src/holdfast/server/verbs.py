@@ -15,14 +15,13 @@ import msgspec
 from msgspec import UNSET
 
 from holdfast.core import requests
-from holdfast.core.requests import SHARED
+from holdfast.core.requests import MAKING, RECORDS
 from holdfast.core.run_state import GOING
 from holdfast.core.verb_options import options_of
 from holdfast.errors import HoldfastError, PreviewStale, RequestExists, RunNotFound, StoreError
 from holdfast.reading import inbox
 from holdfast.reading.previews import Preview, refuse_stale
 from holdfast.reading.views import Run
-from holdfast.runtime.operator import VERBS
 from holdfast.runtime.requests import is_handled
 from holdfast.server import problems, verb_headers
 from holdfast.server.backend import Backend
@@ -91,6 +90,12 @@ async def send_signal(call: VerbCall) -> Answer:
     return await _ask(call, requests.Signal)
 
 
+def options_in(call: VerbCall, record: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the options of a verb in the body of a call. The reason, which every verb has, is not one of them."""
+    known = [given for given in options_of(record).values() if not given.option.is_header]
+    return {given.name: getattr(call.body, given.body_name) for given in known if given.name != "reason"}
+
+
 # --- asking ------------------------------------------------------------------------------------------
 
 
@@ -100,12 +105,7 @@ def _run_id(call: HttpCall[Any, Any]) -> str:
 
 async def _ask(call: VerbCall, record: type[requests.AnyRequest]) -> Answer:
     backend, run_id, verb = call.backend, _run_id(call), record.verb
-    known = [
-        given
-        for given in options_of(record).values()
-        if given.name not in SHARED and not given.option.is_header
-    ]
-    options = {given.name: getattr(call.body, given.body_name) for given in known}
+    options = options_in(call, record)
     _check_run_id(call)
     if isinstance(call.query, VerbQuery) and call.query.preview:
         return show_preview(await look_ahead(call, verb, options))
@@ -169,7 +169,7 @@ async def require_preview(call: HttpCall[Any, Any], verb: str, options: dict[str
     """Raise `Refused` if a verb would do something else than the preview that the caller has seen."""
     now = await look_ahead(call, verb, options)
     try:
-        refuse_stale(now, expects, "forked" if verb == "fork" else VERBS[verb].asked)
+        refuse_stale(now, expects, (RECORDS | MAKING)[verb].traits.asked)
     except PreviewStale as stale:
         raise _stale(stale, now) from None
 
