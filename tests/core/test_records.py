@@ -5,12 +5,16 @@
 import inspect
 from typing import Annotated, Any, TypedDict, get_type_hints
 
+import msgspec
 import pytest
 
 import holdfast as hf
+from holdfast.cli import options
 from holdfast.core import requests
 from holdfast.core.verb_options import Option, foreseen_options, options_of
+from holdfast.reading import inbox
 from holdfast.runtime.verb_signatures import takes
+from holdfast.server.verb_inputs import body_of
 
 POSITIONAL = {
     "answer": {"question", "value"},
@@ -74,6 +78,27 @@ def test_an_option_that_is_added_to_a_record_is_in_the_signature_and_the_help_an
     assert "added: It says what the option is." in (resume.__doc__ or "")
     assert "added" in foreseen_options(Longer)
     assert resume("r", added=4) == {"added": 4}
+
+
+def test_an_option_that_is_added_to_a_record_is_in_the_stored_form_the_body_and_the_command() -> None:
+    body = body_of(Longer)
+    assert msgspec.json.schema(body)["$defs"]["LongerInput"]["properties"]["added"] == {
+        "type": "integer",
+        "default": 3,
+        "description": "It says what the option is.",
+    }
+    assert inbox.stored_form(Longer(added=4)).body["added"] == 4
+
+    @options.of(Longer)
+    def resume(run: str, *, said: options.Said) -> int:
+        assert said["added"] == 4
+        return 0
+
+    added = inspect.signature(resume).parameters["added"]
+    (flag,) = [one for one in added.annotation.__metadata__ if hasattr(one, "param_decls")]
+    assert (flag.default, flag.metavar, flag.help) == ("--added", "N", "It says what the option is.")
+    others = {name: None for name in inspect.signature(resume).parameters if name not in ("run", "added")}
+    assert resume(run="r", added=4, **others) == 0
 
 
 def test_a_run_may_be_given_as_run_id() -> None:

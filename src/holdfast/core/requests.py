@@ -69,6 +69,10 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """
     done: str = ""
     """What is true of a run for which the request was carried out."""
+    id_mark: str = "request:"
+    """What the stored id of a request begins with if its caller has given the id: two requests of a run with the same stored id
+    are the same request. A second one changes nothing, and its caller gets the outcome of the first, if the verb is awaited.
+    """
     makes_run: bool = False
     """True if the verb makes another run. It then leaves no request in an inbox."""
     role: Role | None = "operate"
@@ -259,7 +263,7 @@ class Signal(Asked, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "signal"
     # No engine refuses a signal, and a sender may have thousands: the sender does not wait.
-    traits: ClassVar[Traits] = Traits(asked="sent a signal", awaited=False, role="start")
+    traits: ClassVar[Traits] = Traits(asked="sent a signal", awaited=False, id_mark="signal:", role="start")
     name: Annotated[str, Option("The name of the signal.", "NAME", limit=Key)]
     payload: Annotated[Any, Option("What the node that waits for the signal gets.", "JSON|@FILE")] = None
 

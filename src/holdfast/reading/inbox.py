@@ -42,20 +42,19 @@ __all__ = [
     "Unknown", "own_fields", "stated_of",
 ]  # fmt: skip
 
-_GIVEN = ("request:", "signal:")
-"""What the stored id of a request begins with if its caller has given the id."""
+_MARKS = frozenset(record.traits.id_mark for record in RECORDS.values())
 
 
 def stored_id(given: str, verb: str) -> str:
     """Return the id under which a request is stored whose caller has given it an id. Signals had ids before other requests, and
     keep a mark of their own.
     """
-    return f"{_GIVEN[1] if verb == 'signal' else _GIVEN[0]}{given}"
+    return f"{RECORDS[verb].traits.id_mark}{given}"
 
 
 def given_id(stored: str) -> str:
     """Return the id of a request as its caller gave it; the stored id if the caller gave none."""
-    return next((stored.removeprefix(mark) for mark in _GIVEN if stored.startswith(mark)), stored)
+    return next((stored.removeprefix(mark) for mark in _MARKS if stored.startswith(mark)), stored)
 
 
 def about(request: AnyRequest) -> str | None:
