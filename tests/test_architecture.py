@@ -133,21 +133,20 @@ TWICE: dict[str, str] = {
     "questions": "how runs ask and are answered, and the commands that list and answer questions",
     "queues": "the contract of a store's queues, its implementations and its suite",
     "receipts": "the documents, and the commands about them",
-    "requests": "how the engine carries out requests, and the commands that send them",
+    "requests": "what may be asked of a run, how the engine carries it out, and the commands that ask",
     "store": "the implementations of `storage/contract`",
     "tokens": "the contract of a store's tokens, its implementations and its suite",
     "upkeep": "the contract of a store's upkeep, its implementations and its suite",
     "worker": "the worker, and the commands that start and watch workers",
     # classes
     "Problem": "one problem of a plan, a public name; and the body of a refusal over HTTP, which is called so by its standard",
-    "Answer": "the request `inbox.Answer`, and the engine's message that answers the process of a node",
+    "Answer": "the request `requests.Answer`, and the engine's message that answers the process of a node",
     "Ledger": "the decisions of a run, a public name; and what the simulator knows about writes that were acknowledged",
     "Report": "the state of the demo, which writes a report; and what `crash_everywhere` returns, a public name",
     "ResumeRefused": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
-    "Retry": "the policy of a node, a public name; and the request `inbox.Retry`",
     "RunCancelled": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
     "RunFailed": "an event, whose name is stored in logs; and the error that a caller gets, a public name",
-    "Signal": "the request `inbox.Signal`; and a signal that a test sends, a public name",
+    "Signal": "the request `requests.Signal`; and a signal that a test sends, a public name",
 }
 """File or public class -> why its name may occur in two folders. Any other name occurs in one, so that it says where to look."""
 

@@ -154,6 +154,12 @@ def test_the_schema_of_the_events_is_what_the_code_says() -> None:
     assert made["FILE"].read_text("utf-8") == made["schema"](), "run `python docs/schema.py`"
 
 
+def test_the_options_of_the_verbs_are_what_the_records_say() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "options.py"))
+    document = made["FILE"].read_text("utf-8")
+    assert made["with_table"](document) == document, "run `python docs/options.py`"
+
+
 # --- coming from another system ----------------------------------------------------------------------------
 
 SYSTEMS = ("LangGraph", "DBOS", "Temporal", "Restate", "Prefect", "Burr")
@@ -250,6 +256,8 @@ RECIPES = (
     "a store",
     "a new form of a stored event",
     "a column, a table or another part of an append",
+    "an option of a verb",
+    "a verb",
     "an option of a node",
     "a CLI command",
     "an executor",

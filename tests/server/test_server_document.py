@@ -59,7 +59,7 @@ def test_the_document_has_the_limits():
 def test_the_document_has_every_field_of_every_verb():
     told = DOCUMENT.partition("**Verbs.**")[2].partition("\n- **")[0]
     for verb in ("resume", "retry", "skip", "edit", "answer", "signal", "fork"):
-        body = getattr(verb_inputs, f"{verb.capitalize()}Input")
+        body = verb_inputs.BODIES[verb]
         listed = re.search(rf"`{verb}`\s+takes ([^;.]+)[;.]", told)
         assert listed is not None, verb
         shared = {"reason"} | ({"run_id"} if verb != "fork" else set())
@@ -68,7 +68,7 @@ def test_the_document_has_every_field_of_every_verb():
 
 @pytest.mark.parametrize("verb", ["resume", "retry", "skip", "cancel", "pause", "edit", "signal"])
 def test_a_body_has_the_fields_of_the_request_in_the_inbox(verb):
-    body = set(getattr(verb_inputs, f"{verb.capitalize()}Input").__struct_fields__)
+    body = set(verb_inputs.BODIES[verb].__struct_fields__)
     request = set(getattr(inbox, verb.capitalize()).__struct_fields__)
     assert body <= request
     # Functions of the caller cannot be sent; the id, the time, the caller and the preview are not in the body.

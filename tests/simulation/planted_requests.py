@@ -152,7 +152,7 @@ def a_resume_here_goes_past_what_waits_in_the_inbox():
     real = requests.Requests._older
 
     def older(self, run_id, request):
-        return [] if request is None or operator.VERBS[request.verb].executes else real(self, run_id, request)
+        return [] if request is None or request.traits.executes else real(self, run_id, request)
 
     with patched((requests.Requests, "_older", older)):
         yield

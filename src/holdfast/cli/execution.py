@@ -11,7 +11,7 @@ import asyncio
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -33,6 +33,7 @@ from holdfast.cli.suggestions import (
     typed_with_file,
     worker_line,
 )
+from holdfast.core import requests
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL
 from holdfast.core.situation import RUN_BASE_WANTED
@@ -47,7 +48,7 @@ from holdfast.errors import (
     StateError,
     describe_failure,
 )
-from holdfast.reading import history, inbox, words
+from holdfast.reading import history, words
 from holdfast.reading.diagnosis import REFUSED, Diagnosis
 from holdfast.reading.known_flows import find_flow
 from holdfast.reading.reader import Reader
@@ -57,14 +58,6 @@ from holdfast.runtime.engine import Engine
 from holdfast.runtime.resume import OtherCode
 from holdfast.runtime.settings import Durability
 from holdfast.storage.contract import RunRow, RunStatus
-
-OnChange = Annotated[
-    Literal["refuse", "compatible"],
-    typer.Option(
-        "--on-change",
-        help="What to do if the flow has changed since the run was created: refuse, or resume if the change is compatible.",
-    ),
-]
 
 _STATE_LINES_MAX = 30
 _STATE_WIDTH_MAX = 200
@@ -99,23 +92,15 @@ WhenDurable = Annotated[
 
 
 @command(EXECUTE)
+@options.of(requests.Start, without=options.NOT_TYPED)
 def run(
     file: options.FlowFile,
     given: options.Input = None,
     run_id: options.NewRunId = None,
     label: options.Label = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout", metavar="SECONDS", help="Fail the run if it takes longer than this many seconds."
-        ),
-    ] = None,
+    *,
+    said: options.Said,
     durability: WhenDurable = None,
-    queue: options.Queue = None,
-    priority: options.Priority = 0,
-    budget: options.Budget = None,
-    schedule: options.Schedule = None,
-    scope: options.Scope = None,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     by: options.By = None,
@@ -132,9 +117,7 @@ def run(
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
     value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
     require_fit(flow, value)
-    limits = options.read_limits(budget, schedule, scope)
-    if timeout is not None and not timeout > 0:
-        raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
+    options.check_timeout(said["timeout"])
     errand = Errand(
         verb="run",
         run_id=chosen,
@@ -151,56 +134,11 @@ def run(
     return execute(
         errand,
         lambda engine: engine.run(
-            flow,
-            value,
-            run_id=chosen,
-            labels=labels,
-            timeout=timeout,
-            queue=queue,
-            priority=priority,
-            **limits,
-            by=options.resolve_actor(by),
+            flow, value, run_id=chosen, labels=labels, **said, by=options.resolve_actor(by)
         ),
     )
 
 
-Force = Annotated[
-    bool,
-    typer.Option(
-        "--force",
-        help="Resume even after a fatal failure, or if a completed node that is not idempotent would run again.",
-    ),
-]
-ToCheckpoint = Annotated[
-    int | None,
-    typer.Option(
-        "--checkpoint",
-        metavar="SEQ",
-        help="Rewind the run to this checkpoint first; the same as RUN@SEQ.",
-    ),
-]
-AfterNode = Annotated[
-    str | None,
-    typer.Option(
-        "--after", metavar="NODE", help="Rewind the run to just after the latest completion of this node."
-    ),
-]
-RestartAt = Annotated[
-    str | None,
-    typer.Option(
-        "--restart-at",
-        metavar="NODE",
-        help="Rewind the run and run this node again with the input it had.",
-    ),
-]
-Confirm = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--confirm",
-        metavar="NODE",
-        help="A node that may run again although it is not idempotent; a node of a child run as RUN/NODE; repeatable.",
-    ),
-]
 Validate = Annotated[
     str | None,
     typer.Option(
@@ -209,36 +147,18 @@ Validate = Annotated[
         help="Call this function with the state first; if it returns a message, the resume is refused with that message.",
     ),
 ]
-Rename = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--rename",
-        metavar="OLD=NEW",
-        help="The old and the new name of a node that was renamed; repeatable.",
-    ),
-]
 
 
 @command(EXECUTE)
+@options.of(requests.Resume)
 def resume(
     target: options.RunAtOrWhere = None,
     file: options.File = None,
     where: options.Where = None,
     dry_run: options.DryRun = False,
-    checkpoint: ToCheckpoint = None,
-    after: AfterNode = None,
-    restart_at: RestartAt = None,
-    replay: Annotated[
-        bool, typer.Option("--replay", help="Run the last completed node again with the input it had.")
-    ] = False,
-    edit: options.Edit = None,
+    *,
+    said: options.Said,
     validate: Validate = None,
-    force: Force = False,
-    confirm: Confirm = None,
-    on_change: OnChange = "refuse",
-    rename: Rename = None,
-    budget: options.Budget = None,
-    scope: options.WiderScope = None,
     expects: options.Expects = None,
     no_execute: options.NoExecute = False,
     grace: options.Grace = None,
@@ -254,25 +174,18 @@ def resume(
     Nodes that completed before that place do not run again. Without options, a run that failed, crashed or was stopped continues
     where it stopped.
     """
-    fields, renamed = options.read_fields(edit, "--edit"), options.read_pairs(rename or [], "--rename")
-    actor, confirmed = options.resolve_actor(by), list(confirm or [])
-    limit = options.read_budget(budget)
+    actor = options.resolve_actor(by)
     elsewhere = {"--validate": validate, "--grace": grace, "--run-base": run_base}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(target, matching, {"--checkpoint": checkpoint, "--expects": expects, **elsewhere}):
-        _require_one_place({"--after": after, "--restart-at": restart_at, "--replay": replay})
-        request = inbox.Resume(
-            after=after, restart_at=restart_at, replay=replay, edit=fields, force=force, confirm=confirmed,
-            on_change=on_change, rename=renamed, budget=limit, scope=scope, by=actor, reason=reason,
-        )  # fmt: skip
+    if bulk.chooses(
+        target, matching, {"--checkpoint": said["checkpoint"], "--expects": expects, **elsewhere}
+    ):
+        request = requests.Resume(**said, by=actor, reason=reason)
+        _require_one_place(request)
         return bulk.ask_all(request, matching)
     assert target is not None
     check = flow_files.load_function(validate, "--validate") if validate is not None else None
-    given: dict[str, Any] = {
-        "checkpoint": checkpoint, "after": after, "restart_at": restart_at, "replay": replay, "validate": check,
-        "edit": fields, "force": force, "confirm": confirmed, "on_change": on_change, "rename": renamed, "budget": limit,
-        "scope": scope, "reason": reason,
-    }  # fmt: skip
+    given = {**said, "validate": check, "reason": reason}
     if dry_run:
         return look_ahead("resume", target, given, file=file, store=store, as_json=as_json, run_base=run_base)
     errand = _errand("resume", target.partition("@")[0], file, store, as_json, debug, grace, run_base)
@@ -283,16 +196,15 @@ def resume(
     return leave(errand, ask, elsewhere) if no_execute else execute(errand, ask)
 
 
-def _require_one_place(given: Mapping[str, Any]) -> None:
+def _require_one_place(request: requests.Resume) -> None:
     """Refuse several places to resume from at once, rather than by the refusals of all runs."""
-    chosen = [name for name, value in given.items() if value]
-    if len(chosen) > 1:
-        raise SettingError(
-            f"choose one of {' and '.join(chosen)}: each names a different place to resume from"
-        )
+    if len(request.places) > 1:
+        chosen = " and ".join(f"--{name.replace('_', '-')}" for name in request.places)
+        raise SettingError(f"choose one of {chosen}: each names a different place to resume from")
 
 
 @command(EXECUTE)
+@options.of(requests.Retry)
 def retry(
     run_id: options.RunIdOrWhere = None,
     node: Annotated[
@@ -302,13 +214,8 @@ def retry(
         ),
     ] = None,
     file: options.File = None,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh", help="Discard the steps and checkpoints that earlier attempts of the node kept."
-        ),
-    ] = False,
-    confirm: Confirm = None,
+    *,
+    said: options.Said,
     where: options.Where = None,
     dry_run: options.DryRun = False,
     expects: options.Expects = None,
@@ -329,10 +236,12 @@ def retry(
         node, file = None, node  # `holdfast retry r1 flow.py`
     actor, elsewhere = options.resolve_actor(by), {"--grace": grace, "--run-base": run_base}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(run_id, matching, {"--expects": expects, "--confirm": confirm or None, **elsewhere}):
-        return bulk.ask_all(inbox.Retry(fresh=fresh, by=actor, reason=reason), matching)
+    if bulk.chooses(
+        run_id, matching, {"--expects": expects, "--confirm": said["confirm"] or None, **elsewhere}
+    ):
+        return bulk.ask_all(requests.Retry(fresh=said["fresh"], by=actor, reason=reason), matching)
     assert run_id is not None
-    given: dict[str, Any] = {"node": node, "fresh": fresh, "confirm": list(confirm or []), "reason": reason}
+    given = {"node": node, **said, "reason": reason}
     if dry_run:
         return look_ahead("retry", run_id, given, file=file, store=store, as_json=as_json, run_base=run_base)
     errand = _errand("retry", run_id, file, store, as_json, debug, grace, run_base)

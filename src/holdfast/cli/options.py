@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import getpass
+import inspect
 import json
-from collections.abc import Sequence
-from typing import Annotated, Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Annotated, Any, TypeAlias, TypeVar, get_args
 
+import msgspec
 import typer
 
 from holdfast.cli import program
 from holdfast.core import budget as limits
+from holdfast.core.verb_options import Given, options_of
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.storage.contract import STATUSES, Query, RunStatus
+
+Command = TypeVar("Command", bound=Callable[..., int | None])
 
 Store = Annotated[
     str | None,
@@ -44,20 +50,6 @@ Input = Annotated[
     str | None,
     typer.Option(
         "--input", "-i", metavar="JSON|@FILE", help="The state that the run begins with, as a JSON object."
-    ),
-]
-Queue = Annotated[
-    str | None,
-    typer.Option(
-        "--queue", metavar="NAME", help="The queue in which the run waits for a worker. Default: default."
-    ),
-]
-Priority = Annotated[
-    int,
-    typer.Option(
-        "--priority",
-        metavar="N",
-        help="The priority of the run: workers claim runs with a higher priority first.",
     ),
 ]
 By = Annotated[
@@ -100,30 +92,6 @@ Label = Annotated[
 ]
 
 
-Budget = Annotated[
-    str | None,
-    typer.Option(
-        "--budget",
-        metavar="LIMITS",
-        help="What the run may cost in total: usd=5, tokens=100000 or active_s=600, or several, separated by commas.",
-    ),
-]
-Schedule = Annotated[
-    str | None,
-    typer.Option("--schedule", metavar="NAME", help="eager or layered. Default: the schedule of the flow."),
-]
-Scope = Annotated[
-    list[str] | None,
-    typer.Option("--scope", metavar="NODE", help="Run only this node, and then pause the run; repeatable."),
-]
-WiderScope = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--scope",
-        metavar="NODE",
-        help="A node that may run too, if the run has a scope; repeatable; '*' for all.",
-    ),
-]
 OnlyStatus = Annotated[
     list[str] | None,
     typer.Option(
@@ -241,14 +209,6 @@ NoExecute = Annotated[
     bool,
     typer.Option("--no-execute", help="Execute nothing here: leave a request, which a worker carries out."),
 ]
-Edit = Annotated[
-    str | None,
-    typer.Option(
-        "--edit",
-        metavar="JSON|@FILE",
-        help="Fields of the state to change before the run continues, as a JSON object.",
-    ),
-]
 
 
 def read_json(given: str | None, option: str) -> Any:
@@ -315,11 +275,6 @@ def read_budget(given: str | None) -> limits.Budget | None:
                 f"--budget {given!r}: write limits as NAME=NUMBER, such as --budget usd=5,tokens=100000"
             ) from None
     return limits.check_budget(found)
-
-
-def read_limits(budget: str | None, schedule: str | None, scope: list[str] | None) -> dict[str, Any]:
-    """Return the limits of a new run, as the engine takes them. Raises `SettingError`."""
-    return {"budget": read_budget(budget), "schedule": schedule, "scope": scope}
 
 
 def read_status(name: str) -> RunStatus:
@@ -414,3 +369,109 @@ def resolve_actor(given: str | None) -> str | None:
         return getpass.getuser()
     except (KeyError, OSError):
         return None
+
+
+# --- the options of a verb ---------------------------------------------------------------------------
+
+Said: TypeAlias = dict[str, Any]
+"""The values of the options that follow from the record of a verb. As the type of a parameter, it stands for all of them."""
+_OWN = frozenset({"by", "reason", "expects"})
+"""Options of a record that commands write in their own way."""
+
+
+NOT_TYPED = ("begin_at", "labels", "on_exists")
+"""Options of a new run that commands have in another form, or not at all."""
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Refuse a timeout of a new run that is not above 0. Raises `SettingError`."""
+    if timeout is not None and not timeout > 0:
+        raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
+
+
+def of(record: type[msgspec.Struct], *, without: Collection[str] = ()) -> Callable[[Command], Command]:
+    """Decorate a command with a parameter of the type `Said`: in its place, the command takes every option of the record of a
+    verb that is not one of its own parameters, except those that are named in `without`.
+    """
+
+    def decorate(function: Command) -> Command:
+        own = inspect.signature(function, eval_str=True)
+        known = {
+            name: given
+            for name, given in options_of(record).items()
+            if not (name in own.parameters or name in _OWN or name in without or given.option.is_header)
+        }
+        place = next(name for name, one in own.parameters.items() if one.annotation == Said)
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in own.parameters.items():
+            parameters += map(_parameter, known.values()) if name == place else [parameter]
+
+        @functools.wraps(function)
+        def call(**values: Any) -> int | None:
+            said = {name: _read(given, values.pop(name)) for name, given in known.items()}
+            return function(**values, **{place: said})
+
+        call.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def _flag(given: Given) -> str:
+    return f"--{given.name.replace('_', '-')}"
+
+
+def _is_repeated(given: Given) -> bool:
+    return given.is_of(list) or given.type == dict[str, str]
+
+
+def _parameter(given: Given) -> inspect.Parameter:
+    """Return the parameter of a command for an option of a record."""
+    kind, default, says = given.type, given.default, given.option.says
+    if _is_repeated(given):
+        kind, says = list[str] | None, f"{says.removesuffix('.')}; repeatable."
+    elif given.is_of(dict):
+        kind, says = str | None, f"{says.removesuffix('.')}, as a JSON object."
+    elif given.is_of(limits.Budget):
+        kind, says = (
+            str | None,
+            f"{says} Write usd=5, tokens=100000 or active_s=600, or several, separated by commas.",
+        )
+    elif given.type is Any:
+        kind = str | None
+    elif given.is_of(float):
+        kind = float | None
+    option = typer.Option(_flag(given), metavar=given.option.metavar or None, help=says, min=_least(given))
+    default = default if isinstance(default, (bool, str, int)) else None
+    return inspect.Parameter(
+        given.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+    )
+
+
+def _least(given: Given) -> int | None:
+    """Return the least number that an option takes; None if it has no such limit, or another one besides."""
+    for part in (given.option.limit, *get_args(given.option.limit)):
+        for meta in getattr(part, "__metadata__", ()):
+            if (
+                isinstance(meta, msgspec.Meta)
+                and meta.ge is not None
+                and meta.le is None
+                and given.is_of(int)
+            ):
+                return int(meta.ge)
+    return None
+
+
+def _read(given: Given, typed: Any) -> Any:
+    """Return the value of an option of a record. Raises `SettingError`."""
+    if given.type == dict[str, str]:
+        return read_pairs(typed or [], _flag(given))
+    if given.is_of(dict):
+        return read_fields(typed, _flag(given))
+    if given.is_of(limits.Budget):
+        return read_budget(typed)
+    if given.type is Any:
+        return given.default if typed is None else read_json(typed, _flag(given))
+    if given.is_of(list) and typed is None:
+        return [] if given.default == () else None
+    return typed

@@ -21,7 +21,7 @@ from holdfast.cli.exits import Exit
 from holdfast.cli.listing import facts_of, print_graph
 from holdfast.cli.suggestions import line, say_commands, status_words
 from holdfast.cli.worker import say_recorded
-from holdfast.core import drawing
+from holdfast.core import drawing, requests
 from holdfast.core.graph import Flow
 from holdfast.errors import PlanError, Problem, SettingError
 from holdfast.plan import Capabilities, document, texts
@@ -119,23 +119,15 @@ def check(
 
 
 @command(PLANS, "plan")
+@options.of(requests.Start, without=options.NOT_TYPED)
 def run(
     plan: Plan,
     file: CapabilitiesFile = None,
     run_id: options.NewRunId = None,
     label: options.Label = None,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            "--timeout", metavar="SECONDS", help="Fail the run if it takes longer than this many seconds."
-        ),
-    ] = None,
+    *,
+    said: options.Said,
     durability: WhenDurable = None,
-    queue: options.Queue = None,
-    priority: options.Priority = 0,
-    budget: options.Budget = None,
-    schedule: options.Schedule = None,
-    scope: options.Scope = None,
     no_execute: Annotated[
         bool, typer.Option("--no-execute", help="Execute nothing here: record the run for a worker.")
     ] = False,
@@ -154,12 +146,9 @@ def run(
     given = _read(plan, file)
     flow = given.flow()
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
-    if timeout is not None and not timeout > 0:
-        raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
+    options.check_timeout(said["timeout"])
     asked: dict[str, Any] = {
-        "run_id": chosen, "labels": options.read_pairs(label or [], "--label"), "timeout": timeout, "queue": queue,
-        "priority": priority, "budget": options.read_budget(budget), "schedule": schedule, "scope": scope,
-        "by": options.resolve_actor(by),
+        **said, "run_id": chosen, "labels": options.read_pairs(label or [], "--label"), "by": options.resolve_actor(by),
     }  # fmt: skip
     if no_execute:
         _refuse_execution_options({"--durability": durability, "--grace": grace})

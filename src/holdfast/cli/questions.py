@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from msgspec import UNSET
 
 from holdfast.cli import flow_files, options, screen, stores
 from holdfast.cli.app import LOOK, OPERATE, command
@@ -24,6 +23,7 @@ from holdfast.cli.suggestions import (
     say_visit,
     typed_with_file,
 )
+from holdfast.core import requests
 from holdfast.core.answers import misfit
 from holdfast.core.run_state import FINAL, Question
 from holdfast.core.situation import FLOW_FILE
@@ -48,38 +48,10 @@ _Update = Annotated[
         help="With the answer skip: the result to record for the skipped node, as a JSON object.",
     ),
 ]
-_Result = Annotated[
-    str | None,
-    typer.Option(
-        "--result",
-        metavar="JSON|@FILE",
-        help="With the answer happened: the result of the step that has happened, as JSON.",
-    ),
-]
-_StatedStep = Annotated[
-    str | None,
-    typer.Option(
-        "--step",
-        metavar="STEP",
-        help="With the answer happened: the step, if the question is about several. With its key: NAME:KEY.",
-    ),
-]
-_StatedItem = Annotated[
-    int | None,
-    typer.Option(
-        "--item",
-        metavar="N",
-        min=0,
-        help="With the answer happened: the item of a fan-out that the step belongs to.",
-    ),
-]
-_Confidence = Annotated[
-    float | None,
-    typer.Option("--confidence", metavar="N", help="How sure you are of the answer, from 0 to 1."),
-]
 
 
 @command(OPERATE)
+@options.of(requests.Answer)
 def answer(
     run_id: options.RunId,
     question: Annotated[
@@ -98,10 +70,8 @@ def answer(
     ],
     file: options.File = None,
     update: _Update = None,
-    result: _Result = None,
-    step: _StatedStep = None,
-    item: _StatedItem = None,
-    confidence: _Confidence = None,
+    *,
+    said: options.Said,
     by: options.By = None,
     reason: options.Reason = None,
     store: options.Store = None,
@@ -114,7 +84,6 @@ def answer(
     answer skip needs the flow.
     """
     fields = stores.read_update(update, run_id, store)
-    stated = UNSET if result is None else options.read_json(result, "--result")
     with stores.opened(store) as opened:
         before = case_of(opened, opened.run(run_id))
         asked = _asked(before, question)
@@ -128,10 +97,7 @@ def answer(
                 key,
                 chosen,
                 update=fields,
-                confidence=confidence,
-                step=step,
-                item=item,
-                result=stated,
+                **said,
                 by=options.resolve_actor(by),
                 reason=reason,
             ),

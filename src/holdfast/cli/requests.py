@@ -20,6 +20,7 @@ from holdfast.cli.execution import name_the_file
 from holdfast.cli.exits import Exit
 from holdfast.cli.suggestions import command_line, line, resume_line_of, say_missing_workers, say_request
 from holdfast.core import events
+from holdfast.core.requests import Fork
 from holdfast.core.run_state import ENDED
 from holdfast.errors import FlowNotFound, HoldfastError, SettingError, did_you_mean
 from holdfast.reading import history, inbox
@@ -197,10 +198,10 @@ _CHOICES = ("ask", "run", "skip")
 
 
 @command(OPERATE)
+@options.of(Fork, without=("checkpoint",))
 def fork(
     target: options.RunAt,
     file: options.File = None,
-    edit: options.Edit = None,
     run_id: options.NewRunId = None,
     repeat: Annotated[
         list[str] | None,
@@ -211,11 +212,7 @@ def fork(
             "all such nodes, or for one (repeatable).",
         ),
     ] = None,
-    fresh: Annotated[
-        bool,
-        typer.Option("--fresh", help="Use idempotency keys of its own, so that all effects count as new."),
-    ] = False,
-    label: Annotated[
+    labels: Annotated[
         list[str] | None,
         typer.Option(
             "--label",
@@ -223,6 +220,8 @@ def fork(
             help="A label of the new run; repeatable. Default: the labels of the run that it is forked from.",
         ),
     ] = None,
+    *,
+    said: options.Said,
     dry_run: options.DryRunOfOne = False,
     expects: options.Expects = None,
     by: options.By = None,
@@ -237,10 +236,9 @@ def fork(
     repeats no effect of the other run without asking (--repeat). Prints the id of the new run, which `holdfast resume` executes,
     and which nodes come next. Only --edit needs the flow.
     """
-    fields, labels = options.read_fields(edit, "--edit"), options.read_pairs(label or [], "--label")
     given: dict[str, Any] = {
-        "edit": fields, "run_id": run_id, "repeat": _read_repeat(repeat or []), "fresh": fresh, "labels": labels or None,
-        "reason": reason,
+        **said, "run_id": run_id, "repeat": _read_repeat(repeat or []), "reason": reason,
+        "labels": options.read_pairs(labels or [], "--label") or None,
     }  # fmt: skip
     if dry_run:
         return look_ahead("fork", target, given, file=file, store=store, as_json=as_json)
@@ -253,12 +251,14 @@ def fork(
         return await engine.fork(target, **given, by=options.resolve_actor(by), expects=expects)
 
     parent = target.partition("@")[0]
-    made, (resumes, told) = _recorded(parent, file, store, ask, needs_flow=fields is not None, after=after)
+    made, (resumes, told) = _recorded(
+        parent, file, store, ask, needs_flow=said["edit"] is not None, after=after
+    )
     if as_json:
         screen.say_json({"id": made, "parent": target, "resumes": resumes} | told.as_json())
         return Exit.OK
     screen.say(("forked  ", "bold green"), made, (f"  from {target}", "dim"))
-    _say_fork(told, edited=fields is not None)
+    _say_fork(told, edited=said["edit"] is not None)
     screen.say("  resume it with: ", (resumes, "bold"))
     return Exit.OK
 

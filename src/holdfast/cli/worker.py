@@ -22,6 +22,7 @@ from holdfast.cli.execution import require_fit
 from holdfast.cli.exits import Exit
 from holdfast.cli.faults import say_where, where
 from holdfast.cli.suggestions import command_line, find_ways_out, line, say_remedies, say_trouble
+from holdfast.core import requests
 from holdfast.core.run_state import ENDED
 from holdfast.errors import SettingError, describe_failure
 from holdfast.reading.diagnosis import Diagnosis
@@ -231,12 +232,6 @@ class _Voice:
 # --- recording and reading ---------------------------------------------------------------------------
 
 
-EndsIn = Annotated[
-    float | None,
-    typer.Option(
-        "--timeout", metavar="SECONDS", help="Fail the run if it has not ended this many seconds from now."
-    ),
-]
 BeginAt = Annotated[
     str | None,
     typer.Option(
@@ -249,17 +244,14 @@ BeginIn = Annotated[
 
 
 @command(EXECUTE)
+@options.of(requests.Start, without=options.NOT_TYPED)
 def start(
     file: options.FlowFile,
     given: options.Input = None,
     run_id: options.NewRunId = None,
     label: options.Label = None,
-    timeout: EndsIn = None,
-    queue: options.Queue = None,
-    priority: options.Priority = 0,
-    budget: options.Budget = None,
-    schedule: options.Schedule = None,
-    scope: options.Scope = None,
+    *,
+    said: options.Said,
     at: BeginAt = None,
     delay: BeginIn = None,
     run_base: options.RunBase = None,
@@ -277,9 +269,8 @@ def start(
     chosen = run_id if run_id is not None else f"{flow.name[:40]}-{secrets.token_hex(4)}"
     value, labels = options.read_fields(given, "--input"), options.read_pairs(label or [], "--label")
     require_fit(flow, value)
-    if timeout is not None and not timeout > 0:
-        raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
-    limits, begins = options.read_limits(budget, schedule, scope), _Begins(at, delay)
+    options.check_timeout(said["timeout"])
+    begins = _Begins(at, delay)
 
     async def use(engine: Engine) -> RunRow:
         engine.flow_files[flow.name] = flow_files.absolute(file)
@@ -289,10 +280,7 @@ def start(
                 value,
                 run_id=chosen,
                 labels=labels,
-                timeout=timeout,
-                queue=queue,
-                priority=priority,
-                **limits,
+                **said,
                 begin_at=begins.moment(engine.store.now()),
                 by=options.resolve_actor(by),
             )

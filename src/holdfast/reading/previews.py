@@ -19,6 +19,7 @@ import msgspec
 
 from holdfast.core.consequences import Consequences, PreviewNode
 from holdfast.core.events import Uncleaned
+from holdfast.core.requests import MAKING, RECORDS
 from holdfast.core.run_state import VISIT_DONE, Question
 from holdfast.errors import HoldfastError, PreviewStale, ResumeRefused
 from holdfast.reading import remedies as ways
@@ -26,7 +27,7 @@ from holdfast.reading import text
 from holdfast.reading.forks import Missed
 from holdfast.reading.remedies import CommandLine, Remedy
 
-VERBS = ("resume", "retry", "skip", "fork", "cancel")
+VERBS = tuple(verb for verb, record in (RECORDS | MAKING).items() if record.traits.previewed)
 """The verbs that have a preview."""
 _DECIDED_LATER = frozenset({"confirm", "repeat", "run_id", "labels", "by", "reason"})
 """Options that a caller chooses after looking at a preview."""

@@ -18,13 +18,10 @@ import random
 import threading
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from functools import wraps
-from typing import Any, Concatenate, Literal, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack
 
-from msgspec import UNSET
-
-from holdfast.core.budget import Budget
+from holdfast.core import requests as records
 from holdfast.core.graph import Flow, FlowSource
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.history import Checkpoint
@@ -34,11 +31,11 @@ from holdfast.reading.relatives import WaitedFor
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary
 from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
-from holdfast.runtime.creation import OnExists, Repeat, Schedule
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.listeners import Listener
 from holdfast.runtime.services import open_store_for
 from holdfast.runtime.settings import Durability
+from holdfast.runtime.verb_signatures import takes
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.upkeep.retention import KEEP_LAST, Pruned
 
@@ -76,6 +73,9 @@ class Options(_Others, total=False):
     """Every option of `Engine`, for options that several calls share: `options: hf.Options = {…}; hf.get("r1", **options)`."""
 
     store: str | os.PathLike[str] | Store | None
+
+
+OPTIONS = frozenset(Options.__annotations__)
 
 
 class BlockingEngine(Engine):
@@ -273,78 +273,29 @@ def connect(store: str | os.PathLike[str] | Store | None = None, **options: Unpa
 # --- the verbs ---------------------------------------------------------------------------------------
 
 
-def run(
-    flow: Flow[S],
-    input: S | Mapping[str, Any] | None = None,
-    *,
-    run_id: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-    queue: str | None = None,
-    priority: int = 0,
-    budget: Budget | None = None,
-    schedule: Schedule | None = None,
-    scope: Collection[str] | None = None,
-    by: str | None = None,
-    **options: Unpack[Options],
-) -> Run[S]:
+def _call(use: Callable[[Engine, Any], Awaitable[T]], given: Mapping[str, Any]) -> T:
+    """Call a verb of an engine with its own options, and the engine with the others."""
+    said: Any = {name: value for name, value in given.items() if name not in OPTIONS}
+    of_engine: Any = {name: value for name, value in given.items() if name in OPTIONS}
+    return with_engine(lambda engine: use(engine, said), of_engine)
+
+
+class _Run(records.RunOptions, Options, total=False): ...
+
+
+class _Start(records.StartHere, Options, total=False): ...
+
+
+@takes(records.Start, records.RunOptions, others=OPTIONS)
+def run(flow: Flow[S], input: S | Mapping[str, Any] | None = None, **options: Unpack[_Run]) -> Run[S]:
     """Start a run and execute it: see `Engine.run`."""
-    return with_engine(
-        lambda e: e.run(
-            flow,
-            input,
-            run_id=run_id,
-            labels=labels,
-            timeout=timeout,
-            queue=queue,
-            priority=priority,
-            budget=budget,
-            schedule=schedule,
-            scope=scope,
-            by=by,
-        ),
-        options,
-    )
+    return _call(lambda e, said: e.run(flow, input, **said), options)
 
 
-def start(
-    flow: Flow[S],
-    input: S | Mapping[str, Any] | None = None,
-    *,
-    run_id: str | None = None,
-    labels: Mapping[str, str] | None = None,
-    timeout: float | None = None,
-    queue: str | None = None,
-    priority: int = 0,
-    begin_at: datetime | None = None,
-    budget: Budget | None = None,
-    schedule: Schedule | None = None,
-    scope: Collection[str] | None = None,
-    by: str | None = None,
-    on_exists: OnExists = "refuse",
-    trace_parent: str | None = None,
-    **options: Unpack[Options],
-) -> str:
+@takes(records.Start, records.StartHere, others=OPTIONS)
+def start(flow: Flow[S], input: S | Mapping[str, Any] | None = None, **options: Unpack[_Start]) -> str:
     """Record a run: see `Engine.start`."""
-    return with_engine(
-        lambda e: e.start(
-            flow,
-            input,
-            run_id=run_id,
-            labels=labels,
-            timeout=timeout,
-            queue=queue,
-            priority=priority,
-            begin_at=begin_at,
-            budget=budget,
-            schedule=schedule,
-            scope=scope,
-            by=by,
-            on_exists=on_exists,
-            trace_parent=trace_parent,
-        ),
-        options,
-    )
+    return _call(lambda e, said: e.start(flow, input, **said), options)
 
 
 def wait(
@@ -358,206 +309,85 @@ def wait(
     return with_engine(lambda e: e.wait(run_id, timeout, until=until), options)
 
 
-def resume(
-    run: str,
-    *,
-    checkpoint: str | int | None = None,
-    after: str | None = None,
-    restart_at: str | None = None,
-    replay: bool = False,
-    validate: Callable[[Any], Any] | None = None,
-    edit: Edit | None = None,
-    force: bool = False,
-    confirm: Collection[str] = (),
-    on_change: Literal["refuse", "compatible"] = "refuse",
-    rename: Mapping[str, str] | None = None,
-    budget: Budget | None = None,
-    scope: Collection[str] | None = None,
-    execute: bool = True,
-    id: str | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-    expects: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+class _Resume(records.ResumeHere, Options, total=False): ...
+
+
+class _Retry(records.RetryHere, Options, total=False): ...
+
+
+class _Skip(records.SkipHere, Options, total=False): ...
+
+
+class _Cancel(records.CancelHere, Options, total=False): ...
+
+
+class _Pause(records.PauseHere, Options, total=False): ...
+
+
+class _Edit(records.EditHere, Options, total=False): ...
+
+
+class _Answer(records.AnswerHere, Options, total=False): ...
+
+
+class _Signal(records.SignalHere, Options, total=False): ...
+
+
+@takes(records.Resume, records.ResumeHere, others=OPTIONS)
+def resume(run: str, **options: Unpack[_Resume]) -> Run[Any]:
     """Resume a run: see `Engine.resume`."""
-    return with_engine(
-        lambda e: e.resume(
-            run,
-            checkpoint=checkpoint,
-            after=after,
-            restart_at=restart_at,
-            replay=replay,
-            validate=validate,
-            edit=edit,
-            force=force,
-            confirm=confirm,
-            on_change=on_change,
-            rename=rename,
-            budget=budget,
-            scope=scope,
-            execute=execute,
-            id=id,
-            by=by,
-            reason=reason,
-            expects=expects,
-        ),
-        options,
-    )
+    return _call(lambda e, said: e.resume(run, **said), options)
 
 
-def retry(
-    run_id: str,
-    node: str | None = None,
-    *,
-    fresh: bool = False,
-    confirm: Collection[str] = (),
-    execute: bool = True,
-    id: str | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-    expects: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Retry, records.RetryHere, others=OPTIONS)
+def retry(run: str, node: str | None = None, **options: Unpack[_Retry]) -> Run[Any]:
     """Retry nodes that failed, were interrupted or wait: see `Engine.retry`."""
-    return with_engine(
-        lambda e: e.retry(
-            run_id,
-            node,
-            fresh=fresh,
-            confirm=confirm,
-            execute=execute,
-            id=id,
-            by=by,
-            reason=reason,
-            expects=expects,
-        ),
-        options,
-    )
+    return _call(lambda e, said: e.retry(run, node, **said), options)
 
 
-def skip(
-    run_id: str,
-    node: str,
-    update: Any = None,
-    *,
-    execute: bool = True,
-    id: str | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-    expects: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Skip, records.SkipHere, others=OPTIONS)
+def skip(run: str, node: str, update: Any = None, **options: Unpack[_Skip]) -> Run[Any]:
     """Put an update in place of a node's result and continue: see `Engine.skip`."""
-    return with_engine(
-        lambda e: e.skip(run_id, node, update, execute=execute, id=id, by=by, reason=reason, expects=expects),
-        options,
-    )
+    return _call(lambda e, said: e.skip(run, node, update, **said), options)
 
 
-def cancel(
-    run_id: str,
-    reason: str | None = None,
-    *,
-    by: str | None = None,
-    id: str | None = None,
-    expects: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Cancel, records.CancelHere, others=OPTIONS)
+def cancel(run: str, reason: str | None = None, **options: Unpack[_Cancel]) -> Run[Any]:
     """Cancel a run: see `Engine.cancel`."""
-    return with_engine(lambda e: e.cancel(run_id, reason, by=by, id=id, expects=expects), options)
+    return _call(lambda e, said: e.cancel(run, reason, **said), options)
 
 
-def pause(
-    run_id: str,
-    reason: str | None = None,
-    *,
-    by: str | None = None,
-    id: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Pause, records.PauseHere, others=OPTIONS)
+def pause(run: str, reason: str | None = None, **options: Unpack[_Pause]) -> Run[Any]:
     """Pause a run until it is resumed: see `Engine.pause`."""
-    return with_engine(lambda e: e.pause(run_id, reason, by=by, id=id), options)
+    return _call(lambda e, said: e.pause(run, reason, **said), options)
 
 
-def edit(
-    run_id: str,
-    edit: Edit,
-    *,
-    by: str | None = None,
-    reason: str | None = None,
-    id: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Edit, records.EditHere, others=OPTIONS)
+def edit(run: str, edit: Edit, **options: Unpack[_Edit]) -> Run[Any]:
     """Change fields of the state of a run that is not running: see `Engine.edit`."""
-    return with_engine(lambda e: e.edit(run_id, edit, by=by, reason=reason, id=id), options)
+    return _call(lambda e, said: e.edit(run, edit, **said), options)
 
 
-def answer(
-    run_id: str,
-    question: str,
-    value: Any,
-    *,
-    update: Any = None,
-    by: str | None = None,
-    reason: str | None = None,
-    confidence: float | None = None,
-    step: str | None = None,
-    item: int | None = None,
-    result: Any = UNSET,
-    id: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Answer, records.AnswerHere, others=OPTIONS)
+def answer(run: str, question: str, value: Any, **options: Unpack[_Answer]) -> Run[Any]:
     """Answer a question of a run: see `Engine.answer`."""
-    said: dict[str, Any] = {"update": update, "by": by, "reason": reason, "confidence": confidence}
-    said |= {"step": step, "item": item, "result": result}
-    return with_engine(lambda e: e.answer(run_id, question, value, **said, id=id), options)
+    return _call(lambda e, said: e.answer(run, question, value, **said), options)
 
 
-def signal(
-    run_id: str,
-    name: str,
-    payload: Any = None,
-    *,
-    id: str | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-    **options: Unpack[Options],
-) -> Run[Any]:
+@takes(records.Signal, records.SignalHere, others=OPTIONS)
+def signal(run: str, name: str, payload: Any = None, **options: Unpack[_Signal]) -> Run[Any]:
     """Send a signal to a run: see `Engine.signal`."""
-    return with_engine(lambda e: e.signal(run_id, name, payload, id=id, by=by, reason=reason), options)
+    return _call(lambda e, said: e.signal(run, name, payload, **said), options)
 
 
-def fork(
-    run: str,
-    *,
-    checkpoint: str | int | None = None,
-    edit: Edit | None = None,
-    run_id: str | None = None,
-    repeat: Repeat | Mapping[str, Repeat] = "ask",
-    fresh: bool = False,
-    labels: Mapping[str, str] | None = None,
-    by: str | None = None,
-    reason: str | None = None,
-    expects: str | None = None,
-    **options: Unpack[Options],
-) -> str:
+class _Fork(records.ForkHere, Options, total=False): ...
+
+
+@takes(records.Fork, records.ForkHere, others=OPTIONS)
+def fork(run: str, **options: Unpack[_Fork]) -> str:
     """Make a new run that shares the history up to a checkpoint: see `Engine.fork`."""
-    return with_engine(
-        lambda e: e.fork(
-            run,
-            checkpoint=checkpoint,
-            edit=edit,
-            run_id=run_id,
-            repeat=repeat,
-            fresh=fresh,
-            labels=labels,
-            by=by,
-            reason=reason,
-            expects=expects,
-        ),
-        options,
-    )
+    return _call(lambda e, said: e.fork(run, **said), options)
 
 
 def preview(run: str, verb: str, **options: Any) -> Preview:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from hashlib import sha256
 from random import Random
-from typing import Any, Literal, cast, get_args
+from typing import Any, cast, get_args
 
 import msgspec
+from msgspec import structs
 
 from holdfast.core import events, run_state
-from holdfast.core.budget import Budget, check_budget, plain
+from holdfast.core import requests as records
+from holdfast.core.budget import check_budget, plain
 from holdfast.core.child_place import ChildOptions, ChildPlace
 from holdfast.core.consequences import Consequences, foresee, survey
 from holdfast.core.definition import Definition
 from holdfast.core.events import Caller, Changes, Choice, Values
 from holdfast.core.graph import START, Flow, without_functions
+from holdfast.core.requests import OnExists, Repeat, Schedule
 from holdfast.core.run_state import RunState
 from holdfast.core.scope import check_scope
 from holdfast.core.validate import PRIORITY_MAX, RUN_ID, TRACE_PARENT
+from holdfast.core.verb_options import foreseen_options, read_options
 from holdfast.errors import (
     FlowNotFound,
     ResumeRefused,
@@ -46,66 +50,33 @@ from holdfast.storage.oversize import take_out
 from holdfast.storage.queues import DEFAULT_QUEUE
 from holdfast.storage.rows import pack
 
-Repeat = Literal["ask", "run", "skip"]
-"""What a fork does with visits of a node that its parent has begun and that is not idempotent."""
-OnExists = Literal["refuse", "use"]
-"""What `start` does if a run of that id and flow exists with another input."""
-Schedule = Literal["eager", "layered"]
 BEGIN_MAX_S = 10 * 366 * 86_400.0
 """How far in the future a run may begin, at most: a time further away is probably a mistake."""
 UNKNOWN: Flow[Any] = without_functions(Definition(name="unknown", nodes={}))
 """Stands for a flow that the engine does not have, in a journal that only records events and calls no node."""
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller of `run` or `start` asks for."""
+class Starting(records.Start, frozen=True, kw_only=True):
+    """What the caller of `run` or `start` asks for, or a node that starts a child run."""
 
-    run_id: str | None
-    """The id of the new run; None for a random one."""
     place: dict[str, Any]
     """The options that say in which queue the run waits, with which priority, and when it begins; defaults are left out."""
-    timeout: float | None = None
-    budget: Budget | None = None
-    schedule: Schedule | None = None
-    """The schedule of the run; None for that of its flow."""
-    scope: Collection[str] | None = None
-    """The nodes that may run; None for all."""
-    labels: Mapping[str, str] | None = None
-    by: str | None = None
-    on_exists: OnExists = "refuse"
-    trace_parent: str | None = None
     caller: Caller | None = None
 
 
-def read_start(
-    services: Services,
-    run_id: str | None,
-    *,
-    queue: str | None,
-    priority: int,
-    begin_at: datetime | None = None,
-    on_exists: OnExists = "refuse",
-    trace_parent: str | None = None,
-    budget: Any = None,
-    schedule: Any = None,
-    **options: Any,
-) -> Start:
+def read_start(services: Services, options: Mapping[str, Any]) -> Starting:
     """Return what is asked for, from the options of `Engine.run` or `Engine.start`. Raises `SettingError`."""
-    _check_on_exists(on_exists, run_id)
-    place = _make_queue_options(queue, priority) | _make_begin_option(services, begin_at, run_id)
-    return Start(
-        run_id=run_id,
-        place=place,
-        on_exists=on_exists,
-        trace_parent=_check_trace_parent(trace_parent),
-        budget=check_budget(budget),
-        schedule=_check_schedule(schedule),
-        **options,
-    )
+    given = records.Start(**read_options(records.Start, options))
+    _check_on_exists(given.on_exists, given.run_id)
+    place = _make_queue_options(given.queue, given.priority)
+    place |= _make_begin_option(services, given.begin_at, given.run_id)
+    _check_trace_parent(given.trace_parent)
+    _check_schedule(given.schedule)
+    return Starting(**structs.asdict(given), place=place)
 
 
 def start_journal(
-    services: Services, flow: Flow[Any], given: Any, asked: Start, options: dict[str, Any], *, held: bool
+    services: Services, flow: Flow[Any], given: Any, asked: Starting, options: dict[str, Any], *, held: bool
 ) -> Journal | None:
     """Create the journal of a new run with this input, with `RunCreated` recorded; None if it is known already that the same run
     exists. If `held` is true, the first append of the run also claims its lease.
@@ -130,10 +101,10 @@ def child_append(
     """Return the first append of a child run, which is written with an append of its caller. Raises `StateError`,
     `SettingError` and `RouterError`.
     """
-    asked = Start(
+    asked = Starting(
         run_id=place.run_id,
         place=_make_queue_options(wanted.queue, wanted.priority),
-        labels=wanted.labels,
+        labels=check_labels(wanted.labels),
         caller=place.caller,
         budget=check_budget(wanted.budget),
     )
@@ -168,7 +139,7 @@ def _create_journal(
 
 
 def _checkpoint_zero(
-    flow: Flow[Any], values: Values, asked: Start, options: dict[str, Any]
+    flow: Flow[Any], values: Values, asked: Starting, options: dict[str, Any]
 ) -> events.RunCreated:
     """Return the first event of a run, before any node runs. Raises `RouterError` if START has a router that cannot choose a
     node.
@@ -251,41 +222,36 @@ def _is_known(services: Services, flow: Flow[Any], run_id: str, values: Values, 
     return False
 
 
-class Fork(msgspec.Struct, frozen=True, kw_only=True):
-    """What the caller of `fork` asks for."""
+class Forking(records.Fork, frozen=True, kw_only=True):
+    """What the caller of `fork` asks for, with what cannot be stored."""
 
-    run_id: str
-    """The id of the new run."""
-    seq: int | None = None
-    """The checkpoint to fork from; None for the latest."""
-    edit: Callable[[Any], Any] | Mapping[str, Any] | None = None
-    repeat: Repeat | Mapping[str, Repeat] = "ask"
-    fresh: bool = False
-    labels: Mapping[str, str] | None = None
-    by: str | None = None
-    reason: str | None = None
-    expects: str | None = None
-    """The digest of the preview that the caller acts on."""
+    edit_by: Callable[[Any], Any] | None = None
+    """A function that edits the state, in place of `edit`."""
+
+    @property
+    def edits(self) -> Callable[[Any], Any] | Mapping[str, Any] | None:
+        """How to edit the state, if at all."""
+        return self.edit_by or self.edit
 
 
-def read_fork(run: str, *, checkpoint: str | int | None = None, **options: Any) -> tuple[str, Fork]:
+def read_fork(run: str, options: Mapping[str, Any]) -> tuple[str, Forking]:
     """Return the run to fork, and how, from the options of `Engine.fork`. Raises `SettingError`."""
-    parent, seq = history.split(run, checkpoint)
-    return parent, Fork(seq=seq, **options)
+    given = read_options(records.Fork, options)
+    parent, given["checkpoint"] = history.split(run, given.get("checkpoint"))
+    if callable(given.get("edit")):
+        given["edit_by"] = given.pop("edit")
+    return parent, Forking(**given)
 
 
 def preview_fork(
-    services: Services, flow: Flow[Any] | None, row: RunRow, head: RunState, asked: Fork
+    services: Services, flow: Flow[Any] | None, row: RunRow, head: RunState, asked: Forking
 ) -> Rehearsed:
     """Return what a fork would be: nothing is saved. `head` is the state of the run to fork."""
-    given = {
-        name: getattr(asked, name) for name in ("edit", "repeat", "fresh", "run_id", "labels", "by", "reason")
-    }
+    given = {name: getattr(asked, name) for name in foreseen_options(records.Fork)}
+    if asked.edit_by is not None:
+        given["edit"] = True
     options = {name: value for name, value in given.items() if value not in (None, False, "", "ask", {})}
-    options |= {"checkpoint": asked.seq} if asked.seq is not None else {}
-    typable = isinstance(asked.edit, (Mapping, type(None)))
-    if not typable:
-        options["edit"] = True
+    typable = asked.edit_by is None
     wanted = VerbCall(run_id=row.run_id, verb="fork", options=options, is_typable=typable)
     fork_id = asked.run_id
     try:
@@ -307,8 +273,8 @@ def preview_fork(
     return Rehearsed(wanted=wanted, preview=preview)
 
 
-def fork_journal(services: Services, flow: Flow[Any] | None, row: RunRow, asked: Fork) -> Journal:
-    """Create the journal of a fork. Its base is the state of the parent at the checkpoint `asked.seq` (default: the latest), and
+def fork_journal(services: Services, flow: Flow[Any] | None, row: RunRow, asked: Forking) -> Journal:
+    """Create the journal of a fork. Its base is the state of the parent at the checkpoint (default: the latest), and
     its first event has the next number. Raises `ResumeRefused`, `PreviewStale`, `SettingError`, and `FlowNotFound` for an edit
     without the flow.
     """
@@ -317,14 +283,15 @@ def fork_journal(services: Services, flow: Flow[Any] | None, row: RunRow, asked:
         wanted = msgspec.structs.replace(asked, expects=None)
         found = preview_fork(services, flow, row, head, wanted)
         refuse_stale(found.preview, asked.expects, "forked")
-    if asked.edit is not None and flow is None:
+    if asked.edits is not None and flow is None:
         raise FlowNotFound(row.flow, (), run_id=row.run_id)
-    plan = plan_fork(services.store, row, fork_place(services.store, row, asked.seq), flow)
+    plan = plan_fork(services.store, row, fork_place(services.store, row, asked.checkpoint), flow)
     choices = _choices(row, plan, asked.repeat)
     state = plan.state
     body, blobs = take_out(run_state.dump(state), services.blob_over)
     base = pack(body)
     digest = history.digest_at(services.store, row, plan.seq)
+    assert asked.run_id is not None
     state.run_id = asked.run_id
     journal = Journal(services, flow or UNKNOWN, state, row=None, fence=0)
     at = journal.tick()
@@ -350,8 +317,8 @@ def fork_journal(services: Services, flow: Flow[Any] | None, row: RunRow, asked:
         )
     )
     changes = None
-    if asked.edit is not None and flow is not None:
-        changes = edited(flow, state, asked.edit, run_id=row.run_id)
+    if asked.edits is not None and flow is not None:
+        changes = edited(flow, state, asked.edits, run_id=row.run_id)
     journal.create = NewRun(
         flow=row.flow,
         input_digest=_fork_digest(digest + base, changes, choices, fresh=asked.fresh),
@@ -501,7 +468,7 @@ def _check_schedule(schedule: Any) -> Schedule | None:
     return cast("Schedule | None", schedule)
 
 
-def _make_limit_options(flow: Flow[Any], asked: Start) -> dict[str, Any]:
+def _make_limit_options(flow: Flow[Any], asked: Starting) -> dict[str, Any]:
     """Return the options of a run that say what it may cost, and which nodes may run: those that its plan brings, unless the
     caller gives others. Raises `SettingError`.
     """

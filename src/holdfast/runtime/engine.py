@@ -24,21 +24,19 @@ import os
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 
-from msgspec import UNSET, structs
+from msgspec import structs
 
-from holdfast.core.budget import Budget
+from holdfast.core import requests as records
 from holdfast.core.graph import Flow, FlowSource, Graph
 from holdfast.core.run_state import ENDED
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
 from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
-from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.history import Checkpoint
 from holdfast.reading.known_flows import find_flow
@@ -60,7 +58,7 @@ from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests, refuse_id_here
-from holdfast.runtime.resume import OutOfScope, check_confirm, read_take_up
+from holdfast.runtime.resume import OutOfScope, read_take_up
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import (
     Commits,
@@ -71,6 +69,7 @@ from holdfast.runtime.services import (
     waker,
 )
 from holdfast.runtime.signals import Signals, Stopping
+from holdfast.runtime.verb_signatures import asked, takes
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import RunStatus, Store
 from holdfast.storage.leases import this_process
@@ -305,20 +304,12 @@ class Engine:
 
     # --- verbs that make runs -------------------------------------------------------------------------
 
+    @takes(records.Start, records.RunOptions)
     async def run(
         self,
         flow: Flow[S],
         input: S | Mapping[str, Any] | None = None,
-        *,
-        run_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        budget: Budget | None = None,
-        schedule: creation.Schedule | None = None,
-        scope: Collection[str] | None = None,
-        by: str | None = None,
+        **options: Unpack[records.RunOptions],
     ) -> Run[S]:
         """Start a run and execute it. If a run with this id, flow and input exists already, it is resumed; if it has ended,
         nothing is executed. If another call or engine executes it, this call waits for it, and takes the run over if the
@@ -328,12 +319,9 @@ class Engine:
         flow. With `scope`, only these nodes run; then the run is paused. All three are in force after every resume.
         """
         self.add(flow)
-        asked = creation.read_start(
-            self._open(), run_id, queue=queue, priority=priority, timeout=timeout, budget=budget, schedule=schedule, scope=scope,
-            labels=labels, by=by,
-        )  # fmt: skip
+        wanted, run_id = creation.read_start(self._open(), options), options.get("run_id")
         while True:
-            journal = self._new_run(flow, input, asked, held=True)
+            journal = self._new_run(flow, input, wanted, held=True)
             if journal is not None:
                 break
             assert run_id is not None
@@ -348,23 +336,12 @@ class Engine:
             creation.require_same(self.store, run_id, create)
             return await self._run_again(flow, run_id)
 
+    @takes(records.Start, records.StartHere)
     async def start(
         self,
         flow: Flow[S],
         input: S | Mapping[str, Any] | None = None,
-        *,
-        run_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        begin_at: datetime | None = None,
-        budget: Budget | None = None,
-        schedule: creation.Schedule | None = None,
-        scope: Collection[str] | None = None,
-        by: str | None = None,
-        on_exists: creation.OnExists = "refuse",
-        trace_parent: str | None = None,
+        **options: Unpack[records.StartHere],
     ) -> str:
         """Record a run and return its id. A worker executes it, or `resume` does. Of the runs that wait for a worker in a
         `queue`, those with the highest `priority` come first. Workers leave the run alone until `begin_at`, a time with a time
@@ -374,18 +351,15 @@ class Engine:
         """
         self.add(flow)
         services = self._open()
-        asked = creation.read_start(
-            services, run_id, queue=queue, priority=priority, timeout=timeout, begin_at=begin_at, labels=labels, by=by,
-            budget=budget, schedule=schedule, scope=scope, on_exists=on_exists, trace_parent=trace_parent,
-        )  # fmt: skip
-        journal = self._new_run(flow, input, asked, held=False)
+        wanted = creation.read_start(services, options)
+        journal = self._new_run(flow, input, wanted, held=False)
         if journal is None:
-            assert run_id is not None
-            return run_id
+            assert wanted.run_id is not None
+            return wanted.run_id
         try:
             await journal.save_and_wait()
         except RunExists:
-            creation.require_same(services.store, journal.state.run_id, journal.create, on_exists)
+            creation.require_same(services.store, journal.state.run_id, journal.create, wanted.on_exists)
         return journal.state.run_id
 
     def _build_families(self) -> Families:
@@ -400,7 +374,9 @@ class Engine:
             options[FLOW_FILE] = self.flow_files[flow.name]
         return options
 
-    def _new_run(self, flow: Flow[Any], given: Any, asked: creation.Start, *, held: bool) -> Journal | None:
+    def _new_run(
+        self, flow: Flow[Any], given: Any, asked: creation.Starting, *, held: bool
+    ) -> Journal | None:
         """Create a journal with `RunCreated` recorded; None if the same run exists, or if this engine is about to record it."""
         services = self._open()
         options = self._run_options(flow, asked.place)
@@ -436,93 +412,49 @@ class Engine:
 
     # --- verbs that execute runs ----------------------------------------------------------------------
 
-    async def resume(
-        self,
-        run: str,
-        *,
-        checkpoint: str | int | None = None,
-        after: str | None = None,
-        restart_at: str | None = None,
-        replay: bool = False,
-        validate: Callable[[Any], Any] | None = None,
-        edit: Edit | None = None,
-        force: bool = False,
-        confirm: Collection[str] = (),
-        on_change: Literal["refuse", "compatible"] = "refuse",
-        rename: Mapping[str, str] | None = None,
-        budget: Budget | None = None,
-        scope: Collection[str] | None = None,
-        execute: bool = True,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-    ) -> Run[Any]:
+    @takes(records.Resume, records.ResumeHere)
+    async def resume(self, run: str, **options: Unpack[records.ResumeHere]) -> Run[Any]:
         """Resume a run: from the end of its log, or from an earlier event. Nodes that completed before that event
-        never run again. `confirm` names the nodes that may run again although they are not idempotent. `expects` is the digest
-        of a `preview`: if the resume would now do something else, it raises `PreviewStale`. `budget` replaces the budget of the
-        run, and must be above what the run has spent; `scope` names nodes that may run too, or `["*"]` for all. From the end of
-        the log, the child runs because of which nodes failed are resumed too; `confirm` names their nodes as `"RUN/node"`.
+        never run again. `expects` is the digest of a `preview`: if the resume would now do something else, it raises
+        `PreviewStale`. From the end of the log, the child runs because of which nodes failed are resumed too; `confirm` names
+        their nodes as `"RUN/node"`.
 
         With `execute=False`, this process executes nothing: the request is left in the inbox of the run, the run is returned as
         it is, and a worker resumes it. With an `id`, a request can then be left twice without harm: the second time, the returned
         run has `repeated` set.
         """
-        run_id, take_up = read_take_up(
-            run, checkpoint=checkpoint, after=after, restart_at=restart_at, replay=replay, validate=validate, edit=edit,
-            force=force, confirm=confirm, on_change=on_change, rename=rename, budget=budget, scope=scope, by=by,
-            reason=reason, expects=expects,
-        )  # fmt: skip
+        execute, id = options.pop("execute", True), options.pop("id", None)
+        run_id, take_up = read_take_up(run, options)
         self._open()
         if not execute:
             return self._requests.leave_resume(run_id, take_up, id)
         if id is not None:
             raise refuse_id_here(id)
-        if expects is not None:
+        if take_up.expects is not None:
             take_up = self._requests.with_plain_edit(run_id, take_up)
         return await self._requests.resume(run_id, take_up) or self.reader.get(run_id)
 
+    @takes(records.Retry, records.RetryHere)
     async def retry(
-        self,
-        run_id: str,
-        node: str | None = None,
-        *,
-        fresh: bool = False,
-        confirm: Collection[str] = (),
-        execute: bool = True,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
+        self, run: str, node: str | None = None, **options: Unpack[records.RetryHere]
     ) -> Run[Any]:
         """Retry a node that failed, was interrupted or waits (default: all such nodes), and resume the child runs for which it
         failed. With `fresh`, the values that its last execution kept are not used, and it starts other child runs. `confirm`
         (nodes of child runs), `execute`, `id` and `expects`: see `resume`.
         """
-        confirmed = check_confirm(confirm) or None
-        request = inbox.Retry(
-            node=node, fresh=fresh, confirm=confirmed, by=by, reason=reason, expects=expects
-        )
-        return await self._ask(run_id, request, id, execute=execute)
+        request, id, execute = asked(records.Retry, options, node=node)
+        return await self._ask(run, request, id, execute=execute)
 
+    @takes(records.Skip, records.SkipHere)
     async def skip(
-        self,
-        run_id: str,
-        node: str,
-        update: Any = None,
-        *,
-        execute: bool = True,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
+        self, run: str, node: str, update: Any = None, **options: Unpack[records.SkipHere]
     ) -> Run[Any]:
         """Skip a node that failed, was interrupted or waits: `update` takes the place of its result, and the run continues.
         `execute`, `id` and `expects`: see `resume`.
         """
         self._open()
-        request = inbox.Skip(node=node, update=update, by=by, reason=reason, expects=expects)
-        return await self._requests.skip(run_id, request, id=id, execute=execute)
+        request, id, execute = asked(records.Skip, options, node=node, update=update)
+        return await self._requests.skip(run, request, id=id, execute=execute)
 
     async def work(
         self,
@@ -573,58 +505,39 @@ class Engine:
 
     # --- verbs that record a request ------------------------------------------------------------------
 
+    @takes(records.Cancel, records.CancelHere)
     async def cancel(
-        self,
-        run_id: str,
-        reason: str | None = None,
-        *,
-        by: str | None = None,
-        id: str | None = None,
-        expects: str | None = None,
+        self, run: str, reason: str | None = None, **options: Unpack[records.CancelHere]
     ) -> Run[Any]:
         """End a run for good. Running nodes are stopped. With an `id`, a repeated request changes nothing. `expects`: see
         `resume`.
         """
-        run = await self._ask(run_id, inbox.Cancel(by=by, reason=reason, expects=expects), id)
+        request, id, _ = asked(records.Cancel, options, reason=reason)
+        cancelled = await self._ask(run, request, id)
         await self._driver.settle_families()
-        return run
+        return cancelled
 
+    @takes(records.Pause, records.PauseHere)
     async def pause(
-        self, run_id: str, reason: str | None = None, *, by: str | None = None, id: str | None = None
+        self, run: str, reason: str | None = None, **options: Unpack[records.PauseHere]
     ) -> Run[Any]:
         """Pause a run: running nodes may end, but no node starts until the run is resumed. `id`: see `cancel`."""
-        return await self._ask(run_id, inbox.Pause(by=by, reason=reason), id)
+        request, id, _ = asked(records.Pause, options, reason=reason)
+        return await self._ask(run, request, id)
 
-    async def edit(
-        self,
-        run_id: str,
-        edit: Edit,
-        *,
-        by: str | None = None,
-        reason: str | None = None,
-        id: str | None = None,
-    ) -> Run[Any]:
+    @takes(records.Edit, records.EditHere)
+    async def edit(self, run: str, edit: Edit, **options: Unpack[records.EditHere]) -> Run[Any]:
         """Change fields of the state of a run that waits, is paused, interrupted, failed or has not begun. `edit` is a mapping of
         fields, or a function of the state, which is called here: the edit is refused if the run has moved since. An engine that
         was not given the flow leaves the edit for a worker. With an `id`, a repeated request changes nothing.
         """
         self._open()
-        return await self._requests.edit(run_id, edit, by=by, reason=reason, id=id)
+        request, id, _ = asked(records.Edit, options)
+        return await self._requests.edit(run, edit, request, id=id)
 
+    @takes(records.Answer, records.AnswerHere)
     async def answer(
-        self,
-        run_id: str,
-        question: str,
-        value: Any,
-        *,
-        update: Any = None,
-        by: str | None = None,
-        reason: str | None = None,
-        confidence: float | None = None,
-        step: str | None = None,
-        item: int | None = None,
-        result: Any = UNSET,
-        id: str | None = None,
+        self, run: str, question: str, value: Any, **options: Unpack[records.AnswerHere]
     ) -> Run[Any]:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. This only
         records the answer: the engine that executes the run continues with it, otherwise `resume` does. With an `id`, a repeated
@@ -632,69 +545,41 @@ class Engine:
         `by="agent:…"` and its `confidence`. Raises `AnswerRefused` and `RunOver`.
         """
         self._open()
-        request = inbox.Answer(
-            key=question,
-            value=value,
-            update=update,
-            stated=inbox.stated_of(step, item, result),
-            confidence=confidence,
-            by=by,
-            reason=reason,
-        )
-        return await self._requests.answer(run_id, request, id=id)
+        request, id, _ = asked(records.Answer, options, question=question, value=value)
+        return await self._requests.answer(run, request, id=id)
 
+    @takes(records.Signal, records.SignalHere)
     async def signal(
-        self,
-        run_id: str,
-        name: str,
-        payload: Any = None,
-        *,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
+        self, run: str, name: str, payload: Any = None, **options: Unpack[records.SignalHere]
     ) -> Run[Any]:
         """Send a signal to a run. It goes to the `ctx.wait_for` that has waited longest for that name, or is kept for the next
         one. This only records the signal. With an `id`, a signal can be sent twice without harm: the second time nothing changes,
         and the returned run has `repeated` set. Raises `SignalRefused` if the payload does not fit that wait, and `RunOver`.
         """
         self._open()
-        return await self._requests.signal(run_id, name, payload, id=id, by=by, reason=reason)
+        request, id, _ = asked(records.Signal, options, name=name, payload=payload)
+        return await self._requests.signal(run, request, id=id)
 
     async def _ask(
-        self, run_id: str, request: inbox.AnyRequest, id: str | None, *, execute: bool = True
+        self, run_id: str, request: records.AnyRequest, id: str | None, *, execute: bool = True
     ) -> Run[Any]:
         self._open()
         return await self._requests.ask(run_id, request, id=id, execute=execute)
 
     # --- forks ----------------------------------------------------------------------------------------
 
-    async def fork(
-        self,
-        run: str,
-        *,
-        checkpoint: str | int | None = None,
-        edit: Edit | None = None,
-        run_id: str | None = None,
-        repeat: creation.Repeat | Mapping[str, creation.Repeat] = "ask",
-        fresh: bool = False,
-        labels: Mapping[str, str] | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-    ) -> str:
+    @takes(records.Fork, records.ForkHere)
+    async def fork(self, run: str, **options: Unpack[records.ForkHere]) -> str:
         """Make a new, self-contained run that shares the history up to a checkpoint (default: the latest). Returns its id;
         `resume` executes it. `repeat` says what it does, for all nodes or by node, with visits of nodes that are not idempotent
         which its parent has begun. With `fresh`, its idempotency keys differ from those of its parent. `expects`: see `resume`.
         """
         services = self._open()
-        parent, asked = creation.read_fork(
-            run, checkpoint=checkpoint, run_id=run_id or "", edit=edit, repeat=repeat, fresh=fresh, labels=labels, by=by,
-            reason=reason, expects=expects,
-        )  # fmt: skip
-        row = services.store.run(parent)
+        parent, wanted = creation.read_fork(run, options)
+        row, run_id = services.store.run(parent), wanted.run_id
         fork_id = creation.check_id(run_id) if run_id is not None else creation.new_id(self._luck, row.flow)
         journal = creation.fork_journal(
-            services, find_flow(services.store, self.flows, row), row, structs.replace(asked, run_id=fork_id)
+            services, find_flow(services.store, self.flows, row), row, structs.replace(wanted, run_id=fork_id)
         )
         try:
             await journal.save_and_wait()

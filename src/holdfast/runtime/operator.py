@@ -1,4 +1,4 @@
-"""How a request to a run is carried out: a table from each verb to the function that records its events.
+"""How a request to a run is carried out: a table from each verb to the function that records its events (`RECORDERS`).
 
 The table serves a run that this engine executes, a run that another engine executes (which finds the request in its inbox), and a
 run that no engine executes. Each function records events in a journal; the caller saves them.
@@ -23,6 +23,7 @@ from holdfast.core.events import Failure
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, HALTED, STOPPED, VISIT_STUCK, RunState, visit_of
 from holdfast.core.situation import typed_file
+from holdfast.core.verb_options import foreseen_options
 from holdfast.errors import (
     AnswerRefused,
     HoldfastError,
@@ -60,26 +61,6 @@ from holdfast.runtime.resume import (
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.verdicts import refuse_final
-
-
-class Verb(msgspec.Struct, frozen=True, kw_only=True):
-    """How one verb is carried out."""
-
-    request: type[inbox.AnyRequest]
-    record: Callable[[Journal, Any, bool], bool]
-    """Records what was requested: `record(journal, request, executed)`, where `executed` is True if an engine executes the run.
-    Returns True if the run is to be cancelled. Raises `ResumeRefused` or `AnswerRefused` if the run does not allow the request.
-    """
-    asked: str
-    """The participle of the verb, for the message of a refusal: "run 'r' cannot be …"."""
-    executes: bool = False
-    """True if the verb resumes a run that no engine executes; False if the request is then only recorded, which needs no flow."""
-    parks: bool = False
-    """True if nodes that are waiting unwind at once."""
-    awaited: bool = True
-    """True if a caller waits until the engine that executes the run has carried the request out or refused it."""
-    cancels_because: str | None = None
-    """The reason for cancelling the run, if the request itself gives none."""
 
 
 def _pause(journal: Journal, request: inbox.Pause, executed: bool) -> bool:
@@ -140,22 +121,22 @@ def _refuse_unknown(journal: Journal, request: inbox.Unknown, executed: bool) ->
     )
 
 
-VERBS: Mapping[str, Verb] = {
-    verb.request.verb: verb
-    for verb in (
-        Verb(request=inbox.Pause, record=_pause, asked="paused", parks=True),
-        Verb(request=inbox.Cancel, record=_cancel, asked="cancelled"),
-        Verb(request=inbox.Answer, record=_answer, asked="answered", cancels_because="aborted by the answer"),
-        # No engine refuses a signal, and a sender may have thousands: the sender does not wait.
-        Verb(request=inbox.Signal, record=_signal, asked="sent a signal", awaited=False),
-        Verb(request=inbox.Retry, record=_retry, asked="tried again", executes=True),
-        Verb(request=inbox.Skip, record=_skip, asked="skipped", executes=True),
-        Verb(request=inbox.Edit, record=_edit, asked="edited"),
-        Verb(request=inbox.Resume, record=_resume, asked="resumed", executes=True),
-        Verb(request=inbox.ChildEnd, record=_child_end, asked="told of the end of a child", awaited=False),
-        Verb(request=inbox.Unknown, record=_refuse_unknown, asked="changed", executes=True),
-    )
+RECORDERS: Mapping[str, Callable[[Journal, Any, bool], bool]] = {
+    inbox.Pause.verb: _pause,
+    inbox.Cancel.verb: _cancel,
+    inbox.Answer.verb: _answer,
+    inbox.Signal.verb: _signal,
+    inbox.Retry.verb: _retry,
+    inbox.Skip.verb: _skip,
+    inbox.Edit.verb: _edit,
+    inbox.Resume.verb: _resume,
+    inbox.ChildEnd.verb: _child_end,
+    inbox.Unknown.verb: _refuse_unknown,
 }
+"""Verb -> the function that records what was requested: `record(journal, request, executed)`, where `executed` is True if an
+engine executes the run. It returns True if the run is to be cancelled, and raises `ResumeRefused` or `AnswerRefused` if the run
+does not allow the request. What else is true of a verb is in the traits of its record (`core.requests`).
+"""
 
 
 def check_by_and_reason(by: Any, reason: Any) -> None:
@@ -174,7 +155,7 @@ def record_unexecuted(journal: Journal, request: inbox.AnyRequest) -> None:
     before = journal.state.status
     if request.id not in journal.taken:
         journal.taken.append(request.id)
-    if VERBS[request.verb].record(journal, request, False):
+    if RECORDERS[request.verb](journal, request, False):
         cancel(journal, by=request.by, reason=request.reason)
     if (
         journal.state.status == "pending" != before
@@ -222,7 +203,7 @@ def follows(request: inbox.AnyRequest, older: Iterable[inbox.AnyRequest]) -> boo
     """Return whether a request must wait for older ones that let the run continue, because its effect depends on theirs. A signal
     depends on no resume: a rewind loses no signal. The end of a child is a fact, and waits for nothing.
     """
-    ahead = [one for one in older if VERBS[one.verb].executes]
+    ahead = [one for one in older if one.traits.executes]
     if isinstance(request, inbox.ChildEnd) or supersedes(request):
         return False
     if isinstance(request, inbox.Signal):
@@ -238,7 +219,7 @@ def first_of(waiting: Sequence[inbox.AnyRequest]) -> inbox.AnyRequest:
     for one in waiting:
         if continues and supersedes(one):
             chosen = one
-        continues = continues or VERBS[one.verb].executes
+        continues = continues or one.traits.executes
     return chosen
 
 
@@ -256,9 +237,9 @@ def settle(
     for one in older:
         if journal.state.status in FINAL:
             return
-        if VERBS[one.verb].executes and not supersedes(request):
+        if one.traits.executes and not supersedes(request):
             return  # it came while this request was made: what is after it waits for it
-        if VERBS[one.verb].executes:
+        if one.traits.executes:
             supersede(journal, one, request)
         elif not isinstance(one, inbox.ChildEnd) and (flow is not None or not needs_flow(one)):
             _record_or_refuse(journal, one, row, flow)
@@ -279,7 +260,7 @@ def _record_or_refuse(
 
 def supersede(journal: Journal, request: inbox.AnyRequest, later: inbox.AnyRequest) -> None:
     """Record that a later request has superseded a request, and remove it from the inbox."""
-    state, verb = journal.state, VERBS[request.verb]
+    state, verb = journal.state, request.traits
     by = f" by {later.by}" if later.by else ""
     again = f"To resume the run after all: `holdfast resume {state.run_id} {typed_file(state)}`"
     if isinstance(later, inbox.Cancel):
@@ -399,54 +380,30 @@ def _record_unsaved(
         assert row is not None
         return prepare(dry, flow, row, 0, asked)
     if not isinstance(asked, TakeUp):
-        refuse_final(head.run_id, head.status, VERBS[asked.verb].asked)
-        if VERBS[asked.verb].executes and not executed:
+        refuse_final(head.run_id, head.status, asked.traits.asked)
+        if asked.traits.executes and not executed:
             assert row is not None
             journal = prepare(dry, flow, row, 0, TakeUp(nodes=[], named=True))
-            VERBS[asked.verb].record(journal, asked, True)
+            RECORDERS[asked.verb](journal, asked, True)
             return journal
     journal = Journal(dry, flow, run_state.load(run_state.dump(head)), row=row, fence=0)
     journal.tick()
-    if not isinstance(asked, TakeUp) and VERBS[asked.verb].record(journal, asked, executed):
+    if not isinstance(asked, TakeUp) and RECORDERS[asked.verb](journal, asked, executed):
         cancel(journal, by=None, reason=None)
     return journal
 
 
-PREVIEWED: dict[str, tuple[str, ...]] = {
-    "resume": (
-        "checkpoint",
-        "after",
-        "restart_at",
-        "replay",
-        "edit",
-        "force",
-        "confirm",
-        "on_change",
-        "rename",
-        "budget",
-        "scope",
-    ),
-    "retry": ("node", "fresh", "confirm"),
-    "skip": ("node", "update"),
-    "cancel": (),
-}
-"""Verb -> the options that a preview of it is about."""
-
-
 def _wanted(run_id: str, asked: TakeUp | inbox.AnyRequest) -> VerbCall:
-    verb = "resume" if isinstance(asked, TakeUp) else asked.verb
-    given = {name: getattr(asked, name) for name in (*PREVIEWED[verb], "by", "reason")}
+    record = inbox.Resume if isinstance(asked, TakeUp) else type(asked)
+    given = {name: getattr(asked, name) for name in foreseen_options(record)}
+    is_function = isinstance(asked, TakeUp) and (asked.edit_by is not None or asked.changes is not None)
+    if is_function:  # what it changes depends on the state; `seen` says which state that was
+        given["edit"] = True
     options = {
         name: value for name, value in given.items() if value not in (None, False, (), [], {}, "refuse")
     }
-    typable = not isinstance(asked, TakeUp) or (
-        asked.validate is None and isinstance(asked.edit, (Mapping, type(None)))
-    )
-    if "edit" in options and not isinstance(options["edit"], Mapping):
-        options["edit"] = (
-            True  # what a function changes depends on the state; `seen` says which state that was
-        )
-    return VerbCall(run_id=run_id, verb=verb, options=options, is_typable=typable)
+    typable = not isinstance(asked, TakeUp) or (asked.validate is None and not is_function)
+    return VerbCall(run_id=run_id, verb=asked.verb, options=options, is_typable=typable)
 
 
 def _unsaid(asked: TakeUp | inbox.AnyRequest, flow: Flow[Any]) -> Iterable[str]:
@@ -457,7 +414,7 @@ def _unsaid(asked: TakeUp | inbox.AnyRequest, flow: Flow[Any]) -> Iterable[str]:
         f"flow {flow.name!r} is not known here, so it was not checked whether the flow has changed, or its validate_resume "
         "refuses the state"
     )
-    if isinstance(asked, TakeUp) and asked.edit is not None:
+    if isinstance(asked, TakeUp) and asked.edits is not None:
         yield "it was not checked whether the edit fits the state"
     if isinstance(asked, inbox.Skip) and asked.update is not None:
         yield "it was not checked whether the update fits the state"
@@ -482,13 +439,12 @@ def refuse_stale(
     is_refused_anyway = isinstance(asked, inbox.Resume) and executed
     if expects is not None and not is_refused_anyway:
         wanted = asked.request if isinstance(asked, TakeUp) and asked.request is not None else asked
-        verb = "resume" if isinstance(wanted, TakeUp) else wanted.verb
         found = rehearse(services, flow, row, head, wanted, executed=executed)
         try:
-            previews.refuse_stale(found.preview, expects, VERBS[verb].asked)
+            previews.refuse_stale(found.preview, expects, wanted.traits.asked)
         except PreviewStale as stale:
             if isinstance(found.refused, OtherCode):
-                raise StaleForCode(head.run_id, stale.reason, asked=VERBS[verb].asked) from stale
+                raise StaleForCode(head.run_id, stale.reason, asked=wanted.traits.asked) from stale
             raise
 
 

@@ -15,7 +15,6 @@ from holdfast.reading import inbox
 from holdfast.reading.inbox import AnyRequest
 from holdfast.runtime import operator
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.operator import VERBS
 from holdfast.storage.contract import Request
 
 
@@ -104,7 +103,7 @@ class ReceivedRequests:
         """
         left, self._left = self._left, []
         for one in left:
-            if VERBS[one.verb].executes:
+            if one.traits.executes:
                 operator.supersede(self._journal, one, request)
             elif isinstance(request, inbox.Pause):
                 self._waiting.append(one)

@@ -6,7 +6,7 @@
 - A run that no engine executes: this engine claims it. `pause cancel answer signal edit` are recorded and the lease is released;
   `resume retry skip` resume the run, unless the caller wants this process to execute nothing: then a worker finds the request.
 
-`operator.VERBS` is the table of how each verb is carried out. An answer is checked twice: here, for a clear error at
+`operator.RECORDERS` is the table of how each verb is carried out. An answer is checked twice: here, for a clear error at
 once, and again by the engine that appends it, because another answer may have come first.
 
 Every request that was put into an inbox ends in one of three ways, each in one append: it is carried out, it is recorded as
@@ -18,7 +18,7 @@ long as one of them has not refused the run too: during a rolling deploy, their 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -27,8 +27,10 @@ import msgspec
 from holdfast.core import answers
 from holdfast.core.events import VALUE_PARTS
 from holdfast.core.graph import Flow
+from holdfast.core.requests import MAKING, RECORDS
 from holdfast.core.run_state import FINAL, HALTED, TAKEABLE, RunState
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
+from holdfast.core.verb_options import foreseen_options
 from holdfast.errors import (
     AnswerRefused,
     HoldfastError,
@@ -51,13 +53,13 @@ from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import children_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import Run, mark_repeated, run_view
-from holdfast.runtime import mending, nesting, operator, questions
+from holdfast.runtime import nesting, operator, questions
 from holdfast.runtime.clock import sleep
-from holdfast.runtime.creation import UNKNOWN, Fork, preview_fork, read_fork
+from holdfast.runtime.creation import UNKNOWN, Forking, preview_fork, read_fork
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.operator import REFUSALS, VERBS, check_by_and_reason
+from holdfast.runtime.operator import REFUSALS, check_by_and_reason
 from holdfast.runtime.resume import OtherCode, TakeUp, edited, naming_misfit, prepare_unchecked, read_take_up
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
@@ -68,9 +70,12 @@ from holdfast.storage.verdicts import refuse_final
 R = TypeVar("R", bound=AnyRequest)
 
 _OPTIONS: Mapping[str, tuple[str, ...]] = {
-    "resume": (*operator.PREVIEWED["resume"], "validate", "by", "reason"),
-    **{verb: (*operator.PREVIEWED[verb], "by", "reason") for verb in ("retry", "skip", "cancel")},
-    "fork": ("checkpoint", *(name for name in Fork.__struct_fields__ if name not in ("seq", "expects"))),
+    **{
+        verb: tuple(foreseen_options(kind))
+        for verb, kind in (RECORDS | MAKING).items()
+        if kind.traits.previewed
+    },
+    "resume": (*foreseen_options(inbox.Resume), "validate"),
 }
 """Verb that has a preview -> the options that may be given to the preview."""
 
@@ -101,7 +106,7 @@ class Requests:
         request = self._with_id(request, id)
         if not execute:
             return self.leave(run_id, request)
-        if id is not None and VERBS[request.verb].executes:
+        if id is not None and request.traits.executes:
             raise refuse_id_here(id)
         if id is not None and not self._post(run_id, request):
             return await self._repeat(run_id, request)
@@ -126,15 +131,15 @@ class Requests:
                 "validate= is a function of this process, and execute=False leaves the run to another one. Give the validation "
                 "to the flow (Graph(…, validate_resume=…)), or leave execute=False out."
             )
-        row, request = self._services.store.run(run_id), _as_request(take_up)
-        if isinstance(take_up.edit, Mapping):
+        row, request = self._services.store.run(run_id), take_up.as_request
+        if take_up.edit is not None:
             request = msgspec.structs.replace(request, edit=self._plain_fields(row, take_up.edit))
-        elif take_up.edit is not None:
+        elif take_up.edit_by is not None:
             flow = self._flow_for(row, id)
             ahead = prepare_unchecked(
-                self._services, flow, row, 0, msgspec.structs.replace(take_up, edit=None)
+                self._services, flow, row, 0, msgspec.structs.replace(take_up, edit_by=None)
             )
-            changes = msgspec.to_builtins(edited(flow, ahead.state, take_up.edit))
+            changes = msgspec.to_builtins(edited(flow, ahead.state, take_up.edit_by))
             request = msgspec.structs.replace(request, changes=changes, seen=row.seq)
         try:
             return self.leave(run_id, self._with_id(request, id))
@@ -147,20 +152,19 @@ class Requests:
         self,
         run_id: str,
         edit: Callable[[Any], Any] | Mapping[str, Any],
+        request: inbox.Edit,
         *,
-        by: str | None,
-        reason: str | None,
         id: str | None,
     ) -> Run[Any]:
         """Change fields of the state of a run that is not running. A function is called here, with the state as it is now."""
         row = self._services.store.run(run_id)
         if isinstance(edit, Mapping):
-            request = inbox.Edit(fields=self._plain_fields(row, edit), by=by, reason=reason)
+            request = msgspec.structs.replace(request, fields=self._plain_fields(row, edit))
         else:
-            flow, known = self._flow_for(row, id), self._look_at(run_id, VERBS["edit"].asked)
+            flow, known = self._flow_for(row, id), self._look_at(run_id, inbox.Edit.traits.asked)
             operator.check_edit(known, inbox.Edit())
             changes = msgspec.to_builtins(edited(flow, known.state, edit))
-            request = inbox.Edit(changes=changes, seen=known.saved_seq, by=by, reason=reason)
+            request = msgspec.structs.replace(request, changes=changes, seen=known.saved_seq)
         return await self.ask(run_id, request, id=id)
 
     def _plain_fields(self, row: RunRow, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -215,7 +219,7 @@ class Requests:
         if id is not None and (before := self._find_answer(run_id, request)) is not None:
             return await self._repeat(run_id, before)
         try:
-            known = self._look_at(run_id, VERBS["answer"].asked)
+            known = self._look_at(run_id, inbox.Answer.traits.asked)
             key = questions.check(known, request)
         except (AnswerRefused, RunOver):  # perhaps because the same request was carried out in this moment
             if id is not None and (before := self._find_answer(run_id, request)) is not None:
@@ -252,23 +256,22 @@ class Requests:
         await self._until_handled(run_id, request)
         return mark_repeated(self.view(run_id), True)
 
-    async def signal(
-        self, run_id: str, name: str, payload: Any, *, id: str | None, by: str | None, reason: str | None
-    ) -> Run[Any]:
+    async def signal(self, run_id: str, request: inbox.Signal, *, id: str | None) -> Run[Any]:
         """Send a signal. A second signal with the same `id` changes nothing, because the inbox remembers ids. Raises
         `SignalRefused` if the payload does not fit the wait that would receive it. A wait that begins after this check sets a
         payload that does not fit aside.
         """
+        name, payload = request.name, request.payload
         if not isinstance(name, str) or not name:
             raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")
-        request = self._with_id(inbox.Signal(name=name, by=by, reason=reason), id)
+        request = self._with_id(request, id)
         has_id = id is not None
-        known = self._look_at(run_id, VERBS["signal"].asked)
+        known = self._look_at(run_id, inbox.Signal.traits.asked)
         request = msgspec.structs.replace(request, payload=questions.plain(payload, "payload"))
         wrong = _misfit(known.state, request)
         if wrong is not None and (count := self._on_their_way(run_id, request.name)):
             # Read the log again: one that has arrived meanwhile must not be counted in neither place.
-            wrong = _misfit(self._look_at(run_id, VERBS["signal"].asked).state, request, count)
+            wrong = _misfit(self._look_at(run_id, inbox.Signal.traits.asked).state, request, count)
         if wrong is not None and (not has_id or self._post(run_id, request, only_look=True)):
             raise SignalRefused(run_id, request.name, wrong)
         if has_id and not self._post(run_id, request):
@@ -309,7 +312,7 @@ class Requests:
         except RequestExists as other:  # name the id that the caller gave
             raise RequestExists(run_id, inbox.given_id(other.request), other.verb) from None
         except RunOver:  # say what the caller wanted to do with the run
-            refuse_final(run_id, store.run(run_id).status, VERBS[request.verb].asked)
+            refuse_final(run_id, store.run(run_id).status, request.traits.asked)
             raise
 
     # --- previews -------------------------------------------------------------------------------------
@@ -325,7 +328,7 @@ class Requests:
         row = store.run(run_id)
         flow = find_flow(self._services.store, self._flows, row)
         head = history.load(store, run_id, row=row)
-        if isinstance(asked, Fork):
+        if isinstance(asked, Forking):
             found = preview_fork(services, flow, row, head, asked)
         else:
             executed = row.held and row.status not in HALTED
@@ -341,7 +344,7 @@ class Requests:
 
     def _read_wanted(
         self, run: str, verb: str, options: Mapping[str, Any]
-    ) -> tuple[str, TakeUp | AnyRequest | Fork]:
+    ) -> tuple[str, TakeUp | AnyRequest | Forking]:
         """Return the run and what is asked of it. Raises `SettingError`."""
         if verb not in _OPTIONS:
             near = did_you_mean(str(verb), _OPTIONS) or f"; those that have one are {', '.join(_OPTIONS)}"
@@ -351,18 +354,18 @@ class Requests:
                 near = did_you_mean(name, _OPTIONS[verb])
                 raise SettingError(f"{verb} has no option {name!r} that a preview could be about{near}")
         if verb == "resume":
-            run_id, take_up = read_take_up(run, **options)
-            inbox.check(_as_request(take_up))
+            run_id, take_up = read_take_up(run, options)
+            inbox.check(take_up.as_request)
             return run_id, self.with_plain_edit(run_id, take_up)
         if verb == "fork":
-            return read_fork(run, **{"run_id": "", **options})
-        request = {"retry": inbox.Retry, "skip": inbox.Skip, "cancel": inbox.Cancel}[verb](**options)
+            return read_fork(run, options)
+        request = RECORDS[verb](**options)
         inbox.check(request)
         return run, self._with_plain_update(run, request) if isinstance(request, inbox.Skip) else request
 
     def with_plain_edit(self, run_id: str, take_up: TakeUp) -> TakeUp:
         """Return how to resume a run, with the fields of an edit as plain data, as a preview and a request have them."""
-        if not isinstance(take_up.edit, Mapping):
+        if take_up.edit is None:
             return take_up
         edit = self._plain_fields(self._services.store.run(run_id), take_up.edit)
         return msgspec.structs.replace(take_up, edit=edit)
@@ -376,7 +379,7 @@ class Requests:
         engine. `posted` is True if the request is in the inbox already. `known` is the journal of the run, read a moment ago; it
         saves reading the log again.
         """
-        store, verb = self._services.store, VERBS[request.verb]
+        store, verb = self._services.store, request.traits
         check_by_and_reason(request.by, request.reason)
         row = store.run(run_id)
         if (
@@ -410,7 +413,7 @@ class Requests:
         which a worker carries out. An edit needs the flow, and so does an answer that skips a node; without the flow, it is left
         for a worker.
         """
-        lease, executes = None, VERBS[request.verb].executes
+        lease, executes = None, request.traits.executes
         needs_flow = operator.needs_flow(request) and (posted or isinstance(request, inbox.Edit))
         if needs_flow and self._services.store.run(run_id).flow not in self._flows:
             return self.view(run_id) if posted else self.leave(run_id, request)
@@ -479,7 +482,7 @@ class Requests:
         and a refusal is recorded: with `leaves`, not if only the code of this engine does not fit (`OtherCode`).
         """
         try:
-            if VERBS[request.verb].executes:
+            if request.traits.executes:
                 return await self._begin(run_id, request, lease)
             return await self._record(run_id, request, lease, known)
         except REFUSALS as refused:
@@ -542,7 +545,7 @@ class Requests:
         is_posted = lease is not None
         lease, continues = await self._claim_in_turn(run_id, request, lease)
         if isinstance(request, inbox.Resume):
-            journal = await self._driver.take_up(run_id, _take_up(request), lease, request)
+            journal = await self._driver.take_up(run_id, TakeUp.of(request), lease, request)
             journal.taken.append(request.id)
             return Runner(journal)
         take_up = TakeUp(
@@ -585,7 +588,7 @@ class Requests:
                 if known is not None and is_known
                 else history.load(services.store, run_id, row=row)
             )
-            refuse_final(run_id, state.status, VERBS[request.verb].asked)
+            refuse_final(run_id, state.status, request.traits.asked)
             flow = find_flow(self._services.store, self._flows, row)
             operator.refuse_stale(services, flow, row, state, request, executed=False)
             journal = Journal(services, flow or UNKNOWN, state, row=row, fence=lease.fence)
@@ -603,7 +606,7 @@ class Requests:
             if not released:
                 holdings.release(run_id, lease.fence)
         if is_over:
-            refuse_final(run_id, state.status, VERBS[request.verb].asked)
+            refuse_final(run_id, state.status, request.traits.asked)
         children = children_of(services.store, state) if state.called else ()
         return run_view(state, services.store.run(run_id), flow, children)
 
@@ -652,7 +655,7 @@ class Requests:
         is_early = (
             row.status == "pending" and row.due_at is not None and row.due_at > self._services.store.now()
         )
-        return is_early or row.status == "failed" or any(VERBS[one.verb].executes for one in waiting)
+        return is_early or row.status == "failed" or any(one.traits.executes for one in waiting)
 
     async def carry_out_waiting(self, lease: Lease, request: AnyRequest) -> Run[Any] | None:
         """Carry out a request in the inbox of a run that a worker has taken: the oldest, or one that supersedes it. Returns the
@@ -731,7 +734,7 @@ def is_handled(store: Store, run_id: str, stored_id: str, verb: str) -> bool:
     found = next((one for one in store.inbox(run_id=run_id) if one.id == stored_id), None)
     if found is not None and not found.taken and not found.unmet:
         return False
-    asked = VERBS[verb].asked
+    asked = RECORDS[verb].traits.asked
     if found is not None and found.unmet:
         refuse_final(run_id, store.run(run_id).status, asked)
     for row in store.events(run_id, kinds=("RequestRefused",)):
@@ -758,57 +761,6 @@ def _check_id(id: Any, what: str) -> None:
         raise SettingError(
             f"id={id[:40]!r}{'…' * (len(id) > 40)} is not a valid id of a request: give up to {_ID_MAX} printable characters"
         )
-
-
-def _as_request(take_up: TakeUp) -> inbox.Resume:
-    """Return the request to resume a run in this way, without the edit."""
-    return inbox.Resume(
-        checkpoint=take_up.checkpoint,
-        after=take_up.after,
-        restart_at=take_up.restart_at,
-        replay=take_up.replay,
-        force=take_up.force,
-        confirm=list(take_up.confirm),
-        on_change=take_up.on_change,
-        rename=dict(take_up.rename),
-        budget=take_up.budget,
-        scope=_listed(take_up.scope),
-        by=take_up.by,
-        reason=take_up.reason,
-        expects=take_up.expects,
-    )
-
-
-def _listed(scope: Any) -> list[str] | None:
-    """Return the names in a scope as a list. Raises `SettingError` if it is something else."""
-    if scope is None:
-        return None
-    if isinstance(scope, str) or not isinstance(scope, Collection):
-        raise SettingError(f"scope={scope!r} is not valid: give a list of the names of nodes")
-    return list(scope)
-
-
-def _take_up(request: inbox.Resume) -> TakeUp:
-    """Return how a request to resume a run wants it to be resumed. Raises `SettingError`."""
-    changes = inbox.read_changes(request.changes) if request.changes is not None else None
-    return TakeUp(
-        checkpoint=request.checkpoint,
-        after=request.after,
-        restart_at=request.restart_at,
-        replay=request.replay,
-        edit=changes if changes is not None else request.edit,
-        seen=request.seen,
-        force=request.force,
-        confirm=request.confirm,
-        on_change=request.on_change,
-        rename=request.rename,
-        budget=request.budget,
-        scope=request.scope,
-        passed_on=request.id.startswith(mending.FROM_CALLER),
-        by=request.by,
-        reason=request.reason,
-        expects=request.expects,
-    )
 
 
 def _misfit(state: RunState, request: inbox.Signal, on_their_way: int = 0) -> str | None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
 from holdfast.core import events
-from holdfast.core.budget import Budget, check_budget, number, raised, reached
+from holdfast.core.budget import Budget, number, raised, reached
 from holdfast.core.commands import PauseRun
 from holdfast.core.consequences import begins_again, foresee, survey
 from holdfast.core.decide import decide
@@ -28,6 +28,7 @@ from holdfast.core.run_state import VISIT_DONE, NodeState, RunState, visit_of
 from holdfast.core.scope import EVERY, check_scope
 from holdfast.core.situation import explain_budget, typed_file
 from holdfast.core.state import always, apply, diff
+from holdfast.core.verb_options import read_options
 from holdfast.errors import (
     HoldfastError,
     PreviewStale,
@@ -51,32 +52,16 @@ from holdfast.storage.rows import open_row
 from holdfast.storage.verdicts import refuse_final
 
 
-class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
-    """How to resume or claim a run: from which event, with which state, and what to permit (`force`, `on_change`)."""
+class TakeUp(inbox.Resume, frozen=True, kw_only=True):
+    """How to resume or claim a run: a request to resume it, with what cannot be stored, and what only engines ask for."""
 
-    checkpoint: int | None = None
-    after: str | None = None
-    restart_at: str | None = None
-    replay: bool = False
     validate: Callable[[Any], Any] | None = None
-    edit: Callable[[Any], Any] | Mapping[str, Any] | events.Changes | None = None
-    seen: int | None = None
-    """The seq of the last event that the caller saw when it computed `edit`: the resume is refused if the run has moved since.
-    None if the edit does not depend on the state.
-    """
-    force: bool = False
-    on_change: Literal["refuse", "compatible"] = "refuse"
-    rename: Mapping[str, str] = {}
+    edit_by: Callable[[Any], Any] | None = None
+    """A function that edits the state, in place of `edit`."""
     nodes: list[str] | None = None
     named: bool = False
     """True if the caller said what to do with the failed nodes: then a fatal failure does not prevent the resume."""
     fresh: bool = False
-    confirm: Collection[str] = ()
-    """The nodes that may run again although they are not idempotent. Those of descendants are named `RUN/node`."""
-    budget: Budget | None = None
-    """The new budget of the run; None to keep the one that it has."""
-    scope: Collection[str] | None = None
-    """Nodes that may run too, or `"*"` for all; None to keep the scope as it is."""
     claims: bool = False
     """True if a worker claims the run from a queue and no caller has asked for it: a failed run stays failed, a paused run
     paused.
@@ -85,19 +70,33 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     """True if this engine held the run before, and gave it up because the store did not answer."""
     passed_on: bool = False
     """True if the caller of the run asks for this, because an operator has resumed or retried that caller: see `mending`."""
-    by: str | None = None
-    reason: str | None = None
-    expects: str | None = None
-    """The digest of the preview that the caller acts on: see `operator.refuse_stale`."""
     request: inbox.AnyRequest | None = None
     """The request that is carried out after the run was taken up (retry or skip); None for a resume."""
+
+    @classmethod
+    def of(cls, request: inbox.Resume) -> TakeUp:
+        """Return how a request to resume a run wants it to be resumed."""
+        fields = {name: getattr(request, name) for name in inbox.Resume.__struct_fields__}
+        return cls(**fields, passed_on=request.id.startswith(mending.FROM_CALLER))
+
+    @property
+    def as_request(self) -> inbox.Resume:
+        """The request to resume the run in this way, as far as it can be stored."""
+        return inbox.Resume(**{name: getattr(self, name) for name in inbox.Resume.__struct_fields__})
+
+    @property
+    def edits(self) -> Callable[[Any], Any] | Mapping[str, Any] | events.Changes | None:
+        """How to edit the state, if at all. Raises `SettingError` if the stored changes are damaged."""
+        if self.changes is not None:
+            return inbox.read_changes(self.changes)
+        return self.edit_by or self.edit
 
     @property
     def changes_nothing(self) -> bool:
         """True if the run continues from the end of its log with the state that it has: then a completed run is returned as it
         is.
         """
-        return self.checkpoint is None and not (self.after or self.restart_at or self.replay or self.edit)
+        return not (self.places or self.edits)
 
     @property
     def limits_nothing(self) -> bool:
@@ -105,33 +104,13 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
         return self.budget is None and self.scope is None
 
 
-def check_confirm(confirm: Any) -> list[str]:
-    """Return the names of the nodes that may run again. Raises `SettingError` if they are not a list of names."""
-    if isinstance(confirm, str) or not isinstance(confirm, Collection):
-        raise SettingError(f"confirm={confirm!r} is not valid: give a list of the names of nodes")
-    if not all(isinstance(name, str) for name in confirm):
-        raise SettingError(f"confirm={confirm!r} is not valid: the names of nodes are strings")
-    return list(confirm)
-
-
-def read_take_up(
-    run: str,
-    *,
-    checkpoint: str | int | None = None,
-    confirm: Collection[str] = (),
-    rename: Mapping[str, str] | None = None,
-    budget: Any = None,
-    **options: Any,
-) -> tuple[str, TakeUp]:
+def read_take_up(run: str, options: Mapping[str, Any]) -> tuple[str, TakeUp]:
     """Return the run to resume, and how, from the options of `Engine.resume`. Raises `SettingError`."""
-    run_id, seq = history.split(run, checkpoint)
-    return run_id, TakeUp(
-        checkpoint=seq,
-        confirm=check_confirm(confirm),
-        rename=dict(rename or {}),
-        budget=check_budget(budget),
-        **options,
-    )
+    given = read_options(inbox.Resume, options)
+    run_id, given["checkpoint"] = history.split(run, given.get("checkpoint"))
+    if callable(given.get("edit")):
+        given["edit_by"] = given.pop("edit")
+    return run_id, TakeUp(**given)
 
 
 class Invalid(ResumeRefused):
@@ -179,7 +158,7 @@ def prepare_child(services: Services, flow: Flow[Any], row: RunRow, orders: Fami
     """Prepare the resume of a child run whose caller is resumed or retried, in a journal that is never saved. Raises
     `ResumeRefused`.
     """
-    take_up = TakeUp(force=orders.force, confirm=orders.confirm, passed_on=True)
+    take_up = TakeUp(force=orders.force, confirm=list(orders.confirm), passed_on=True)
     return prepare_unchecked(services, flow, row, 0, take_up)
 
 
@@ -234,10 +213,10 @@ def prepare_unchecked(
         journal.record(event)
         journal.definition = flow.definition_json
     _upgrade(journal, flow)
-    if take_up.edit is not None:
+    if take_up.edits is not None:
         journal.record(
             events.StateEdited(
-                changes=edited(flow, journal.state, take_up.edit), by=take_up.by, reason=take_up.reason
+                changes=edited(flow, journal.state, take_up.edits), by=take_up.by, reason=take_up.reason
             )
         )
     _refuse_misfit(flow, journal.state)
@@ -356,9 +335,7 @@ def _refuse_within_scope(journal: Journal, flow: Flow[Any]) -> None:
 
 def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> int | None:
     """Return the seq of the event to rewind to; None to continue from the end of the log. Raises `ResumeRefused`."""
-    chosen = [
-        name for name in ("checkpoint", "after", "restart_at") if getattr(take_up, name) is not None
-    ] + ["replay"] * take_up.replay
+    chosen = list(take_up.places)
     if len(chosen) > 1:
         raise ResumeRefused(
             row.run_id, f"choose one of {' and '.join(chosen)}: each names a different place to resume from"

@@ -50,7 +50,7 @@ from holdfast.runtime.clock import Timer
 from holdfast.runtime.holdings import Halt, HeldRun
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import NodeCall
-from holdfast.runtime.operator import REFUSALS, VERBS
+from holdfast.runtime.operator import REFUSALS
 from holdfast.runtime.perform import give_up, perform
 from holdfast.runtime.received_requests import ReceivedRequests
 from holdfast.runtime.services import AbandonedCall
@@ -865,12 +865,12 @@ class Runner:
     def obey(self, request: AnyRequest) -> None:
         """Carry out a request, once. Raises one of `REFUSALS`, or `RunHeld`, if the run does not allow it."""
         self._requests.know(request)
-        verb, before = VERBS[request.verb], self.state.seq
+        verb, before = request.traits, self.state.seq
         operator.refuse_stale(self.services, self.flow, None, self.state, request, executed=True)
         if self.state.status in HALTED and isinstance(request, inbox.Cancel):
             operator.record_unexecuted(self.journal, request)
             return
-        cancels = verb.record(self.journal, request, True)
+        cancels = operator.RECORDERS[request.verb](self.journal, request, True)
         if cancels and self.state.seq == before:
             self._cancels.append(request.id)
         else:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, assert_never
+from typing import Annotated, Any
 
 import msgspec
+from msgspec import Meta
 
+from holdfast.core.requests import RECORDS, Labels, Text
+from holdfast.core.verb_options import options_of
 from holdfast.reading import inbox
 from holdfast.server import verb_headers
 from holdfast.server.calls import Answer, HttpCall
@@ -14,7 +17,6 @@ from holdfast.server.json_body import encode
 from holdfast.server.keys import digest_of
 from holdfast.server.problems import Fault, refuse
 from holdfast.server.runs import Name, RunId
-from holdfast.server.verb_inputs import Labels, Text
 from holdfast.server.verbs import VerbQuery
 from holdfast.storage.contract import Query, RunStatus, Store
 from holdfast.upkeep import mass_requests
@@ -37,16 +39,32 @@ class Where(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     queue: Name | None = None
 
 
-class BatchInput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _BatchBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What to ask many runs for."""
 
     verb: BatchVerb
     where: Where
-    force: bool = False
-    """For `resume`: also runs that failed for good."""
-    fresh: bool = False
-    """For `retry`: do not use the values that the last execution kept."""
     reason: Text | None = None
+
+
+_OPTIONS = {
+    name: (verb, given)
+    for verb, record in RECORDS.items()
+    for name, given in options_of(record).items()
+    if given.option.of_many
+}
+"""Option -> the verb that has it, and what is known of it."""
+BatchInput = msgspec.defstruct(
+    "BatchInput",
+    [
+        (name, Annotated[given.type, Meta(description=f"For `{verb}`: {given.option.says}")], given.default)
+        for name, (verb, given) in _OPTIONS.items()
+    ],
+    bases=(_BatchBody,),
+    namespace={"__doc__": _BatchBody.__doc__},
+    frozen=True,
+    kw_only=True,
+)
 
 
 class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,7 +86,7 @@ class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The ids of the first of the runs that match."""
 
 
-def ask_runs(call: HttpCall[VerbQuery, BatchInput]) -> Answer:
+def ask_runs(call: HttpCall[VerbQuery, _BatchBody]) -> Answer:
     """Ask every run that matches to be resumed, retried or cancelled."""
     store, body = call.backend.store, call.body
     if body.where == Where():
@@ -81,7 +99,7 @@ def ask_runs(call: HttpCall[VerbQuery, BatchInput]) -> Answer:
     return _answer_once(call, lambda id: _leave(store, query, request, body.verb, id))
 
 
-def _answer_once(call: HttpCall[VerbQuery, BatchInput], leave: Callable[[str | None], Answer]) -> Answer:
+def _answer_once(call: HttpCall[VerbQuery, _BatchBody], leave: Callable[[str | None], Answer]) -> Answer:
     """Leave the requests. The same key again is answered as before, and does not reach runs that match only since then: the inbox
     of a run knows only what that run was asked.
     """
@@ -105,20 +123,14 @@ def _leave(store: Store, query: Query, request: inbox.AnyRequest, verb: BatchVer
     return _answer(202, id or "", verb, tally, found)
 
 
-def _request(body: BatchInput, by: str) -> inbox.AnyRequest:
-    for option, verb in (("force", "resume"), ("fresh", "retry")):
-        if getattr(body, option) and body.verb != verb:
-            raise _unfit(option, f"it has a meaning only with the verb {verb!r}")
+def _request(body: _BatchBody, by: str) -> inbox.AnyRequest:
     said: dict[str, Any] = {"by": by, "reason": body.reason}
-    match body.verb:
-        case "resume":
-            return inbox.Resume(force=body.force, **said)
-        case "retry":
-            return inbox.Retry(fresh=body.fresh, **said)
-        case "cancel":
-            return inbox.Cancel(**said)
-        case _:
-            assert_never(body.verb)
+    for option, (verb, _) in _OPTIONS.items():
+        if body.verb == verb:
+            said[option] = getattr(body, option)
+        elif getattr(body, option):
+            raise _unfit(option, f"it has a meaning only with the verb {verb!r}")
+    return RECORDS[body.verb](**said)
 
 
 def _unfit(field: str, why: str) -> Exception:

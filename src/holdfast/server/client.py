@@ -11,17 +11,17 @@ import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from contextlib import suppress
-from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self, TypeVar, Unpack, overload
 from urllib.parse import quote
 
 import msgspec
 from msgspec import UNSET
 
-from holdfast.core.budget import Budget, check_budget
+from holdfast.core import requests as records
 from holdfast.core.graph import Flow, FlowSource
 from holdfast.core.run_state import ENDED, GOING, UNDER_WAY
+from holdfast.core.verb_options import options_of, read_options
 from holdfast.errors import (
     PlanError,
     Problem,
@@ -51,8 +51,8 @@ from holdfast.reading.views import (
     result_of,
     type_state,
 )
-from holdfast.runtime.creation import OnExists, Repeat, Schedule
 from holdfast.runtime.followers import Following
+from holdfast.runtime.verb_signatures import takes
 from holdfast.server.answer_parts import (
     CheckpointsPart,
     EventsPart,
@@ -132,278 +132,116 @@ class Client:
 
     # --- verbs that make runs ------------------------------------------------------------------------
 
+    @takes(records.Start, records.StartThere)
     async def start(
         self,
         flow: Flow[S] | FlowSource | str,
         input: S | Mapping[str, Any] | None = None,
         *,
         plan: PlanSource | None = None,
-        run_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        begin_at: datetime | None = None,
-        budget: Budget | None = None,
-        schedule: Schedule | None = None,
-        scope: Collection[str] | None = None,
-        by: str | None = None,
-        on_exists: OnExists = "refuse",
+        **options: Unpack[records.StartThere],
     ) -> str:
         """Record a run of a flow that the server knows, given by name or as the flow itself, and return its id. A worker executes
         it. `plan` is the plan to execute, if the flow names capabilities: a file, a text in JSON or YAML, or a dict. The options
         are those of `Engine.start`; `by` is for whom the run is started: logs record it after the name of the token.
         """
-        name = flow if isinstance(flow, str) else flow.name
         sent = _plan_of(flow, plan)
-        body = {
-            "flow": name,
-            "input": _plain_input(flow, input) if sent is None else input,
-            "plan": sent,
-            "run_id": run_id,
-            "labels": dict(labels) if labels else None,
-            "timeout": timeout,
-            "queue": queue,
-            "priority": priority,
-            "begin_at": begin_at,
-            "on_exists": on_exists,
-            "budget": check_budget(budget),
-            "schedule": schedule,
-            "scope": list(scope) if scope is not None else None,
-        }
-        made = await self._post("/runs", body, NewRunId, by=by)
-        return made.id
+        body = read_options(records.Start, options)
+        by = body.pop("by", None)
+        body["flow"] = flow if isinstance(flow, str) else flow.name
+        body["input"] = _plain_input(flow, input) if sent is None else input
+        return (await self._post("/runs", {**body, "plan": sent}, NewRunId, by=by)).id
 
+    @takes(records.Start, records.RunOptions)
     async def run(
         self,
         flow: Flow[S] | FlowSource | str,
         input: S | Mapping[str, Any] | None = None,
         *,
         plan: PlanSource | None = None,
-        run_id: str | None = None,
-        labels: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-        queue: str | None = None,
-        priority: int = 0,
-        budget: Budget | None = None,
-        schedule: Schedule | None = None,
-        scope: Collection[str] | None = None,
-        by: str | None = None,
+        **options: Unpack[records.RunOptions],
     ) -> Run[S]:
         """Start a run, and wait until it has stopped: see `start` and `wait`."""
         if isinstance(flow, Flow):
             self._flows.setdefault(flow.name, flow)
-        started = await self.start(
-            flow,
-            input,
-            plan=plan,
-            run_id=run_id,
-            labels=labels,
-            timeout=timeout,
-            queue=queue,
-            priority=priority,
-            budget=budget,
-            schedule=schedule,
-            scope=scope,
-            by=by,
-        )
-        return await self.wait(started)
+        return await self.wait(await self.start(flow, input, plan=plan, **options))
 
-    async def fork(
-        self,
-        run: str,
-        *,
-        checkpoint: str | int | None = None,
-        edit: Mapping[str, Any] | None = None,
-        run_id: str | None = None,
-        repeat: Repeat | Mapping[str, Repeat] = "ask",
-        fresh: bool = False,
-        labels: Mapping[str, str] | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-    ) -> str:
+    @takes(records.Fork, records.ForkThere)
+    async def fork(self, run: str, **options: Unpack[records.ForkThere]) -> str:
         """Make a new run that shares the history of another up to a checkpoint (default: the latest), and return its id. A worker
         executes it, unless the run had stopped at that checkpoint: then resume it. The options are those of `Engine.fork`.
         """
-        parent, seq = split(run, checkpoint)
-        body = {
-            "checkpoint": seq,
-            "edit": dict(edit) if edit is not None else None,
-            "run_id": run_id,
-            "repeat": repeat if isinstance(repeat, str) else dict(repeat),
-            "fresh": fresh,
-            "labels": dict(labels) if labels else None,
-            "reason": reason,
-        }
-        return (await self._post(_path(parent, "fork"), body, NewRunId, by=by, expects=expects)).id
+        parent, seq = split(run, options.pop("checkpoint", None))
+        body = {**read_options(records.Fork, options), "checkpoint": seq}
+        headers = {name: body.pop(name, None) for name in ("by", "expects")}
+        return (await self._post(_path(parent, "fork"), body, NewRunId, **headers)).id
 
     # --- verbs that ask ------------------------------------------------------------------------------
 
-    async def resume(
-        self,
-        run: str,
-        *,
-        checkpoint: str | int | None = None,
-        after: str | None = None,
-        restart_at: str | None = None,
-        replay: bool = False,
-        edit: Mapping[str, Any] | None = None,
-        force: bool = False,
-        confirm: Collection[str] = (),
-        on_change: Literal["refuse", "compatible"] = "refuse",
-        rename: Mapping[str, str] | None = None,
-        budget: Budget | None = None,
-        scope: Collection[str] | None = None,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-        wait: float | None = None,
-    ) -> Run[Any]:
+    @takes(records.Resume, records.ResumeThere)
+    async def resume(self, run: str, **options: Unpack[records.ResumeThere]) -> Run[Any]:
         """Ask for a run to be resumed; a worker does it. The options are those of `Engine.resume`, without functions.
 
         Returns the run as it is when the request is stored; with `wait`, when it has stopped since or asks something, or after so
         many seconds. A refusal that happens meanwhile is raised. `expects` is the digest of a preview that must still be true.
         """
-        run_id, seq = split(run, checkpoint)
-        body = {
-            "checkpoint": seq,
-            "after": after,
-            "restart_at": restart_at,
-            "replay": replay,
-            "edit": dict(edit) if edit is not None else None,
-            "force": force,
-            "confirm": list(confirm),
-            "on_change": on_change,
-            "rename": dict(rename or {}),
-            "budget": check_budget(budget),
-            "scope": list(scope) if scope is not None else None,
-            "reason": reason,
-        }
-        return await self._ask(run_id, "resume", body, id=id, by=by, expects=expects, wait=wait)
+        run_id, seq = split(run, options.pop("checkpoint", None))
+        return await self._ask(run_id, records.Resume, {"checkpoint": seq, **options})
 
+    @takes(records.Retry, records.RetryThere)
     async def retry(
-        self,
-        run_id: str,
-        node: str | None = None,
-        *,
-        fresh: bool = False,
-        confirm: Collection[str] = (),
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-        wait: float | None = None,
+        self, run: str, node: str | None = None, **options: Unpack[records.RetryThere]
     ) -> Run[Any]:
         """Ask for a node that failed, was interrupted or waits to be retried (default: all such nodes). `wait`: see `resume`."""
-        body = {"node": node, "fresh": fresh, "confirm": list(confirm), "reason": reason}
-        return await self._ask(run_id, "retry", body, id=id, by=by, expects=expects, wait=wait)
+        return await self._ask(run, records.Retry, {"node": node, **options})
 
+    @takes(records.Skip, records.SkipThere)
     async def skip(
         self,
-        run_id: str,
+        run: str,
         node: str,
         update: Mapping[str, Any] | None = None,
-        *,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        expects: str | None = None,
-        wait: float | None = None,
+        **options: Unpack[records.SkipThere],
     ) -> Run[Any]:
         """Ask for a node to be skipped: `update` takes the place of its result. `wait`: see `resume`."""
-        body = {"node": node, "update": dict(update) if update is not None else None, "reason": reason}
-        return await self._ask(run_id, "skip", body, id=id, by=by, expects=expects, wait=wait)
+        return await self._ask(run, records.Skip, {"node": node, "update": update, **options})
 
+    @takes(records.Cancel, records.CancelThere)
     async def cancel(
-        self,
-        run_id: str,
-        reason: str | None = None,
-        *,
-        by: str | None = None,
-        id: str | None = None,
-        expects: str | None = None,
-        wait: float | None = None,
+        self, run: str, reason: str | None = None, **options: Unpack[records.CancelThere]
     ) -> Run[Any]:
         """End a run for good. Running nodes are stopped. `wait`: see `resume`."""
-        return await self._ask(run_id, "cancel", {"reason": reason}, id=id, by=by, expects=expects, wait=wait)
+        return await self._ask(run, records.Cancel, {"reason": reason, **options})
 
+    @takes(records.Pause, records.PauseThere)
     async def pause(
-        self,
-        run_id: str,
-        reason: str | None = None,
-        *,
-        by: str | None = None,
-        id: str | None = None,
-        wait: float | None = None,
+        self, run: str, reason: str | None = None, **options: Unpack[records.PauseThere]
     ) -> Run[Any]:
         """Pause a run: running nodes may end, but no node starts until the run is resumed. `wait`: see `resume`."""
-        return await self._ask(run_id, "pause", {"reason": reason}, id=id, by=by, wait=wait)
+        return await self._ask(run, records.Pause, {"reason": reason, **options})
 
-    async def edit(
-        self,
-        run_id: str,
-        edit: Mapping[str, Any],
-        *,
-        by: str | None = None,
-        reason: str | None = None,
-        id: str | None = None,
-        wait: float | None = None,
-    ) -> Run[Any]:
+    @takes(records.Edit, records.EditThere)
+    async def edit(self, run: str, edit: Mapping[str, Any], **options: Unpack[records.EditThere]) -> Run[Any]:
         """Change fields of the state of a run that is not running. `wait`: see `resume`."""
-        body = {"fields": dict(edit), "reason": reason}
-        return await self._ask(run_id, "edit", body, id=id, by=by, wait=wait)
+        return await self._ask(run, records.Edit, {"edit": edit, **options})
 
+    @takes(records.Answer, records.AnswerThere)
     async def answer(
-        self,
-        run_id: str,
-        question: str,
-        value: Any,
-        *,
-        update: Any = None,
-        by: str | None = None,
-        reason: str | None = None,
-        confidence: float | None = None,
-        step: str | None = None,
-        item: int | None = None,
-        result: Any = UNSET,
-        id: str | None = None,
-        wait: float | None = None,
+        self, run: str, question: str, value: Any, **options: Unpack[records.AnswerThere]
     ) -> Run[Any]:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. With `wait`, the
-        run is returned when it has stopped or asks its next question. `step`, `item` and `result`: see `Engine.answer`. Raises
-        `AnswerRefused` and `RunOver`.
+        run is returned when it has stopped or asks its next question. Raises `AnswerRefused` and `RunOver`.
         """
-        body = {
-            "question": question,
-            "answer": value,
-            "update": update,
-            "confidence": confidence,
-            "step": step,
-            "item": item,
-            "reason": reason,
-        }
-        if result is not UNSET:
-            body["result"] = result
-        return await self._ask(run_id, "answer", body, id=id, by=by, wait=wait)
+        return await self._ask(run, records.Answer, {"question": question, "value": value, **options})
 
+    @takes(records.Signal, records.SignalThere)
     async def signal(
-        self,
-        run_id: str,
-        name: str,
-        payload: Any = None,
-        *,
-        id: str | None = None,
-        by: str | None = None,
-        reason: str | None = None,
-        wait: float | None = None,
+        self, run: str, name: str, payload: Any = None, **options: Unpack[records.SignalThere]
     ) -> Run[Any]:
         """Send a signal to a run. With an `id`, it can be sent twice without harm. Raises `SignalRefused` and `RunOver`. `wait`:
         see `resume`.
         """
-        body = {"name": name, "payload": payload, "reason": reason}
-        return await self._ask(run_id, "signal", body, id=id, by=by, wait=wait)
+        return await self._ask(run, records.Signal, {"name": name, "payload": payload, **options})
 
     async def prune(self, run_id: str, keep_last: int = KEEP_LAST, *, compact: bool = False) -> Pruned:
         """Retire all checkpoints of a run except the last `keep_last`, and with `compact` replace the events before them with one
@@ -413,21 +251,15 @@ class Client:
         return await self._open().send("POST", _path(run_id, "prune"), Pruned, body=body)
 
     async def _ask(
-        self,
-        run_id: str,
-        verb: str,
-        body: dict[str, Any],
-        *,
-        id: str | None,
-        by: str | None,
-        expects: str | None = None,
-        wait: float | None = None,
+        self, run_id: str, record: type[records.AnyRequest], options: Mapping[str, Any]
     ) -> Run[Any]:
-        path = _path(run_id, verb)
+        known, said = options_of(record), read_options(record, options)
+        headers = {name: said.pop(name, None) for name in ("id", "by", "expects", "wait")}
+        body = {known[name].body_name: value for name, value in said.items() if value is not UNSET}
         try:
-            asked = await self._post(path, body, SentVerb, id=id, by=by, expects=expects, wait=wait)
+            asked = await self._post(_path(run_id, record.verb), body, SentVerb, **headers)
         except RequestExists as other:  # the server says only that the key was used
-            other.run_id, other.request, other.verb = run_id, id or "", verb
+            other.run_id, other.request, other.verb = run_id, headers["id"] or "", record.verb
             raise
         return self._typed(asked.run)
 

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from holdfast.core import requests as records
 from holdfast.errors import PreviewStale, RunExists, RunNotFound
 from holdfast.reading import history
 from holdfast.runtime.engine import Engine
@@ -18,26 +19,18 @@ from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import Fault, refuse
 from holdfast.server.run_plans import flow_to_start
 from holdfast.server.runs import ShownRun, show_run
-from holdfast.server.verb_inputs import ForkInput, StartInput
-from holdfast.server.verbs import VerbQuery, key_reused
+from holdfast.server.verbs import VerbQuery, key_reused, options_in
 from holdfast.server.waiting import until
 
 
-async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
+async def start_run(call: HttpCall[NoQuery, Any]) -> Answer:
     """Start a run of a flow or of a plan: it is recorded, and a worker executes it."""
     backend, body = call.backend, call.body
     flow = await flow_to_start(backend, body.flow, body.input, body.plan)
-    options: dict[str, Any] = {
-        "labels": body.labels,
-        "timeout": body.timeout,
-        "queue": body.queue,
-        "priority": body.priority,
+    options = {
+        **options_in(call, records.Start),
         "begin_at": _time(body.begin_at),
-        "budget": body.budget,
-        "schedule": body.schedule,
-        "scope": body.scope,
         "by": call.who.by,
-        "on_exists": body.on_exists,
         "trace_parent": verb_headers.trace_of(call),
     }
     run_id = body.run_id or verb_headers.new_run_id(call)
@@ -47,7 +40,7 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
     async def start(engine: Engine) -> str:
         nonlocal existed
         existed = run_id is not None and _exists(backend, run_id)
-        return await engine.start(flow, body.input, run_id=run_id, **options)
+        return await engine.start(flow, body.input, **options | {"run_id": run_id})
 
     with backend.used_keys.use(call.who.token_id, key, asked):
         try:
@@ -57,19 +50,12 @@ async def start_run(call: HttpCall[NoQuery, StartInput]) -> Answer:
     return await _answer(call, made, 200 if existed else 201)
 
 
-async def fork_run(call: HttpCall[VerbQuery, ForkInput]) -> Answer:
+async def fork_run(call: HttpCall[VerbQuery, Any]) -> Answer:
     """Make a new run that shares the history of another up to a checkpoint."""
     backend, body, parent = call.backend, call.body, call.values["id"]
     run_id = body.run_id or verb_headers.new_run_id(call)
     key, asked = verb_headers.key_of(call), (parent, "fork", body)
-    options: dict[str, Any] = {
-        "checkpoint": body.checkpoint,
-        "edit": body.edit,
-        "run_id": run_id,
-        "repeat": body.repeat,
-        "fresh": body.fresh,
-        "labels": body.labels,
-    }
+    options = options_in(call, records.Fork) | {"run_id": run_id}
     if call.query.preview:
         return verbs.show_preview(await verbs.look_ahead(call, "fork", options))
     expects = verb_headers.preview_of(call)

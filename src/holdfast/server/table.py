@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from holdfast.core.requests import RECORDS
 from holdfast.core.validate import NODE_ID, RUN_ID
 from holdfast.reading import pages
 from holdfast.reading.comparison import Comparison
@@ -92,24 +93,18 @@ def _rows(
     )
 
 
-def _verb(
-    name: str,
-    handler: Callable[[Any], Any],
-    body: type[msgspec.Struct],
-    *,
-    has_preview: bool = False,
-    role: Role = "operate",
-) -> ApiRoute:
+def _verb(name: str, handler: Callable[[Any], Any]) -> ApiRoute:
     """Return the route of a verb, which leaves a request in the inbox of a run."""
+    has_preview = RECORDS[name].traits.previewed
     return ApiRoute(
         method="POST",
         path=f"{API}/runs/{{id}}/{name}",
-        role=role,
+        role=RECORDS[name].traits.role,
         handler=handler,
         headers=(KEY, PREFER, IF_MATCH) if has_preview else (KEY, PREFER),
         query=verbs.VerbQuery if has_preview else NoQuery,
         preview=Preview if has_preview else None,
-        body=body,
+        body=verb_inputs.BODIES[name],
         output=verbs.SentRequest,
         statuses=(200, 202),
     )
@@ -338,7 +333,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         role="start",
         handler=starts.start_run,
         headers=(KEY, PREFER, TRACE),
-        body=verb_inputs.StartInput,
+        body=verb_inputs.BODIES["start"],
         output=runs.ShownRun,
         statuses=(200, 201),
     ),
@@ -350,10 +345,10 @@ ROUTES: tuple[ApiRoute, ...] = (
         body=run_plans.PlanInput,
         output=run_plans.CheckedPlan,
     ),
-    _verb("resume", verbs.resume_run, verb_inputs.ResumeInput, has_preview=True),
-    _verb("retry", verbs.retry_run, verb_inputs.RetryInput, has_preview=True),
-    _verb("skip", verbs.skip_node, verb_inputs.SkipInput, has_preview=True),
-    _verb("cancel", verbs.cancel_run, verb_inputs.CancelInput, has_preview=True),
+    _verb("resume", verbs.resume_run),
+    _verb("retry", verbs.retry_run),
+    _verb("skip", verbs.skip_node),
+    _verb("cancel", verbs.cancel_run),
     ApiRoute(
         method="POST",
         path=f"{API}/runs/{{id}}/fork",
@@ -362,14 +357,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         headers=(KEY, PREFER, IF_MATCH),
         handler=starts.fork_run,
         query=verbs.VerbQuery,
-        body=verb_inputs.ForkInput,
+        body=verb_inputs.BODIES["fork"],
         output=runs.ShownRun,
         statuses=(200, 201),
     ),
-    _verb("pause", verbs.pause_run, verb_inputs.PauseInput),
-    _verb("edit", verbs.edit_run, verb_inputs.EditInput),
-    _verb("answer", verbs.answer_question, verb_inputs.AnswerInput),
-    _verb("signal", verbs.send_signal, verb_inputs.SignalInput, role="start"),
+    _verb("pause", verbs.pause_run),
+    _verb("edit", verbs.edit_run),
+    _verb("answer", verbs.answer_question),
+    _verb("signal", verbs.send_signal),
     ApiRoute(
         method="POST",
         path=f"{API}/requests",

@@ -7,43 +7,33 @@ known here) are recorded at once if no engine executes the run. The same key aga
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 from msgspec import UNSET
 
+from holdfast.core import requests
+from holdfast.core.requests import MAKING, RECORDS
 from holdfast.core.run_state import GOING
+from holdfast.core.verb_options import options_of
 from holdfast.errors import HoldfastError, PreviewStale, RequestExists, RunNotFound, StoreError
 from holdfast.reading import inbox
 from holdfast.reading.previews import Preview, refuse_stale
 from holdfast.reading.views import Run
-from holdfast.runtime.engine import Engine
-from holdfast.runtime.operator import VERBS
 from holdfast.runtime.requests import is_handled
 from holdfast.server import problems, verb_headers
 from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
 from holdfast.server.json_body import encode
-from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import Refused, refuse
 from holdfast.server.runs import ShownRun, show_run
-from holdfast.server.verb_inputs import (
-    AnswerInput,
-    CancelInput,
-    EditInput,
-    PauseInput,
-    ResumeInput,
-    RetryInput,
-    SignalInput,
-    SkipInput,
-)
 from holdfast.server.waiting import until
 from holdfast.storage.contract import Request
 
-Ask = Callable[[Engine, dict[str, Any]], Awaitable[Run[Any]]]
-"""Asks an engine for something, with the options of the verb, and those that every verb has: id, by, reason."""
+VerbCall: TypeAlias = HttpCall[Any, Any]
+"""A call of a verb; the type of its body follows from the record of the verb (`verb_inputs`)."""
 
 
 class VerbQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,73 +50,50 @@ class SentRequest(msgspec.Struct, frozen=True, kw_only=True):
     run: ShownRun
 
 
-async def resume_run(call: HttpCall[VerbQuery, ResumeInput]) -> Answer:
+async def resume_run(call: VerbCall) -> Answer:
     """Ask for a run to be resumed, from its end or from an earlier event."""
-    body = call.body
-    options: dict[str, Any] = {
-        "checkpoint": body.checkpoint,
-        "after": body.after,
-        "restart_at": body.restart_at,
-        "replay": body.replay,
-        "edit": body.edit,
-        "force": body.force,
-        "confirm": body.confirm,
-        "on_change": body.on_change,
-        "rename": body.rename or None,
-        "budget": body.budget,
-        "scope": body.scope,
-    }
-    return await _ask(call, "resume", options, lambda e, said: e.resume(_run_id(call), execute=False, **said))
+    return await _ask(call, requests.Resume)
 
 
-async def retry_run(call: HttpCall[VerbQuery, RetryInput]) -> Answer:
+async def retry_run(call: VerbCall) -> Answer:
     """Ask for nodes that failed, were interrupted or wait to be retried."""
-    body = call.body
-    options = {"node": body.node, "fresh": body.fresh, "confirm": list(body.confirm)}
-    return await _ask(call, "retry", options, lambda e, said: e.retry(_run_id(call), execute=False, **said))
+    return await _ask(call, requests.Retry)
 
 
-async def skip_node(call: HttpCall[VerbQuery, SkipInput]) -> Answer:
+async def skip_node(call: VerbCall) -> Answer:
     """Ask for a node to be skipped, with a result in place of its own."""
-    options = {"node": call.body.node, "update": call.body.update}
-    return await _ask(call, "skip", options, lambda e, said: e.skip(_run_id(call), execute=False, **said))
+    return await _ask(call, requests.Skip)
 
 
-async def cancel_run(call: HttpCall[VerbQuery, CancelInput]) -> Answer:
+async def cancel_run(call: VerbCall) -> Answer:
     """Ask for a run to be cancelled for good."""
-    return await _ask(call, "cancel", {}, lambda e, said: e.cancel(_run_id(call), **said))
+    return await _ask(call, requests.Cancel)
 
 
-async def pause_run(call: HttpCall[NoQuery, PauseInput]) -> Answer:
+async def pause_run(call: VerbCall) -> Answer:
     """Ask for a run to be paused: no node of it starts until it is resumed."""
-    return await _ask(call, "pause", {}, lambda e, said: e.pause(_run_id(call), **said))
+    return await _ask(call, requests.Pause)
 
 
-async def edit_run(call: HttpCall[NoQuery, EditInput]) -> Answer:
+async def edit_run(call: VerbCall) -> Answer:
     """Ask for fields of the state to be changed, of a run that is not running."""
-    options = {"edit": call.body.fields}
-    return await _ask(call, "edit", options, lambda e, said: e.edit(_run_id(call), **said))
+    return await _ask(call, requests.Edit)
 
 
-async def answer_question(call: HttpCall[NoQuery, AnswerInput]) -> Answer:
+async def answer_question(call: VerbCall) -> Answer:
     """Answer a question of a run."""
-    body = call.body
-    options = {
-        "question": body.question,
-        "value": body.answer,
-        "update": body.update,
-        "confidence": body.confidence,
-        "step": body.step,
-        "item": body.item,
-        "result": body.result,
-    }
-    return await _ask(call, "answer", options, lambda e, said: e.answer(_run_id(call), **said))
+    return await _ask(call, requests.Answer)
 
 
-async def send_signal(call: HttpCall[NoQuery, SignalInput]) -> Answer:
+async def send_signal(call: VerbCall) -> Answer:
     """Send a signal to a run."""
-    options = {"name": call.body.name, "payload": call.body.payload}
-    return await _ask(call, "signal", options, lambda e, said: e.signal(_run_id(call), **said))
+    return await _ask(call, requests.Signal)
+
+
+def options_in(call: VerbCall, record: type[msgspec.Struct]) -> dict[str, Any]:
+    """Return the options of a verb in the body of a call. The reason, which every verb has, is not one of them."""
+    known = [given for given in options_of(record).values() if not given.option.is_header]
+    return {given.name: getattr(call.body, given.body_name) for given in known if given.name != "reason"}
 
 
 # --- asking ------------------------------------------------------------------------------------------
@@ -136,8 +103,9 @@ def _run_id(call: HttpCall[Any, Any]) -> str:
     return call.values["id"]
 
 
-async def _ask(call: HttpCall[Any, Any], verb: str, options: dict[str, Any], ask: Ask) -> Answer:
-    backend, run_id = call.backend, _run_id(call)
+async def _ask(call: VerbCall, record: type[requests.AnyRequest]) -> Answer:
+    backend, run_id, verb = call.backend, _run_id(call), record.verb
+    options = options_in(call, record)
     _check_run_id(call)
     if isinstance(call.query, VerbQuery) and call.query.preview:
         return show_preview(await look_ahead(call, verb, options))
@@ -147,12 +115,13 @@ async def _ask(call: HttpCall[Any, Any], verb: str, options: dict[str, Any], ask
     with backend.used_keys.use(call.who.token_id, key, (run_id, verb, call.body)):
         await backend.read(_refuse_other_verb, backend, run_id, id, verb)
         said = {**options, "id": id, "by": call.who.by, "reason": call.body.reason}
+        said |= {"execute": False} if record.traits.executes else {}
         if (expects := verb_headers.preview_of(call)) is not None:
             said["expects"] = expects
             if not await backend.read(_was_posted, backend, run_id, stored_id):
                 await require_preview(call, verb, options, expects)
         try:
-            run = await backend.clerk.use(lambda engine: ask(engine, said))
+            run: Run[Any] = await backend.clerk.use(lambda engine: getattr(engine, verb)(run_id, **said))
         except RequestExists as other:
             raise key_reused(other) from other
         except HoldfastError as fault:
@@ -200,7 +169,7 @@ async def require_preview(call: HttpCall[Any, Any], verb: str, options: dict[str
     """Raise `Refused` if a verb would do something else than the preview that the caller has seen."""
     now = await look_ahead(call, verb, options)
     try:
-        refuse_stale(now, expects, "forked" if verb == "fork" else VERBS[verb].asked)
+        refuse_stale(now, expects, (RECORDS | MAKING)[verb].traits.asked)
     except PreviewStale as stale:
         raise _stale(stale, now) from None
 

@@ -12,7 +12,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from holdfast.core.run_state import FINAL, HALTED, OPEN
+from holdfast.core.requests import RECORDS
+from holdfast.core.run_state import FINAL
 from holdfast.errors import HoldfastError, RunNotFound, RunOver, SettingError
 from holdfast.reading import inbox
 from holdfast.reading.reader import rows_of
@@ -24,13 +25,8 @@ AT_ONCE = 200
 """How many requests are left in one transaction."""
 _PAGE = 1000
 
-_MEANT: dict[str, frozenset[str]] = {
-    "resume": HALTED | {"paused"},
-    "retry": HALTED,
-    "cancel": OPEN,
-}
-"""Verb -> the statuses of the runs that it asks if the query names no status."""
-DONE = {"resume": "resumed", "retry": "retried", "cancel": "cancelled"}
+DONE = {verb: record.traits.done for verb, record in RECORDS.items() if record.traits.of_many}
+"""Verb that may be asked of many runs -> what is true of a run for which it was carried out."""
 
 
 class Match(msgspec.Struct, frozen=True, gc=False):
@@ -84,7 +80,11 @@ def meant(query: Query, verb: str, option: str = "") -> Query:
             f"{option}status={final[0]}: a run that is {final[0]} cannot be {DONE[verb]}. `holdfast fork RUN` makes a new run "
             "from one of its checkpoints."
         )
-    return query if query.status else msgspec.structs.replace(query, status=in_order(_MEANT[verb]))
+    return (
+        query
+        if query.status
+        else msgspec.structs.replace(query, status=in_order(RECORDS[verb].traits.of_many))
+    )
 
 
 def find(store: Store, query: Query) -> list[Match]:

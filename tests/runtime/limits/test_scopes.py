@@ -14,9 +14,9 @@ import holdfast as hf
 from holdfast import END, START, Flow, Graph, append
 from holdfast.core.definition import Definition, NodeOptions
 from holdfast.core.scope import check_scope
+from holdfast.core.verb_options import foreseen_options
 from holdfast.reading import inbox
 from holdfast.reading.reader import Reader
-from holdfast.runtime import operator
 from holdfast.storage.contract import Request
 from holdfast.testing import check
 from holdfast.testing.crashing import crash_everywhere
@@ -207,7 +207,7 @@ def test_a_request_with_limits_has_a_form_that_older_versions_refuse() -> None:
         id="q", verb="resume", body={"on_change": {"on_change": "refuse", "budget": {"usd": -1}}}
     )
     assert isinstance(inbox.read(broken), inbox.Unknown)
-    assert "budget" in operator.PREVIEWED["resume"]
+    assert "budget" in foreseen_options(inbox.Resume)
 
 
 # --- the schedule ----------------------------------------------------------------------------------------

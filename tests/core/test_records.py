@@ -1,0 +1,133 @@
+"""A verb is one record: everything that callers see of its options follows from it."""
+
+# Annotations are read: no `from __future__ import annotations`.
+
+import inspect
+from typing import Annotated, Any, TypedDict, get_type_hints
+
+import msgspec
+import pytest
+
+import holdfast as hf
+from holdfast.cli import options
+from holdfast.core import requests
+from holdfast.core.verb_options import Option, foreseen_options, options_of
+from holdfast.reading import inbox
+from holdfast.runtime.verb_signatures import takes
+from holdfast.server.verb_inputs import body_of
+
+POSITIONAL = {
+    "answer": {"question", "value"},
+    "cancel": {"reason"},
+    "edit": {"edit"},
+    "pause": {"reason"},
+    "retry": {"node"},
+    "signal": {"name", "payload"},
+    "skip": {"node", "update"},
+}
+"""Verb -> the options that are parameters of its functions, because they may be given by position."""
+LOCAL = {"execute", "id", "validate", "wait"}
+"""Options that are not in a request: they say how it is made, or cannot be stored."""
+VERBS = [
+    verb for verb, record in (requests.RECORDS | requests.MAKING).items() if record.traits.role is not None
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_record_and_its_typed_dicts_have_the_same_options(verb: str) -> None:
+    own = set(options_of((requests.RECORDS | requests.MAKING)[verb])) - POSITIONAL.get(verb, set())
+    here, there = (
+        set(getattr(requests, f"{verb.capitalize()}{place}").__annotations__) for place in ("Here", "There")
+    )
+    assert here - LOCAL == own
+    assert there - LOCAL == own - {"trace_parent"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_types_of_a_typed_dict_take_what_the_record_takes(verb: str) -> None:
+    hints = get_type_hints(getattr(requests, f"{verb.capitalize()}Here"))
+    for name, given in options_of((requests.RECORDS | requests.MAKING)[verb]).items():
+        if name in hints and given.type in (
+            bool,
+            int,
+            str,
+            str | None,
+            requests.OnChange,
+            requests.Schedule | None,
+        ):
+            assert hints[name] == given.type, name
+
+
+class Longer(requests.Resume, frozen=True, kw_only=True):
+    """A resume with another option."""
+
+    added: Annotated[int, Option("It says what the option is.", "N")] = 3
+
+
+class LongerHere(requests.ResumeHere, total=False):
+    added: int
+
+
+def test_an_option_that_is_added_to_a_record_is_in_the_signature_and_the_help_and_the_preview() -> None:
+    @takes(Longer, LongerHere)
+    def resume(run: str, **options: Any) -> Any:
+        """Resume a run."""
+        return options
+
+    assert inspect.signature(resume).parameters["added"].default == 3
+    assert "added: It says what the option is." in (resume.__doc__ or "")
+    assert "added" in foreseen_options(Longer)
+    assert resume("r", added=4) == {"added": 4}
+
+
+def test_an_option_that_is_added_to_a_record_is_in_the_stored_form_the_body_and_the_command() -> None:
+    body = body_of(Longer)
+    assert msgspec.json.schema(body)["$defs"]["LongerInput"]["properties"]["added"] == {
+        "type": "integer",
+        "default": 3,
+        "description": "It says what the option is.",
+    }
+    assert inbox.stored_form(Longer(added=4)).body["added"] == 4
+
+    @options.of(Longer)
+    def resume(run: str, *, said: options.Said) -> int:
+        assert said["added"] == 4
+        return 0
+
+    added = inspect.signature(resume).parameters["added"]
+    (flag,) = [one for one in added.annotation.__metadata__ if hasattr(one, "param_decls")]
+    assert (flag.default, flag.metavar, flag.help) == ("--added", "N", "It says what the option is.")
+    others = {name: None for name in inspect.signature(resume).parameters if name not in ("run", "added")}
+    assert resume(run="r", added=4, **others) == 0
+
+
+def test_a_run_may_be_given_as_run_id() -> None:
+    class Nothing(TypedDict, total=False): ...
+
+    @takes(requests.Pause, Nothing)
+    def pause(run: str, reason: str | None = None, **options: Any) -> Any:
+        return run, reason
+
+    assert pause(run_id="r", reason="so") == pause("r", "so") == ("r", "so")  # type: ignore[call-arg]
+
+
+def test_an_option_that_does_not_exist_is_refused_with_the_one_that_was_meant() -> None:
+    with pytest.raises(hf.SettingError, match=r"'restrat_at'.*did you mean 'restart_at'"):
+        hf.resume("r", store="memory.db", restrat_at="a")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("verb", [*VERBS, "run"])
+def test_every_option_of_a_public_function_has_a_sentence(verb: str) -> None:
+    for place in (hf, hf.Engine, hf.Connection, hf.Client, hf.BlockingClient):
+        function = getattr(place, verb)
+        doc = function.__doc__ or ""
+        for name, parameter in inspect.signature(function).parameters.items():
+            if parameter.kind is parameter.KEYWORD_ONLY and name != "plan":
+                assert f"\n    {name}: " in doc, name
+
+
+@pytest.mark.parametrize("verb", ["resume", "retry", "skip", "cancel", "pause", "edit", "answer", "signal"])
+def test_the_first_parameter_is_the_run_and_run_id_is_understood(verb: str) -> None:
+    for place in (hf, hf.Engine, hf.Client):
+        names = [name for name in inspect.signature(getattr(place, verb)).parameters if name != "self"]
+        assert names[0] == "run"
