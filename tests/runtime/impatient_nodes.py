@@ -63,7 +63,7 @@ async def by_group(wait: Callable[[], Awaitable[Any]], seconds: float) -> Any:
             waiting = asyncio.ensure_future(wait())
             waiting.add_done_callback(lambda done: timer.cancel())
             return await waiting
-    except* TimeoutError as group_error:
+    except ExceptionGroup as group_error:  # what `except*` raises is in a group again before Python 3.11.4
         raise TimeoutError from group_error
 
 
@@ -74,7 +74,7 @@ async def by_group_around(wait: Callable[[], Awaitable[Any]], seconds: float) ->
             found = await wait()
             timer.cancel()
             return found
-    except* TimeoutError as group_error:
+    except ExceptionGroup as group_error:
         raise TimeoutError from group_error
 
 

@@ -169,12 +169,12 @@ def test_a_wait_that_the_engine_ends_is_unwound_at_once_and_goes_on(
 
 
 def test_the_time_limit_of_a_node_does_not_count_while_it_waits_in_its_process(place: Place) -> None:
-    flow = flow_of(nodes.listen, timeout=1.0)
+    flow = flow_of(nodes.listen, timeout=3.0)
 
     async def use(engine: hf.Engine) -> Any:
         going = asyncio.ensure_future(engine.run(flow, Impatient("by_timeout", LONG_S), run_id="r"))
         await until_recorded(engine, "SignalAwaited")
-        await asyncio.to_thread(asyncio.run, asyncio.sleep(1.5))
+        await asyncio.to_thread(asyncio.run, asyncio.sleep(3.5))
         await engine.signal("r", "x", 7)
         return (await going).state.log
 
