@@ -93,7 +93,7 @@ def _read_json(data: bytes) -> Any:
         raise _Unreadable(told)
     try:
         found = find_equal_keys(data)
-    except RecursionError:  # in a value that an equal key has replaced: this parser needs some frames more than the first one
+    except RecursionError:  # in a value that an equal key has replaced: this parser needs more frames
         raise _Unreadable(TOO_DEEP) from None
     if found is not None:
         raise _Unreadable(_equal_keys(found.first, found.second), found.path)
