@@ -662,10 +662,9 @@ def _after_child(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]
     needs more than that, such as a budget, its own remedies come first. Empty if it failed for another reason.
     """
     failure, run_id, node = seen.known.failure, case.row.run_id, seen.known.failure_node
-    failed_for = failure.child.split() if failure is not None else []
-    names = [name for name in failed_for if name in seen.children]
-    if not names:
+    if failure is None or not failure.child:
         return []
+    names = [*seen.children]
     unmended = [
         name for name in names if (one := seen.children[name]) is None or one.status in ENDED - {"completed"}
     ]
@@ -679,16 +678,16 @@ def _after_child(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]
         found = [remedies.retry_fresh(commands, run_id, node)] if node is not None else []
     elif child.status == "failed":
         failed = [one for other in unmended if (one := seen.children[other]) and one.status == "failed"]
-        found = _resume_family(failed, resume)
+        found = _resume_family(failed, resume, left=case.children_left)
     else:
         words = "resume it: it looks at the child run again, which has been resumed"
         found = [resume(words)]
     return either(found, _skip(case, seen, commands))
 
 
-def _resume_family(failed: list[Diagnosis], resume: Callable[..., Remedy]) -> list[Remedy]:
-    """Return the command that resumes a run and the child runs for which it failed. Remedies of a child that the command cannot
-    do come before it.
+def _resume_family(failed: list[Diagnosis], resume: Callable[..., Remedy], *, left: int = 0) -> list[Remedy]:
+    """Return the command that resumes a run and the child runs for which it failed: these, and so many others that are `left`.
+    Remedies of a child that the command cannot do come before it.
     """
     before: list[list[Remedy]] = []
     confirm: list[str] = []
@@ -702,8 +701,10 @@ def _resume_family(failed: list[Diagnosis], resume: Callable[..., Remedy]) -> li
         force = force or own.arguments.get("force", False)
         confirm += [f"{child.run_id}/{node}" for node in child.once]
         confirm += own.arguments.get("confirm", ())
-    names = " and ".join(child.run_id or "" for child in failed[:FEW])
-    runs = f"the child run{'s' if len(failed) > 1 else ''} {names}"
+    shown = [child.run_id or "" for child in failed[:FEW]]
+    others = len(failed[FEW:]) + left
+    names = " and ".join([*shown, *([f"{others} more"] if others else [])])
+    runs = f"the child run{'s' if len(failed) + left > 1 else ''} {names}"
     more = [word for name in ([] if force else confirm) for word in ("--confirm", name)]
     again = f"; it runs {' and '.join(confirm)} AGAIN, which is not idempotent" if confirm else ""
     first = (
@@ -711,7 +712,11 @@ def _resume_family(failed: list[Diagnosis], resume: Callable[..., Remedy]) -> li
         if any(before)
         else f"fix the cause, then resume it and {runs}"
     )
-    return in_turn(*before, [resume(f"{first}{again}", *more, force=force)])
+    found = resume(f"{first}{again}", *more, force=force)
+    if left and more:  # nodes of the others may have to be confirmed too
+        words = f"see all that has to be confirmed, and the command that resumes it and {runs}"
+        found = msgspec.structs.replace(found, words=words, command=f"{found.command} --dry-run")
+    return in_turn(*before, [found])
 
 
 def _resume_words(seen: _Seen) -> str:
