@@ -60,8 +60,8 @@ class World:
         os.write(self._witness, (json.dumps([os.getpid(), *words]) + "\n").encode())
 
     def call(self, number: int) -> int:
-        """Do the work of one item. At the call with the number `--kill-at`, start a timer that kills the process, which dies a few
-        calls later at the latest: on a busy machine, the timer's thread may not run before all items are done.
+        """Do the work of one item. At the call with the number `--kill-at`, start a timer that kills the process, which dies a
+        few calls later at the latest: on a busy machine, the timer's thread may not run before all items are done.
         """
         with self._lock:
             self._calls += 1
