@@ -46,6 +46,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """How the shape of the known flow differs from the flow that the run was created with."""
     takes: tuple[str, ...] | None = ()
     """The options with which `resume` accepts the changed flow; None if no options make it accept the flow."""
+    misfit: str | None = None
+    """The field of its state that does not fit the type which the state has in the code now: `FIELD` if it is not known which,
+    empty if another value would not help, None if the state fits or is not compared."""
     changed_to: str = ""
     """The fingerprint of the changed flow; empty if it has not changed in shape."""
     fork_from: int | None = None

@@ -62,6 +62,7 @@ PATIENCE_S = 60.0
 reported. A run that no live worker takes is reported at once.
 """
 
+_UPGRADES_STATE = "the code has given the state a new version with an upgrade"
 _PASSED_ON = frozenset({"run", "force", "confirm"})
 """The arguments of a resume that also reach the failed child runs of the run."""
 _OF_CHILDREN_MAX = 5
@@ -146,6 +147,8 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
         reason = reason.removesuffix(".") + _unanswered(case, kind, now)
     if kind not in ("flow changed", "refused", "executing"):
         reason += _change(case, kind)
+        if case.misfit is not None:
+            reason += "; its state no longer fits the type that it has in the code"
     return Diagnosis(
         kind=kind,
         reason=reason,
@@ -570,7 +573,9 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     if kind == "refused" or (
         (kind in ON_OFFER or case.requests) and case.has_no_taker and not case.is_refused
     ):
-        found = either([remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base)], found)
+        words = _other_code(case) if kind == "refused" else ""
+        base = seen.known.wants_base
+        found = either([remedies.work(commands, case.row.flow, wants_base=base, words=words)], found)
     if kind == "queue full":
         line = commands.line("queue")
         return either([Remedy("queue", {}, "list the queues; then raise the limit, or wait", line)], found)
@@ -582,17 +587,29 @@ def _resume(
 ) -> Remedy:
     """Return the remedy that resumes a run: with its changed flow, if it has one. If live workers have that flow, they carry the
     request out, so that the command needs no file, and does not wait for the timers of the run. After a failure, the cause was
-    perhaps fixed in the file, which these workers have not read again.
+    perhaps fixed in the file, which these workers have not read again. A state that does not fit its type any more is edited.
     """
+    if case.misfit:
+        words += f"; give a value of {case.misfit} that fits, or leave --edit out after {_UPGRADES_STATE}"
+    elif case.misfit is not None:
+        words += f" (after {_UPGRADES_STATE})"
+    edit = ("--edit", text.json_text({case.misfit: "VALUE"}, indent=None)) if case.misfit else ()
     return remedies.resume(
         commands,
         case.row.run_id,
         words,
         force=force,
-        options=(*(case.takes or ()), *more),
+        options=(*(case.takes or ()), *more, *edit),
         wants_base=seen.known.wants_base,
         leaves=bool(case.takes) and case.is_left_to_change and case.row.status != "failed",
     )
+
+
+def _other_code(case: Case) -> str:
+    """Say which worker continues a run that all live workers refuse."""
+    if case.misfit is None:
+        return "start a worker with code that can continue it"
+    return f"start a worker after {_UPGRADES_STATE}: it claims the run"
 
 
 def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> list[Remedy]:

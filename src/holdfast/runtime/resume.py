@@ -41,6 +41,7 @@ from holdfast.errors import (
     name_known,
 )
 from holdfast.reading import forks, history, inbox, text
+from holdfast.reading.changes import MISFIT
 from holdfast.reading.chunks import Streamer, make_spans, read_spills
 from holdfast.runtime import mending
 from holdfast.runtime.journal import Journal
@@ -714,8 +715,9 @@ def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:
     except StateError as misfit:
         raise OtherCode(
             state.run_id,
-            f"the run's state does not fit {flow.state.name} any more: {misfit}. Give the type a new version with an upgrade "
-            f"(Graph(…, version={state.state_version + 1}, upgrades={{{state.state_version}: …}})), or change it with edit=…",
+            f"{MISFIT} {flow.state.name} any more: {misfit}. Give the type a new version with an upgrade "
+            f"(Graph(…, version={state.state_version + 1}, upgrades={{{state.state_version}: …}})), or change it with edit=… "
+            "(--edit JSON)",
         ) from misfit
 
 
