@@ -574,8 +574,10 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
         (kind in ON_OFFER or case.requests) and case.has_no_taker and not case.is_refused
     ):
         words = _other_code(case) if kind == "refused" else ""
-        base = seen.known.wants_base
-        found = either([remedies.work(commands, case.row.flow, wants_base=base, words=words)], found)
+        work = [remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base, words=words)]
+        if any(one.too_new for _, one in case.refusers):
+            work = in_turn([remedies.upgrade()], work)
+        found = either(work, found)
     if kind == "queue full":
         line = commands.line("queue")
         return either([Remedy("queue", {}, "list the queues; then raise the limit, or wait", line)], found)
