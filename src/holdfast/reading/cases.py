@@ -175,10 +175,11 @@ def _children(store: Store, row: RunRow, known: Situation, state: RunState | Non
     generation.
     """
     is_root = row.origin is None
-    if row.status == "failed" and known.failure is not None and known.failure.child:
+    if row.status == "failed" and known.failure is not None:
         names = _failed_children(store, row, known.failure.child.split(), state)
         most = _FAILED_MAX if is_root else FEW
-        return names[:most], len(names[most:])
+        if names:
+            return names[:most], len(names[most:])
     return [wait.child for wait in known.waits if wait.child is not None][: FEW if is_root else 1], 0
 
 

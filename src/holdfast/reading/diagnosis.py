@@ -631,8 +631,12 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         return [resume(words, *options) for words, options in wanted]
     if status == "failed":
         words, force = _after_failure(seen)
+        beside = [child for child in seen.children.values() if child is not None and child.status == "failed"]
+        own = [resume(words, force=force)]
+        if beside and not force:
+            own = _resume_family(beside, resume, left=case.children_left, words=words)
         return _after_child(case, seen, commands) or either(
-            [resume(words, force=force)], _call_again(case, seen, commands), _skip(case, seen, commands)
+            own, _call_again(case, seen, commands), _skip(case, seen, commands)
         )
     speak = [
         *remedies.answers_to_all(commands, run_id, seen.known.questions, seen.known.asks),
@@ -704,9 +708,15 @@ def _after_child(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]
     return either(found, _skip(case, seen, commands))
 
 
-def _resume_family(failed: list[Diagnosis], resume: Callable[..., Remedy], *, left: int = 0) -> list[Remedy]:
+def _resume_family(
+    failed: list[Diagnosis],
+    resume: Callable[..., Remedy],
+    *,
+    left: int = 0,
+    words: str = "fix the cause, then resume it",
+) -> list[Remedy]:
     """Return the command that resumes a run and the child runs for which it failed: these, and so many others that are `left`.
-    Remedies of a child that the command cannot do come before it.
+    Remedies of a child that the command cannot do come before it. `words` say what the command does to the run itself.
     """
     before: list[list[Remedy]] = []
     confirm: list[str] = []
@@ -726,11 +736,7 @@ def _resume_family(failed: list[Diagnosis], resume: Callable[..., Remedy], *, le
     runs = f"the child run{'s' if len(failed) + left > 1 else ''} {names}"
     more = [word for name in ([] if force else confirm) for word in ("--confirm", name)]
     again = f"; it runs {' and '.join(confirm)} AGAIN, which is not idempotent" if confirm else ""
-    first = (
-        f"resume this run, which waits for {runs}"
-        if any(before)
-        else f"fix the cause, then resume it and {runs}"
-    )
+    first = f"resume this run, which waits for {runs}" if any(before) else f"{words} and {runs}"
     found = resume(f"{first}{again}", *more, force=force)
     if left and more:  # nodes of the others may have to be confirmed too
         words = f"see all that has to be confirmed, and the command that resumes it and {runs}"

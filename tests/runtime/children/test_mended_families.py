@@ -363,6 +363,37 @@ def test_one_remedy_mends_all_children_for_which_a_run_failed(
     assert (run.status, sorted(amount for _, amount in till.charged)) == ("completed", [1, 2, 3])
 
 
+def test_the_remedy_of_a_run_that_failed_itself_confirms_the_child_that_failed_beside(stage: Stage) -> None:
+    till = Till()
+    pay = till.pay(idempotent=False)
+    graph = Graph("order", Order)
+
+    @graph.node
+    async def check(state: Order, ctx: hf.Context) -> None:
+        if till.is_broken:
+            raise ValueError("no stock")
+
+    @graph.node
+    async def settle(state: Order, ctx: hf.Context) -> None:
+        await ctx.call(pay, Pay(7))
+
+    for name in ("check", "settle"):
+        graph.edge(START, name).edge(name, END)
+    flow = graph.compile()
+    till.is_broken = True
+    stage.do(lambda engine: engine.start(flow, Order(), run_id="r"), flow, pay)
+    stage.do(lambda engine: engine.work(until="idle"), flow, pay)
+    (child,) = children(stage.store)
+    assert [stage.store.run(one).status for one in ("r", child)] == ["failed", "failed"]
+    till.is_broken = False
+    found = Reader(stage.store).diagnose("r")
+    assert "no stock" in found.reason
+    way = found.remedies[0]
+    assert way.arguments == {"run": "r", "confirm": [f"{child}/charge"]}
+    assert "fix the cause, then resume it and the child run" in way.words
+    assert stage.do(lambda engine: engine.resume(**way.arguments), flow, pay).status == "completed"
+
+
 def test_more_children_than_a_diagnosis_looks_at_are_confirmed_after_a_preview(stage: Stage) -> None:
     till = Till()
     pay = till.pay(idempotent=False)
