@@ -267,6 +267,25 @@ def refusals_of(
     return tuple(group_refusals(store, [row], holders or ()).get(row.run_id, ()))
 
 
+def without_refusers(store: Store, rows: Iterable[RunRow]) -> list[RunRow]:
+    """Return these rows, of which those count as released whose holder has refused the run as it is now: that worker has claimed
+    the run again only to find out that it still cannot continue it.
+    """
+    rows = list(rows)
+    ids = [row.run_id for row in rows if row.held]
+    found = {
+        (one.run_id, one.holder)
+        for begin in range(0, len(ids), _AT_ONCE)
+        for one in store.queues.refusals(ids[begin : begin + _AT_ONCE])
+    }
+    return [
+        msgspec.structs.replace(row, held=False, holder=None)
+        if row.holder is not None and (row.run_id, row.holder.id) in found
+        else row
+        for row in rows
+    ]
+
+
 def group_refusals(
     store: Store, rows: Iterable[RunRow], holders: Iterable[LiveHolder]
 ) -> dict[str, list[Refusal]]:
