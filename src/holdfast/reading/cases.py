@@ -190,7 +190,10 @@ def _failed_children(store: Store, row: RunRow, named: list[str], state: RunStat
     failed = store.runs(Query(origin=row.run_id, status=("failed",), limit=len(named) + 1))
     if all(one.run_id in named for one in failed):
         return named
-    state = state if state is not None else history.load(store, row.run_id, row=row)
+    try:
+        state = state if state is not None else history.load(store, row.run_id, row=row)
+    except (RunNotFound, StoreCorrupt, SchemaTooNew):  # a list of runs says of it what its row says
+        return named
     return list(dict.fromkeys([*named, *find_blocking(state, {*state.failed, *state.open}, unseen=True)]))
 
 

@@ -108,6 +108,8 @@ def _why_misfit(flow: Flow[Any], state: RunState) -> str | None:
         flow.state.load(state.values)
     except StateError as misfit:
         return str(misfit)
+    except Exception:  # noqa: BLE001 - the code of the type raised it, and a resume says so
+        return None
     return None
 
 
