@@ -9,9 +9,10 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.cli import options
+from holdfast.cli import execution, options, questions, worker
+from holdfast.cli import requests as asking
 from holdfast.core import requests
-from holdfast.core.verb_options import Option, foreseen_options, options_of
+from holdfast.core.verb_options import Option, foreseen_options, options_of, read_options
 from holdfast.reading import inbox
 from holdfast.runtime.verb_signatures import takes
 from holdfast.server.verb_inputs import body_of
@@ -99,6 +100,35 @@ def test_an_option_that_is_added_to_a_record_is_in_the_stored_form_the_body_and_
     assert (flag.default, flag.metavar, flag.help) == ("--added", "N", "It says what the option is.")
     others = {name: None for name in inspect.signature(resume).parameters if name not in ("run", "added")}
     assert resume(run="r", added=4, **others) == 0
+
+
+COMMANDS = {
+    verb: next(getattr(room, verb) for room in (execution, questions, asking, worker) if hasattr(room, verb))
+    for verb in VERBS
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_command_of_a_verb_takes_the_options_that_its_record_gets(verb: str) -> None:
+    written = inspect.signature(inspect.unwrap(COMMANDS[verb]), eval_str=True)
+    assert options.Said in [parameter.annotation for parameter in written.parameters.values()]
+
+
+@pytest.mark.parametrize(
+    "rename", ["ab", 5, [("a",)], ["x"]], ids=["text", "number", "pairs of one", "a list of names"]
+)
+def test_a_rename_that_is_no_mapping_is_refused(rename: Any) -> None:
+    with pytest.raises(hf.SettingError, match=r"rename=.* is not valid"):
+        read_options(requests.Resume, {"rename": rename})
+
+
+def test_a_rename_may_be_none_or_pairs() -> None:
+    assert read_options(requests.Resume, {"rename": None}) == {"rename": {}}
+    assert read_options(requests.Resume, {"rename": [("a", "b")]}) == {"rename": {"a": "b"}}
+
+
+def test_an_option_whose_default_is_not_none_keeps_none_so_that_it_is_refused() -> None:
+    assert read_options(requests.Fork, {"repeat": None}) == {"repeat": None}
 
 
 def test_a_run_may_be_given_as_run_id() -> None:

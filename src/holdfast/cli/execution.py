@@ -207,12 +207,7 @@ def _require_one_place(request: requests.Resume) -> None:
 @options.of(requests.Retry)
 def retry(
     run_id: options.RunIdOrWhere = None,
-    node: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NODE", help="The node to retry. Default: every node that failed, crashed or waits."
-        ),
-    ] = None,
+    node: Annotated[str | None, options.argument(requests.Retry, "node")] = None,
     file: options.File = None,
     *,
     said: options.Said,
@@ -239,7 +234,8 @@ def retry(
     if bulk.chooses(
         run_id, matching, {"--expects": expects, "--confirm": said["confirm"] or None, **elsewhere}
     ):
-        return bulk.ask_all(requests.Retry(fresh=said["fresh"], by=actor, reason=reason), matching)
+        request = requests.Retry(**said | {"confirm": None}, by=actor, reason=reason)
+        return bulk.ask_all(request, matching)
     assert run_id is not None
     given = {"node": node, **said, "reason": reason}
     if dry_run:
@@ -253,20 +249,14 @@ def retry(
 
 
 @command(EXECUTE)
+@options.of(requests.Skip)
 def skip(
     run_id: options.RunId,
-    node: Annotated[
-        str, typer.Argument(metavar="NODE", help="The node to skip: one that failed, crashed or waits.")
-    ],
+    node: Annotated[str, options.argument(requests.Skip, "node")],
     file: options.File = None,
-    update: Annotated[
-        str | None,
-        typer.Option(
-            "--update",
-            metavar="JSON|@FILE",
-            help="The result to record for the skipped node, as a JSON object; for a task of a plan, its output.",
-        ),
-    ] = None,
+    update: Annotated[str | None, options.option(requests.Skip, "update")] = None,
+    *,
+    said: options.Said,
     dry_run: options.DryRunOfOne = False,
     expects: options.Expects = None,
     no_execute: options.NoExecute = False,
@@ -285,6 +275,7 @@ def skip(
     given: dict[str, Any] = {
         "node": node,
         "update": stores.read_update(update, run_id, store),
+        **said,
         "reason": reason,
     }
     if dry_run:

@@ -217,13 +217,21 @@ class Answer(Asked, frozen=True, kw_only=True):
     key: Annotated[
         str,
         Option(
-            "The key of the question, or its node if that has only one open question.",
+            "The key of the question, or the name of its node if that asks only one.",
             "QUESTION",
             name="question",
             limit=Key,
         ),
     ]
-    value: Annotated[Any, Option("The answer.", "VALUE", body_name="answer", is_required=True)] = None
+    value: Annotated[
+        Any,
+        Option(
+            "The answer: one of the choices, or what the schema of the question allows.",
+            "VALUE",
+            body_name="answer",
+            is_required=True,
+        ),
+    ] = None
     update: Annotated[
         Any,
         Option("The result to record for an interrupted node, if the answer is `skip`.", "JSON|@FILE"),
@@ -264,7 +272,9 @@ class Signal(Asked, frozen=True, kw_only=True):
     verb: ClassVar[str] = "signal"
     # No engine refuses a signal, and a sender may have thousands: the sender does not wait.
     traits: ClassVar[Traits] = Traits(asked="sent a signal", awaited=False, id_mark="signal:", role="start")
-    name: Annotated[str, Option("The name of the signal.", "NAME", limit=Key)]
+    name: Annotated[
+        str, Option("The name of the signal, as the node passes it to `ctx.wait_for`.", "NAME", limit=Key)
+    ]
     payload: Annotated[Any, Option("What the node that waits for the signal gets.", "JSON|@FILE")] = None
 
 
@@ -277,7 +287,7 @@ class SignalThere(AskOptions, ReasonOption, WaitOption, total=False):
 
 
 class Retry(Asked, frozen=True, kw_only=True):
-    """A request to retry a node that failed, was interrupted or waits. If `node` is None, all such nodes are retried."""
+    """A request to retry a node that failed, was interrupted or waits; without a node, all such nodes."""
 
     verb: ClassVar[str] = "retry"
     traits: ClassVar[Traits] = Traits(
@@ -297,7 +307,7 @@ class Retry(Asked, frozen=True, kw_only=True):
     confirm: Annotated[
         list[str] | None,
         Option(
-            "A node of a child run, as RUN/NODE, that may run again although it is not idempotent, as a preview lists it.",
+            "Nodes of child runs, as RUN/NODE, that may run again although they are not idempotent: a preview lists them.",
             "NODE",
             limit=Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)],
             default=(),
@@ -418,7 +428,7 @@ class Resume(Asked, frozen=True, kw_only=True):
     confirm: Annotated[
         list[str],
         Option(
-            "A node that may run again although it is not idempotent, as a preview lists it; a node of a child run as RUN/NODE.",
+            "Nodes that may run again although they are not idempotent: a preview lists them, those of child runs as RUN/NODE.",
             "NODE",
             limit=Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)],
             default=(),
@@ -433,7 +443,7 @@ class Resume(Asked, frozen=True, kw_only=True):
     rename: Annotated[
         dict[str, str],
         Option(
-            "The old and the new name of a node that was renamed.",
+            "The old and the new names of nodes that were renamed.",
             "OLD=NEW",
             limit=dict[Node, Node],
             default=None,
@@ -445,7 +455,7 @@ class Resume(Asked, frozen=True, kw_only=True):
     ] = None
     scope: Annotated[
         list[str] | None,
-        Option("A node that may run too, if the run has a scope; '*' for all.", "NODE", limit=Scope | None),
+        Option("Nodes that may run too, if the run has a scope; '*' for all.", "NODE", limit=Scope | None),
     ] = None
     expects: Annotated[str | None, EXPECTS] = None
 
@@ -516,7 +526,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     run_id: Annotated[
         str | None,
         Option(
-            "The id of the new run. Default: an id that follows from the key of the request, or a random one.",
+            "The id of the new run. Default: a random one or, over HTTP, one that follows from the key of the request.",
             "ID",
             limit=NewRunId | None,
         ),
@@ -565,7 +575,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     run_id: Annotated[
         str | None,
         Option(
-            "The id of the new run. Default: an id that follows from the key of the request, or a random one.",
+            "The id of the new run. Default: a random one or, over HTTP, one that follows from the key of the request.",
             "ID",
             limit=NewRunId | None,
         ),
@@ -687,7 +697,7 @@ class Unknown(Asked, frozen=True, kw_only=True):
 AnyRequest: TypeAlias = Pause | Cancel | Answer | Signal | Retry | Skip | Edit | Resume | ChildEnd | Unknown
 
 RECORDS: dict[str, type[AnyRequest]] = {
-    kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip, Edit, Resume, ChildEnd)
+    kind.verb: kind for kind in (Resume, Retry, Skip, Cancel, Pause, Edit, Answer, Signal, ChildEnd)
 }
 """Verb -> its record, for every verb that a request in an inbox may have."""
 MAKING: dict[str, type[Fork | Start]] = {kind.verb: kind for kind in (Start, Fork)}

@@ -57,7 +57,11 @@ _OPTIONS = {
 BatchInput = msgspec.defstruct(
     "BatchInput",
     [
-        (name, Annotated[given.type, Meta(description=f"For `{verb}`: {given.option.says}")], given.default)
+        (
+            name,
+            Annotated[given.type, Meta(description=f"{given.option.says} Only for `{verb}`.")],
+            given.default,
+        )
         for name, (verb, given) in _OPTIONS.items()
     ],
     bases=(_BatchBody,),
