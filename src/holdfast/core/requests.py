@@ -719,6 +719,12 @@ def stated_of(step: str | None, item: int | None, result: Any) -> Stated | None:
     return None
 
 
+def unfold(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request from the body of its stored form, in which `on_change` has those of `not_ignored`."""
+    inner = body.get("on_change")
+    return {**body, **inner} if isinstance(inner, Mapping) else dict(body)
+
+
 def own_fields(request: AnyRequest) -> dict[str, Any]:
     """Return the fields of a request that only its verb has, with their values."""
     return {name: getattr(request, name) for name in request.__struct_fields__ if name not in SHARED}

@@ -10,7 +10,6 @@ inbox.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, assert_never
 
 import msgspec
@@ -33,6 +32,7 @@ from holdfast.core.requests import (
     Unknown,
     own_fields,
     stated_of,
+    unfold,
 )
 from holdfast.errors import SettingError
 from holdfast.storage.contract import Request
@@ -117,16 +117,10 @@ def stored_form(request: AnyRequest) -> Request:
     return Request(id=request.id, verb=request.verb, body=body, by=request.by, reason=request.reason)
 
 
-def _unfold(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request from its stored form."""
-    inner = body.get("on_change")
-    return {**body, **inner} if isinstance(inner, Mapping) else dict(body)
-
-
 def check(request: AnyRequest) -> None:
     """Refuse a request whose options have the wrong type: no engine could read it. Raises `SettingError`."""
     try:
-        msgspec.convert(_unfold(stored_form(request).body), type(request))
+        msgspec.convert(unfold(stored_form(request).body), type(request))
     except (msgspec.ValidationError, TypeError) as fault:
         raise SettingError(
             f"this {request.verb} cannot be requested: {fault}. Correct the option."
@@ -145,7 +139,7 @@ def read(stored: Request) -> AnyRequest:
     kind = RECORDS.get(stored.verb)
     if kind is not None:
         try:
-            return msgspec.convert({**_unfold(stored.body), **shared}, kind)
+            return msgspec.convert({**unfold(stored.body), **shared}, kind)
         except (msgspec.ValidationError, SettingError):
             pass
     return Unknown(**shared, stored_verb=stored.verb)  # type: ignore[arg-type]
