@@ -131,6 +131,19 @@ def test_an_option_whose_default_is_not_none_keeps_none_so_that_it_is_refused() 
     assert read_options(requests.Fork, {"repeat": None}) == {"repeat": None}
 
 
+class Later(requests.Skip, frozen=True, kw_only=True):
+    """A skip with an option that was added later."""
+
+    left_out = ("expects", "quiet")
+    quiet: Annotated[bool, Option("It says what the option is.")] = False
+
+
+def test_a_request_is_stored_as_before_if_an_option_that_was_added_later_has_its_default() -> None:
+    before = inbox.stored_form(requests.Skip(node="a"))
+    assert inbox.stored_form(Later(node="a")) == before
+    assert inbox.stored_form(Later(node="a", quiet=True)).body == {**before.body, "quiet": True}
+
+
 def test_a_run_may_be_given_as_run_id() -> None:
     class Nothing(TypedDict, total=False): ...
 

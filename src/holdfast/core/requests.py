@@ -81,6 +81,11 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 
 BY = Option("Who asks. It is recorded in the log.", "NAME", is_header=True)
 REASON = Option("Why the caller asks for this. It is recorded in the log.", "TEXT", limit=Text | None)
+NEW_RUN_ID = Option(
+    "The id of the new run. Default: a random one or, over HTTP, one that follows from the key of the request.",
+    "ID",
+    limit=NewRunId | None,
+)
 EXPECTS = Option(
     "The digest of a preview that the caller acts on: the request is refused if it would now do something else.",
     "DIGEST",
@@ -94,7 +99,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     verb: ClassVar[str]
     traits: ClassVar[Traits]
     left_out: ClassVar[tuple[str, ...]] = ()
-    """The fields that are stored only if they have a value, because they were added later."""
+    """The fields that are stored only if they have another value than their default, because they were added later."""
     not_ignored: ClassVar[tuple[str, ...]] = ()
     """The fields that older versions must not ignore: they are stored inside the field `on_change`, so that an older version
     cannot read the request, and refuses it.
@@ -523,14 +528,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     fresh: Annotated[bool, Option("Use idempotency keys of its own, so that all effects count as new.")] = (
         False
     )
-    run_id: Annotated[
-        str | None,
-        Option(
-            "The id of the new run. Default: a random one or, over HTTP, one that follows from the key of the request.",
-            "ID",
-            limit=NewRunId | None,
-        ),
-    ] = None
+    run_id: Annotated[str | None, NEW_RUN_ID] = None
     labels: Annotated[
         dict[str, str] | None,
         Option(
@@ -572,14 +570,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "start"
     traits: ClassVar[Traits] = Traits(asked="started", makes_run=True, role="start")
-    run_id: Annotated[
-        str | None,
-        Option(
-            "The id of the new run. Default: a random one or, over HTTP, one that follows from the key of the request.",
-            "ID",
-            limit=NewRunId | None,
-        ),
-    ] = None
+    run_id: Annotated[str | None, NEW_RUN_ID] = None
     labels: Annotated[
         dict[str, str] | None,
         Option("Labels of the run, by which runs can be listed.", "NAME=VALUE", limit=Labels | None),

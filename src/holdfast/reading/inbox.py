@@ -10,6 +10,7 @@ inbox.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, assert_never
 
 import msgspec
@@ -103,12 +104,23 @@ def checked(request: AnyRequest) -> AnyRequest:
     return msgspec.structs.replace(request, expects=None) if expects_of(request) is not None else request
 
 
+@functools.cache
+def _left_out(kind: type[AnyRequest]) -> dict[str, Any]:
+    """Return the fields that are left out of the stored form of such a request if they have these values: their defaults."""
+    return {
+        one.name: one.default_factory() if one.default is msgspec.NODEFAULT else one.default
+        for one in msgspec.structs.fields(kind)
+        if one.name in kind.left_out
+    }
+
+
 def stored_form(request: AnyRequest) -> Request:
     """Convert a request to its stored form."""
+    left_out = _left_out(type(request))
     body = {
         name: value
         for name, value in own_fields(request).items()
-        if value is not None or name not in request.left_out
+        if name not in left_out or value != left_out[name]
     }
     body = msgspec.to_builtins(body) if isinstance(request, (ChildEnd, Answer)) else body
     limits = {name: msgspec.to_builtins(body.pop(name)) for name in request.not_ignored if name in body}
