@@ -40,8 +40,6 @@ from holdfast.storage.queues import Refusal
 SOURCE = Path(holdfast.__file__).parent
 
 LISTS: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
-    ("core/budget.py", "", budget.BudgetLeft),
-    ("core/budget.py", "", budget.Spent),
     ("documents/ledger_file.py", "", Ledger),
     ("documents/ledger_file.py", "", LedgerEntry),
     ("reading/history.py", "view_of", View),
@@ -111,6 +109,11 @@ def test_a_field_that_is_added_to_the_class_is_missed(
         added_to_the_class: int = 0
 
     assert "added_to_the_class" in missing(path, function, Longer.__struct_fields__)
+
+
+def test_a_budget_what_is_spent_of_it_and_what_is_left_have_the_same_limits() -> None:
+    for kind in (Budget, budget.Spent, budget.BudgetLeft):
+        assert kind.__struct_fields__ == budget.LIMITS
 
 
 def test_the_page_shows_every_list_of_a_preview() -> None:

@@ -17,16 +17,6 @@ from holdfast.reading import inbox
 from holdfast.runtime.verb_signatures import takes
 from holdfast.server.verb_inputs import body_of
 
-POSITIONAL = {
-    "answer": {"question", "value"},
-    "cancel": {"reason"},
-    "edit": {"edit"},
-    "pause": {"reason"},
-    "retry": {"node"},
-    "signal": {"name", "payload"},
-    "skip": {"node", "update"},
-}
-"""Verb -> the options that are parameters of its functions, because they may be given by position."""
 LOCAL = {"execute", "id", "validate", "wait"}
 """Options that are not in a request: they say how it is made, or cannot be stored."""
 VERBS = [
@@ -36,7 +26,9 @@ VERBS = [
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_record_and_its_typed_dicts_have_the_same_options(verb: str) -> None:
-    own = set(options_of((requests.RECORDS | requests.MAKING)[verb])) - POSITIONAL.get(verb, set())
+    written = inspect.signature(getattr(hf, verb)).parameters.values()
+    by_position = {one.name for one in written if one.kind is one.POSITIONAL_OR_KEYWORD}
+    own = set(options_of((requests.RECORDS | requests.MAKING)[verb])) - by_position
     here, there = (
         set(getattr(requests, f"{verb.capitalize()}{place}").__annotations__) for place in ("Here", "There")
     )
