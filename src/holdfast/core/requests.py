@@ -148,7 +148,7 @@ class WaitOption(TypedDict, total=False):
     wait: Annotated[
         float | None,
         Option(
-            "Return when the run has stopped since or asks something, or after so many seconds. Default: at once."
+            "Wait until the run has stopped or asks something, for at most so many seconds. Default: do not wait."
         ),
     ]
 
@@ -611,7 +611,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         Option("What the run may cost in total. Once it is spent, nothing more begins in the run.", "LIMITS"),
     ] = None
     schedule: Annotated[
-        Schedule | None, Option("eager or layered. Default: the schedule of the flow.", "NAME")
+        Schedule | None, Option("The schedule: eager or layered. Default: that of the flow.", "NAME")
     ] = None
     scope: Annotated[
         list[str] | None,
