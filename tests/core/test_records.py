@@ -3,7 +3,7 @@
 # Annotations are read: no `from __future__ import annotations`.
 
 import inspect
-from typing import Annotated, Any, TypedDict, get_type_hints
+from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 
 import msgspec
 import pytest
@@ -16,6 +16,7 @@ from holdfast.core.verb_options import Option, foreseen_options, options_of, rea
 from holdfast.reading import inbox
 from holdfast.runtime.verb_signatures import takes
 from holdfast.server.verb_inputs import body_of
+from holdfast.upkeep import mass_requests
 
 LOCAL = {"execute", "id", "validate", "wait"}
 """Options that are not in a request: they say how it is made, or cannot be stored."""
@@ -134,6 +135,10 @@ def test_a_request_is_stored_as_before_if_an_option_that_was_added_later_has_its
     before = inbox.stored_form(requests.Skip(node="a"))
     assert inbox.stored_form(Later(node="a")) == before
     assert inbox.stored_form(Later(node="a", quiet=True)).body == {**before.body, "quiet": True}
+
+
+def test_the_verbs_that_may_be_asked_of_many_runs_are_those_whose_records_say_so() -> None:
+    assert set(get_args(mass_requests.BatchVerb)) == set(mass_requests.DONE)
 
 
 def test_a_run_may_be_given_as_run_id() -> None:

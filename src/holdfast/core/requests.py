@@ -133,6 +133,12 @@ class ReasonOption(TypedDict, total=False):
     reason: str | None
 
 
+class ExpectsOption(TypedDict, total=False):
+    """The option of the verbs that have a preview."""
+
+    expects: str | None
+
+
 class ExecuteOption(TypedDict, total=False):
     """The option of the verbs of an engine that execute a run."""
 
@@ -177,17 +183,11 @@ class Cancel(Asked, frozen=True, kw_only=True):
     expects: Annotated[str | None, EXPECTS] = None
 
 
-class CancelOptions(TypedDict, total=False):
-    """The options of `cancel` that only it has."""
-
-    expects: str | None
-
-
-class CancelHere(CancelOptions, AskOptions, total=False):
+class CancelHere(ExpectsOption, AskOptions, total=False):
     """The options with which an engine cancels a run."""
 
 
-class CancelThere(CancelOptions, AskOptions, WaitOption, total=False):
+class CancelThere(ExpectsOption, AskOptions, WaitOption, total=False):
     """The options with which a client asks for a run to be cancelled."""
 
 
@@ -321,7 +321,7 @@ class Retry(Asked, frozen=True, kw_only=True):
     expects: Annotated[str | None, EXPECTS] = None
 
 
-class RetryOptions(CancelOptions, total=False):
+class RetryOptions(ExpectsOption, total=False):
     """The options of `retry` that only it has."""
 
     fresh: bool
@@ -354,11 +354,11 @@ class Skip(Asked, frozen=True, kw_only=True):
     expects: Annotated[str | None, EXPECTS] = None
 
 
-class SkipHere(CancelOptions, AskOptions, ReasonOption, ExecuteOption, total=False):
+class SkipHere(ExpectsOption, AskOptions, ReasonOption, ExecuteOption, total=False):
     """The options with which an engine skips a node."""
 
 
-class SkipThere(CancelOptions, AskOptions, ReasonOption, WaitOption, total=False):
+class SkipThere(ExpectsOption, AskOptions, ReasonOption, WaitOption, total=False):
     """The options with which a client asks for a node to be skipped."""
 
 
@@ -471,7 +471,7 @@ class Resume(Asked, frozen=True, kw_only=True):
         return {name: where for name, where in given.items() if where is not None and where is not False}
 
 
-class ResumeOptions(CancelOptions, total=False):
+class ResumeOptions(ExpectsOption, total=False):
     """The options of `resume` that only it has."""
 
     checkpoint: str | int | None
@@ -542,7 +542,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     expects: Annotated[str | None, EXPECTS] = None
 
 
-class ForkOptions(CancelOptions, ReasonOption, total=False):
+class ForkOptions(ExpectsOption, ReasonOption, total=False):
     """The options of `fork`."""
 
     checkpoint: str | int | None
