@@ -16,6 +16,7 @@ from holdfast.core.verb_options import Option, foreseen_options, options_of, rea
 from holdfast.reading import inbox
 from holdfast.runtime.verb_signatures import takes
 from holdfast.server.verb_inputs import body_of
+from holdfast.testing import handled_requests, simulator_requests
 from holdfast.upkeep import mass_requests
 
 LOCAL = {"execute", "id", "validate", "wait"}
@@ -139,6 +140,11 @@ def test_a_request_is_stored_as_before_if_an_option_that_was_added_later_has_its
 
 def test_the_verbs_that_may_be_asked_of_many_runs_are_those_whose_records_say_so() -> None:
     assert set(get_args(mass_requests.BatchVerb)) == set(mass_requests.DONE)
+
+
+def test_the_checker_and_the_simulator_know_every_verb() -> None:
+    assert set(handled_requests._SHOWN_BY) == set(requests.RECORDS)
+    assert set(simulator_requests._SHOWN_BY) == set(VERBS) - set(requests.MAKING)
 
 
 def test_a_run_may_be_given_as_run_id() -> None:
