@@ -489,7 +489,13 @@ class ResumeOptions(ExpectsOption, total=False):
 class ResumeHere(ResumeOptions, AskOptions, ReasonOption, ExecuteOption, total=False):
     """The options with which an engine resumes a run. What cannot be stored is here and not in the record."""
 
-    edit: Callable[[Any], Any] | Mapping[str, Any] | None
+    edit: Annotated[
+        Callable[[Any], Any] | Mapping[str, Any] | None,
+        Option(
+            "Fields of the state to change before the run continues, and their new values; or a function that is called with the "
+            "state, and returns such fields or changes the state."
+        ),
+    ]
     validate: Annotated[
         Callable[[Any], Any] | None,
         Option(
@@ -556,7 +562,13 @@ class ForkOptions(ExpectsOption, ReasonOption, total=False):
 class ForkHere(ForkOptions, total=False):
     """The options with which an engine forks a run."""
 
-    edit: Callable[[Any], Any] | Mapping[str, Any] | None
+    edit: Annotated[
+        Callable[[Any], Any] | Mapping[str, Any] | None,
+        Option(
+            "Fields of the state to change in the new run, and their new values; or a function that is called with the state, "
+            "and returns such fields or changes the state."
+        ),
+    ]
 
 
 class ForkThere(ForkOptions, total=False):
