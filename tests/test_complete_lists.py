@@ -116,7 +116,7 @@ def test_a_budget_what_is_spent_of_it_and_what_is_left_have_the_same_limits() ->
         assert kind.__struct_fields__ == budget.LIMITS
 
 
-def test_the_page_shows_every_list_of_a_preview() -> None:
+def test_the_page_and_the_command_line_show_every_list_of_a_preview() -> None:
     lists = [
         field.name
         for field in msgspec.structs.fields(Preview)
@@ -124,6 +124,7 @@ def test_the_page_shows_every_list_of_a_preview() -> None:
     ]
     shown = (SOURCE / "server/page/pure/previews.js").read_text("utf-8").partition("const CONSEQUENCES")[2]
     assert set(lists) == set(re.findall(r"^  \[\"(\w+)\"", shown, re.MULTILINE))
+    assert missing("cli/dry_run.py", "", tuple(lists)) == []
 
 
 _WITH_A_FIELD = """
