@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_origin
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.core.requests import RECORDS, Fork, Start
+from holdfast.core.requests import MAKING, RECORDS, Start
 from holdfast.core.verb_options import Given, options_of
 from holdfast.server.runs import Name, RunId
 
@@ -63,7 +63,6 @@ def _default(given: Given, limit: Any) -> Any:
 
 BODIES: dict[str, type[msgspec.Struct]] = {
     **{verb: body_of(record) for verb, record in RECORDS.items() if record.traits.role is not None},
-    "start": body_of(Start, _StartBody),
-    "fork": body_of(Fork, _Body),
+    **{verb: body_of(record, _StartBody if record is Start else _Body) for verb, record in MAKING.items()},
 }
 """Verb -> the type of the body with which it is asked for."""
