@@ -37,6 +37,7 @@ from holdfast.core import requests
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL
 from holdfast.core.situation import RUN_BASE_WANTED
+from holdfast.core.verb_options import read_options
 from holdfast.errors import (
     CapabilityMissing,
     FlowNotFound,
@@ -177,9 +178,8 @@ def resume(
     actor = options.resolve_actor(by)
     elsewhere = {"--validate": validate, "--grace": grace, "--run-base": run_base}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(
-        target, matching, {"--checkpoint": said["checkpoint"], "--expects": expects, **elsewhere}
-    ):
+    of_one = options.of_one_run(requests.Resume, said)
+    if bulk.chooses(target, matching, {**of_one, "--expects": expects, **elsewhere}):
         request = requests.Resume(**said, by=actor, reason=reason)
         _require_one_place(request)
         return bulk.ask_all(request, matching)
@@ -231,10 +231,9 @@ def retry(
         node, file = None, node  # `holdfast retry r1 flow.py`
     actor, elsewhere = options.resolve_actor(by), {"--grace": grace, "--run-base": run_base}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(
-        run_id, matching, {"--expects": expects, "--confirm": said["confirm"] or None, **elsewhere}
-    ):
-        request = requests.Retry(**said | {"confirm": None}, by=actor, reason=reason)
+    of_one = options.of_one_run(requests.Retry, said)
+    if bulk.chooses(run_id, matching, {"--expects": expects, **of_one, **elsewhere}):
+        request = requests.Retry(**read_options(requests.Retry, said), by=actor, reason=reason)
         return bulk.ask_all(request, matching)
     assert run_id is not None
     given = {"node": node, **said, "reason": reason}

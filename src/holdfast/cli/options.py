@@ -433,6 +433,12 @@ def _flag(given: Given) -> str:
     return f"--{given.name.replace('_', '-')}"
 
 
+def of_one_run(record: type[msgspec.Struct], said: Said) -> dict[str, Any]:
+    """Return the options that have no meaning in a request to many runs, by their flags, with their values."""
+    known = options_of(record)
+    return {_flag(known[name]): said[name] or None for name in said if not known[name].option.of_many}
+
+
 def _is_repeated(given: Given) -> bool:
     return given.is_of(list) or given.type == dict[str, str]
 

@@ -50,7 +50,7 @@ def cancel(
     """Cancel a run for good, and stop its running nodes."""
     actor = options.resolve_actor(by)
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(run_id, matching, {"--expects": expects}):
+    if bulk.chooses(run_id, matching, {**options.of_one_run(Cancel, said), "--expects": expects}):
         return bulk.ask_all(Cancel(**said, by=actor, reason=reason), matching)
     assert run_id is not None
     if dry_run:

@@ -409,16 +409,32 @@ class Resume(Asked, frozen=True, kw_only=True):
     ] = None
     after: Annotated[
         str | None,
-        Option("Rewind the run to just after the latest completion of this node.", "NODE", limit=Node | None),
+        Option(
+            "Rewind the run to just after the latest completion of this node.",
+            "NODE",
+            limit=Node | None,
+            of_many=True,
+        ),
     ] = None
     restart_at: Annotated[
         str | None,
-        Option("Rewind the run and run this node again with the input it had.", "NODE", limit=Node | None),
+        Option(
+            "Rewind the run and run this node again with the input it had.",
+            "NODE",
+            limit=Node | None,
+            of_many=True,
+        ),
     ] = None
-    replay: Annotated[bool, Option("Run the last completed node again with the input it had.")] = False
+    replay: Annotated[
+        bool, Option("Run the last completed node again with the input it had.", of_many=True)
+    ] = False
     edit: Annotated[
         dict[str, Any] | None,
-        Option("Fields of the state to change before the run continues, and their new values.", "JSON|@FILE"),
+        Option(
+            "Fields of the state to change before the run continues, and their new values.",
+            "JSON|@FILE",
+            of_many=True,
+        ),
     ] = None
     changes: dict[str, Any] | None = None
     seen: int | None = None
@@ -437,12 +453,14 @@ class Resume(Asked, frozen=True, kw_only=True):
             "NODE",
             limit=Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)],
             default=(),
+            of_many=True,
         ),
     ] = []
     on_change: Annotated[
         OnChange,
         Option(
-            "What to do if the flow has changed since the run was created: refuse, or resume if the change is compatible."
+            "What to do if the flow has changed since the run was created: refuse, or resume if the change is compatible.",
+            of_many=True,
         ),
     ] = "refuse"
     rename: Annotated[
@@ -452,15 +470,25 @@ class Resume(Asked, frozen=True, kw_only=True):
             "OLD=NEW",
             limit=dict[Node, Node],
             default=None,
+            of_many=True,
         ),
     ] = {}
     budget: Annotated[
         Budget | None,
-        Option("The new budget of the run, above what it has spent. Default: the one that it has.", "LIMITS"),
+        Option(
+            "The new budget of the run, above what it has spent. Default: the one that it has.",
+            "LIMITS",
+            of_many=True,
+        ),
     ] = None
     scope: Annotated[
         list[str] | None,
-        Option("Nodes that may run too, if the run has a scope; '*' for all.", "NODE", limit=Scope | None),
+        Option(
+            "Nodes that may run too, if the run has a scope; '*' for all.",
+            "NODE",
+            limit=Scope | None,
+            of_many=True,
+        ),
     ] = None
     expects: Annotated[str | None, EXPECTS] = None
 
