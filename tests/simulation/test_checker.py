@@ -41,7 +41,7 @@ from holdfast.testing.clock import STARTS_AT, ManualClock
 from holdfast.testing.flows import arbitrary, attended, nested
 from holdfast.testing.random_histories import play
 from holdfast.testing.replay import Replay
-from holdfast.testing.standings import standing_of
+from holdfast.testing.standings import Visit, standing_of
 from holdfast.testing.witness import Witness
 
 ROOT = Path(__file__).parent.parent.parent
@@ -920,3 +920,13 @@ def test_a_run_row_has_its_origin_in_every_store(file: Path) -> None:
     for source in (checked.source_of(file), checked.StoreSource(store)):
         assert {run.run_id: run.origin for run in source.runs()} == {"r": None, "f": None, "w": "r"}
     store.close()
+
+
+@pytest.mark.parametrize(
+    ("kept", "in_doubt"),
+    [({"begun:pay"}, True), ({"begun:pay", "step:pay"}, False), ({"begun:pay", "raised:pay"}, False)],
+)
+def test_a_step_is_in_doubt_from_its_begin_to_its_outcome(kept: set[str], in_doubt: bool) -> None:
+    visit = Visit()
+    visit.kept = {0: kept}
+    assert visit.is_in_doubt() is in_doubt

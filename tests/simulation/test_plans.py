@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any, NoReturn
 
 import planted
 import pytest
 
+from holdfast.runtime import judging
 from holdfast.testing.simulator_plans import plan_schedule
 
 SEEDS = range(200)
@@ -62,3 +64,13 @@ def test_a_planted_bug_of_a_plan_is_found_by_the_rule_that_it_breaks(name: str) 
             if any(SAID[name] in violation for violation in plan_schedule(seed).run().violations):
                 return
     pytest.fail(f"no schedule finds {name}")
+
+
+def test_a_plan_that_fails_although_no_task_is_meant_to_is_a_violation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: Any) -> NoReturn:
+        raise ValueError("broken")
+
+    monkeypatch.setattr(judging, "complete", fail)
+    assert "p failed at n0: ValueError: broken" in plan_schedule(0).run().violations[0]
