@@ -135,7 +135,7 @@ class _Kept:
             return False
         keys, members = _parts(value)
         known_keys, known = _parts(self._typed)
-        is_given = keys == known_keys and same_objects(members, known)
+        is_given = same_objects(keys or (), known_keys or ()) and same_objects(members, known)
         return is_given and self.follows(plain) and all(proof.is_unchanged() for proof in self._proofs)
 
     def _make(self, plain: Any) -> None:

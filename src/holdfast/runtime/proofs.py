@@ -3,9 +3,8 @@
 A `Proof` is made of values that the engine alone holds. It remembers, level by level, every container inside the values (dicts,
 lists, sets, tuples, objects with fields), and the members of each, by their identity. `holds` compares:
 
-- **Each container still has the same members**: the same objects in the same order, and under the same keys. So not even a
-  member of another type that is equal, or looks the same in JSON, is overlooked. (The order of equal keys' values is compared,
-  not that of keys whose values are one and the same object: to JSON they are the same.)
+- **Each container still has the same members**: the same objects in the same order, and under the same keys in the same order.
+  So not even a member of another type that is equal, or looks the same in JSON, is overlooked.
 - **Only the engine refers to each container**: the counts of references add up to those that the parts of the values and this
   proof account for, and there are no weak references. A task, a thread, a closure or a traceback that could still change a part
   has a reference to it.
@@ -24,7 +23,7 @@ import gc
 import sys
 import weakref
 from collections.abc import Iterable
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from holdfast.core.codec import is_immutable, is_record
@@ -68,12 +67,8 @@ class Proof:
         while containers:
             level = _Level(containers, references)
             self._levels.append(level)
-            containers = _containers_in(level.in_dicts)
-            # Referred to by its dict, by the copy of that dict, and by `in_dicts`.
-            references = 3 * len(containers)
-            in_others = _containers_in(level.in_others)
-            references += 2 * len(in_others)
-            containers += in_others
+            containers = _containers_in(level.in_dicts) + _containers_in(level.in_others)
+            references = 2 * len(containers)  # each is in its own container and in one of the two tuples
 
     def holds(self) -> bool:
         """Return whether the values are unchanged, and nothing but their holder refers to any part of them."""
@@ -87,11 +82,12 @@ class Proof:
 class _Level:
     """Containers that are equally deep inside the values, and their members."""
 
-    __slots__ = ("_copies", "_dicts", "_fenced", "_mortal", "_references", "in_dicts", "in_others")
+    __slots__ = ("_dicts", "_fenced", "_keys", "_mortal", "_references", "_sizes", "in_dicts", "in_others")
 
     def __init__(self, containers: list[Any], references: int) -> None:
         self._dicts = tuple([one for one in containers if type(one) is dict])
-        self._copies = tuple(map(dict.copy, self._dicts))
+        self._keys = tuple(chain.from_iterable(self._dicts))
+        self._sizes = tuple(map(len, self._dicts))
         others = [one for one in containers if type(one) is not dict]
         self._mortal = any(kind.__weakrefoffset__ for kind in set(map(type, others)) - _CONTAINERS)
         """True if there may be weak references to one of the containers."""
@@ -114,8 +110,11 @@ class _Level:
         """Return whether each container has the members that it had, the same objects in the same places."""
         if self._dicts:
             members = tuple(gc.get_referents(*self._dicts))
-            # Then the keys are compared. The members are the same objects, so no `==` of a user's type is called.
-            if not same_objects(members, self.in_dicts) or self._dicts != self._copies:
+            if not same_objects(members, self.in_dicts) or tuple(map(len, self._dicts)) != self._sizes:
+                return False
+            # The members of a dict are its values, and its keys too unless all of them are exactly `str`. So keys that are
+            # other objects now are texts, and no `==` of a user's type is called.
+            if tuple(chain.from_iterable(self._dicts)) != self._keys:
                 return False
         return not self._fenced or same_objects(tuple(gc.get_referents(*self._fenced)), self.in_others)
 
