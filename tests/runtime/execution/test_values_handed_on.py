@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast import END, START, Graph, append, merge
 from holdfast.core.state import StateType
-from holdfast.errors import Recoverable
+from holdfast.errors import CodecError, Recoverable
 from holdfast.runtime import inputs, journal, outcomes, proofs
 from holdfast.runtime.inputs import Inputs
 from holdfast.runtime.proofs import Proof
@@ -218,6 +218,11 @@ def plain_change(state: Any, way: int) -> None:
         field(state, "log").append({"text": "whole", "of": [way]})
     elif way % 3 == 1:
         field(state, "table")["whole"] = [way]
+    else:
+        for row in field(state, "rows")[:1]:
+            field(row, "tags").append("whole")
+        field(state, "log")[:0] = field(state, "log")[-1:] if way > 4 else []
+        field(state, "log").append({"text": Colour.RED, "of": []})
 
 
 def flow(kind: str, world: World) -> hf.Flow[Any]:
@@ -333,6 +338,7 @@ def from_one_member(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let values be handed on from the first call and the first member on, so that small states show what large ones would."""
     monkeypatch.setattr(inputs, "LARGE", 1)
     monkeypatch.setattr(inputs, "_COPIES", 0)
+    monkeypatch.setattr(inputs, "_REPLACED_MAX", 1)
     monkeypatch.setattr(inputs, "MEMBERS_MAX", 4)
     monkeypatch.setattr(journal, "_LARGE_EVENT", 0)
 
@@ -405,14 +411,23 @@ def the_proof_is_skipped_after_a_failed_attempt(patch: Patch) -> None:
 
 
 def a_grown_list_loses_its_first_change(patch: Patch) -> None:
-    grow = inputs._Kept._grow
+    update = inputs._Kept._update
 
     def lose(kept: Any, plain: Any) -> None:
-        if isinstance(plain, list) and len(kept._members) > 1:
+        if isinstance(plain, list) and len(plain) > len(kept._members) > 1:
             kept._typed[0] = kept._typed[-1]
-        grow(kept, plain)
+        update(kept, plain)
 
-    patch.setattr(inputs._Kept, "_grow", lose)
+    patch.setattr(inputs._Kept, "_update", lose)
+
+
+def an_entry_that_was_replaced_keeps_its_value(patch: Patch) -> None:
+    differences = inputs._Kept.differences
+    patch.setattr(inputs._Kept, "differences", lambda *given: None if differences(*given) is None else [])
+
+
+def a_change_in_place_is_overlooked_in_a_state_that_is_returned(patch: Patch) -> None:
+    patch.setattr(Proof, "is_unchanged", lambda proof: True)
 
 
 def a_router_sees_a_later_value(patch: Patch) -> None:
@@ -455,6 +470,8 @@ BUGS = [
     what_was_kept_is_handed_on,
     the_proof_is_skipped_after_a_failed_attempt,
     a_grown_list_loses_its_first_change,
+    an_entry_that_was_replaced_keeps_its_value,
+    a_change_in_place_is_overlooked_in_a_state_that_is_returned,
     a_router_sees_a_later_value,
     a_member_of_another_type_is_overlooked,
     a_renamed_key_is_overlooked,
@@ -520,3 +537,77 @@ def test_keys_that_change_places_are_noticed() -> None:
     assert list(row.values()) == [None, None, ["d"]]
     assert not proof.holds()
     assert not proof.is_unchanged()
+
+
+@dataclasses.dataclass
+class Table:
+    entries: Annotated[dict[str, list[int]], merge]
+
+
+def table(count: int) -> dict[str, Any]:
+    return {"entries": {f"k{number}": [number] for number in range(count)}}
+
+
+def handed_on(given: Inputs, values: dict[str, Any], key: str) -> int:
+    """Return which object a call gets under a key."""
+    return id(given.load(values).entries[key])
+
+
+def test_an_entry_that_is_replaced_leaves_the_others_handed_on() -> None:
+    given, values = Inputs(StateType.of(Table)), table(2 * proofs.MEMBERS_MAX)
+    for _ in range(3):
+        first, last = handed_on(given, values, "k1"), handed_on(given, values, "k900")
+    for number in range(5):
+        values = {"entries": values["entries"] | {"k3": [number], f"new{number}": [number]}}
+        assert given.load(values) == Table(values["entries"])
+        assert (first, last) == (handed_on(given, values, "k1"), handed_on(given, values, "k900"))
+
+
+def test_a_value_is_handed_on_again_when_the_parallel_calls_have_ended() -> None:
+    given, values = Inputs(StateType.of(Table)), table(inputs.LARGE)
+    for _ in range(3):
+        first = handed_on(given, values, "k1")
+    parallel = [given.load(values) for _ in range(5)]
+    assert len({id(state.entries["k1"]) for state in parallel}) == 5
+    del parallel
+    assert handed_on(given, values, "k1") == first
+
+
+def test_a_value_of_which_a_part_is_kept_for_ever_is_handed_on_again_as_another_object() -> None:
+    given, values = Inputs(StateType.of(Table)), table(inputs.LARGE)
+    for _ in range(3):
+        kept = given.load(values).entries["k1"]
+    calls = [handed_on(given, values, "k1") for _ in range(30)]
+    assert id(kept) not in calls
+    assert calls[-1] == calls[-2]
+
+
+def test_a_list_that_may_be_missing_is_handed_on() -> None:
+    given = Inputs(
+        StateType.of(dataclasses.make_dataclass("State", [("entries", list[list[int]] | None, None)]))
+    )
+    assert given.load({"entries": None}).entries is None
+    values = {"entries": [[number] for number in range(inputs.LARGE)]}
+    calls = [id(given.load(values).entries[0]) for _ in range(5)]
+    assert calls[-1] == calls[-2]
+
+
+def test_only_what_was_added_to_a_list_in_a_whole_state_is_encoded(monkeypatch: Patch) -> None:
+    state = StateType.of(
+        dataclasses.make_dataclass("State", [("log", Annotated[list[dict[str, Any]], append])])
+    )
+    given, values = Inputs(state), {"log": [{"n": number} for number in range(inputs.LARGE)]}
+    for _ in range(3):
+        given.load(values)
+    whole = given.load(values)
+    whole.log.append({"n": "new"})
+    known = given.unchanged(whole, values)
+    assert known == {"log": inputs.LARGE}
+    with monkeypatch.context() as patch:
+        patch.setattr(type(state.fields["log"]), "encode", None)
+        assert state.changes(whole, values, node="a", known=known).append == {"log": [{"n": "new"}]}
+    whole.log.append({"n": object()})
+    with pytest.raises(CodecError, match=rf"log\[{inputs.LARGE + 1}\]"):
+        state.changes(whole, values, node="a", known=known)
+    whole.log[0]["n"] = "changed"
+    assert given.unchanged(whole, values) == {}
