@@ -18,12 +18,14 @@ All of it is done by functions that are implemented in C, over whole levels: a w
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import functools
 import gc
 import sys
 import weakref
 from collections.abc import Iterable
 from itertools import chain, islice
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 from holdfast.core.codec import is_immutable, is_record
@@ -82,15 +84,27 @@ class Proof:
 class _Level:
     """Containers that are equally deep inside the values, and their members."""
 
-    __slots__ = ("_dicts", "_fenced", "_keys", "_mortal", "_references", "_sizes", "in_dicts", "in_others")
+    __slots__ = (
+        "_dicts",
+        "_fenced",
+        "_keys",
+        "_mortal",
+        "_nameless",
+        "_references",
+        "_sizes",
+        "in_dicts",
+        "in_others",
+    )
 
     def __init__(self, containers: list[Any], references: int) -> None:
         self._dicts = tuple([one for one in containers if type(one) is dict])
         self._keys = tuple(chain.from_iterable(self._dicts))
         self._sizes = tuple(map(len, self._dicts))
         others = [one for one in containers if type(one) is not dict]
-        self._mortal = any(kind.__weakrefoffset__ for kind in set(map(type, others)) - _CONTAINERS)
+        kinds = set(map(type, others)) - _CONTAINERS
+        self._mortal = any(kind.__weakrefoffset__ for kind in kinds)
         """True if there may be weak references to one of the containers."""
+        self._nameless = _find_nameless(kinds, others)
         fenced = [_FENCE] * (2 * len(others))
         fenced[::2] = others
         self._fenced = tuple(fenced)
@@ -118,7 +132,41 @@ class _Level:
             # other objects now are texts, and no `==` of a user's type is called.
             if tuple(chain.from_iterable(self._dicts)) != self._keys:
                 return False
-        return not self._fenced or same_objects(gc.get_referents(*self._fenced), self.in_others)
+        if not self._fenced:
+            return True
+        if not same_objects(gc.get_referents(*self._fenced), self.in_others):
+            return False
+        try:
+            return all(
+                _addresses_of_fields(kind, self._fenced[::2]) == known
+                for kind, known in self._nameless.items()
+            )
+        except AttributeError:
+            return False
+
+
+def _find_nameless(kinds: Iterable[type], among: Iterable[Any]) -> dict[type, Any]:
+    """Return the types whose objects could lose an attribute and get its value as another one unnoticed, because the collector
+    sees their attributes without names; and where the values of their fields are. Raises `Unprovable` if a field has no value.
+    """
+    found: dict[type, Any] = {}
+    for kind in kinds:
+        if kind.__dictoffset__ and dataclasses.is_dataclass(kind) and (fields := dataclasses.fields(kind)):
+            objects = [one for one in among if type(one) is kind]
+            have_dicts = len(fields) > 1 and len(gc.get_referents(*objects)) == 2 * len(objects)
+            if not have_dicts:  # a dict is a container of its own, whose keys are compared
+                try:
+                    found[kind] = _addresses_of_fields(kind, objects)
+                except AttributeError:
+                    raise Unprovable(kind) from None
+    return found
+
+
+def _addresses_of_fields(kind: type, among: Iterable[Any]) -> Any:
+    """Return the addresses of the values of all fields of the objects of this type."""
+    names = [field.name for field in dataclasses.fields(kind)]
+    found = map(attrgetter(*names), (one for one in among if type(one) is kind))
+    return _addresses(tuple(found) if len(names) == 1 else tuple(chain.from_iterable(found)))
 
 
 def _containers_in(values: Iterable[Any]) -> list[Any]:

@@ -611,3 +611,13 @@ def test_only_what_was_added_to_a_list_in_a_whole_state_is_encoded(monkeypatch: 
         state.changes(whole, values, node="a", known=known)
     whole.log[0]["n"] = "changed"
     assert given.unchanged(whole, values) == {}
+
+
+def test_a_field_whose_value_is_set_as_another_attribute_is_noticed() -> None:
+    row = Row("a", ["b"])
+    proof = Proof([row])
+    assert proof.holds()
+    row.label = row.tags  # type: ignore[attr-defined]
+    del row.tags
+    assert not proof.holds()
+    assert not proof.is_unchanged()
