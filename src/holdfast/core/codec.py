@@ -399,7 +399,7 @@ _IMMUTABLE = frozenset({type(None), bool, int, float, str, bytes, dt.datetime, d
 
 def is_immutable(kind: type) -> bool:
     """Return whether no object of this class can be changed, nor anything inside it: texts, numbers, dates, members of enums, and
-    frozen structs and dataclasses with only such fields.
+    frozen structs and dataclasses with only such fields and without a `__dict__` (dataclasses: `slots=True`).
     """
     if kind in _IMMUTABLE or issubclass(kind, enum.Enum):
         return True
@@ -412,9 +412,11 @@ def is_immutable(kind: type) -> bool:
 
 
 def _is_frozen(part: shapes.Type) -> bool:
-    if isinstance(part, shapes.StructType):
-        return bool(part.cls.__struct_config__.frozen)
-    if isinstance(part, shapes.DataclassType):
+    if isinstance(part, (shapes.StructType, shapes.DataclassType)):
+        if part.cls.__dictoffset__:  # a `cached_property` may keep a list there, which anybody can change
+            return False
+        if isinstance(part, shapes.StructType):
+            return bool(part.cls.__struct_config__.frozen)
         return bool(part.cls.__dataclass_params__.frozen)  # type: ignore[attr-defined]
     return isinstance(part, _IMMUTABLE_SHAPES)
 

@@ -17,7 +17,8 @@ import decimal
 import math
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -32,6 +33,7 @@ ReducerFn: TypeAlias = Callable[[Any, Any], Any]
 
 _ANY: Codec[Any] = Codec.of(Any)
 _MISSING: Any = msgspec.UNSET
+_NONE_KNOWN: Mapping[str, int] = types.MappingProxyType({})
 _EXACT = decimal.Context(prec=5_000)
 _DIGITS_MAX = 1_000
 """How many digits a number in a sum may have before and after the decimal point, so that sums of them stay exact in `_EXACT`."""
@@ -230,22 +232,23 @@ class StateType(Generic[S]):
             put(whole, name, value)
         return whole
 
-    def untouched(self, given: Any, values: Values, known: Collection[str] = ()) -> list[str]:
-        """Return the names of the fields that a node changed in the object it was given, compared with its input `values`. The
-        fields in `known` are known to be unchanged.
+    def untouched(self, given: Any, values: Values, known: Mapping[str, int] = _NONE_KNOWN) -> list[str]:
+        """Return the names of the fields that a node changed in the object it was given, compared with its input `values`. For
+        `known` see `changes`.
         """
         if self.open:
             kept = {
                 name
                 for name in values
-                if name in known or (name in given and _ANY.matches(given[name], values[name]))
+                if name in given
+                and (_is_known(known, name, given[name]) or _ANY.matches(given[name], values[name]))
             }
             return [name for name in {**values, **given} if name not in kept]
         changed = []
         for name, field in self.fields.items():
-            if name in known:
-                continue
             value = self.value_of(given, name)
+            if _is_known(known, name, value):
+                continue
             old = values.get(name, _MISSING)
             if old is _MISSING:
                 old = self._default(name)
@@ -258,13 +261,20 @@ class StateType(Generic[S]):
     # --- updates --------------------------------------------------------------------------------------
 
     def changes(
-        self, returned: Any, values: Values, *, node: str, given: Any = None, known: Collection[str] = ()
+        self,
+        returned: Any,
+        values: Values,
+        *,
+        node: str,
+        given: Any = None,
+        known: Mapping[str, int] = _NONE_KNOWN,
     ) -> Changes:
         """Turn what a node returned into changes relative to `values`, the plain input that the node was given.
 
         A dict is a partial update, an object of the state's type a whole state, and None no change. `given` is the object that
         was passed to the node: if it is a dict and the node returns that same dict, it counts as a whole state, not as an
-        update of every field. The fields in `known` are known to be unchanged in a whole state.
+        update of every field. Of the lists and dicts in the fields of `known`, so many first members of a whole state are known
+        to be all that `values` has there, unchanged.
         """
         if returned is None:
             return Changes()
@@ -274,7 +284,9 @@ class StateType(Generic[S]):
             return diff(
                 values,
                 {
-                    name: values[name] if name in known else self._encode_open(name, value, node)
+                    name: values[name]
+                    if _is_known(known, name, value)
+                    else self._encode_open(name, value, node)
                     for name, value in returned.items()
                 },
             )
@@ -312,7 +324,7 @@ class StateType(Generic[S]):
             return True
         return type(returned) is self.type and not self.is_dict
 
-    def _whole(self, returned: Any, values: Values, node: str, known: Collection[str]) -> Changes:
+    def _whole(self, returned: Any, values: Values, node: str, known: Mapping[str, int]) -> Changes:
         if not values and self.fields:
             raise StateError(
                 "an item of a fan-out returns a partial update (dict) or None, not a whole state", node=node
@@ -321,9 +333,13 @@ class StateType(Generic[S]):
         parts: dict[str, Any] = {}
         unset = []
         for name, field in self.fields.items():
-            if name in known:
-                continue
             value = self.value_of(returned, name)
+            if _is_known(known, name, value):
+                continue
+            if name in known and field.reducer == "append":
+                with suppress(CodecError):  # raised again below, with the place in the whole list
+                    parts.setdefault("append", {})[name] = field.encode_operand(value[known[name] :], node)
+                    continue
             old = values.get(name, _MISSING)
             if value is _MISSING:
                 if old is not _MISSING:
@@ -654,6 +670,11 @@ def _summable(plain: Any, path: str, node: str | None) -> Any:
     return plain
 
 
+def _is_known(known: Mapping[str, int], name: str, value: Any) -> bool:
+    """Return whether all members of a list or dict are known to be those that the input of the node had."""
+    return name in known and len(value) == known[name]
+
+
 def _schemas(declared: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     """The JSON Schema of a type with fields, and the schemas that it refers to, by name. Of a pydantic model, the fields of the
     state have their names, and those of the models inside it their aliases: so they are accepted.
@@ -750,6 +771,11 @@ def _converts_members(codec: Codec[Any]) -> bool:
         declared = declared.__origin__
     if declared is Any:
         return True
+    if typing.get_origin(declared) in (typing.Union, types.UnionType):
+        others = [part for part in typing.get_args(declared) if part is not type(None)]
+        declared = (
+            others[0] if len(others) == 1 else None
+        )  # of several, the whole value may decide which one it is
     if (typing.get_origin(declared) or declared) not in (list, dict):
         return False
     try:

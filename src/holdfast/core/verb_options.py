@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import typing
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -70,7 +71,7 @@ def options_of(record: type[msgspec.Struct]) -> dict[str, Given]:
     hints = {
         name: hint
         for kind in reversed(record.__mro__)
-        for name, hint in vars(kind).get("__annotations__", {}).items()
+        for name, hint in inspect.get_annotations(kind).items()
     }
     for field in msgspec.structs.fields(record):
         hint = hints[field.name]

@@ -3,8 +3,9 @@
 `Inputs` keeps one typed copy of each large field of a run's state, and hands it to one call after another. The log decides:
 what a call gets is always what is stored. Two things are compared each time:
 
-- **The stored value is the one that was copied**, or that value and new items after it, of which only the new ones are
-  converted. The stored values are the parts of the run's state, which the engine never changes, only replaces.
+- **The stored value is the one that was copied**, or that value with new items after it or other values under some keys, of
+  which only the new ones are converted. The stored values are the parts of the run's state, which the engine never changes, only
+  replaces.
 - **The copy is as it was made, and no other code refers to any part of it** (`Proof`). So no earlier node has changed it, none
   that still runs has it, and nothing that an earlier call has left behind can change it later.
 
@@ -13,7 +14,8 @@ If one of the two does not hold, the call gets a new copy. The outermost list or
 
 from __future__ import annotations
 
-from itertools import islice
+from bisect import bisect
+from itertools import accumulate, islice
 from typing import Any
 
 from holdfast.core.codec import Codec
@@ -26,6 +28,11 @@ LARGE = 64
 """How many members a value has, with those of the containers inside it, from which on a proof costs less than a copy."""
 _COPIES = 2
 """How many calls get copies of a value before one is kept: a value that every node replaces is never handed on."""
+_REFUSED_MAX = 16
+"""How many calls in a row get copies because other code refers to the kept one: parallel nodes do so for a while, and what a node
+has left behind may do so forever."""
+_REPLACED_MAX = 0.25
+"""Which part of the values in a dict may be others at once: a new copy of all takes less time then."""
 
 
 class Inputs:
@@ -55,12 +62,14 @@ class Inputs:
                     typed[field] = value
         return self.type.assemble(values, typed) if typed else self.type.load(values)
 
-    def unchanged(self, whole: Any, values: Values) -> set[str]:
-        """Return the large fields that are in a whole state, which a call was given, what they were then: those of `values`."""
-        found = set()
+    def unchanged(self, whole: Any, values: Values) -> dict[str, int]:
+        """Return the large fields of a whole state that begin with all that a call was given there (`values`), unchanged, and how
+        many members that is. The call may have added others after them.
+        """
+        found = {}
         for field, kept in self._kept.items():
-            if field in values and kept.is_same(self.type.value_of(whole, field), values[field]):
-                found.add(field)
+            if field in values and kept.begins(self.type.value_of(whole, field), values[field]):
+                found[field] = len(values[field])
         return found
 
     def _is_large(self, field: str, plain: Any) -> bool:
@@ -76,7 +85,7 @@ class Inputs:
     def _hand_on(self, field: str, plain: Any) -> Any:
         """Return the value of a large field; None if the call gets a copy."""
         kept = self._kept.get(field)
-        if kept is None or not kept.follows(plain):
+        if kept is None or kept.differences(plain) is None:
             self._kept[field] = _Kept(self.type.codec_of(field), plain)
             return None
         try:
@@ -102,16 +111,26 @@ class _Kept:
         self._typed: Any = None
         self._proofs: list[Proof] = []
         self._uses = 1
+        self._refused = 0
+        """How many calls in a row got copies because other code referred to this one."""
 
-    def follows(self, plain: Any) -> bool:
-        """Return whether a stored value is the one that was copied, or has new members after those of that one."""
+    def differences(self, plain: Any) -> list[int] | None:
+        """Return which values of the dict that was copied are others in this stored one; None if the two differ in more than that
+        and in new members at the end.
+        """
         count = len(self._members)
         if plain is self._plain and type(plain) is list and len(plain) == count:
-            return True  # the engine only ever adds items to a list
+            return []  # the engine only ever adds items to a list
         keys, members = _parts(plain)
-        if len(members) > count:
-            keys, members = keys and keys[:count], members[:count]
-        return keys == self._keys and same_objects(members, self._members)
+        if (keys and keys[:count]) != self._keys or len(members) < count:
+            return None
+        if same_objects(members[:count], self._members):
+            return []
+        if keys is None:
+            return None
+        pairs = enumerate(zip(members[:count], self._members, strict=True))
+        replaced = [position for position, (new, old) in pairs if new is not old]
+        return replaced if len(replaced) <= count * _REPLACED_MAX else None
 
     def hand_on(self, plain: Any) -> Any:
         """Return the value for one more call; None if that call gets a copy. Raises `Unprovable`, and `CodecError`."""
@@ -121,22 +140,26 @@ class _Kept:
                 return None
             self._make(plain)
         elif not all(proof.holds() for proof in self._proofs):
-            self._typed, self._proofs = None, []
+            self._refused += 1
+            if self._refused > _REFUSED_MAX or not all(proof.is_unchanged() for proof in self._proofs):
+                self._typed, self._proofs, self._refused = None, [], 0
             return None
-        elif len(plain) > len(self._members):
-            self._grow(plain)
         else:
-            self._plain = plain
+            self._update(plain)
+        self._refused = 0
         return self._typed.copy()
 
-    def is_same(self, value: Any, plain: Any) -> bool:
-        """Return whether a value is what a call was given, unchanged, and the copy of this stored value."""
-        if self._typed is None or type(value) is not type(self._typed) or len(plain) != len(self._members):
+    def begins(self, value: Any, plain: Any) -> bool:
+        """Return whether a value begins with what a call was given, unchanged, and that is the copy of this stored value."""
+        count = len(self._members)
+        if self._typed is None or type(value) is not type(self._typed) or len(plain) != count:
             return False
         keys, members = _parts(value)
         known_keys, known = _parts(self._typed)
-        is_given = keys == known_keys and same_objects(members, known)
-        return is_given and self.follows(plain) and all(proof.is_unchanged() for proof in self._proofs)
+        is_given = same_objects((keys or ())[:count], known_keys or ()) and same_objects(
+            members[:count], known
+        )
+        return is_given and self.differences(plain) == [] and all(map(Proof.is_unchanged, self._proofs))
 
     def _make(self, plain: Any) -> None:
         typed = self._codec.decode(plain)
@@ -147,18 +170,26 @@ class _Kept:
         self._typed, self._proofs = typed, []
         self._prove(0)
 
-    def _grow(self, plain: Any) -> None:
-        """Convert the members that a stored value has gained, and put them after those of the copy."""
-        count = len(self._members)
-        keys, members = _parts(plain)
-        if keys is None:
-            self._typed.extend(self._codec.decode([*members[count:]]))
-        else:
-            self._typed.update(self._codec.decode(dict(zip(keys[count:], members[count:], strict=True))))
-        if len(self._typed) != len(plain):
-            raise Unprovable(type(plain))
-        self._plain, self._keys, self._members = plain, keys, members
-        self._prove(count)
+    def _update(self, plain: Any) -> None:
+        """Convert the members that a stored value has gained, and those that are others now, and put them into the copy."""
+        replaced, count = self.differences(plain), len(self._members)
+        if replaced or len(plain) > count:
+            keys, members = _parts(plain)
+            if keys is None:
+                self._typed.extend(self._codec.decode([*members[count:]]))
+            else:
+                new = [*(replaced or ()), *range(count, len(members))]
+                self._typed.update(
+                    self._codec.decode({keys[position]: members[position] for position in new})
+                )
+            if len(self._typed) != len(plain):
+                raise Unprovable(type(plain))
+            self._keys, self._members = keys, members
+            if replaced:
+                self._prove_again(replaced)
+            if len(members) > count:
+                self._prove(count)
+        self._plain = plain
 
     def _prove(self, first: int) -> None:
         """Make the proofs for the members from this one on. Small proofs are joined when there are several of the same size, so
@@ -169,20 +200,27 @@ class _Kept:
         while proofs and proofs[-1].size <= size and proofs[-1].size + size <= MEMBERS_MAX:
             size += proofs.pop().size
         for start in range(count - size, count, MEMBERS_MAX):
-            proof = Proof(_members_from(self._typed, start))
-            if not proof.holds():  # a validator of the user's type has kept what it has seen
-                raise Unprovable(type(self._typed))
-            proofs.append(proof)
+            proofs.append(self._proof_of(start, min(MEMBERS_MAX, count - start)))
+
+    def _prove_again(self, replaced: list[int]) -> None:
+        """Make the proofs anew in which these members are."""
+        sizes = [proof.size for proof in self._proofs]
+        ends = [*accumulate(sizes)]
+        for number in {bisect(ends, position) for position in replaced}:
+            del self._proofs[number]  # first, because it refers to the members of the new one
+            self._proofs.insert(number, self._proof_of(ends[number] - sizes[number], sizes[number]))
+
+    def _proof_of(self, start: int, size: int) -> Proof:
+        members = self._typed if type(self._typed) is list else self._typed.values()
+        proof = Proof(list(islice(members, start, start + size)))
+        if not proof.holds():  # a validator of the user's type has kept what it has seen
+            raise Unprovable(type(self._typed))
+        return proof
 
 
 def _parts(value: Any) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
     """Return the keys of a dict and its values; None and the items of a list."""
     return (None, tuple(value)) if type(value) is list else (tuple(value), tuple(value.values()))
-
-
-def _members_from(value: Any, start: int) -> list[Any]:
-    members = value if type(value) is list else value.values()
-    return list(islice(members, start, start + MEMBERS_MAX))
 
 
 def _has_members(plain: Any, least: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import msgspec
@@ -82,7 +82,7 @@ def find_changes(
     """Return the changes that a node's result makes to its input. Raises `StateError`. For a node in another process, this
     function is called in that process.
     """
-    known: Collection[str] = ()
+    known: Mapping[str, int] = {}
     if inputs is not None and flow.state.is_whole(returned, given):
         known = inputs.unchanged(given if returned is None else returned, values)
     changes = flow.state.changes(returned, values, node=name, given=given, known=known)
@@ -262,7 +262,7 @@ def _find_held_conflict(
 
 
 def _refuse_silent_mutation(
-    flow: Flow[Any], name: str, given: Any, values: Values, known: Collection[str]
+    flow: Flow[Any], name: str, given: Any, values: Values, known: Mapping[str, int]
 ) -> None:
     changed = flow.state.untouched(given, values, known)
     if changed:

@@ -144,9 +144,10 @@ class Runner:
         """Recorded segments of streams, each with the seq of its event: when that event is saved, the spill of the segment is
         deleted.
         """
-        self._asked: dict[tuple[str, int | None], CallPlace] = {}
-        """Node and item -> the place that a call waits for, or has got since the last look: its start is not recorded yet."""
-        self._placed: dict[tuple[str, int | None], CallPlace] = {}
+        self._asked: dict[tuple[str, int | None], CallPlace] | None = None
+        """Node and item -> the place that a call waits for, or has got since the last look: its start is not recorded yet. None
+        until a call needs a place, as in most runs, of which very many may wait."""
+        self._placed: dict[tuple[str, int | None], CallPlace] | None = None
         """Node and item -> the place of a call whose start is recorded, until it is called."""
         self._requests = ReceivedRequests(journal)
         self._cancels: list[str] = []
@@ -661,6 +662,8 @@ class Runner:
         if places is None:
             return True
         key = (command.node, item)
+        if self._asked is None or self._placed is None:
+            self._asked, self._placed = {}, {}
         place = self._asked.get(key)
         if place is None:
             place = self._asked[key] = places.ask(self.look_again)
@@ -672,13 +675,14 @@ class Runner:
 
     def _drop_asked(self, wanted: Collection[tuple[str, int | None]] = ()) -> None:
         """Give back the places of calls that do not begin, except these: the run was paused, for example."""
-        for key in [key for key in self._asked if key not in wanted]:
-            self._asked.pop(key).give_back()
+        asked = self._asked or {}
+        for key in [key for key in asked if key not in wanted]:
+            asked.pop(key).give_back()
 
     def _give_back_places(self) -> None:
         """Give back the places of all calls that have not begun."""
         self._drop_asked()
-        placed, self._placed = self._placed, {}
+        placed, self._asked, self._placed = self._placed or {}, None, None
         for place in placed.values():
             place.give_back()
 

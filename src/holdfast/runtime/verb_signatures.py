@@ -72,7 +72,9 @@ def takes(record: type[msgspec.Struct], options: type, *, others: Collection[str
 
             @functools.wraps(function)
             async def call(*args: Any, **given: Any) -> Any:
-                return await function(*args, **read(given))
+                called = function(*args, **read(given))
+                del args, given  # very many calls may wait here
+                return await called
         else:
 
             @functools.wraps(function)

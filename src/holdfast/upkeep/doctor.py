@@ -7,7 +7,7 @@ and examines the store. It changes nothing.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
 from typing import Any
@@ -19,14 +19,21 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import OPEN
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
 from holdfast.reading import remedies
-from holdfast.reading.cases import Case, case_of, group_refusals, unreadable_case, without_refusers
-from holdfast.reading.changes import compare
+from holdfast.reading.cases import (
+    Case,
+    case_of,
+    case_of_row,
+    group_refusals,
+    unreadable_case,
+    without_refusers,
+)
+from holdfast.reading.changes import compare, may_have_changed
 from holdfast.reading.diagnosis import Diagnosis, diagnose, is_problem
 from holdfast.reading.known_flows import Flows, find_flow_or_lacks
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.verification import verify
-from holdfast.storage.contract import Query, RunRow, RunStatus, Store, in_order
+from holdfast.storage.contract import Query, Request, RunRow, RunStatus, Store, in_order
 from holdfast.storage.oversize import references
 from holdfast.storage.queues import Queue
 from holdfast.storage.rows import unpack
@@ -39,6 +46,9 @@ FREE_BYTES = 512 * 1024 * 1024
 BLOBS_SAMPLED = 200
 RUNS_MAX = 5_000
 """How many runs are examined at most. If there are more, the newest of each status are examined."""
+LOGS_MAX = 500
+"""How many of these runs are examined by their logs at most; the others by their rows, as lists of runs are. That a log cannot be
+read is then found only if it is in the sample that is verified."""
 CHECKED_BYTES = 128 * 1024 * 1024
 """The size up to which the database itself is checked, which reads all of it. `holdfast verify` checks any database."""
 SAMPLED = 100
@@ -230,7 +240,7 @@ class _Examination:
     """One examination of the runs of a store."""
 
     def __init__(
-        self, store: Store, flows: Flows | None, commands: CommandLine, rows: Iterable[RunRow] = ()
+        self, store: Store, flows: Flows | None, commands: CommandLine, rows: Sequence[RunRow] = ()
     ) -> None:
         self._store = store
         self._flows = flows
@@ -239,6 +249,12 @@ class _Examination:
         self._holders = store.queues.holders()
         self._refusals = group_refusals(store, rows, self._holders)
         self._definitions: dict[str, Mapping[str, NodeOptions]] = {}
+        self._logs_read = 0
+        self._requests: dict[str, list[Request]] = {}
+        ids = [row.run_id for row in rows]
+        for begin in range(0, len(ids), _PAGE):
+            for request in store.queues.waiting(ids[begin : begin + _PAGE]):
+                self._requests.setdefault(request.run_id, []).append(request)
 
     def judge(self, row: RunRow, now: float) -> Diagnosis | None:
         try:
@@ -250,14 +266,20 @@ class _Examination:
         return judge(self._case(row, flow, lacks), now, commands)
 
     def _case(self, row: RunRow, flow: Flow[Any] | None, lacks: tuple[str, ...]) -> Case:
+        refusals = self._refusals.get(row.run_id, ())
+        known: dict[str, Any] = {
+            "definitions": self._definitions,
+            "holders": self._holders,
+            "requests": self._requests.get(row.run_id, ()),
+            "refusals": refusals,
+        }
+        case = None
         try:
-            case = case_of(
-                self._store,
-                row,
-                definitions=self._definitions,
-                holders=self._holders,
-                refusals=self._refusals.get(row.run_id, ()),
-            )
+            if self._logs_read >= LOGS_MAX and not row.fault and not may_have_changed(row, flow, refusals):
+                case = case_of_row(self._store, row, **known)
+            if case is None:
+                self._logs_read += 1
+                case = case_of(self._store, row, **known)
             case = compare(self._store, case, flow)
         except RunNotFound:
             raise

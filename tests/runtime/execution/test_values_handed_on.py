@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import datetime as dt
 import enum
+import functools
 import gc
 import random
 import threading
@@ -23,7 +24,8 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast import END, START, Graph, append, merge
-from holdfast.errors import Recoverable
+from holdfast.core.state import StateType
+from holdfast.errors import CodecError, Recoverable
 from holdfast.runtime import inputs, journal, outcomes, proofs
 from holdfast.runtime.inputs import Inputs
 from holdfast.runtime.proofs import Proof
@@ -134,7 +136,7 @@ def change(part: Any, way: int) -> None:
             case 0:
                 part["new"] = ["of", "this"]
             case 1 if part:
-                part["renamed"] = part.pop(key)
+                part[key if way > 4 else "renamed"] = part.pop(key)
             case 2 if part and isinstance(part[key], str):
                 part[key] = Colour.RED if part[key] == "red" else dt.date(2026, 1, 1)
             case _:
@@ -216,6 +218,11 @@ def plain_change(state: Any, way: int) -> None:
         field(state, "log").append({"text": "whole", "of": [way]})
     elif way % 3 == 1:
         field(state, "table")["whole"] = [way]
+    else:
+        for row in field(state, "rows")[:1]:
+            field(row, "tags").append("whole")
+        field(state, "log")[:0] = field(state, "log")[-1:] if way > 4 else []
+        field(state, "log").append({"text": Colour.RED, "of": []})
 
 
 def flow(kind: str, world: World) -> hf.Flow[Any]:
@@ -331,6 +338,7 @@ def from_one_member(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let values be handed on from the first call and the first member on, so that small states show what large ones would."""
     monkeypatch.setattr(inputs, "LARGE", 1)
     monkeypatch.setattr(inputs, "_COPIES", 0)
+    monkeypatch.setattr(inputs, "_REPLACED_MAX", 1)
     monkeypatch.setattr(inputs, "MEMBERS_MAX", 4)
     monkeypatch.setattr(journal, "_LARGE_EVENT", 0)
 
@@ -403,14 +411,23 @@ def the_proof_is_skipped_after_a_failed_attempt(patch: Patch) -> None:
 
 
 def a_grown_list_loses_its_first_change(patch: Patch) -> None:
-    grow = inputs._Kept._grow
+    update = inputs._Kept._update
 
     def lose(kept: Any, plain: Any) -> None:
-        if isinstance(plain, list) and len(kept._members) > 1:
+        if isinstance(plain, list) and len(plain) > len(kept._members) > 1:
             kept._typed[0] = kept._typed[-1]
-        grow(kept, plain)
+        update(kept, plain)
 
-    patch.setattr(inputs._Kept, "_grow", lose)
+    patch.setattr(inputs._Kept, "_update", lose)
+
+
+def an_entry_that_was_replaced_keeps_its_value(patch: Patch) -> None:
+    differences = inputs._Kept.differences
+    patch.setattr(inputs._Kept, "differences", lambda *given: None if differences(*given) is None else [])
+
+
+def a_change_in_place_is_overlooked_in_a_state_that_is_returned(patch: Patch) -> None:
+    patch.setattr(Proof, "is_unchanged", lambda proof: True)
 
 
 def a_router_sees_a_later_value(patch: Patch) -> None:
@@ -429,13 +446,21 @@ def a_router_sees_a_later_value(patch: Patch) -> None:
 
 
 def a_member_of_another_type_is_overlooked(patch: Patch) -> None:
-    patch.setattr(proofs, "same_objects", lambda one, other: one == other)
+    patch.setattr(proofs, "same_objects", lambda one, other: [*one] == [*other])
+
+
+def has_same_values(level: Any) -> bool:
+    return proofs.same_objects(tuple(gc.get_referents(*level._dicts)), level.in_dicts)
 
 
 def a_renamed_key_is_overlooked(patch: Patch) -> None:
+    patch.setattr(proofs._Level, "is_unchanged", has_same_values)
+
+
+def the_order_of_keys_is_overlooked(patch: Patch) -> None:
     def is_unchanged(level: Any) -> bool:
-        members = tuple(gc.get_referents(*level._dicts))
-        return proofs.same_objects(members, level.in_dicts)
+        keys = sorted(key for part in level._dicts for key in part)
+        return has_same_values(level) and keys == sorted(level._keys)
 
     patch.setattr(proofs._Level, "is_unchanged", is_unchanged)
 
@@ -445,9 +470,12 @@ BUGS = [
     what_was_kept_is_handed_on,
     the_proof_is_skipped_after_a_failed_attempt,
     a_grown_list_loses_its_first_change,
+    an_entry_that_was_replaced_keeps_its_value,
+    a_change_in_place_is_overlooked_in_a_state_that_is_returned,
     a_router_sees_a_later_value,
     a_member_of_another_type_is_overlooked,
     a_renamed_key_is_overlooked,
+    the_order_of_keys_is_overlooked,
 ]
 
 
@@ -467,3 +495,129 @@ def _is_same(case: Any) -> bool:
         return is_same_as_with_copies(*case)
     except AssertionError:  # a node has seen what a parallel one did
         return False
+
+
+# --- single cases -----------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    text: str
+
+    @functools.cached_property
+    def words(self) -> list[str]:
+        return self.text.split()
+
+
+class StructText(msgspec.Struct, frozen=True, dict=True):
+    text: str
+
+    @functools.cached_property
+    def words(self) -> list[str]:
+        return self.text.split()
+
+
+@pytest.mark.parametrize("kind", [Text, StructText])
+def test_a_value_that_an_earlier_node_let_a_frozen_object_keep_is_not_seen(kind: type) -> None:
+    values = {"rows": [{"text": f"row {number}"} for number in range(inputs.LARGE)]}
+    given = Inputs(StateType.of(dataclasses.make_dataclass("State", [("rows", list[kind])])))  # type: ignore[valid-type]
+    for _ in range(4):
+        row = given.load(values).rows[0]
+        assert row.words == ["row", "0"]
+        row.words.append("more")
+        del row
+
+
+def test_keys_that_change_places_are_noticed() -> None:
+    row = {"a": None, "b": None, "c": ["d"]}
+    proof = Proof([row])
+    assert proof.holds()
+    row["a"] = row.pop("a")
+    row["c"] = row.pop("c")
+    assert list(row.values()) == [None, None, ["d"]]
+    assert not proof.holds()
+    assert not proof.is_unchanged()
+
+
+@dataclasses.dataclass
+class Table:
+    entries: Annotated[dict[str, list[int]], merge]
+
+
+def table(count: int) -> dict[str, Any]:
+    return {"entries": {f"k{number}": [number] for number in range(count)}}
+
+
+def handed_on(given: Inputs, values: dict[str, Any], key: str) -> int:
+    """Return which object a call gets under a key."""
+    return id(given.load(values).entries[key])
+
+
+def test_an_entry_that_is_replaced_leaves_the_others_handed_on() -> None:
+    given, values = Inputs(StateType.of(Table)), table(2 * proofs.MEMBERS_MAX)
+    for _ in range(3):
+        first, last = handed_on(given, values, "k1"), handed_on(given, values, "k900")
+    for number in range(5):
+        values = {"entries": values["entries"] | {"k3": [number], f"new{number}": [number]}}
+        assert given.load(values) == Table(values["entries"])
+        assert (first, last) == (handed_on(given, values, "k1"), handed_on(given, values, "k900"))
+
+
+def test_a_value_is_handed_on_again_when_the_parallel_calls_have_ended() -> None:
+    given, values = Inputs(StateType.of(Table)), table(inputs.LARGE)
+    for _ in range(3):
+        first = handed_on(given, values, "k1")
+    parallel = [given.load(values) for _ in range(5)]
+    assert len({id(state.entries["k1"]) for state in parallel}) == 5
+    del parallel
+    assert handed_on(given, values, "k1") == first
+
+
+def test_a_value_of_which_a_part_is_kept_for_ever_is_handed_on_again_as_another_object() -> None:
+    given, values = Inputs(StateType.of(Table)), table(inputs.LARGE)
+    for _ in range(3):
+        kept = given.load(values).entries["k1"]
+    calls = [handed_on(given, values, "k1") for _ in range(30)]
+    assert id(kept) not in calls
+    assert calls[-1] == calls[-2]
+
+
+def test_a_list_that_may_be_missing_is_handed_on() -> None:
+    given = Inputs(
+        StateType.of(dataclasses.make_dataclass("State", [("entries", list[list[int]] | None, None)]))
+    )
+    assert given.load({"entries": None}).entries is None
+    values = {"entries": [[number] for number in range(inputs.LARGE)]}
+    calls = [id(given.load(values).entries[0]) for _ in range(5)]
+    assert calls[-1] == calls[-2]
+
+
+def test_only_what_was_added_to_a_list_in_a_whole_state_is_encoded(monkeypatch: Patch) -> None:
+    state = StateType.of(
+        dataclasses.make_dataclass("State", [("log", Annotated[list[dict[str, Any]], append])])
+    )
+    given, values = Inputs(state), {"log": [{"n": number} for number in range(inputs.LARGE)]}
+    for _ in range(3):
+        given.load(values)
+    whole = given.load(values)
+    whole.log.append({"n": "new"})
+    known = given.unchanged(whole, values)
+    assert known == {"log": inputs.LARGE}
+    with monkeypatch.context() as patch:
+        patch.setattr(type(state.fields["log"]), "encode", None)
+        assert state.changes(whole, values, node="a", known=known).append == {"log": [{"n": "new"}]}
+    whole.log.append({"n": object()})
+    with pytest.raises(CodecError, match=rf"log\[{inputs.LARGE + 1}\]"):
+        state.changes(whole, values, node="a", known=known)
+    whole.log[0]["n"] = "changed"
+    assert given.unchanged(whole, values) == {}
+
+
+def test_a_field_whose_value_is_set_as_another_attribute_is_noticed() -> None:
+    row = Row("a", ["b"])
+    proof = Proof([row])
+    assert proof.holds()
+    row.label = row.tags  # type: ignore[attr-defined]
+    del row.tags
+    assert not proof.holds()
+    assert not proof.is_unchanged()

@@ -229,6 +229,23 @@ def test_a_paused_run_is_told(ward: Ward) -> None:
     assert ward.found() == [("r", "paused", "paused until it is resumed")]
 
 
+def test_runs_are_judged_by_their_rows_as_by_their_logs(ward: Ward, monkeypatch: pytest.MonkeyPatch) -> None:
+    for mode in ("fail", "ask", "signal", "sleep"):
+        ward.run(mode, mode)
+    ward.run("changed", "signal")
+    ward.start("new")
+    ward.start("paused")
+    ward.do(lambda engine: engine.pause("paused", by="ada", reason="lunch"))
+    ward.clock.advance(5000)
+    known = {"work": made("second")}
+    by_logs = doctor.examine(ward.store, None, ward.clock.now()), ward.found(known)
+    assert len(by_logs[0]) == 7
+    monkeypatch.setattr(doctor, "LOGS_MAX", 0)
+    assert (doctor.examine(ward.store, None, ward.clock.now()), ward.found(known)) == by_logs
+    monkeypatch.setattr(doctor, "case_of", None)
+    assert doctor.examine(ward.store, None, ward.clock.now()) == by_logs[0]
+
+
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
     import apsw
 
