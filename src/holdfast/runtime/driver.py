@@ -11,8 +11,6 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import msgspec
-
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED
 from holdfast.errors import (
@@ -35,7 +33,16 @@ from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.holdings import Asleep, Halt, HeldRun
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
-from holdfast.runtime.resume import Invalid, TakeUp, prepare, recall_streams, recover_streams
+from holdfast.runtime.resume import (
+    NO_FUNCTIONS,
+    Executing,
+    Functions,
+    Invalid,
+    changes_nothing,
+    prepare,
+    recall_streams,
+    recover_streams,
+)
 from holdfast.runtime.runner import LongWait, Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow
@@ -62,16 +69,18 @@ class Driver:
 
     # --- taking up ------------------------------------------------------------------------------------
 
-    def claim(self, run_id: str) -> Lease:
-        """Claim a run that is to be executed here. Raises `RunHeld`, `FlowNotFound`, and `ResumeRefused` if this engine stops."""
-        self._may_execute(run_id)
+    def claim(self, run_id: str, row: RunRow | None = None) -> Lease:
+        """Claim a run that is to be executed here. `row` is its row, if it was read a moment ago. Raises `RunHeld`,
+        `FlowNotFound`, and `ResumeRefused` if this engine stops.
+        """
+        self._may_execute(run_id, row)
         return self._holdings.claim(run_id)
 
-    def _may_execute(self, run_id: str) -> tuple[RunRow, Flow[Any]]:
+    def _may_execute(self, run_id: str, row: RunRow | None = None) -> tuple[RunRow, Flow[Any]]:
         """Return the row of a run, and its flow, if this engine may execute it."""
         if run_id in self._holdings:
             raise RunHeld(run_id, "this engine")
-        row = self.services.store.run(run_id)
+        row = row or self.services.store.run(run_id)
         flow = require_flow(self.services.store, self.flows, row, run_id)
         if (stopping := self._holdings.stopping) is not None:
             raise ResumeRefused(
@@ -79,13 +88,19 @@ class Driver:
             )
         return row, flow
 
-    async def take_up(
-        self, run_id: str, take_up: TakeUp, lease: Lease, request: AnyRequest | None = None
+    async def prepare(
+        self,
+        lease: Lease,
+        asked: Executing | None,
+        functions: Functions = NO_FUNCTIONS,
+        *,
+        is_posted: bool = False,
     ) -> Journal:
-        """Record how a run that was claimed is resumed. Returns its journal, which is not saved yet. If a validation refuses the
-        state of the run, this is recorded as the refusal of `request`. The lease is released if this raises.
+        """Record how a run that was claimed continues as `asked`. Returns its journal, which is not saved yet. If a validation
+        refuses the state of the run, this is recorded as a refusal: of the request, if that is in the inbox (`is_posted`). The
+        lease is released if this raises.
         """
-        services, holdings = self.services, self._holdings
+        services, holdings, run_id = self.services, self._holdings, lease.run_id
         try:
             row, flow = self._may_execute(run_id)
             holdings.hold()
@@ -93,31 +108,31 @@ class Driver:
                 raise FenceLost(
                     f"run {run_id!r} was taken over by another process while this one was suspended"
                 )
-            if take_up.expects is not None:
+            if asked is not None and inbox.expects_of(asked) is not None:
                 head = history.load(services.store, run_id, row=row)
-                operator.refuse_stale(services, flow, row, head, take_up, executed=False)
-            if holdings.has_outlived(lease):
-                take_up = msgspec.structs.replace(take_up, outlived=True)
-            return recover_streams(prepare(services, flow, row, lease.fence, take_up), take_up.rename)
+                operator.refuse_stale(services, flow, row, head, asked, functions, executed=False)
+            outlived = holdings.has_outlived(lease)
+            journal = prepare(services, flow, row, lease.fence, asked, functions, outlived=outlived)
+            return recover_streams(journal, asked.rename if isinstance(asked, inbox.Resume) else None)
         except Invalid as refused:
-            asked = request or inbox.Resume(by=take_up.by)
-            await self.record_refusal(run_id, lease.fence, asked, refused)
+            made = asked if is_posted and asked is not None else inbox.Resume(by=asked.by if asked else None)
+            await self.record_refusal(run_id, lease.fence, made, refused)
             raise ResumeRefused(run_id, refused.reason) from refused.__cause__
         except BaseException:
             holdings.release(run_id, lease.fence)
             raise
 
-    def is_done_already(self, run_id: str, take_up: TakeUp) -> bool:
+    def is_done_already(self, row: RunRow, request: inbox.Resume, functions: Functions) -> bool:
         """Return whether a resume changes nothing, because the run is completed. Raises `PreviewStale` if it was not when the
         caller looked at the preview.
         """
         store = self.services.store
-        if not take_up.changes_nothing or (row := store.run(run_id)).status != "completed":
+        if row.status != "completed" or not changes_nothing(request, functions):
             return False
-        if take_up.expects is not None:
-            head = history.load(store, run_id, row=row)
+        if request.expects is not None:
+            head = history.load(store, row.run_id, row=row)
             flow = find_flow(store, self.flows, row)
-            operator.refuse_stale(self.services, flow, row, head, take_up, executed=False)
+            operator.refuse_stale(self.services, flow, row, head, request, functions, executed=False)
         return True
 
     async def record_refusal(

@@ -57,8 +57,8 @@ from holdfast.runtime.followers import Followers, Following
 from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
-from holdfast.runtime.requests import Requests, refuse_id_here
-from holdfast.runtime.resume import OutOfScope, read_take_up
+from holdfast.runtime.requests import Requests
+from holdfast.runtime.resume import OutOfScope, read_resume
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import (
     Commits,
@@ -424,15 +424,9 @@ class Engine:
         run has `repeated` set.
         """
         execute, id = options.pop("execute", True), options.pop("id", None)
-        run_id, take_up = read_take_up(run, options)
+        run_id, request, functions = read_resume(run, options)
         self._open()
-        if not execute:
-            return self._requests.leave_resume(run_id, take_up, id)
-        if id is not None:
-            raise refuse_id_here(id)
-        if take_up.expects is not None:
-            take_up = self._requests.with_plain_edit(run_id, take_up)
-        return await self._requests.resume(run_id, take_up) or self.reader.get(run_id)
+        return await self._requests.resume(run_id, request, functions, id=id, execute=execute)
 
     @takes(records.Retry, records.RetryHere)
     async def retry(

@@ -49,10 +49,14 @@ from holdfast.runtime.journal import Journal
 from holdfast.runtime.mending import FamilyOrders, Unconfirmed
 from holdfast.runtime.perform import perform
 from holdfast.runtime.resume import (
+    NO_FUNCTIONS,
+    Executing,
+    Functions,
     OtherCode,
     StaleForCode,
-    TakeUp,
+    changes_nothing,
     edited,
+    edits_of,
     prepare,
     prepare_child,
     recover_streams,
@@ -277,7 +281,8 @@ def rehearse(
     flow: Flow[Any] | None,
     row: RunRow | None,
     head: RunState,
-    asked: TakeUp | inbox.AnyRequest,
+    asked: inbox.AnyRequest,
+    functions: Functions = NO_FUNCTIONS,
     *,
     executed: bool,
 ) -> Rehearsed:
@@ -285,18 +290,18 @@ def rehearse(
     nothing is executed. `flow` is None if it is not known here. `executed` is True if an engine executes the run; if it is False,
     `row` is the row of the run.
     """
-    wanted = _wanted(head.run_id, asked)
+    wanted = _wanted(head.run_id, asked, functions)
     known = flow or history.stand_in(services.store, head)
-    before = survey(head, asked.rename if isinstance(asked, TakeUp) else None)
+    before = survey(head, asked.rename if isinstance(asked, inbox.Resume) else None)
     refused: HoldfastError | None = None
     journal: Journal | None = None
     try:
-        journal = _record_unsaved(services, known, row, head, asked, executed=executed)
+        journal = _record_unsaved(services, known, row, head, asked, functions, executed=executed)
     except Unconfirmed as unconfirmed:
-        assert isinstance(asked, (TakeUp, inbox.Retry))
+        assert isinstance(asked, (inbox.Resume, inbox.Retry))
         refused, confirmed = unconfirmed, msgspec.structs.replace(asked, confirm=unconfirmed.nodes)
         try:
-            journal = _record_unsaved(services, known, row, head, confirmed, executed=executed)
+            journal = _record_unsaved(services, known, row, head, confirmed, functions, executed=executed)
         except REFUSALS as other:
             refused = other
     except (*REFUSALS, RunHeld) as other:
@@ -320,7 +325,7 @@ def rehearse(
         path=head.path,
         refused=refused,
         is_undecided=isinstance(refused, Unconfirmed),
-        unknown=_unsaid(asked, known) if flow is None else (),
+        unknown=_unsaid(asked, functions, known) if flow is None else (),
         family=family,
         uncleaned=uncleaned,
         cancels=cancels,
@@ -351,16 +356,13 @@ def _find_cancelled(store: Store, head: RunState, left: int = FAMILY_MAX) -> Ite
                 yield below
 
 
-def _own_confirm(
-    asked: TakeUp | inbox.AnyRequest, found: Consequences, at: int | None
-) -> tuple[PreviewNode, ...]:
+def _own_confirm(asked: inbox.AnyRequest, found: Consequences, at: int | None) -> tuple[PreviewNode, ...]:
     """Return the nodes of the run itself that have to be confirmed: those that a rewind repeats, and those that a resume by its
     caller does.
     """
     if at is not None:
         return found.risky
-    is_passed_on = isinstance(asked, TakeUp) and asked.passed_on
-    return mending.find_unsafe(found.rerun) if is_passed_on else ()
+    return mending.find_unsafe(found.rerun) if mending.is_from_caller(asked) else ()
 
 
 def _record_unsaved(
@@ -368,45 +370,46 @@ def _record_unsaved(
     flow: Flow[Any],
     row: RunRow | None,
     head: RunState,
-    asked: TakeUp | inbox.AnyRequest,
+    asked: inbox.AnyRequest,
+    functions: Functions,
     *,
     executed: bool,
 ) -> Journal:
     """Record what a verb records, in a journal that is never saved."""
     dry = services.unsaving()
-    if isinstance(asked, TakeUp) and executed and row is not None and row.holder is not None:
-        raise RunHeld(head.run_id, row.holder.describe())
-    if isinstance(asked, TakeUp) and not (asked.changes_nothing and head.status == "completed"):
-        assert row is not None
-        return prepare(dry, flow, row, 0, asked)
-    if not isinstance(asked, TakeUp):
+    if isinstance(asked, inbox.Resume):
+        if executed and row is not None and row.holder is not None:
+            raise RunHeld(head.run_id, row.holder.describe())
+        is_empty = changes_nothing(asked, functions) and head.status == "completed"
+    else:
         refuse_final(head.run_id, head.status, asked.traits.asked)
-        if asked.traits.executes and not executed:
-            assert row is not None
-            journal = prepare(dry, flow, row, 0, TakeUp(nodes=[], named=True))
+        is_empty = False
+    if isinstance(asked, Executing) and not executed and not is_empty:
+        assert row is not None
+        journal = prepare(dry, flow, row, 0, asked, functions)
+        if not isinstance(asked, inbox.Resume):
             RECORDERS[asked.verb](journal, asked, True)
-            return journal
+        return journal
     journal = Journal(dry, flow, run_state.load(run_state.dump(head)), row=row, fence=0)
     journal.tick()
-    if not isinstance(asked, TakeUp) and RECORDERS[asked.verb](journal, asked, executed):
+    if not is_empty and RECORDERS[asked.verb](journal, asked, executed):
         cancel(journal, by=None, reason=None)
     return journal
 
 
-def _wanted(run_id: str, asked: TakeUp | inbox.AnyRequest) -> VerbCall:
-    record = inbox.Resume if isinstance(asked, TakeUp) else type(asked)
-    given = {name: getattr(asked, name) for name in foreseen_options(record)}
-    is_function = isinstance(asked, TakeUp) and (asked.edit_by is not None or asked.changes is not None)
+def _wanted(run_id: str, asked: inbox.AnyRequest, functions: Functions) -> VerbCall:
+    given = {name: getattr(asked, name) for name in foreseen_options(type(asked))}
+    is_function = functions.edit is not None or getattr(asked, "changes", None) is not None
     if is_function:  # what it changes depends on the state; `seen` says which state that was
         given["edit"] = True
     options = {
         name: value for name, value in given.items() if value not in (None, False, (), [], {}, "refuse")
     }
-    typable = not isinstance(asked, TakeUp) or (asked.validate is None and not is_function)
-    return VerbCall(run_id=run_id, verb=asked.verb, options=options, is_typable=typable)
+    is_typable = functions.validate is None and not is_function
+    return VerbCall(run_id=run_id, verb=asked.verb, options=options, is_typable=is_typable)
 
 
-def _unsaid(asked: TakeUp | inbox.AnyRequest, flow: Flow[Any]) -> Iterable[str]:
+def _unsaid(asked: inbox.AnyRequest, functions: Functions, flow: Flow[Any]) -> Iterable[str]:
     """Say what a preview leaves open in an engine that does not know the flow."""
     if isinstance(asked, inbox.Cancel):
         return
@@ -414,7 +417,7 @@ def _unsaid(asked: TakeUp | inbox.AnyRequest, flow: Flow[Any]) -> Iterable[str]:
         f"flow {flow.name!r} is not known here, so it was not checked whether the flow has changed, or its validate_resume "
         "refuses the state"
     )
-    if isinstance(asked, TakeUp) and asked.edits is not None:
+    if isinstance(asked, inbox.Resume) and edits_of(asked, functions) is not None:
         yield "it was not checked whether the edit fits the state"
     if isinstance(asked, inbox.Skip) and asked.update is not None:
         yield "it was not checked whether the update fits the state"
@@ -427,7 +430,8 @@ def refuse_stale(
     flow: Flow[Any] | None,
     row: RunRow | None,
     head: RunState,
-    asked: TakeUp | inbox.AnyRequest,
+    asked: inbox.AnyRequest,
+    functions: Functions = NO_FUNCTIONS,
     *,
     executed: bool,
 ) -> None:
@@ -435,16 +439,15 @@ def refuse_stale(
     holds the lease of the run, so that what is checked here is what is then done. Raises `PreviewStale`; as
     `StaleForCode` if the verb is refused because of the code of this engine, so that another engine may do what the preview said.
     """
-    expects = getattr(asked, "expects", None)
+    expects = inbox.expects_of(asked)
     is_refused_anyway = isinstance(asked, inbox.Resume) and executed
     if expects is not None and not is_refused_anyway:
-        wanted = asked.request if isinstance(asked, TakeUp) and asked.request is not None else asked
-        found = rehearse(services, flow, row, head, wanted, executed=executed)
+        found = rehearse(services, flow, row, head, asked, functions, executed=executed)
         try:
-            previews.refuse_stale(found.preview, expects, wanted.traits.asked)
+            previews.refuse_stale(found.preview, expects, asked.traits.asked)
         except PreviewStale as stale:
             if isinstance(found.refused, OtherCode):
-                raise StaleForCode(head.run_id, stale.reason, asked=wanted.traits.asked) from stale
+                raise StaleForCode(head.run_id, stale.reason, asked=asked.traits.asked) from stale
             raise
 
 

@@ -60,7 +60,17 @@ from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.operator import REFUSALS, check_by_and_reason
-from holdfast.runtime.resume import OtherCode, TakeUp, edited, naming_misfit, prepare_unchecked, read_take_up
+from holdfast.runtime.resume import (
+    NO_FUNCTIONS,
+    Executing,
+    Functions,
+    OtherCode,
+    changes_nothing,
+    edited,
+    naming_misfit,
+    prepare_unchecked,
+    read_resume,
+)
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.services import Services
 from holdfast.storage.contract import Lease, RunRow, Store
@@ -122,29 +132,59 @@ class Requests:
             held.request(self._stamped(request))
         return mark_repeated(self.view(run_id), not is_new)
 
-    def leave_resume(self, run_id: str, take_up: TakeUp, id: str | None) -> Run[Any]:
+    async def resume(
+        self,
+        run_id: str,
+        request: inbox.Resume,
+        functions: Functions,
+        *,
+        id: str | None = None,
+        execute: bool = True,
+    ) -> Run[Any]:
+        """Resume a run here, after what was asked of it before, and execute it until it stops. If `execute` is false, leave the
+        request.
+        """
+        if not execute:
+            return self._leave_resume(run_id, request, functions, id)
+        if id is not None:
+            raise refuse_id_here(id)
+        row = self._services.store.run(run_id)
+        if request.expects is not None:
+            request = self._with_plain_edit(row, request)
+        if self._driver.is_done_already(row, request, functions):
+            return self.view(run_id)
+        try:
+            lease, _ = await self._claim_in_turn(run_id, None, None, row)
+            journal = await self._driver.prepare(lease, request, functions)
+        except ResumeRefused:
+            row = self._services.store.run(run_id)
+            if self._driver.is_done_already(row, request, functions):  # since it was first read
+                return self.view(run_id)
+            raise
+        return self._driver.result(await self._driver.drive_family(run_id, self._driver.drive(journal)))
+
+    def _leave_resume(
+        self, run_id: str, request: inbox.Resume, functions: Functions, id: str | None
+    ) -> Run[Any]:
         """Leave a request to resume a run. A function that edits the state is called here, with the state that the run would
         continue with now.
         """
-        if take_up.validate is not None:
+        if functions.validate is not None:
             raise SettingError(
                 "validate= is a function of this process, and execute=False leaves the run to another one. Give the validation "
                 "to the flow (Graph(…, validate_resume=…)), or leave execute=False out."
             )
-        row, request = self._services.store.run(run_id), take_up.as_request
-        if take_up.edit is not None:
-            request = msgspec.structs.replace(request, edit=self._plain_fields(row, take_up.edit))
-        elif take_up.edit_by is not None:
+        row, nothing = self._services.store.run(run_id), changes_nothing(request, functions)
+        if functions.edit is not None:
             flow = self._flow_for(row, id)
-            ahead = prepare_unchecked(
-                self._services, flow, row, 0, msgspec.structs.replace(take_up, edit_by=None)
-            )
-            changes = msgspec.to_builtins(edited(flow, ahead.state, take_up.edit_by))
+            ahead = prepare_unchecked(self._services, flow, row, 0, request)
+            changes = msgspec.to_builtins(edited(flow, ahead.state, functions.edit))
             request = msgspec.structs.replace(request, changes=changes, seen=row.seq)
+        request = self._with_plain_edit(row, request)
         try:
             return self.leave(run_id, self._with_id(request, id))
         except RunOver:
-            if take_up.changes_nothing and self._services.store.run(run_id).status == "completed":
+            if nothing and self._services.store.run(run_id).status == "completed":
                 return self.view(run_id)
             raise
 
@@ -324,7 +364,7 @@ class Requests:
         any thread. Raises `SettingError` for a verb or an option that does not exist.
         """
         services, store = self._services, self._services.store
-        run_id, asked = self._read_wanted(run, verb, options)
+        run_id, asked, functions = self._read_wanted(run, verb, options)
         row = store.run(run_id)
         flow = find_flow(self._services.store, self._flows, row)
         head = history.load(store, run_id, row=row)
@@ -334,7 +374,7 @@ class Requests:
             executed = row.held and row.status not in HALTED
             if executed and flow is not None and flow.fingerprint != head.fingerprint:
                 flow = None  # the engine that executes the run has another version of it
-            found = operator.rehearse(services, flow, row, head, asked, executed=executed)
+            found = operator.rehearse(services, flow, row, head, asked, functions, executed=executed)
         commands = (commands or CommandLine()).for_one_of(self._flows, row.flow)
         commands = commands.for_flow_of(head.options.get(FLOW_FILE))
         refused = found.preview.refused is not None
@@ -344,8 +384,8 @@ class Requests:
 
     def _read_wanted(
         self, run: str, verb: str, options: Mapping[str, Any]
-    ) -> tuple[str, TakeUp | AnyRequest | Forking]:
-        """Return the run and what is asked of it. Raises `SettingError`."""
+    ) -> tuple[str, AnyRequest | Forking, Functions]:
+        """Return the run, what is asked of it, and what cannot be stored. Raises `SettingError`."""
         if verb not in _OPTIONS:
             near = did_you_mean(str(verb), _OPTIONS) or f"; those that have one are {', '.join(_OPTIONS)}"
             raise SettingError(f"the verb {verb!r} has no preview{near}")
@@ -353,22 +393,26 @@ class Requests:
             if name not in _OPTIONS[verb]:
                 near = did_you_mean(name, _OPTIONS[verb])
                 raise SettingError(f"{verb} has no option {name!r} that a preview could be about{near}")
-        if verb == "resume":
-            run_id, take_up = read_take_up(run, options)
-            inbox.check(take_up.as_request)
-            return run_id, self.with_plain_edit(run_id, take_up)
         if verb == "fork":
-            return read_fork(run, options)
-        request = RECORDS[verb](**options)
+            return *read_fork(run, options), NO_FUNCTIONS
+        functions = NO_FUNCTIONS
+        request: AnyRequest
+        if verb == "resume":
+            run, request, functions = read_resume(run, options)
+        else:
+            request = RECORDS[verb](**options)
         inbox.check(request)
-        return run, self._with_plain_update(run, request) if isinstance(request, inbox.Skip) else request
+        if isinstance(request, inbox.Skip):
+            request = self._with_plain_update(run, request)
+        elif isinstance(request, inbox.Resume):
+            request = self._with_plain_edit(self._services.store.run(run), request)
+        return run, request, functions
 
-    def with_plain_edit(self, run_id: str, take_up: TakeUp) -> TakeUp:
-        """Return how to resume a run, with the fields of an edit as plain data, as a preview and a request have them."""
-        if take_up.edit is None:
-            return take_up
-        edit = self._plain_fields(self._services.store.run(run_id), take_up.edit)
-        return msgspec.structs.replace(take_up, edit=edit)
+    def _with_plain_edit(self, row: RunRow, request: inbox.Resume) -> inbox.Resume:
+        """Return a request to resume a run with the fields of its edit as plain data, as a preview has them too."""
+        if request.edit is None:
+            return request
+        return msgspec.structs.replace(request, edit=self._plain_fields(row, request.edit))
 
     # --- whichever engine executes the run ------------------------------------------------------------
 
@@ -482,7 +526,7 @@ class Requests:
         and a refusal is recorded: with `leaves`, not if only the code of this engine does not fit (`OtherCode`).
         """
         try:
-            if request.traits.executes:
+            if isinstance(request, Executing):
                 return await self._begin(run_id, request, lease)
             return await self._record(run_id, request, lease, known)
         except REFUSALS as refused:
@@ -496,30 +540,16 @@ class Requests:
         ids = [one.id for one in waiting]
         return waiting[: ids.index(request.id)] if request is not None and request.id in ids else waiting
 
-    async def resume(self, run_id: str, take_up: TakeUp) -> Run[Any] | None:
-        """Resume a run here, after what was asked of it before, and execute it until it stops. Returns None if it is completed,
-        and the resume changes nothing.
-        """
-        if self._driver.is_done_already(run_id, take_up):
-            return None
-        try:
-            lease, _ = await self._claim_in_turn(run_id, None, None)
-            journal = await self._driver.take_up(run_id, take_up, lease)
-        except ResumeRefused:
-            if self._driver.is_done_already(run_id, take_up):  # since it was first read
-                return None
-            raise
-        return self._driver.result(await self._driver.drive_family(run_id, self._driver.drive(journal)))
-
     async def _claim_in_turn(
-        self, run_id: str, request: AnyRequest | None, lease: Lease | None
+        self, run_id: str, request: AnyRequest | None, lease: Lease | None, row: RunRow | None = None
     ) -> tuple[Lease, bool]:
         """Claim a run for a request that executes it, when everything that was asked before is recorded. Returns the lease, and
-        whether an older request lets the run continue already. `request` is None if it is not in the inbox.
+        whether an older request lets the run continue already. `request` is None if it is not in the inbox. `row` is the row of
+        the run, if it was read a moment ago.
         """
         continues = False
         while True:
-            lease = lease or self._driver.claim(run_id)
+            lease, row = lease or self._driver.claim(run_id, row), None
             done: Run[Any] | Runner | None = None
             try:
                 older = [one for one in self._older(run_id, request) if not isinstance(one, inbox.ChildEnd)]
@@ -540,23 +570,14 @@ class Requests:
                 raise
             await asyncio.sleep(0)  # other coroutines get their turn, however many requests wait
 
-    async def _begin(self, run_id: str, request: AnyRequest, lease: Lease | None) -> Runner:
+    async def _begin(self, run_id: str, request: Executing, lease: Lease | None) -> Runner:
         """Resume a run as a request says. Returns the runner with which it is to be driven."""
         is_posted = lease is not None
         lease, continues = await self._claim_in_turn(run_id, request, lease)
+        journal = await self._driver.prepare(lease, request, is_posted=is_posted)
         if isinstance(request, inbox.Resume):
-            journal = await self._driver.take_up(run_id, TakeUp.of(request), lease, request)
             journal.taken.append(request.id)
             return Runner(journal)
-        take_up = TakeUp(
-            nodes=[],
-            named=True,
-            by=request.by,
-            reason=request.reason,
-            expects=inbox.expects_of(request),
-            request=request,
-        )
-        journal = await self._driver.take_up(run_id, take_up, lease, request if is_posted else None)
         runner = Runner(journal)
         try:
             runner.obey(inbox.checked(request))
@@ -638,7 +659,7 @@ class Requests:
         if waiting and self.come_first(run_id, waiting):
             return await self.carry_out_waiting(lease, operator.first_of(waiting))
         try:
-            journal = await self._driver.take_up(run_id, TakeUp(claims=True), lease)
+            journal = await self._driver.prepare(lease, None)
         except ResumeRefused:  # such as: the flow has changed
             if not waiting:
                 raise

@@ -51,13 +51,13 @@ from holdfast.errors import (
     StoreUnusable,
     end_sentence,
 )
-from holdfast.reading import history
+from holdfast.reading import history, inbox
 from holdfast.reading.views import Run, result_of
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import check_queue
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.requests import Requests
-from holdfast.runtime.resume import OtherCode, TakeUp, flow_events
+from holdfast.runtime.resume import OtherCode, flow_events
 from holdfast.runtime.runner import only_waits
 from holdfast.storage import definitions
 from holdfast.storage.contract import Query, in_order
@@ -444,7 +444,7 @@ class Worker:
             if row.fingerprint not in reasons:
                 state = history.load(store, row.run_id, row=row)
                 try:
-                    flow_events(self._services, flow, state, TakeUp(claims=True))
+                    flow_events(self._services, flow, state, inbox.Resume())
                 except OtherCode as refused:
                     reasons[row.fingerprint] = refused.reason
             if reason := reasons.setdefault(row.fingerprint, ""):
