@@ -55,8 +55,8 @@ def another_request_with_the_same_id_is_taken_for_the_first():
 def a_confirmation_is_not_needed():
     real = resume._rewound_to
 
-    def rewound_to(services, flow, row, head, to, take_up):
-        return real(services, flow, row, head, to, msgspec.structs.replace(take_up, force=True))
+    def rewound_to(services, flow, row, head, to, request):
+        return real(services, flow, row, head, to, msgspec.structs.replace(request, force=True))
 
     with patched((resume, "_rewound_to", rewound_to)):
         yield
@@ -65,7 +65,9 @@ def a_confirmation_is_not_needed():
 @bug
 def a_request_is_carried_out_twice():
     """A worker that resumes a run for a request leaves the request in the inbox."""
-    with patched(rewritten(requests.Requests, "_begin", "journal.taken.append(request.id)", "pass")):
+    with patched(
+        rewritten(requests.Requests, "_begin", "journal.taken += [request.id] if is_posted else []", "pass")
+    ):
         yield
 
 
@@ -115,7 +117,7 @@ def a_preview_writes():
     def preview(self, run, verb, *rest):
         found = real(self, run, verb, *rest)
         with suppress(HoldfastError):
-            self.leave(run, inbox.Cancel(id=f"request:looked at {verb}"))
+            self._leave(run, inbox.Cancel(id=f"request:looked at {verb}"))
         return found
 
     with patched((requests.Requests, "preview", preview)):

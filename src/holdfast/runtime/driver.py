@@ -242,7 +242,7 @@ class Driver:
         in its inbox, if they were read already.
         """
         run_id, fence, holdings = journal.state.run_id, journal.fence, self._holdings
-        runner = runner or self._runner(journal)
+        runner = runner or self.runner(journal)
         holdings.add(run_id, runner)
         self._watch()
         try:
@@ -260,7 +260,7 @@ class Driver:
                     until = 0.0
                 del runner, journal  # nothing keeps a sleeping run in memory
                 journal = await self._sleep_on(run_id, fence, until)
-                runner = self._runner(journal)
+                runner = self.runner(journal)
                 holdings.add(run_id, runner)
         except BaseException as fault:
             if isinstance(fault, StoreError):
@@ -307,7 +307,8 @@ class Driver:
         fault = self.services.faults.pop(run.id, None)
         return result_of(run, fault=failures.without_our_frames(fault) if fault is not None else None)
 
-    def _runner(self, journal: Journal) -> Runner:
+    def runner(self, journal: Journal) -> Runner:
+        """Return the runner with which a caller drives a run: one that waits for a long time leaves memory."""
         runner = Runner(journal)
         runner.on_long_wait, runner.patience_s = LongWait.SLEEP, max(self.services.park_soon, _NAP_S)
         return runner

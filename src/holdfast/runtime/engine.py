@@ -58,7 +58,7 @@ from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.requests import Requests
-from holdfast.runtime.resume import OutOfScope, read_resume
+from holdfast.runtime.resume import NO_FUNCTIONS, Functions, OutOfScope, read_resume, refuse_no_edit
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import (
     Commits,
@@ -425,8 +425,7 @@ class Engine:
         """
         execute, id = options.pop("execute", True), options.pop("id", None)
         run_id, request, functions = read_resume(run, options)
-        self._open()
-        return await self._requests.resume(run_id, request, functions, id=id, execute=execute)
+        return await self._ask(run_id, request, id, execute, functions=functions)
 
     @takes(records.Retry, records.RetryHere)
     async def retry(
@@ -436,8 +435,7 @@ class Engine:
         failed. With `fresh`, the values that its last execution kept are not used, and it starts other child runs. `confirm`
         (nodes of child runs), `execute`, `id` and `expects`: see `resume`.
         """
-        request, id, execute = asked(records.Retry, options, node=node)
-        return await self._ask(run, request, id, execute=execute)
+        return await self._ask(run, *asked(records.Retry, options, node=node))
 
     @takes(records.Skip, records.SkipHere)
     async def skip(
@@ -446,9 +444,7 @@ class Engine:
         """Skip a node that failed, was interrupted or waits: `update` takes the place of its result, and the run continues.
         `execute`, `id` and `expects`: see `resume`.
         """
-        self._open()
-        request, id, execute = asked(records.Skip, options, node=node, update=update)
-        return await self._requests.skip(run, request, id=id, execute=execute)
+        return await self._ask(run, *asked(records.Skip, options, node=node, update=update))
 
     async def work(
         self,
@@ -506,18 +502,14 @@ class Engine:
         """End a run for good. Running nodes are stopped. With an `id`, a repeated request changes nothing. `expects`: see
         `resume`.
         """
-        request, id, _ = asked(records.Cancel, options, reason=reason)
-        cancelled = await self._ask(run, request, id)
-        await self._driver.settle_families()
-        return cancelled
+        return await self._ask(run, *asked(records.Cancel, options, reason=reason))
 
     @takes(records.Pause, records.PauseHere)
     async def pause(
         self, run: str, reason: str | None = None, **options: Unpack[records.PauseHere]
     ) -> Run[Any]:
         """Pause a run: running nodes may end, but no node starts until the run is resumed. `id`: see `cancel`."""
-        request, id, _ = asked(records.Pause, options, reason=reason)
-        return await self._ask(run, request, id)
+        return await self._ask(run, *asked(records.Pause, options, reason=reason))
 
     @takes(records.Edit, records.EditHere)
     async def edit(self, run: str, edit: Edit, **options: Unpack[records.EditHere]) -> Run[Any]:
@@ -525,9 +517,10 @@ class Engine:
         fields, or a function of the state, which is called here: the edit is refused if the run has moved since. An engine that
         was not given the flow leaves the edit for a worker. With an `id`, a repeated request changes nothing.
         """
-        self._open()
-        request, id, _ = asked(records.Edit, options)
-        return await self._requests.edit(run, edit, request, id=id)
+        if isinstance(edit, Mapping):
+            return await self._ask(run, *asked(records.Edit, options, edit=edit))
+        refuse_no_edit(edit, run)
+        return await self._ask(run, *asked(records.Edit, options), functions=Functions(edit=edit))
 
     @takes(records.Answer, records.AnswerHere)
     async def answer(
@@ -538,9 +531,7 @@ class Engine:
         answer changes nothing. `update` is for the answer `skip`; `result`, `step` and `item` are for `happened`. An agent gives
         `by="agent:…"` and its `confidence`. Raises `AnswerRefused` and `RunOver`.
         """
-        self._open()
-        request, id, _ = asked(records.Answer, options, question=question, value=value)
-        return await self._requests.answer(run, request, id=id)
+        return await self._ask(run, *asked(records.Answer, options, question=question, value=value))
 
     @takes(records.Signal, records.SignalHere)
     async def signal(
@@ -550,15 +541,26 @@ class Engine:
         one. This only records the signal. With an `id`, a signal can be sent twice without harm: the second time nothing changes,
         and the returned run has `repeated` set. Raises `SignalRefused` if the payload does not fit that wait, and `RunOver`.
         """
-        self._open()
-        request, id, _ = asked(records.Signal, options, name=name, payload=payload)
-        return await self._requests.signal(run, request, id=id)
+        return await self._ask(run, *asked(records.Signal, options, name=name, payload=payload))
 
     async def _ask(
-        self, run_id: str, request: records.AnyRequest, id: str | None, *, execute: bool = True
+        self,
+        run_id: str,
+        request: records.AnyRequest,
+        id: str | None,
+        execute: bool,
+        *,
+        functions: Functions = NO_FUNCTIONS,
     ) -> Run[Any]:
+        requests = self.requests_to_runs
+        outcome = await requests.ask(run_id, request, id=id, execute=execute, functions=functions)
+        return requests.view(run_id, outcome)
+
+    @property
+    def requests_to_runs(self) -> Requests:
+        """Where requests are handed in as records. The verbs of this engine are a few lines over it."""
         self._open()
-        return await self._requests.ask(run_id, request, id=id, execute=execute)
+        return self._requests
 
     # --- forks ----------------------------------------------------------------------------------------
 

@@ -96,6 +96,20 @@ _LOOKS = 100
 """How often a caller looks whether its request was carried out, every `_LOOK_S` seconds, before it returns the run as it is."""
 
 
+class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a request, as far as it was read: `Requests.view` makes a view of the run from it."""
+
+    run: Run[Any] | None = None
+    """The run as it stopped, if it was executed here."""
+    state: RunState | None = None
+    """The state in which the request has left the run, if it was recorded here."""
+    repeated: bool = False
+    """True if the same request had been made before."""
+
+
+_UNREAD = RequestOutcome()
+
+
 class Requests:
     """Carries out requests to runs."""
 
@@ -108,104 +122,115 @@ class Requests:
     # --- from a caller --------------------------------------------------------------------------------
 
     async def ask(
-        self, run_id: str, request: AnyRequest, *, id: str | None = None, execute: bool = True
-    ) -> Run[Any]:
-        """Carry a request out, or leave it to the engine that executes the run. With an `id`, the same request may be made twice:
-        the second time nothing changes. If `execute` is false, nothing is executed in this process: the request is only left.
-        """
-        request = self._with_id(request, id)
-        if not execute:
-            return self.leave(run_id, request)
-        if id is not None and request.traits.executes:
-            raise refuse_id_here(id)
-        if id is not None and not self._post(run_id, request):
-            return await self._repeat(run_id, request)
-        return await self._ask(run_id, request, posted=id is not None)
-
-    def leave(self, run_id: str, request: AnyRequest) -> Run[Any]:
-        """Put a request that has an id into the inbox of a run, and return the run as it is, with `repeated` set if it was
-        there before. The engine that executes the run carries it out, or a worker that claims the run.
-        """
-        is_new = self._post(run_id, request)
-        held = self._holdings.get(run_id)
-        if is_new and held is not None:
-            held.request(self._stamped(request))
-        return mark_repeated(self.view(run_id), not is_new)
-
-    async def resume(
         self,
         run_id: str,
-        request: inbox.Resume,
-        functions: Functions,
+        request: AnyRequest,
         *,
         id: str | None = None,
         execute: bool = True,
-    ) -> Run[Any]:
-        """Resume a run here, after what was asked of it before, and execute it until it stops. If `execute` is false, leave the
-        request.
+        functions: Functions = NO_FUNCTIONS,
+    ) -> RequestOutcome:
+        """Hand a request in, and return what came of it. With an `id`, the same request may be made twice: the second time
+        nothing changes. If `execute` is false, nothing is executed in this process: a request that lets the run continue is only
+        left.
         """
-        if not execute:
-            return self._leave_resume(run_id, request, functions, id)
-        if id is not None:
+        is_left = request.traits.executes and not execute
+        if id is not None and request.traits.executes and not is_left:
             raise refuse_id_here(id)
-        row = self._services.store.run(run_id)
-        if request.expects is not None:
-            request = self._with_plain_edit(row, request)
-        if self._driver.is_done_already(row, request, functions):
-            return self.view(run_id)
-        try:
-            lease, _ = await self._claim_in_turn(run_id, None, None, row)
-            journal = await self._driver.prepare(lease, request, functions)
-        except ResumeRefused:
-            row = self._services.store.run(run_id)
-            if self._driver.is_done_already(row, request, functions):  # since it was first read
-                return self.view(run_id)
-            raise
-        return self._driver.result(await self._driver.drive_family(run_id, self._driver.drive(journal)))
+        request = self._with_id(request, id)
+        request, known = self._made_storable(
+            run_id, request, functions, has_id=id is not None, is_left=is_left
+        )
+        if is_left:
+            return self._leave(run_id, request)
+        if isinstance(request, inbox.Resume):
+            return await self._resume(run_id, request, functions)
+        if id is not None and not self._post(run_id, request):
+            if request.traits.awaited:
+                await self._until_handled(run_id, request)  # raises what the first one was refused with
+            return RequestOutcome(repeated=True)
+        outcome = await self._ask(run_id, request, is_posted=id is not None, known=known)
+        if isinstance(request, inbox.Cancel):
+            await self._driver.settle_families()
+        return outcome
 
-    def _leave_resume(
-        self, run_id: str, request: inbox.Resume, functions: Functions, id: str | None
-    ) -> Run[Any]:
-        """Leave a request to resume a run. A function that edits the state is called here, with the state that the run would
-        continue with now.
+    def _made_storable(
+        self, run_id: str, request: AnyRequest, functions: Functions, *, has_id: bool, is_left: bool
+    ) -> tuple[AnyRequest, Journal | None]:
+        """Return a request with values that can be stored, checked as far as a clear error can be given at once, and the journal
+        that was read for this, if any.
         """
-        if functions.validate is not None:
+        match request:
+            case inbox.Resume():
+                if is_left or request.expects is not None:
+                    row = self._services.store.run(run_id)
+                    request = self._without_functions(row, request, functions, has_id=has_id, is_left=is_left)
+                return request, None
+            case inbox.Skip():
+                return self._with_plain_update(run_id, request), None
+            case inbox.Edit():
+                return self._with_plain_changes(run_id, request, functions, has_id=has_id), None
+            case inbox.Answer():
+                return self._checked_answer(run_id, request, has_id=has_id)
+            case inbox.Signal():
+                return self._checked_signal(run_id, request, has_id=has_id)
+            case _:
+                return request, None
+
+    def _leave(self, run_id: str, request: AnyRequest) -> RequestOutcome:
+        """Put a request into the inbox of a run, for the engine that executes the run, or for a worker."""
+        try:
+            is_new = self._post(run_id, request)
+        except RunOver:
+            is_nothing = isinstance(request, inbox.Resume) and changes_nothing(request, NO_FUNCTIONS)
+            if is_nothing and self._services.store.run(run_id).status == "completed":
+                return RequestOutcome()
+            raise
+        if is_new:
+            self._ring(run_id, request)
+        return RequestOutcome(repeated=not is_new)
+
+    def _ring(self, run_id: str, request: AnyRequest) -> bool:
+        """Let the run know of a request in its inbox, if this engine executes it. Returns whether it does."""
+        held = self._holdings.get(run_id)
+        if held is not None:
+            held.request(msgspec.structs.replace(request, at=self._services.store.now()))
+        return held is not None
+
+    def _without_functions(
+        self, row: RunRow, request: inbox.Resume, functions: Functions, *, has_id: bool, is_left: bool
+    ) -> inbox.Resume:
+        """Return a request to resume a run as it can be stored. For one that is left, a function that edits the state is called
+        here, with the state that the run would continue with now.
+        """
+        if is_left and functions.validate is not None:
             raise SettingError(
                 "validate= is a function of this process, and execute=False leaves the run to another one. Give the validation "
                 "to the flow (Graph(…, validate_resume=…)), or leave execute=False out."
             )
-        row, nothing = self._services.store.run(run_id), changes_nothing(request, functions)
-        if functions.edit is not None:
-            flow = self._flow_for(row, id)
+        if is_left and functions.edit is not None:
+            flow = self._flow_for(row, request, has_id=has_id)
             ahead = prepare_unchecked(self._services, flow, row, 0, request)
             changes = msgspec.to_builtins(edited(flow, ahead.state, functions.edit))
-            request = msgspec.structs.replace(request, changes=changes, seen=row.seq)
-        request = self._with_plain_edit(row, request)
-        try:
-            return self.leave(run_id, self._with_id(request, id))
-        except RunOver:
-            if nothing and self._services.store.run(run_id).status == "completed":
-                return self.view(run_id)
-            raise
+            return msgspec.structs.replace(request, changes=changes, seen=row.seq)
+        if request.edit is None:
+            return request
+        return msgspec.structs.replace(request, edit=self._plain_fields(row, request.edit))
 
-    async def edit(
-        self,
-        run_id: str,
-        edit: Callable[[Any], Any] | Mapping[str, Any],
-        request: inbox.Edit,
-        *,
-        id: str | None,
-    ) -> Run[Any]:
-        """Change fields of the state of a run that is not running. A function is called here, with the state as it is now."""
+    def _with_plain_changes(
+        self, run_id: str, request: inbox.Edit, functions: Functions, *, has_id: bool
+    ) -> inbox.Edit:
+        """Return an edit as it can be stored. A function is called here, with the state as it is now."""
         row = self._services.store.run(run_id)
-        if isinstance(edit, Mapping):
-            request = msgspec.structs.replace(request, fields=self._plain_fields(row, edit))
-        else:
-            flow, known = self._flow_for(row, id), self._look_at(run_id, inbox.Edit.traits.asked)
-            operator.check_edit(known, inbox.Edit())
-            changes = msgspec.to_builtins(edited(flow, known.state, edit))
-            request = msgspec.structs.replace(request, changes=changes, seen=known.saved_seq)
-        return await self.ask(run_id, request, id=id)
+        if functions.edit is None:
+            return msgspec.structs.replace(request, fields=self._plain_fields(row, request.fields))
+        flow, known = (
+            self._flow_for(row, request, has_id=has_id),
+            self._look_at(run_id, inbox.Edit.traits.asked),
+        )
+        operator.check_edit(known, inbox.Edit())
+        changes = msgspec.to_builtins(edited(flow, known.state, functions.edit))
+        return msgspec.structs.replace(request, changes=changes, seen=known.saved_seq)
 
     def _plain_fields(self, row: RunRow, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of an edit as plain data. Raises `StateError` if the flow is known here and one does not fit it."""
@@ -215,20 +240,14 @@ class Requests:
         with naming_misfit(row.run_id, flow):
             return flow.state.accept_fields(given)
 
-    def _flow_for(self, row: RunRow, id: str | None) -> Flow[Any]:
+    def _flow_for(self, row: RunRow, request: AnyRequest, *, has_id: bool) -> Flow[Any]:
         """Return the flow that a function which edits the state needs."""
-        if id is not None:
+        if has_id:
             raise SettingError(
-                f"id={id!r} cannot be given with a function that edits the state: the second time, the changes may be others. "
-                "Give the fields and their values, or leave id out."
+                f"id={inbox.given_id(request.id)!r} cannot be given with a function that edits the state: the second time, the "
+                "changes may be others. Give the fields and their values, or leave id out."
             )
         return require_flow(self._services.store, self._flows, row, row.run_id)
-
-    async def skip(
-        self, run_id: str, request: inbox.Skip, *, id: str | None = None, execute: bool = True
-    ) -> Run[Any]:
-        """Skip a node. Its update is checked here if the flow is known, and stored as plain data."""
-        return await self.ask(run_id, self._with_plain_update(run_id, request), id=id, execute=execute)
 
     def _with_plain_update(self, run_id: str, request: inbox.Skip) -> inbox.Skip:
         store = self._services.store
@@ -244,9 +263,11 @@ class Requests:
             update = questions.plain(update, "update")
         return msgspec.structs.replace(request, update=update)
 
-    async def answer(self, run_id: str, request: inbox.Answer, *, id: str | None = None) -> Run[Any]:
-        """Answer a question, by its key or by the name of its node, and wait until the answer is in the log. With an `id`, a
-        repeated answer changes nothing, also if its question is closed by now.
+    def _checked_answer(
+        self, run_id: str, request: inbox.Answer, *, has_id: bool
+    ) -> tuple[inbox.Answer, Journal | None]:
+        """Return an answer with the key of its question, which may be given by the name of its node. With an id, an answer that
+        was given before is not checked: its question may be closed by now.
         """
         sure = request.confidence
         if sure is not None and not (isinstance(sure, (int, float)) and 0 <= sure <= 1):
@@ -255,20 +276,16 @@ class Requests:
         stated = request.stated
         if stated is not None:
             stated = msgspec.structs.replace(stated, result=questions.plain(stated.result, "result"))
-        request = self._with_id(msgspec.structs.replace(request, value=value, stated=stated), id)
-        if id is not None and (before := self._find_answer(run_id, request)) is not None:
-            return await self._repeat(run_id, before)
+        request = msgspec.structs.replace(request, value=value, stated=stated)
+        if has_id and (before := self._find_answer(run_id, request)) is not None:
+            return before, None
         try:
             known = self._look_at(run_id, inbox.Answer.traits.asked)
-            key = questions.check(known, request)
+            return msgspec.structs.replace(request, key=questions.check(known, request)), known
         except (AnswerRefused, RunOver):  # perhaps because the same request was carried out in this moment
-            if id is not None and (before := self._find_answer(run_id, request)) is not None:
-                return await self._repeat(run_id, before)
+            if has_id and (before := self._find_answer(run_id, request)) is not None:
+                return before, None
             raise
-        request = msgspec.structs.replace(request, key=key)
-        if id is not None and not self._post(run_id, request):
-            return await self._repeat(run_id, request)
-        return await self._ask(run_id, request, posted=id is not None, known=known)
 
     def _find_answer(self, run_id: str, request: inbox.Answer) -> inbox.Answer | None:
         """Return the request as it was posted before; None if it was not. The caller may have named the node of the question,
@@ -291,21 +308,15 @@ class Requests:
             raise other
         return None
 
-    async def _repeat(self, run_id: str, request: AnyRequest) -> Run[Any]:
-        """Return the run for a request that was posted before. Raises what it was refused with."""
-        await self._until_handled(run_id, request)
-        return mark_repeated(self.view(run_id), True)
-
-    async def signal(self, run_id: str, request: inbox.Signal, *, id: str | None) -> Run[Any]:
-        """Send a signal. A second signal with the same `id` changes nothing, because the inbox remembers ids. Raises
-        `SignalRefused` if the payload does not fit the wait that would receive it. A wait that begins after this check sets a
-        payload that does not fit aside.
+    def _checked_signal(
+        self, run_id: str, request: inbox.Signal, *, has_id: bool
+    ) -> tuple[inbox.Signal, Journal]:
+        """Return a signal as it can be stored. Raises `SignalRefused` if the payload does not fit the wait that would receive it.
+        A wait that begins after this check sets a payload that does not fit aside.
         """
         name, payload = request.name, request.payload
         if not isinstance(name, str) or not name:
             raise SettingError(f"{name!r} is not a valid signal name: give a string that is not empty")
-        request = self._with_id(request, id)
-        has_id = id is not None
         known = self._look_at(run_id, inbox.Signal.traits.asked)
         request = msgspec.structs.replace(request, payload=questions.plain(payload, "payload"))
         wrong = _misfit(known.state, request)
@@ -314,9 +325,7 @@ class Requests:
             wrong = _misfit(self._look_at(run_id, inbox.Signal.traits.asked).state, request, count)
         if wrong is not None and (not has_id or self._post(run_id, request, only_look=True)):
             raise SignalRefused(run_id, request.name, wrong)
-        if has_id and not self._post(run_id, request):
-            return mark_repeated(self.view(run_id), True)
-        return await self._ask(run_id, request, posted=has_id, known=known)
+        return request, known
 
     def _on_their_way(self, run_id: str, name: str) -> int:
         """How many signals of that name were sent to the run, and are not in its log yet: another engine holds it, or they wait
@@ -335,10 +344,6 @@ class Requests:
             else f"{self._services.luck.getrandbits(96):024x}"
         )
         return msgspec.structs.replace(request, id=chosen)
-
-    def _stamped(self, request: R) -> R:
-        """Return a request that was just put into an inbox, with the time of that."""
-        return msgspec.structs.replace(request, at=self._services.store.now())
 
     def _post(self, run_id: str, request: AnyRequest, *, only_look: bool = False) -> bool:
         """Put a request into the inbox, unless `only_look` is given. Returns False if it was there before. Raises `RequestExists`
@@ -404,94 +409,113 @@ class Requests:
         inbox.check(request)
         if isinstance(request, inbox.Skip):
             request = self._with_plain_update(run, request)
-        elif isinstance(request, inbox.Resume):
-            request = self._with_plain_edit(self._services.store.run(run), request)
+        elif isinstance(request, inbox.Resume) and request.edit is not None:
+            fields = self._plain_fields(self._services.store.run(run), request.edit)
+            request = msgspec.structs.replace(request, edit=fields)
         return run, request, functions
-
-    def _with_plain_edit(self, row: RunRow, request: inbox.Resume) -> inbox.Resume:
-        """Return a request to resume a run with the fields of its edit as plain data, as a preview has them too."""
-        if request.edit is None:
-            return request
-        return msgspec.structs.replace(request, edit=self._plain_fields(row, request.edit))
 
     # --- whichever engine executes the run ------------------------------------------------------------
 
     async def _ask(
-        self, run_id: str, request: AnyRequest, *, posted: bool = False, known: Journal | None = None
-    ) -> Run[Any]:
+        self,
+        run_id: str,
+        request: AnyRequest,
+        *,
+        is_posted: bool = False,
+        known: Journal | None = None,
+    ) -> RequestOutcome:
         """Carry out a request that has an id, or leave it in the inbox for the engine that executes the run, and wait for that
-        engine. `posted` is True if the request is in the inbox already. `known` is the journal of the run, read a moment ago; it
-        saves reading the log again.
+        engine. `is_posted` is True if the request is in the inbox already. `known` is the journal of the run, read a moment ago;
+        it saves reading the log again.
         """
         store, verb = self._services.store, request.traits
         check_by_and_reason(request.by, request.reason)
         row = store.run(run_id)
-        if (
-            posted and row.status in FINAL
-        ):  # the request itself may have been carried out, and have ended the run
+        if is_posted and row.status in FINAL:  # perhaps because the request itself was carried out
             return await self._until_handled(run_id, request)
         refuse_final(run_id, row.status, verb.asked)
         if run_id not in self._holdings and not row.held:
             with suppress(RunHeld):
-                run = await self._ask_idle(run_id, request, posted=posted, known=known)
-                if run is None and not verb.awaited:
-                    return self.view(run_id)
-                return run if run is not None else await self._until_handled(run_id, request)
-        if not posted:
+                outcome = await self._ask_idle(row, request, is_posted=is_posted, known=known)
+                if outcome is not None or not verb.awaited:
+                    return outcome or RequestOutcome()
+                return await self._until_handled(run_id, request)
+        if not is_posted:
             self._post(run_id, request)
-        held = self._holdings.get(run_id)
-        if held is not None:
-            held.request(self._stamped(request))
-        elif not store.run(run_id).held:  # its holder has released it before it could find the request
-            return await self._until_handled(run_id, request)
+        if not self._ring(run_id, request) and not store.run(run_id).held:
+            return await self._until_handled(
+                run_id, request
+            )  # its holder has left before it could find the request
         is_inside = nesting.is_inside(store.generation, run_id)  # then the run may wait for this call
         return (
-            self.view(run_id) if is_inside or not verb.awaited else await self._until_handled(run_id, request)
+            RequestOutcome() if is_inside or not verb.awaited else await self._until_handled(run_id, request)
         )
 
+    async def _resume(self, run_id: str, request: inbox.Resume, functions: Functions) -> RequestOutcome:
+        """Resume a run here. One that an engine executes is not asked: it moves already."""
+        row = self._services.store.run(run_id)
+        if self._driver.is_done_already(row, request, functions):
+            return RequestOutcome()
+        try:
+            outcome = await self._ask_idle(row, request, functions, is_posted=False)
+        except ResumeRefused:
+            row = self._services.store.run(run_id)
+            if self._driver.is_done_already(row, request, functions):  # since it was first read
+                return RequestOutcome()
+            raise
+        assert outcome is not None
+        return outcome
+
     async def _ask_idle(
-        self, run_id: str, request: AnyRequest, *, posted: bool, known: Journal | None = None
-    ) -> Run[Any] | None:
-        """Carry out a request to a run that no engine executes. `posted` is True if the request is in the inbox, where another
+        self,
+        row: RunRow,
+        request: AnyRequest,
+        functions: Functions = NO_FUNCTIONS,
+        *,
+        is_posted: bool,
+        known: Journal | None = None,
+    ) -> RequestOutcome | None:
+        """Carry out a request to a run that no engine executes. `is_posted` is True if the request is in the inbox, where another
         engine may have found it: then the result is None. It is also None if the request must wait in the inbox for an older one,
         which a worker carries out. An edit needs the flow, and so does an answer that skips a node; without the flow, it is left
         for a worker.
         """
-        lease, executes = None, request.traits.executes
-        needs_flow = operator.needs_flow(request) and (posted or isinstance(request, inbox.Edit))
-        if needs_flow and self._services.store.run(run_id).flow not in self._flows:
-            return self.view(run_id) if posted else self.leave(run_id, request)
+        run_id, lease, executes = row.run_id, None, request.traits.executes
+        needs_flow = operator.needs_flow(request) and (is_posted or isinstance(request, inbox.Edit))
+        if needs_flow and row.flow not in self._flows:
+            return RequestOutcome() if is_posted else self._leave(run_id, request)
         if not executes and operator.follows(request, self._older(run_id, request)):
-            if not posted:
+            if not is_posted:
                 self._post(run_id, request)
             return None
-        if posted:
+        if is_posted:
             lease = self._holdings.claim_for(run_id, request, briefly=not executes)
             if lease is None:
                 return None
-        done = await self._carry_out(run_id, request, lease, known)
-        if isinstance(done, Run):
+        done = await self._carry_out(run_id, request, lease, known, functions=functions, row=row)
+        if isinstance(done, RunState):
             if self._services.made_families is not None:
                 self._services.made_families.asked(run_id)
-            return done
+            return RequestOutcome(state=done)
         driving = self._driver.drive(done.journal, done)
-        return self._driver.result(await self._driver.drive_family(run_id, driving))
+        del done  # while the run is asleep, nothing here keeps it in memory
+        return RequestOutcome(run=self._driver.result(await self._driver.drive_family(run_id, driving)))
 
-    async def _until_handled(self, run_id: str, request: AnyRequest) -> Run[Any]:
+    async def _until_handled(self, run_id: str, request: AnyRequest) -> RequestOutcome:
         """Wait, a few seconds at most, until a request in the inbox was carried out. Raises what the engine that refused it has
         raised, and `RunOver` if the run has ended first. If the run is released meanwhile, the request is carried out here.
         """
         store = self._services.store
         for _ in range(_LOOKS):
             if is_handled(store, run_id, request.id, request.verb):
-                return self.view(run_id)
-            if run_id not in self._holdings and not store.run(run_id).held:
+                break
+            if run_id not in self._holdings and not (row := store.run(run_id)).held:
                 with suppress(RunHeld):
-                    run = await self._ask_idle(run_id, request, posted=True)
-                    if run is not None:
-                        return run
+                    outcome = await self._ask_idle(row, request, is_posted=True)
+                    if outcome is not None:
+                        return outcome
             await self._until_news(run_id)
-        return self.view(run_id)
+        return RequestOutcome()
 
     async def _until_news(self, run_id: str) -> None:
         """Wait until it is time to look at the inbox again, or until a run that is executed here has handled requests."""
@@ -519,15 +543,17 @@ class Requests:
         lease: Lease | None = None,
         known: Journal | None = None,
         *,
+        functions: Functions = NO_FUNCTIONS,
+        row: RunRow | None = None,
         leaves: bool = False,
-    ) -> Run[Any] | Runner:
-        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given. Returns the run, whose
-        lease is released, or the runner with which the run is to be driven. If the lease is given, the request is in the inbox,
-        and a refusal is recorded: with `leaves`, not if only the code of this engine does not fit (`OtherCode`).
+    ) -> RunState | Runner:
+        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given. Returns the state of
+        the run, whose lease is released, or the runner with which the run is to be driven. If the lease is given, the request is
+        in the inbox, and a refusal is recorded: with `leaves`, not if only the code of this engine does not fit (`OtherCode`).
         """
         try:
             if isinstance(request, Executing):
-                return await self._begin(run_id, request, lease)
+                return await self._begin(run_id, request, lease, functions, row)
             return await self._record(run_id, request, lease, known)
         except REFUSALS as refused:
             if lease is not None and not (leaves and isinstance(refused, OtherCode)):
@@ -550,15 +576,15 @@ class Requests:
         continues = False
         while True:
             lease, row = lease or self._driver.claim(run_id, row), None
-            done: Run[Any] | Runner | None = None
+            done: RunState | Runner | None = None
             try:
                 older = [one for one in self._older(run_id, request) if not isinstance(one, inbox.ChildEnd)]
                 if not older:
                     return lease, continues
                 with suppress(*REFUSALS):  # recorded: its sender finds the refusal
                     done = await self._carry_out(run_id, operator.first_of(older), lease)
-                if isinstance(done, Run) and done.status in FINAL:
-                    self._driver.result(done)
+                if isinstance(done, RunState) and done.status in FINAL:
+                    self._driver.result(self.view(run_id, RequestOutcome(state=done)))
                 if isinstance(done, Runner):
                     await done.journal.save_and_wait()
                     lease, continues = self._holdings.claim(run_id), True  # each resume has its own fence
@@ -570,15 +596,22 @@ class Requests:
                 raise
             await asyncio.sleep(0)  # other coroutines get their turn, however many requests wait
 
-    async def _begin(self, run_id: str, request: Executing, lease: Lease | None) -> Runner:
-        """Resume a run as a request says. Returns the runner with which it is to be driven."""
+    async def _begin(
+        self,
+        run_id: str,
+        request: Executing,
+        lease: Lease | None,
+        functions: Functions,
+        row: RunRow | None,
+    ) -> Runner:
+        """Let a run continue as a request says. Returns the runner with which it is to be driven."""
         is_posted = lease is not None
-        lease, continues = await self._claim_in_turn(run_id, request, lease)
-        journal = await self._driver.prepare(lease, request, is_posted=is_posted)
+        lease, continues = await self._claim_in_turn(run_id, request, lease, row)
+        journal = await self._driver.prepare(lease, request, functions, is_posted=is_posted)
         if isinstance(request, inbox.Resume):
-            journal.taken.append(request.id)
-            return Runner(journal)
-        runner = Runner(journal)
+            journal.taken += [request.id] if is_posted else []
+            return self._driver.runner(journal)
+        runner = self._driver.runner(journal)
         try:
             runner.obey(inbox.checked(request))
         except BaseException as refused:
@@ -593,7 +626,7 @@ class Requests:
 
     async def _record(
         self, run_id: str, request: AnyRequest, lease: Lease | None, known: Journal | None
-    ) -> Run[Any]:
+    ) -> RunState:
         """Record a request without executing anything, which needs no flow (except an edit), and with it what becomes of the
         requests that wait since before. The append releases the lease. The log is not read again if it is still the log of
         `known`.
@@ -628,8 +661,7 @@ class Requests:
                 holdings.release(run_id, lease.fence)
         if is_over:
             refuse_final(run_id, state.status, request.traits.asked)
-        children = children_of(services.store, state) if state.called else ()
-        return run_view(state, services.store.run(run_id), flow, children)
+        return state
 
     # --- from an inbox, with a lease ------------------------------------------------------------------
 
@@ -696,8 +728,9 @@ class Requests:
             return None
         except REFUSALS:
             return None
-        if isinstance(done, Run):
-            return done if done.status in FINAL else None
+        if isinstance(done, RunState):
+            is_over = done.status in FINAL
+            return self.view(lease.run_id, RequestOutcome(state=done)) if is_over else None
         done.leave_long_waits()
         return await self._driver.drive(done.journal, done)
 
@@ -728,14 +761,19 @@ class Requests:
 
     # --- looking --------------------------------------------------------------------------------------
 
-    def view(self, run_id: str) -> Run[Any]:
-        """Get a run as it is now."""
-        store = self._services.store
+    def view(self, run_id: str, outcome: RequestOutcome = _UNREAD) -> Run[Any]:
+        """Get a run as it is now or, if it was executed for a request, as it stopped. The log is not read again if it ends where
+        the request has left it.
+        """
+        if outcome.run is not None:
+            return outcome.run
+        store, state = self._services.store, outcome.state
         row = store.run(run_id)
-        state = history.load(store, run_id, row=row)
-        flow = find_flow(self._services.store, self._flows, row)
+        if state is None or state.seq != row.seq:
+            state = history.load(store, run_id, row=row)
         children = children_of(store, state) if state.called else ()
-        return run_view(state, row, flow, children)
+        run = run_view(state, row, find_flow(store, self._flows, row), children)
+        return mark_repeated(run, outcome.repeated)
 
     def _look_at(self, run_id: str, asked: str) -> Journal:
         """Create a journal from which a run is only read: it has no lease."""

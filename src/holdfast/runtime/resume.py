@@ -689,11 +689,7 @@ def edited(
     state, or changes its argument; or it is what such a function has changed. Raises `StateError`, which names the run (for a
     fork, the run `run_id` that it is forked from), if the edit does not fit the state type; `SettingError` if it is no edit.
     """
-    if not callable(edit) and not isinstance(edit, (Mapping, events.Changes)):
-        raise SettingError(
-            f"edit={edit!r} of run {run_id or state.run_id!r} is not valid: give a dict of fields and values, or a function of "
-            "the state"
-        )
+    refuse_no_edit(edit, run_id or state.run_id)
     with naming_misfit(run_id or state.run_id, flow):
         if isinstance(edit, events.Changes):
             after = dict(state.values)
@@ -711,6 +707,14 @@ def edited(
             after = {**state.values, **flow.state.accept_fields(result)}
             return diff(state.values, flow.state.dump(flow.state.load(after)))
         return diff(state.values, flow.state.dump(result))
+
+
+def refuse_no_edit(edit: Any, run_id: str) -> None:
+    """Refuse what is neither fields nor a function. Raises `SettingError`."""
+    if not callable(edit) and not isinstance(edit, (Mapping, events.Changes)):
+        raise SettingError(
+            f"edit={edit!r} of run {run_id!r} is not valid: give a dict of fields and values, or a function of the state"
+        )
 
 
 @contextmanager

@@ -278,7 +278,7 @@ def a_preview_writes(plant: pytest.MonkeyPatch) -> None:
 
     def preview(self: Requests, run: str, *args: Any) -> hf.Preview:
         with suppress(hf.RunOver):
-            self.leave(run, inbox.Pause(id="noticed"))
+            self._leave(run, inbox.Pause(id="noticed"))
         return real(self, run, *args)
 
     plant.setattr(Requests, "preview", preview)
