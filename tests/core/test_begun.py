@@ -19,7 +19,7 @@ from holdfast.core.readiness import Readiness
 from holdfast.core.requests import Resume
 from holdfast.core.run_state import RunState
 from holdfast.core.writers import Writers
-from holdfast.runtime.resume import _rewind
+from holdfast.runtime.preparation import _rewind
 from holdfast.testing.builders import History, outline
 from holdfast.testing.flows import Sketch, arbitrary, attended, nested, with_risks
 from holdfast.testing.random_histories import play

@@ -1,4 +1,4 @@
-"""`Driver` claims runs, and drives each until it stops, also through long waits. It waits for runs of other engines, too.
+"""`Driver` drives runs that were claimed until they stop, also through long waits. It waits for runs of other engines, too.
 
 A run that waits for a long time leaves memory: it stays held, and is loaded from its log when it is due or when a request
 arrives. Until then it costs only its caller's coroutine and a timer, so ten thousand waiting runs fit into a small process.
@@ -11,41 +11,29 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED
 from holdfast.errors import (
     FenceLost,
-    HoldfastError,
-    ResumeRefused,
-    RunHeld,
     RunNotFound,
     StoreError,
 )
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
-from holdfast.reading.known_flows import Flows, find_flow, require_flow
+from holdfast.reading.known_flows import Flows, require_flow
 from holdfast.reading.relatives import WaitedFor, check_waited_for, children_of, has_stopped
 from holdfast.reading.views import Run, result_of, run_view
-from holdfast.runtime import failures, nesting, operator
+from holdfast.runtime import failures, nesting
 from holdfast.runtime.clock import sleep
-from holdfast.runtime.creation import UNKNOWN
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.holdings import Asleep, Halt, HeldRun
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
-from holdfast.runtime.resume import (
-    NO_FUNCTIONS,
-    Executing,
-    Functions,
-    Invalid,
-    changes_nothing,
-    prepare,
+from holdfast.runtime.preparation import (
     recall_streams,
-    recover_streams,
 )
 from holdfast.runtime.runner import LongWait, Runner
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import Lease, RunRow
+from holdfast.storage.contract import RunRow
 
 S = TypeVar("S")
 
@@ -58,7 +46,7 @@ _UNHEARD_S = 5.0
 
 
 class Driver:
-    """Claims runs and drives them."""
+    """Drives runs."""
 
     def __init__(self, services: Services, flows: Flows) -> None:
         self.services = services
@@ -66,97 +54,6 @@ class Driver:
         self._holdings = services.holdings
         self._ear: Ear | None = None
         self._watching: asyncio.Task[None] | None = None
-
-    # --- taking up ------------------------------------------------------------------------------------
-
-    def claim(self, run_id: str, row: RunRow | None = None) -> Lease:
-        """Claim a run that is to be executed here. `row` is its row, if it was read a moment ago. Raises `RunHeld`,
-        `FlowNotFound`, and `ResumeRefused` if this engine stops.
-        """
-        self._may_execute(run_id, row)
-        return self._holdings.claim(run_id)
-
-    def _may_execute(self, run_id: str, row: RunRow | None = None) -> tuple[RunRow, Flow[Any]]:
-        """Return the row of a run, and its flow, if this engine may execute it."""
-        if run_id in self._holdings:
-            raise RunHeld(run_id, "this engine")
-        row = row or self.services.store.run(run_id)
-        flow = require_flow(self.services.store, self.flows, row, run_id)
-        if (stopping := self._holdings.stopping) is not None:
-            raise ResumeRefused(
-                run_id, f"this engine is stopping ({stopping}). Resume the run with another engine."
-            )
-        return row, flow
-
-    async def prepare(
-        self,
-        lease: Lease,
-        asked: Executing | None,
-        functions: Functions = NO_FUNCTIONS,
-        *,
-        is_posted: bool = False,
-    ) -> Journal:
-        """Record how a run that was claimed continues as `asked`. Returns its journal, which is not saved yet. If a validation
-        refuses the state of the run, this is recorded as a refusal: of the request, if that is in the inbox (`is_posted`). The
-        lease is released if this raises.
-        """
-        services, holdings, run_id = self.services, self._holdings, lease.run_id
-        try:
-            row, flow = self._may_execute(run_id)
-            holdings.hold()
-            if row.fence != lease.fence:
-                raise FenceLost(
-                    f"run {run_id!r} was taken over by another process while this one was suspended"
-                )
-            if asked is not None and inbox.expects_of(asked) is not None:
-                head = history.load(services.store, run_id, row=row)
-                operator.refuse_stale(services, flow, row, head, asked, functions, executed=False)
-            outlived = holdings.has_outlived(lease)
-            journal = prepare(services, flow, row, lease.fence, asked, functions, outlived=outlived)
-            return recover_streams(journal, asked.rename if isinstance(asked, inbox.Resume) else None)
-        except Invalid as refused:
-            made = asked if is_posted and asked is not None else inbox.Resume(by=asked.by if asked else None)
-            await self.record_refusal(run_id, lease.fence, made, refused)
-            raise ResumeRefused(run_id, refused.reason) from refused.__cause__
-        except BaseException:
-            holdings.release(run_id, lease.fence)
-            raise
-
-    def is_done_already(self, row: RunRow, request: inbox.Resume, functions: Functions) -> bool:
-        """Return whether a resume changes nothing, because the run is completed. Raises `PreviewStale` if it was not when the
-        caller looked at the preview.
-        """
-        store = self.services.store
-        if row.status != "completed" or not changes_nothing(request, functions):
-            return False
-        if request.expects is not None:
-            head = history.load(store, row.run_id, row=row)
-            flow = find_flow(store, self.flows, row)
-            operator.refuse_stale(self.services, flow, row, head, request, functions, executed=False)
-        return True
-
-    async def record_refusal(
-        self, run_id: str, fence: int, request: AnyRequest, refused: HoldfastError
-    ) -> None:
-        """Record in the log of a run that no engine executes that a request was refused, and release the lease, whatever
-        happens.
-        """
-        store = self.services.store
-        try:
-            row = store.run(run_id)
-            journal = Journal(
-                self.services,
-                find_flow(store, self.flows, row) or UNKNOWN,
-                history.load(store, run_id, row=row),
-                row=row,
-                fence=fence,
-            )
-            journal.tick()
-            operator.refuse(journal, request, refused)
-            await journal.save_and_wait(release=True)
-        except BaseException:
-            self._holdings.release(run_id, fence)
-            raise
 
     # --- joining --------------------------------------------------------------------------------------
 

@@ -8,8 +8,9 @@ The verbs are short, and each uses one of these:
 
     reader: Reader          reads runs, without holding them
     holdings: Holdings      the runs that this engine holds, and how long their leases are certain
-    driver: Driver          claims a run, and drives it until it stops
-    requests: Requests      carries out requests to a run, whichever engine executes it
+    door: Door              takes requests to a run, whichever engine executes it
+    unheld: UnheldRuns      carries out requests to runs that no engine executes
+    driver: Driver          drives a run that was claimed, until it stops
     worker: Worker          takes runs from queues, while the engine works
     listeners: Listeners    followers, receipts, pruning, and the listeners of the caller
 
@@ -51,14 +52,14 @@ from holdfast.runtime.calls.call_places import CallPlaces
 from holdfast.runtime.calls.executors import Executor, check_given, refuse_uncallable
 from holdfast.runtime.calls.process.executor import build_executors, count_cores
 from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.door import Door
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.families import Families
 from holdfast.runtime.followers import Followers, Following
 from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
-from holdfast.runtime.requests import Requests
-from holdfast.runtime.resume import NO_FUNCTIONS, Functions, OutOfScope, read_resume, refuse_no_edit
+from holdfast.runtime.preparation import NO_FUNCTIONS, Functions, OutOfScope, read_resume, refuse_no_edit
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import (
     Commits,
@@ -69,6 +70,7 @@ from holdfast.runtime.services import (
     waker,
 )
 from holdfast.runtime.signals import Signals, Stopping
+from holdfast.runtime.unheld_runs import UnheldRuns
 from holdfast.runtime.verb_signatures import asked, takes
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import RunStatus, Store
@@ -90,7 +92,7 @@ class Engine:
     """True if the caller blocks until the run returns: a waiting coroutine is then unwound sooner."""
     _was_opened = False
     _driver: Driver
-    _requests: Requests
+    _door: Door
 
     def __init__(
         self,
@@ -235,7 +237,7 @@ class Engine:
         if not self._inline:
             self.os_signals.open()
         self._driver = self._driver_type(services, self.flows)
-        self._requests = Requests(services, self.flows, self._driver)
+        self._door = Door(UnheldRuns(self._driver))
         return self
 
     def _files(self, store: Store) -> dict[str, Any]:
@@ -363,7 +365,7 @@ class Engine:
         return journal.state.run_id
 
     def _build_families(self) -> Families:
-        return Families(self._open(), self._requests, self.flows, self.add, self.settings.concurrency)
+        return Families(self._open(), self._door.unheld, self.flows, self.add, self.settings.concurrency)
 
     def _run_options(self, flow: Flow[Any], place: dict[str, Any]) -> dict[str, Any]:
         """Return the options that this engine gives a new run of a flow; `place` are those of its queue."""
@@ -477,8 +479,7 @@ class Engine:
             )
         self._open()
         self._worker = self._holdings.taker = Worker(
-            self._driver,
-            self._requests,
+            self._door.unheld,
             concurrency=self.settings.concurrency if concurrency is None else concurrency,
             queues=queues,
             until=until,
@@ -552,15 +553,14 @@ class Engine:
         *,
         functions: Functions = NO_FUNCTIONS,
     ) -> Run[Any]:
-        requests = self.requests_to_runs
-        outcome = await requests.ask(run_id, request, id=id, execute=execute, functions=functions)
-        return requests.view(run_id, outcome)
+        outcome = await self.door.ask(run_id, request, id=id, execute=execute, functions=functions)
+        return self._door.view(run_id, outcome)
 
     @property
-    def requests_to_runs(self) -> Requests:
+    def door(self) -> Door:
         """Where requests are handed in as records. The verbs of this engine are a few lines over it."""
         self._open()
-        return self._requests
+        return self._door
 
     # --- forks ----------------------------------------------------------------------------------------
 
@@ -640,7 +640,7 @@ class Engine:
         """Find out what `resume`, `retry`, `skip`, `fork` or `cancel` would do to a run, without doing it: which nodes run again,
         which are kept, and why it would be refused. `options` are those of the verb. Its digest is `expects` of the verb.
         """
-        return await self._open().reading.call(self._requests.preview, run, verb, options, commands)
+        return await self._open().reading.call(self._door.preview, run, verb, options, commands)
 
     async def get(self, run: str) -> Run[Any]:
         """Get a run as it is now or, by `"r1@17"`, as it was at that event. Its state is typed if this engine has the flow."""

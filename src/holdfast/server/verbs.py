@@ -21,7 +21,7 @@ from holdfast.core.verb_options import options_of
 from holdfast.errors import HoldfastError, PreviewStale, RequestExists, RunNotFound, StoreError
 from holdfast.reading import inbox
 from holdfast.reading.previews import Preview, refuse_stale
-from holdfast.runtime.requests import is_handled
+from holdfast.runtime.door import is_handled
 from holdfast.runtime.verb_signatures import asked
 from holdfast.server import problems, verb_headers
 from holdfast.server.backend import Backend
@@ -122,7 +122,7 @@ async def _ask(call: VerbCall, record: type[requests.AnyRequest]) -> Answer:
             said |= {"expects": expects} if expects is not None else {}
             request, _, _ = asked(record, {**options, **said})
             outcome = await backend.clerk.use(
-                lambda engine: engine.requests_to_runs.ask(run_id, request, id=id, execute=False)
+                lambda engine: engine.door.ask(run_id, request, id=id, execute=False)
             )
         except RequestExists as other:
             raise key_reused(other) from other

@@ -198,7 +198,7 @@ def cut(scene: Scene, flow: Flow[Any]) -> None:
 
     async def main() -> None:
         async with hf.Engine(scene.store, flows=[flow], clock=scene.clock, inline=True) as engine:
-            journal = await engine._driver.prepare(engine._driver.claim("r"), inbox.Resume(by="eve"))
+            journal = await engine.door.unheld._prepare(engine.door.unheld.claim("r"), inbox.Resume(by="eve"))
             journal.record(events.NodeStarted(node="publish", iteration=1, execution=1, attempt=2, took=0))
             await journal.save_and_wait()
 

@@ -1,24 +1,26 @@
-"""`Requests` carries out requests to a run (pause, retry, answer, …), whichever engine executes the run.
+"""`Door`: where every request to a run is handed in, as a record of `core.requests`, whichever process executes the run.
 
-- A run that is executed here: its runner carries the request out.
-- A run that another engine executes: the request goes into its inbox, where that engine finds it. The caller waits a few seconds
-  for it, and gets the exception that it would have got from this engine.
-- A run that no engine executes: this engine claims it. `pause cancel answer signal edit` are recorded and the lease is released;
-  `resume retry skip` resume the run, unless the caller wants this process to execute nothing: then a worker finds the request.
+`ask` does the same for every verb: it makes the request storable and checks it, leaves it for the engine that executes the run,
+lets that engine know, and waits for what comes of it. Who holds the run decides only who carries the request out:
 
-`operator.RECORDERS` is the table of how each verb is carried out. An answer is checked twice: here, for a clear error at
-once, and again by the engine that appends it, because another answer may have come first.
+- This engine: its runner, which hears of the request at once.
+- Another engine, which finds the request in the inbox of the run. The caller waits a few seconds for it, and gets the exception
+  that it would have got from this engine.
+- None: this engine claims the run and carries out what waits in its inbox, as a worker does, and then the request
+  (`UnheldRuns`). A request that was not put into the inbox goes into the append with its effect.
+
+An answer is checked twice: here, for a clear error at once, and again by the engine that appends it, because another answer may
+have come first. Only a local resume is not left for an engine that executes the run: the run moves already.
 
 Every request that was put into an inbox ends in one of three ways, each in one append: it is carried out, it is recorded as
 refused (`RequestRefused`), or its run ends first, and the store marks it as unmet. Until then it waits, and any engine that
-holds the run may carry it out, once. A worker whose code does not fit the run leaves the request to the other live workers, as
-long as one of them has not refused the run too: during a rolling deploy, their code differs.
+holds the run may carry it out, once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -28,12 +30,11 @@ from holdfast.core import answers
 from holdfast.core.events import VALUE_PARTS
 from holdfast.core.graph import Flow
 from holdfast.core.requests import MAKING, RECORDS
-from holdfast.core.run_state import FINAL, HALTED, TAKEABLE, RunState
+from holdfast.core.run_state import FINAL, HALTED, RunState
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
 from holdfast.core.verb_options import foreseen_options
 from holdfast.errors import (
     AnswerRefused,
-    HoldfastError,
     RequestExists,
     ResumeRefused,
     RunHeld,
@@ -45,35 +46,31 @@ from holdfast.errors import (
     rebuild_refusal,
 )
 from holdfast.reading import history, inbox, previews
-from holdfast.reading.cases import list_takers
 from holdfast.reading.inbox import AnyRequest
-from holdfast.reading.known_flows import Flows, find_flow, require_flow
+from holdfast.reading.known_flows import find_flow, require_flow
 from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader
-from holdfast.reading.relatives import children_of
 from holdfast.reading.remedies import CommandLine
-from holdfast.reading.views import Run, mark_repeated, run_view
-from holdfast.runtime import nesting, operator, questions
+from holdfast.reading.views import Run, mark_repeated
+from holdfast.runtime import nesting, questions, recorders
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import UNKNOWN, Forking, preview_fork, read_fork
-from holdfast.runtime.driver import Driver
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.operator import REFUSALS, check_by_and_reason
-from holdfast.runtime.resume import (
+from holdfast.runtime.preparation import (
     NO_FUNCTIONS,
-    Executing,
     Functions,
-    OtherCode,
     changes_nothing,
     edited,
     naming_misfit,
     prepare_unchecked,
     read_resume,
 )
+from holdfast.runtime.recorders import check_by_and_reason
+from holdfast.runtime.rehearsals import rehearse
 from holdfast.runtime.runner import Runner
-from holdfast.runtime.services import Services
-from holdfast.storage.contract import Lease, RunRow, Store
+from holdfast.runtime.unheld_runs import UnheldRuns
+from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.rows import open_row
 from holdfast.storage.verdicts import refuse_final
 
@@ -97,7 +94,7 @@ _LOOKS = 100
 
 
 class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a request, as far as it was read: `Requests.view` makes a view of the run from it."""
+    """What came of a request, as far as it was read: `Door.view` makes a view of the run from it."""
 
     run: Run[Any] | None = None
     """The run as it stopped, if it was executed here."""
@@ -107,17 +104,15 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """True if the same request had been made before."""
 
 
-_UNREAD = RequestOutcome()
+class Door:
+    """Takes requests to runs."""
 
-
-class Requests:
-    """Carries out requests to runs."""
-
-    def __init__(self, services: Services, flows: Flows, driver: Driver) -> None:
-        self._services = services
-        self._flows = flows
-        self._driver = driver
-        self._holdings = services.holdings
+    def __init__(self, unheld: UnheldRuns) -> None:
+        self.unheld = unheld
+        self._driver = unheld.driver
+        self._services = unheld.driver.services
+        self._flows = unheld.driver.flows
+        self._holdings = unheld.driver.services.holdings
 
     # --- from a caller --------------------------------------------------------------------------------
 
@@ -145,14 +140,14 @@ class Requests:
             return self._leave(run_id, request)
         if isinstance(request, inbox.Resume):
             return await self._resume(run_id, request, functions)
-        if id is not None and not self._post(run_id, request):
-            if request.traits.awaited:
-                await self._until_handled(run_id, request)  # raises what the first one was refused with
+        is_posted = id is not None
+        is_new = not is_posted or self._post(run_id, request)
+        if not is_new and not request.traits.awaited:
             return RequestOutcome(repeated=True)
-        outcome = await self._ask(run_id, request, is_posted=id is not None, known=known)
+        outcome = await self._hand_in(run_id, request, is_posted=is_posted, is_new=is_new, known=known)
         if isinstance(request, inbox.Cancel):
             await self._driver.settle_families()
-        return outcome
+        return outcome if is_new else msgspec.structs.replace(outcome, repeated=True)
 
     def _made_storable(
         self, run_id: str, request: AnyRequest, functions: Functions, *, has_id: bool, is_left: bool
@@ -228,7 +223,7 @@ class Requests:
             self._flow_for(row, request, has_id=has_id),
             self._look_at(run_id, inbox.Edit.traits.asked),
         )
-        operator.check_edit(known, inbox.Edit())
+        recorders.check_edit(known, inbox.Edit())
         changes = msgspec.to_builtins(edited(flow, known.state, functions.edit))
         return msgspec.structs.replace(request, changes=changes, seen=known.saved_seq)
 
@@ -331,7 +326,7 @@ class Requests:
         """How many signals of that name were sent to the run, and are not in its log yet: another engine holds it, or they wait
         for an older request.
         """
-        left = self._older(run_id, None)
+        left = self.unheld.older(run_id, None)
         return sum(isinstance(request, inbox.Signal) and request.name == name for request in left)
 
     def _with_id(self, request: R, id: str | None) -> R:
@@ -379,7 +374,7 @@ class Requests:
             executed = row.held and row.status not in HALTED
             if executed and flow is not None and flow.fingerprint != head.fingerprint:
                 flow = None  # the engine that executes the run has another version of it
-            found = operator.rehearse(services, flow, row, head, asked, functions, executed=executed)
+            found = rehearse(services, flow, row, head, asked, functions, executed=executed)
         commands = (commands or CommandLine()).for_one_of(self._flows, row.flow)
         commands = commands.for_flow_of(head.options.get(FLOW_FILE))
         refused = found.preview.refused is not None
@@ -416,57 +411,68 @@ class Requests:
 
     # --- whichever engine executes the run ------------------------------------------------------------
 
-    async def _ask(
+    async def _hand_in(
         self,
         run_id: str,
         request: AnyRequest,
         *,
         is_posted: bool = False,
+        is_new: bool = True,
         known: Journal | None = None,
     ) -> RequestOutcome:
-        """Carry out a request that has an id, or leave it in the inbox for the engine that executes the run, and wait for that
-        engine. `is_posted` is True if the request is in the inbox already. `known` is the journal of the run, read a moment ago;
-        it saves reading the log again.
+        """Have a request carried out, and wait a few seconds at most until it is. `is_posted` is True if it is in the inbox
+        already, `is_new` if no engine can have heard of it before this call. `known` is the journal of the run, read a moment
+        ago; it saves reading the log again. Raises what the engine that refused the request has raised, and `RunOver` if the run
+        has ended first.
         """
         store, verb = self._services.store, request.traits
         check_by_and_reason(request.by, request.reason)
         row = store.run(run_id)
-        if is_posted and row.status in FINAL:  # perhaps because the request itself was carried out
-            return await self._until_handled(run_id, request)
-        refuse_final(run_id, row.status, verb.asked)
-        if run_id not in self._holdings and not row.held:
-            with suppress(RunHeld):
-                outcome = await self._ask_idle(row, request, is_posted=is_posted, known=known)
-                if outcome is not None or not verb.awaited:
-                    return outcome or RequestOutcome()
-                return await self._until_handled(run_id, request)
         if not is_posted:
-            self._post(run_id, request)
-        if not self._ring(run_id, request) and not store.run(run_id).held:
-            return await self._until_handled(
-                run_id, request
-            )  # its holder has left before it could find the request
-        is_inside = nesting.is_inside(store.generation, run_id)  # then the run may wait for this call
-        return (
-            RequestOutcome() if is_inside or not verb.awaited else await self._until_handled(run_id, request)
-        )
+            refuse_final(run_id, row.status, verb.asked)
+        is_known = not is_new
+        for look in range(_LOOKS):
+            if (look or is_known or row.status in FINAL) and is_handled(
+                store, run_id, request.id, request.verb
+            ):
+                break
+            if run_id not in self._holdings and not row.held:
+                with suppress(RunHeld):
+                    outcome = await self._carry_out_here(row, request, is_posted=is_posted, known=known)
+                    if outcome is not None or not verb.awaited:
+                        return outcome or RequestOutcome()
+                    is_posted = True
+                    if not is_known:  # another engine may have carried it out already
+                        is_known = True
+                        continue
+            if not is_posted:
+                is_posted = self._post(run_id, request)
+            if not is_known:
+                is_known = True
+                if not self._ring(run_id, request) and not (row := store.run(run_id)).held:
+                    continue  # its holder has left before it could find the request
+            if not verb.awaited or nesting.is_inside(store.generation, run_id):
+                break  # inside a node of the run, which may wait for this call
+            await self._until_news(run_id)
+            row = store.run(run_id)
+        return RequestOutcome()
 
     async def _resume(self, run_id: str, request: inbox.Resume, functions: Functions) -> RequestOutcome:
         """Resume a run here. One that an engine executes is not asked: it moves already."""
         row = self._services.store.run(run_id)
-        if self._driver.is_done_already(row, request, functions):
+        if self.unheld.is_done_already(row, request, functions):
             return RequestOutcome()
         try:
-            outcome = await self._ask_idle(row, request, functions, is_posted=False)
+            outcome = await self._carry_out_here(row, request, functions, is_posted=False)
         except ResumeRefused:
             row = self._services.store.run(run_id)
-            if self._driver.is_done_already(row, request, functions):  # since it was first read
+            if self.unheld.is_done_already(row, request, functions):  # since it was first read
                 return RequestOutcome()
             raise
         assert outcome is not None
         return outcome
 
-    async def _ask_idle(
+    async def _carry_out_here(
         self,
         row: RunRow,
         request: AnyRequest,
@@ -475,16 +481,15 @@ class Requests:
         is_posted: bool,
         known: Journal | None = None,
     ) -> RequestOutcome | None:
-        """Carry out a request to a run that no engine executes. `is_posted` is True if the request is in the inbox, where another
-        engine may have found it: then the result is None. It is also None if the request must wait in the inbox for an older one,
-        which a worker carries out. An edit needs the flow, and so does an answer that skips a node; without the flow, it is left
-        for a worker.
+        """Carry out a request to a run that no engine executes. The result is None if the request is in the inbox, and another
+        engine has found it or it must wait there for an older one, which a worker carries out. An edit needs the flow, and so
+        does an answer that skips a node; without the flow, it is left for a worker.
         """
         run_id, lease, executes = row.run_id, None, request.traits.executes
-        needs_flow = operator.needs_flow(request) and (is_posted or isinstance(request, inbox.Edit))
+        needs_flow = recorders.needs_flow(request) and (is_posted or isinstance(request, inbox.Edit))
         if needs_flow and row.flow not in self._flows:
             return RequestOutcome() if is_posted else self._leave(run_id, request)
-        if not executes and operator.follows(request, self._older(run_id, request)):
+        if not executes and recorders.follows(request, self.unheld.older(run_id, request)):
             if not is_posted:
                 self._post(run_id, request)
             return None
@@ -492,7 +497,7 @@ class Requests:
             lease = self._holdings.claim_for(run_id, request, briefly=not executes)
             if lease is None:
                 return None
-        done = await self._carry_out(run_id, request, lease, known, functions=functions, row=row)
+        done = await self.unheld.carry_out(run_id, request, lease, known, functions=functions, row=row)
         if isinstance(done, RunState):
             if self._services.made_families is not None:
                 self._services.made_families.asked(run_id)
@@ -500,22 +505,6 @@ class Requests:
         driving = self._driver.drive(done.journal, done)
         del done  # while the run is asleep, nothing here keeps it in memory
         return RequestOutcome(run=self._driver.result(await self._driver.drive_family(run_id, driving)))
-
-    async def _until_handled(self, run_id: str, request: AnyRequest) -> RequestOutcome:
-        """Wait, a few seconds at most, until a request in the inbox was carried out. Raises what the engine that refused it has
-        raised, and `RunOver` if the run has ended first. If the run is released meanwhile, the request is carried out here.
-        """
-        store = self._services.store
-        for _ in range(_LOOKS):
-            if is_handled(store, run_id, request.id, request.verb):
-                break
-            if run_id not in self._holdings and not (row := store.run(run_id)).held:
-                with suppress(RunHeld):
-                    outcome = await self._ask_idle(row, request, is_posted=True)
-                    if outcome is not None:
-                        return outcome
-            await self._until_news(run_id)
-        return RequestOutcome()
 
     async def _until_news(self, run_id: str) -> None:
         """Wait until it is time to look at the inbox again, or until a run that is executed here has handled requests."""
@@ -534,234 +523,9 @@ class Requests:
         finally:
             nap.cancel()
 
-    # --- for a run that no engine executes ------------------------------------------------------------
-
-    async def _carry_out(
-        self,
-        run_id: str,
-        request: AnyRequest,
-        lease: Lease | None = None,
-        known: Journal | None = None,
-        *,
-        functions: Functions = NO_FUNCTIONS,
-        row: RunRow | None = None,
-        leaves: bool = False,
-    ) -> RunState | Runner:
-        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given. Returns the state of
-        the run, whose lease is released, or the runner with which the run is to be driven. If the lease is given, the request is
-        in the inbox, and a refusal is recorded: with `leaves`, not if only the code of this engine does not fit (`OtherCode`).
-        """
-        try:
-            if isinstance(request, Executing):
-                return await self._begin(run_id, request, lease, functions, row)
-            return await self._record(run_id, request, lease, known)
-        except REFUSALS as refused:
-            if lease is not None and not (leaves and isinstance(refused, OtherCode)):
-                await self._record_refused(run_id, request, refused)
-            raise
-
-    def _older(self, run_id: str, request: AnyRequest | None) -> list[AnyRequest]:
-        """Return the requests in the inbox of a run that come before this one, oldest first: all of them if it is not there."""
-        waiting = [inbox.read(one) for one in self._services.store.queues.waiting([run_id])]
-        ids = [one.id for one in waiting]
-        return waiting[: ids.index(request.id)] if request is not None and request.id in ids else waiting
-
-    async def _claim_in_turn(
-        self, run_id: str, request: AnyRequest | None, lease: Lease | None, row: RunRow | None = None
-    ) -> tuple[Lease, bool]:
-        """Claim a run for a request that executes it, when everything that was asked before is recorded. Returns the lease, and
-        whether an older request lets the run continue already. `request` is None if it is not in the inbox. `row` is the row of
-        the run, if it was read a moment ago.
-        """
-        continues = False
-        while True:
-            lease, row = lease or self._driver.claim(run_id, row), None
-            done: RunState | Runner | None = None
-            try:
-                older = [one for one in self._older(run_id, request) if not isinstance(one, inbox.ChildEnd)]
-                if not older:
-                    return lease, continues
-                with suppress(*REFUSALS):  # recorded: its sender finds the refusal
-                    done = await self._carry_out(run_id, operator.first_of(older), lease)
-                if isinstance(done, RunState) and done.status in FINAL:
-                    self._driver.result(self.view(run_id, RequestOutcome(state=done)))
-                if isinstance(done, Runner):
-                    await done.journal.save_and_wait()
-                    lease, continues = self._holdings.claim(run_id), True  # each resume has its own fence
-                else:
-                    lease = None
-            except BaseException:
-                if lease is not None:
-                    self._holdings.release(run_id, lease.fence)  # releasing a lease twice does no harm
-                raise
-            await asyncio.sleep(0)  # other coroutines get their turn, however many requests wait
-
-    async def _begin(
-        self,
-        run_id: str,
-        request: Executing,
-        lease: Lease | None,
-        functions: Functions,
-        row: RunRow | None,
-    ) -> Runner:
-        """Let a run continue as a request says. Returns the runner with which it is to be driven."""
-        is_posted = lease is not None
-        lease, continues = await self._claim_in_turn(run_id, request, lease, row)
-        journal = await self._driver.prepare(lease, request, functions, is_posted=is_posted)
-        if isinstance(request, inbox.Resume):
-            journal.taken += [request.id] if is_posted else []
-            return self._driver.runner(journal)
-        runner = self._driver.runner(journal)
-        try:
-            runner.obey(inbox.checked(request))
-        except BaseException as refused:
-            # After an older retry, nothing is left to retry: the run continues all the same.
-            if continues and isinstance(request, inbox.Retry) and isinstance(refused, ResumeRefused):
-                if is_posted:
-                    operator.refuse(journal, request, refused)
-                return runner
-            self._holdings.release(run_id, journal.fence)
-            raise
-        return runner
-
-    async def _record(
-        self, run_id: str, request: AnyRequest, lease: Lease | None, known: Journal | None
-    ) -> RunState:
-        """Record a request without executing anything, which needs no flow (except an edit), and with it what becomes of the
-        requests that wait since before. The append releases the lease. The log is not read again if it is still the log of
-        `known`.
-        """
-        services, holdings = self._services, self._holdings
-        lease = lease or holdings.claim(run_id, briefly=True)
-        released = False
-        try:
-            row = services.store.run(run_id)
-            is_known = known is not None and (known.saved_seq, known.digest) == (row.seq, row.digest)
-            state = (
-                known.state
-                if known is not None and is_known
-                else history.load(services.store, run_id, row=row)
-            )
-            refuse_final(run_id, state.status, request.traits.asked)
-            flow = find_flow(self._services.store, self._flows, row)
-            operator.refuse_stale(services, flow, row, state, request, executed=False)
-            journal = Journal(services, flow or UNKNOWN, state, row=row, fence=lease.fence)
-            journal.tick()
-            operator.settle(journal, request, self._older(run_id, request), row, flow)
-            is_over = state.status in FINAL  # an older request has cancelled it
-            if not is_over:
-                operator.record_unexecuted(journal, request)
-            if journal.unsaved:
-                await journal.save_and_wait(release=True)
-                released = True
-            if journal.spills:  # of a cancelled run, which no engine executes again
-                services.store.blobs.unspill(run_id, journal.spills)
-        finally:
-            if not released:
-                holdings.release(run_id, lease.fence)
-        if is_over:
-            refuse_final(run_id, state.status, request.traits.asked)
-        return state
-
-    # --- from an inbox, with a lease ------------------------------------------------------------------
-
-    async def drive_unheld(self, run_id: str, is_crowded: Callable[[], bool]) -> Run[Any] | None:
-        """Claim a run, and drive it as a worker does: until it ends or only waits. Returns what `drive_taken` returns."""
-        lease = self._holdings.claim(run_id)
-        try:
-            # Another engine may have carried out the request for which a failed or paused run was to be driven.
-            only_asked = self._services.store.run(run_id).status not in TAKEABLE
-            return await self.drive_taken(lease, is_crowded, only_asked=only_asked)
-        except BaseException:
-            self._holdings.release(run_id, lease.fence)  # releasing a lease twice does no harm
-            raise
-
-    async def drive_taken(
-        self, lease: Lease, is_crowded: Callable[[], bool], *, only_asked: bool = False
-    ) -> Run[Any] | None:
-        """Drive a run that was claimed, until it ends or only waits: then it is released. Returns None if there was only a
-        request to record or to refuse. `only_asked` is true if the run was claimed only because it has a request. `is_crowded`
-        returns whether the children of waiting runs need its place: then it leaves as soon as it only waits.
-        """
-        run_id = lease.run_id
-        waiting = self._driver.waiting_requests(run_id)
-        if not waiting and only_asked:  # another engine has carried the request out
-            self._holdings.release(run_id, lease.fence)
-            return None
-        if waiting and self.come_first(run_id, waiting):
-            return await self.carry_out_waiting(lease, operator.first_of(waiting))
-        try:
-            journal = await self._driver.prepare(lease, None)
-        except ResumeRefused:  # such as: the flow has changed
-            if not waiting:
-                raise
-            return await self.carry_out_unclaimed(run_id, waiting[0])
-        runner = Runner(journal)
-        runner.leave_long_waits(is_crowded)
-        return await self._driver.drive(journal, runner, waiting)
-
-    def come_first(self, run_id: str, waiting: list[AnyRequest]) -> bool:
-        """Return whether the requests to a run that a worker has taken are carried out before it claims the run: because one of
-        them resumes it, or because only a request may move it.
-        """
-        row = self._services.store.run(run_id)
-        is_early = (
-            row.status == "pending" and row.due_at is not None and row.due_at > self._services.store.now()
-        )
-        return is_early or row.status == "failed" or any(one.traits.executes for one in waiting)
-
-    async def carry_out_waiting(self, lease: Lease, request: AnyRequest) -> Run[Any] | None:
-        """Carry out a request in the inbox of a run that a worker has taken: the oldest, or one that supersedes it. Returns the
-        run if it was executed or has ended, and None if there was only something to record. Raises `OtherCode` if the request
-        is left to another worker.
-        """
-        if self._holdings.stopping is not None:  # it waits for another engine
-            self._holdings.release(lease.run_id, lease.fence)
-            return None
-        try:
-            done = await self._carry_out(lease.run_id, request, lease, leaves=True)
-        except OtherCode as misfit:
-            if self._another_may_take(lease.run_id):
-                misfit.request = request.id
-                raise
-            await self._record_refused(lease.run_id, request, misfit)
-            return None
-        except REFUSALS:
-            return None
-        if isinstance(done, RunState):
-            is_over = done.status in FINAL
-            return self.view(lease.run_id, RequestOutcome(state=done)) if is_over else None
-        done.leave_long_waits()
-        return await self._driver.drive(done.journal, done)
-
-    def _another_may_take(self, run_id: str) -> bool:
-        """Return whether another live worker takes the flow of a run from its queue, and has not refused the run."""
-        store = self._services.store
-        out = {self._services.holder.id, *(one.holder for one in store.queues.refusals([run_id]))}
-        takers = list_takers(store.run(run_id), store.queues.holders())
-        return any(one.holder.id not in out for one in takers)
-
-    async def carry_out_unclaimed(self, run_id: str, request: AnyRequest) -> Run[Any] | None:
-        """Carry out the oldest request in the inbox of a run that this worker may not continue: recording it does not need the
-        flow of the run. Returns what `carry_out_waiting` returns.
-        """
-        with suppress(RunHeld):
-            lease = self._holdings.claim_for(run_id, request, briefly=True)
-            return await self.carry_out_waiting(lease, request) if lease is not None else None
-        return None
-
-    async def _record_refused(self, run_id: str, request: AnyRequest, refused: HoldfastError) -> None:
-        """Record that a request cannot be carried out, and remove it from the inbox. If another engine has claimed the run
-        meanwhile, that engine does so; if the run has ended, the store has marked the request as unmet.
-        """
-        with suppress(RunHeld):
-            lease = self._holdings.claim_for(run_id, request, briefly=True)
-            if lease is not None:
-                await self._driver.record_refusal(run_id, lease.fence, request, refused)
-
     # --- looking --------------------------------------------------------------------------------------
 
-    def view(self, run_id: str, outcome: RequestOutcome = _UNREAD) -> Run[Any]:
+    def view(self, run_id: str, outcome: RequestOutcome) -> Run[Any]:
         """Get a run as it is now or, if it was executed for a request, as it stopped. The log is not read again if it ends where
         the request has left it.
         """
@@ -771,9 +535,7 @@ class Requests:
         row = store.run(run_id)
         if state is None or state.seq != row.seq:
             state = history.load(store, run_id, row=row)
-        children = children_of(store, state) if state.called else ()
-        run = run_view(state, row, find_flow(store, self._flows, row), children)
-        return mark_repeated(run, outcome.repeated)
+        return mark_repeated(Reader(store, self._flows).view(row, state), outcome.repeated)
 
     def _look_at(self, run_id: str, asked: str) -> Journal:
         """Create a journal from which a run is only read: it has no lease."""

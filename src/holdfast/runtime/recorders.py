@@ -1,70 +1,45 @@
-"""How a request to a run is carried out: a table from each verb to the function that records its events (`RECORDERS`).
+"""What each verb records in the log of a run, and which of two requests comes first.
 
-The table serves a run that this engine executes, a run that another engine executes (which finds the request in its inbox), and a
-run that no engine executes. Each function records events in a journal; the caller saves them.
-
-`rehearse` does the same in a journal that is never saved, and returns what would come of it: a preview. An engine that carries
-out a request which was made for a preview rehearses it once more, under its lease (`refuse_stale`).
+`RECORDERS` is the table from each verb to the function that records its events in a journal; the caller saves them. It serves a
+run that this engine executes, a run that another engine executes (which finds the request in its inbox), a run that no engine
+executes, and a preview, whose journal is never saved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from holdfast.core import commands, events, run_state
+from holdfast.core import commands, events
 from holdfast.core.cleanup import Unfinished, find_uncleaned
-from holdfast.core.consequences import Consequences, PreviewNode, foresee, survey
 from holdfast.core.decide import decide
 from holdfast.core.events import Failure
-from holdfast.core.graph import Flow
-from holdfast.core.run_state import FINAL, HALTED, STOPPED, VISIT_STUCK, RunState, visit_of
+from holdfast.core.run_state import HALTED, STOPPED, VISIT_STUCK, visit_of
 from holdfast.core.situation import typed_file
-from holdfast.core.verb_options import foreseen_options
 from holdfast.errors import (
     AnswerRefused,
     HoldfastError,
-    PreviewStale,
     RequestSuperseded,
     ResumeRefused,
     RunHeld,
-    RunNotFound,
-    SchemaTooNew,
     SettingError,
     SignalRefused,
     StateError,
-    StoreCorrupt,
     name_known,
     name_refusal,
 )
-from holdfast.reading import history, inbox, previews
-from holdfast.reading.previews import Mended, PreviewCancelled, Rehearsed, VerbCall
-from holdfast.reading.relatives import FAMILY_MAX
+from holdfast.reading import inbox
 from holdfast.runtime import mending, outcomes, questions
 from holdfast.runtime.holdings import Halt
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.mending import FamilyOrders, Unconfirmed
+from holdfast.runtime.mending import FamilyOrders
 from holdfast.runtime.perform import perform
-from holdfast.runtime.resume import (
-    NO_FUNCTIONS,
-    Executing,
-    Functions,
-    OtherCode,
-    StaleForCode,
-    changes_nothing,
+from holdfast.runtime.preparation import (
     edited,
-    edits_of,
-    prepare,
     prepare_child,
     recover_streams,
     refuse_moved,
 )
-from holdfast.runtime.services import Services
-from holdfast.storage.contract import RunRow, Store
-from holdfast.storage.verdicts import refuse_final
 
 
 def _pause(journal: Journal, request: inbox.Pause, executed: bool) -> bool:
@@ -227,41 +202,6 @@ def first_of(waiting: Sequence[inbox.AnyRequest]) -> inbox.AnyRequest:
     return chosen
 
 
-def settle(
-    journal: Journal,
-    request: inbox.AnyRequest,
-    older: Iterable[inbox.AnyRequest],
-    row: RunRow,
-    flow: Flow[Any] | None,
-) -> None:
-    """Record what becomes of the requests that wait for a run which no engine executes, before `request` is recorded in the same
-    append. Those that need not execute the run are carried out or refused, in their order; a pause or a cancel supersedes the
-    others. What this engine cannot record without the flow stays in the inbox, and so does the end of a child.
-    """
-    for one in older:
-        if journal.state.status in FINAL:
-            return
-        if one.traits.executes and not supersedes(request):
-            return  # it came while this request was made: what is after it waits for it
-        if one.traits.executes:
-            supersede(journal, one, request)
-        elif not isinstance(one, inbox.ChildEnd) and (flow is not None or not needs_flow(one)):
-            _record_or_refuse(journal, one, row, flow)
-
-
-def _record_or_refuse(
-    journal: Journal, request: inbox.AnyRequest, row: RunRow, flow: Flow[Any] | None
-) -> None:
-    before = journal.state.seq
-    try:
-        refuse_stale(journal.services, flow, row, journal.state, request, executed=False)
-        record_unexecuted(journal, request)
-    except REFUSALS as refused:
-        if journal.state.seq != before:  # never save a part of what a refused request recorded
-            raise
-        refuse(journal, request, refused)
-
-
 def supersede(journal: Journal, request: inbox.AnyRequest, later: inbox.AnyRequest) -> None:
     """Record that a later request has superseded a request, and remove it from the inbox."""
     state, verb = journal.state, request.traits
@@ -271,184 +211,6 @@ def supersede(journal: Journal, request: inbox.AnyRequest, later: inbox.AnyReque
         again = f"To continue from one of its checkpoints: `holdfast fork {state.run_id}`"
     why = f"a later {later.verb}{by} superseded this request before an engine carried it out. {again}"
     refuse(journal, request, RequestSuperseded(state.run_id, why, asked=verb.asked))
-
-
-# --- previews ----------------------------------------------------------------------------------------
-
-
-def rehearse(
-    services: Services,
-    flow: Flow[Any] | None,
-    row: RunRow | None,
-    head: RunState,
-    asked: inbox.AnyRequest,
-    functions: Functions = NO_FUNCTIONS,
-    *,
-    executed: bool,
-) -> Rehearsed:
-    """Return what a resume, or a request to retry, skip or cancel, would do to a run in the state `head`. Nothing is saved, and
-    nothing is executed. `flow` is None if it is not known here. `executed` is True if an engine executes the run; if it is False,
-    `row` is the row of the run.
-    """
-    wanted = _wanted(head.run_id, asked, functions)
-    known = flow or history.stand_in(services.store, head)
-    before = survey(head, asked.rename if isinstance(asked, inbox.Resume) else None)
-    refused: HoldfastError | None = None
-    journal: Journal | None = None
-    try:
-        journal = _record_unsaved(services, known, row, head, asked, functions, executed=executed)
-    except Unconfirmed as unconfirmed:
-        assert isinstance(asked, (inbox.Resume, inbox.Retry))
-        refused, confirmed = unconfirmed, msgspec.structs.replace(asked, confirm=unconfirmed.nodes)
-        try:
-            journal = _record_unsaved(services, known, row, head, confirmed, functions, executed=executed)
-        except REFUSALS as other:
-            refused = other
-    except (*REFUSALS, RunHeld) as other:
-        refused = other
-    found, at, family = Consequences(), None, tuple[Mended, ...]()
-    uncleaned: list[events.Uncleaned] = []
-    cancels: list[PreviewCancelled] = []
-    if journal is not None:
-        if isinstance(asked, inbox.Cancel):
-            uncleaned = find_uncleaned(head, lost=not executed)
-            cancels = list(_find_cancelled(services.store, head))
-        family = journal.family
-        found = foresee(before, journal.state, journal.flow, journal.at)
-        rewound = journal.rewinds[len(row.rewinds) :] if row is not None else ()
-        at = rewound[-1][1] if rewound else None
-    preview = previews.make(
-        wanted,
-        found,
-        confirm=(*_own_confirm(asked, found, at), *mending.family_confirm(family)),
-        at=at,
-        path=head.path,
-        refused=refused,
-        is_undecided=isinstance(refused, Unconfirmed),
-        unknown=_unsaid(asked, functions, known) if flow is None else (),
-        family=family,
-        uncleaned=uncleaned,
-        cancels=cancels,
-    )
-    is_undecided = isinstance(refused, Unconfirmed)
-    return Rehearsed(wanted=wanted, preview=preview, is_undecided=is_undecided, refused=refused)
-
-
-def _find_cancelled(store: Store, head: RunState, left: int = FAMILY_MAX) -> Iterator[PreviewCancelled]:
-    """Yield the child runs that are cancelled with a run, and theirs: at most `left`."""
-    for run_id, child in head.children.items():
-        if left <= 0 or not child.cancels or child.is_final:
-            continue
-        with suppress(RunNotFound, StoreCorrupt, SchemaTooNew):
-            row = store.run(run_id)
-            if row.status in FINAL:
-                continue
-            state = history.load(store, run_id, row=row)
-            yield PreviewCancelled(
-                run_id=run_id,
-                flow=row.flow,
-                caller=head.run_id,
-                uncleaned=tuple(find_uncleaned(state, lost=not row.held)),
-            )
-            left -= 1
-            for below in _find_cancelled(store, state, left):
-                left -= 1
-                yield below
-
-
-def _own_confirm(asked: inbox.AnyRequest, found: Consequences, at: int | None) -> tuple[PreviewNode, ...]:
-    """Return the nodes of the run itself that have to be confirmed: those that a rewind repeats, and those that a resume by its
-    caller does.
-    """
-    if at is not None:
-        return found.risky
-    return mending.find_unsafe(found.rerun) if mending.is_from_caller(asked) else ()
-
-
-def _record_unsaved(
-    services: Services,
-    flow: Flow[Any],
-    row: RunRow | None,
-    head: RunState,
-    asked: inbox.AnyRequest,
-    functions: Functions,
-    *,
-    executed: bool,
-) -> Journal:
-    """Record what a verb records, in a journal that is never saved."""
-    dry = services.unsaving()
-    if isinstance(asked, inbox.Resume):
-        if executed and row is not None and row.holder is not None:
-            raise RunHeld(head.run_id, row.holder.describe())
-        is_empty = changes_nothing(asked, functions) and head.status == "completed"
-    else:
-        refuse_final(head.run_id, head.status, asked.traits.asked)
-        is_empty = False
-    if isinstance(asked, Executing) and not executed and not is_empty:
-        assert row is not None
-        journal = prepare(dry, flow, row, 0, asked, functions)
-        if not isinstance(asked, inbox.Resume):
-            RECORDERS[asked.verb](journal, asked, True)
-        return journal
-    journal = Journal(dry, flow, run_state.load(run_state.dump(head)), row=row, fence=0)
-    journal.tick()
-    if not is_empty and RECORDERS[asked.verb](journal, asked, executed):
-        cancel(journal, by=None, reason=None)
-    return journal
-
-
-def _wanted(run_id: str, asked: inbox.AnyRequest, functions: Functions) -> VerbCall:
-    given = {name: getattr(asked, name) for name in foreseen_options(type(asked))}
-    is_function = functions.edit is not None or getattr(asked, "changes", None) is not None
-    if is_function:  # what it changes depends on the state; `seen` says which state that was
-        given["edit"] = True
-    options = {
-        name: value for name, value in given.items() if value not in (None, False, (), [], {}, "refuse")
-    }
-    is_typable = functions.validate is None and not is_function
-    return VerbCall(run_id=run_id, verb=asked.verb, options=options, is_typable=is_typable)
-
-
-def _unsaid(asked: inbox.AnyRequest, functions: Functions, flow: Flow[Any]) -> Iterable[str]:
-    """Say what a preview leaves open in an engine that does not know the flow."""
-    if isinstance(asked, inbox.Cancel):
-        return
-    yield (
-        f"flow {flow.name!r} is not known here, so it was not checked whether the flow has changed, or its validate_resume "
-        "refuses the state"
-    )
-    if isinstance(asked, inbox.Resume) and edits_of(asked, functions) is not None:
-        yield "it was not checked whether the edit fits the state"
-    if isinstance(asked, inbox.Skip) and asked.update is not None:
-        yield "it was not checked whether the update fits the state"
-    if isinstance(asked, inbox.Skip) and asked.node in flow.definition.branches:
-        yield f"a function of the flow chooses which nodes follow {asked.node!r}"
-
-
-def refuse_stale(
-    services: Services,
-    flow: Flow[Any] | None,
-    row: RunRow | None,
-    head: RunState,
-    asked: inbox.AnyRequest,
-    functions: Functions = NO_FUNCTIONS,
-    *,
-    executed: bool,
-) -> None:
-    """Refuse a verb that was asked for with the digest of a preview (`expects`), if it would now do something else. The caller
-    holds the lease of the run, so that what is checked here is what is then done. Raises `PreviewStale`; as
-    `StaleForCode` if the verb is refused because of the code of this engine, so that another engine may do what the preview said.
-    """
-    expects = inbox.expects_of(asked)
-    is_refused_anyway = isinstance(asked, inbox.Resume) and executed
-    if expects is not None and not is_refused_anyway:
-        found = rehearse(services, flow, row, head, asked, functions, executed=executed)
-        try:
-            previews.refuse_stale(found.preview, expects, asked.traits.asked)
-        except PreviewStale as stale:
-            if isinstance(found.refused, OtherCode):
-                raise StaleForCode(head.run_id, stale.reason, asked=asked.traits.asked) from stale
-            raise
 
 
 # --- what the verbs record ---------------------------------------------------------------------------
