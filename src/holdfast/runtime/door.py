@@ -219,10 +219,8 @@ class Door:
         row = self._services.store.run(run_id)
         if functions.edit is None:
             return msgspec.structs.replace(request, fields=self._plain_fields(row, request.fields))
-        flow, known = (
-            self._flow_for(row, request, has_id=has_id),
-            self._look_at(run_id, inbox.Edit.traits.asked),
-        )
+        flow = self._flow_for(row, request, has_id=has_id)
+        known = self._look_at(run_id, inbox.Edit.traits.asked)
         recorders.check_edit(known, inbox.Edit())
         changes = msgspec.to_builtins(edited(flow, known.state, functions.edit))
         return msgspec.structs.replace(request, changes=changes, seen=known.saved_seq)
