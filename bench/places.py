@@ -14,7 +14,7 @@ import holdfast as hf
 from bench.parts import Bench
 from bench.report import Figure, at_most
 from holdfast import END, START, Flow, Graph
-from holdfast.runtime.calls.process.executor import count_cores
+from holdfast.runtime.calls.call_places import count_cores
 
 WORK_S = 0.02
 _NAP_S = 0.05

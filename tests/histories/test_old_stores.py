@@ -62,7 +62,8 @@ class OldFile(OldStore):
     def _copy(self, number: int) -> str:
         place = self.folder / str(number)
         with tarfile.open(runs.FOLDER / "sqlite.tar.xz") as tar:
-            tar.extractall(place, filter="data")
+            tar.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11 has it from 3.11.4
+            tar.extractall(place)
         return str(place / "runs.db")
 
     def empty_beside(self, url: str) -> str:

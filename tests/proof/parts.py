@@ -31,6 +31,7 @@ WITH_OTHER_CASES = (
     "tests/reading/test_ledger.py",
     "tests/server/test_openapi.py",
     "tests/simulation/test_plans.py",
+    "tests/storage/test_postgres_cuts.py",
     "tests/testing",
 )
 """Tests of which `make test` leaves some out."""

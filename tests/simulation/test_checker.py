@@ -758,7 +758,8 @@ def test_a_takeover_that_came_late_is_found(file: Path) -> None:
 def test_a_lease_that_nobody_gave_back_is_found(file: Path) -> None:
     def plant(run: Forger) -> None:
         run.sql(
-            "insert into holders values (99, 'e9', 'h', 'b', 'n', 1, '1', 30.0, 0.0, null, null, '', null, null)"
+            "insert into holders (key, id, host, boot, pid_namespace, pid, process_started, ttl_s, expires_at, version) "
+            "values (99, 'e9', 'h', 'b', 'n', 1, '1', 30.0, 0.0, '')"
         )
         run.row(holder=99)
 

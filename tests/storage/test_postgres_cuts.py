@@ -28,7 +28,10 @@ RIVAL = Holder(id="rival", ttl_s=3000.0)
 WANTED = Wanted(flows=("flow",), limit=5)
 CUTS = 25
 """Of each verb in each direction, and as many again at its end, where the reply to its commit is."""
+PARTS = 4
+"""Each test cuts at every fourth of these places: together they cut at all."""
 PATIENCE_S = 120
+GROUNDS = itertools.count()
 
 
 class Proxy(CuttingProxy):
@@ -161,21 +164,28 @@ def direction(request):
 
 @pytest.fixture
 def ground(server, request, direction):
-    made = Ground(server, f"cut_{request.node.originalname[5:15]}_{direction}")
+    made = Ground(server, f"cut_{request.node.originalname[5:15]}_{direction}_{next(GROUNDS)}")
     yield made
     made.close()
 
 
-def cuts(ground, direction, use):
-    """Places to cut at, over all that a verb sends and a little more; each time on connections that are there already."""
-    use()
-    total = max(ground.proxy.measured(direction, use) for _ in range(3))
-    for offset in sorted({*range(0, total, max(1, total // CUTS)), *range(total - 2 * CUTS, total + 2, 2)}):
+@pytest.fixture(params=range(PARTS))
+def cuts(request, ground, direction):
+    """Some of the places to cut at, over all that a verb sends and a little more; each on connections that are there already."""
+
+    def places(use):
         use()
-        yield offset
+        total = max(ground.proxy.measured(direction, use) for _ in range(3))
+        all_of_them = {*range(0, total, max(1, total // CUTS)), *range(total - 2 * CUTS, total + 2, 2)}
+        for offset in sorted(all_of_them)[request.param :: PARTS]:
+            use()
+            yield offset
+
+    return places
 
 
-def test_a_take_without_a_reply_is_given_back_and_its_run_carried_on_once(ground, direction):
+@pytest.mark.rotating
+def test_a_take_without_a_reply_is_given_back_and_its_run_carried_on_once(ground, direction, cuts):
     def whole():
         run_id = ground.new_run()
         (taken,) = ground.store.queues.take(ME, WANTED)
@@ -183,7 +193,7 @@ def test_a_take_without_a_reply_is_given_back_and_its_run_carried_on_once(ground
         assert ground.finish(run_id, ME, taken.lease.fence) is None
 
     granted = refused = 0
-    for offset in cuts(ground, direction, whole):
+    for offset in cuts(whole):
         run_id = ground.new_run()
         with ground.cut(direction, offset):
             taken = ground.store.queues.take(ME, WANTED)
@@ -206,7 +216,8 @@ def test_a_take_without_a_reply_is_given_back_and_its_run_carried_on_once(ground
     ground.require_well()
 
 
-def test_an_append_without_a_reply_has_changed_all_its_runs_or_none(ground, direction):
+@pytest.mark.rotating
+def test_an_append_without_a_reply_has_changed_all_its_runs_or_none(ground, direction, cuts):
     numbers = itertools.count()
     caller, target = (Log(name, holder=ME.id, fence=1) for name in ("caller", "target"))
     ground.direct.renew(ME)
@@ -227,7 +238,7 @@ def test_an_append_without_a_reply_has_changed_all_its_runs_or_none(ground, dire
         caller.wrote(append)
 
     written = lost = 0
-    for offset in cuts(ground, direction, whole):
+    for offset in cuts(whole):
         name, append = family()
         with ground.cut(direction, offset):
             assert ground.store.append([append]) == [None]
@@ -242,13 +253,14 @@ def test_an_append_without_a_reply_has_changed_all_its_runs_or_none(ground, dire
     assert written if direction == "from_server" else lost
 
 
-def test_a_claim_without_a_reply_is_given_back_and_its_run_carried_on_once(ground, direction):
+@pytest.mark.rotating
+def test_a_claim_without_a_reply_is_given_back_and_its_run_carried_on_once(ground, direction, cuts):
     def whole():
         run_id = ground.new_run()
         assert ground.finish(run_id, ME, ground.store.claim(run_id, ME).fence) is None
 
     granted = refused = 0
-    for offset in cuts(ground, direction, whole):
+    for offset in cuts(whole):
         run_id = ground.new_run()
         with ground.cut(direction, offset):
             lease = ground.store.claim(run_id, ME)
@@ -270,14 +282,15 @@ def test_a_claim_without_a_reply_is_given_back_and_its_run_carried_on_once(groun
     ground.require_well()
 
 
-def test_a_release_without_a_reply_is_owed_until_it_is_done(ground, direction):
+@pytest.mark.rotating
+def test_a_release_without_a_reply_is_owed_until_it_is_done(ground, direction, cuts):
     def whole():
         run_id = ground.new_run()
         ground.store.release(run_id, ME.id, ground.direct.claim(run_id, ME).fence)
         assert ground.finish(run_id, RIVAL, ground.direct.claim(run_id, RIVAL).fence) is None
 
     done = undone = 0
-    for offset in cuts(ground, direction, whole):
+    for offset in cuts(whole):
         run_id = ground.new_run()
         lease = ground.direct.claim(run_id, ME)
         ground.executes.add(run_id)

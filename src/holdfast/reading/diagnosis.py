@@ -563,7 +563,7 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     has_change = bool(case.changes or case.refusers)
     if has_change and case.takers and case.row.status != "failed":  # that worker has the code for it
         return [one for one in found if one.verb not in EXECUTING]
-    if kind == "capability missing":
+    if case.lacks and kind in ("capability missing", "refused"):
         words = f"register {' and '.join(case.lacks)}, or name a file that has it; then start a worker"
         line = commands.line("worker", *commands.file_words())
         return [Remedy("work", {}, words, line), *(one for one in found if one.verb != "resume")]

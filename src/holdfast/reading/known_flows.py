@@ -47,10 +47,19 @@ def find_loaded(name: str) -> dict[str, Flow[Any]]:
 
 def find_flow(store: Store, flows: Flows | None, run: OfFlow) -> Flow[Any] | None:
     """Return the flow of a run; None if this process does not know it, or lacks a capability that its plan needs."""
+    return find_flow_or_lacks(store, flows, run)[0]
+
+
+def find_flow_or_lacks(
+    store: Store, flows: Flows | None, run: OfFlow, run_id: str | None = None
+) -> tuple[Flow[Any] | None, tuple[str, ...]]:
+    """Return the flow of a run, if this process knows it, and the capabilities that its plan needs and this process lacks."""
     try:
-        return require_flow(store, flows or {}, run)
+        return require_flow(store, flows or {}, run, run_id), ()
+    except CapabilityMissing as missing:
+        return None, missing.missing
     except FlowNotFound:
-        return None
+        return None, ()
 
 
 def require_flow(store: Store, flows: Flows, run: OfFlow, run_id: str | None = None) -> Flow[Any]:

@@ -27,7 +27,7 @@ from holdfast.reading.changes import case_now
 from holdfast.reading.diagnosis import Diagnosis, diagnose, resume_remedy
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
 from holdfast.reading.history import Checkpoint
-from holdfast.reading.known_flows import Flows, find_flow
+from holdfast.reading.known_flows import Flows, find_flow, find_flow_or_lacks
 from holdfast.reading.ledger import Ledger, read_ledger
 from holdfast.reading.pages import Definitions, ListedRun, Page, list_page, look_at
 from holdfast.reading.relatives import (
@@ -178,7 +178,8 @@ class Reader:
 
     def _case(self, run_id: str) -> Case:
         row = self.store.run(run_id)
-        return case_now(self.store, row, find_flow(self.store, self.flows, row), self.flows)
+        flow, lacks = find_flow_or_lacks(self.store, self.flows, row)
+        return msgspec.structs.replace(case_now(self.store, row, flow, self.flows), lacks=lacks)
 
     def family(self, run_id: str, commands: CommandLine | None = None, limit: int = FAMILY_MAX) -> FamilyTree:
         """Return the runs that called a run, and its children with theirs, each with the reason for its status."""

@@ -48,9 +48,9 @@ from holdfast.reading.relatives import WaitedFor
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
 from holdfast.runtime import creation, nesting, settings
-from holdfast.runtime.calls.call_places import CallPlaces
+from holdfast.runtime.calls.call_places import CallPlaces, count_cores
 from holdfast.runtime.calls.executors import Executor, check_given, refuse_uncallable
-from holdfast.runtime.calls.process.executor import build_executors, count_cores
+from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.door import Door
 from holdfast.runtime.driver import Driver

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.storage.leases import Holder, alive
 from holdfast.storage.queues import REFUSALS_MAX, Refusal
-from holdfast.testing.appends import dead_process
+from holdfast.testing.appends import Log, dead_process
 from holdfast.testing.boards import ANY, TTL_S, BoardConformance
 
 
@@ -115,9 +115,12 @@ class RefusalsConformance(BoardConformance):
         assert self.store.upkeep.drop_definitions(["new"]) == 1
 
     def test_refusals_of_all_runs_are_bounded(self) -> None:
-        for number in range(REFUSALS_MAX + 1):
-            self.create_pending(f"r{number}")
-            self.refuse(self.worker, f"r{number}")
-        assert len(self.queues.refusals()) == REFUSALS_MAX
         names = [f"r{number}" for number in range(REFUSALS_MAX + 1)]
+        self.store.append([Log(name).create(status="pending") for name in names])
+        self.store.renew(self.worker)
+        for name in names:
+            self.queues.refuse(
+                Refusal(run_id=name, holder=self.worker.id, seq=1, reason="changed", fingerprint="f2")
+            )
+        assert len(self.queues.refusals()) == REFUSALS_MAX
         assert len(self.queues.refusals(names)) == REFUSALS_MAX + 1

@@ -17,12 +17,12 @@ import msgspec
 from holdfast.core.definition import NodeOptions
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import OPEN
-from holdfast.errors import CapabilityMissing, FlowNotFound, HoldfastError, RunNotFound, StoreError
+from holdfast.errors import HoldfastError, RunNotFound, StoreError
 from holdfast.reading import remedies
 from holdfast.reading.cases import Case, case_of, group_refusals, unreadable_case
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, diagnose, is_problem
-from holdfast.reading.known_flows import Flows, require_flow
+from holdfast.reading.known_flows import Flows, find_flow_or_lacks
 from holdfast.reading.reader import rows_of
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.verification import verify
@@ -240,14 +240,8 @@ class _Examination:
         self._definitions: dict[str, Mapping[str, NodeOptions]] = {}
 
     def judge(self, row: RunRow, now: float) -> Diagnosis | None:
-        flow: Flow[Any] | None = None
-        lacks: tuple[str, ...] = ()
         try:
-            flow = require_flow(self._store, self._flows or {}, row, row.run_id)
-        except CapabilityMissing as missing:
-            lacks = missing.missing
-        except FlowNotFound:
-            pass
+            flow, lacks = find_flow_or_lacks(self._store, self._flows, row, row.run_id)
         except StoreError as fault:
             return judge(unreadable_case(self._store, row, fault, self._holders), now, self._commands)
         lacks_flow = self._flows is not None and flow is None

@@ -20,9 +20,8 @@ from holdfast.errors import SettingError
 from holdfast.reading.cases import case_of
 from holdfast.reading.diagnosis import diagnose
 from holdfast.runtime import settings
-from holdfast.runtime.calls.call_places import CallPlace, CallPlaces
+from holdfast.runtime.calls.call_places import CallPlace, CallPlaces, count_cores
 from holdfast.runtime.calls.executors import ThreadExecutor, Threads
-from holdfast.runtime.calls.process.executor import count_cores
 from holdfast.storage.leases import CallsAtOnce
 from holdfast.testing.clock import ManualClock
 

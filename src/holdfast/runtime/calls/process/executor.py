@@ -29,6 +29,7 @@ from holdfast.core.events import Changes
 from holdfast.errors import ContextError, ProcessEnded
 from holdfast.runtime import failures
 from holdfast.runtime.calls.body import Parked
+from holdfast.runtime.calls.call_places import count_cores
 from holdfast.runtime.calls.executors import (
     Call,
     Executor,
@@ -62,13 +63,6 @@ _BOOT = (
 def build_executors(threads: Threads, *, processes: int | None = None) -> dict[str, Executor]:
     """Return the executors that every engine has, by name. `processes`: how many processes stay warm, at most."""
     return {"thread": ThreadExecutor(threads), "process": ProcessExecutor(warm_max=processes)}
-
-
-def count_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class ProcessExecutor:
