@@ -26,7 +26,7 @@ from bench import server_process
 from bench.stores import NoServer, server
 
 ROOT = Path(__file__).parent.parent
-ROUNDS = 7
+ROUNDS = 3
 RUNS = 150
 SIGNALS = 1000
 _WARM_UP = 10
@@ -130,7 +130,7 @@ def _child(tree: Path, url: str) -> dict[str, float]:
     path = os.pathsep.join([str(tree / "src"), str(ROOT)])
     words = [sys.executable, "-m", "bench.handing_in", "--measure", url]
     done = subprocess.run(
-        words, cwd=tree, env={**os.environ, "PYTHONPATH": path}, check=True, capture_output=True, text=True
+        words, cwd=ROOT, env={**os.environ, "PYTHONPATH": path}, check=True, capture_output=True, text=True
     )
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
     return found

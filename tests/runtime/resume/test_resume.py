@@ -565,8 +565,9 @@ def test_a_node_whose_router_failed_can_be_retried_by_name(scene: Scene) -> None
 # --- what it costs -----------------------------------------------------------------------------------
 
 
-def test_the_row_of_a_run_is_read_once_before_a_resume_claims_it_and_once_after(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("verb", ["resume", "retry"])
+def test_the_row_of_a_run_is_read_once_before_a_verb_that_executes_claims_it_and_once_after(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, verb: str
 ) -> None:
     flow = scene.flow("a", "b")
     scene.fail_at("b", flow)
@@ -586,6 +587,6 @@ def test_the_row_of_a_run_is_read_once_before_a_resume_claims_it_and_once_after(
     read_before_the_append = [True]
     monkeypatch.setattr(kind, "run", run)
     monkeypatch.setattr(kind, "append", saved)
-    scene.call("resume", "r", flows=[flow])
+    scene.call(verb, "r", flows=[flow])
     assert len(read_before_the_append) > 1
     assert reads == 2
