@@ -98,8 +98,8 @@ class RequestOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     run: Run[Any] | None = None
     """The run as it stopped, if it was executed here."""
-    state: RunState | None = None
-    """The state in which the request has left the run, if it was recorded here."""
+    journal: Journal | None = None
+    """The journal in which the request was recorded, if nothing was executed: the run as the request has left it."""
     repeated: bool = False
     """True if the same request had been made before."""
 
@@ -496,10 +496,10 @@ class Door:
             if lease is None:
                 return None
         done = await self.unheld.carry_out(run_id, request, lease, known, functions=functions, row=row)
-        if isinstance(done, RunState):
+        if isinstance(done, Journal):
             if self._services.made_families is not None:
                 self._services.made_families.asked(run_id)
-            return RequestOutcome(state=done)
+            return RequestOutcome(journal=done)
         driving = self._driver.drive(done.journal, done)
         del done  # while the run is asleep, nothing here keeps it in memory
         return RequestOutcome(run=self._driver.result(await self._driver.drive_family(run_id, driving)))
@@ -529,11 +529,7 @@ class Door:
         """
         if outcome.run is not None:
             return outcome.run
-        store, state = self._services.store, outcome.state
-        row = store.run(run_id)
-        if state is None or state.seq != row.seq:
-            state = history.load(store, run_id, row=row)
-        return mark_repeated(Reader(store, self._flows).view(row, state), outcome.repeated)
+        return mark_repeated(self.unheld.view(run_id, outcome.journal), outcome.repeated)
 
     def _look_at(self, run_id: str, asked: str) -> Journal:
         """Create a journal from which a run is only read: it has no lease."""

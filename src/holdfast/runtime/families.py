@@ -39,7 +39,6 @@ from holdfast.errors import (
 )
 from holdfast.reading import inbox
 from holdfast.reading.known_flows import Flows, find_loaded
-from holdfast.reading.reader import Reader
 from holdfast.reading.relatives import goes_on_by_itself, may_move, open_family
 from holdfast.reading.views import Run
 from holdfast.runtime import creation
@@ -168,7 +167,7 @@ class Families:
             if not is_over:
                 family.plan(run_id)
             has_others = await family.rest(is_over=is_over)
-            return Reader(self.services.store, self.flows).get(run_id) if has_others and not is_over else run
+            return self.unheld.view(run_id) if has_others and not is_over else run
         finally:
             await family.close()
 

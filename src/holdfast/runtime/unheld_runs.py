@@ -19,14 +19,14 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import FINAL, TAKEABLE, RunState
+from holdfast.core.run_state import FINAL, TAKEABLE
 from holdfast.errors import FenceLost, HoldfastError, ResumeRefused, RunHeld
 from holdfast.reading import history, inbox
 from holdfast.reading.cases import list_takers
 from holdfast.reading.inbox import AnyRequest
 from holdfast.reading.known_flows import find_flow, require_flow
-from holdfast.reading.reader import Reader
-from holdfast.reading.views import Run
+from holdfast.reading.relatives import children_of
+from holdfast.reading.views import Run, run_view
 from holdfast.runtime import recorders
 from holdfast.runtime.creation import UNKNOWN
 from holdfast.runtime.driver import Driver
@@ -69,8 +69,8 @@ class UnheldRuns:
         functions: Functions = NO_FUNCTIONS,
         row: RunRow | None = None,
         leaves: bool = False,
-    ) -> RunState | Runner:
-        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given. Returns the state of
+    ) -> Journal | Runner:
+        """Carry out a request to a run that no engine executes: claim the run, unless its lease is given. Returns the journal of
         the run, whose lease is released, or the runner with which the run is to be driven. If the lease is given, the request is
         in the inbox, and a refusal is recorded: with `leaves`, not if only the code of this engine does not fit (`OtherCode`).
         """
@@ -99,15 +99,15 @@ class UnheldRuns:
         continues = False
         while True:
             lease, row = lease or self.claim(run_id, row), None
-            done: RunState | Runner | None = None
+            done: Journal | Runner | None = None
             try:
                 older = [one for one in self.older(run_id, request) if not isinstance(one, inbox.ChildEnd)]
                 if not older:
                     return lease, continues
                 with suppress(*REFUSALS):  # recorded: its sender finds the refusal
                     done = await self.carry_out(run_id, recorders.first_of(older), lease)
-                if isinstance(done, RunState) and done.status in FINAL:
-                    self.driver.result(self._view(run_id, done))
+                if isinstance(done, Journal) and done.state.status in FINAL:
+                    self.driver.result(self.view(run_id, done))
                 if isinstance(done, Runner):
                     await done.journal.save_and_wait()
                     lease, continues = self._holdings.claim(run_id), True  # each resume has its own fence
@@ -149,7 +149,7 @@ class UnheldRuns:
 
     async def _record(
         self, run_id: str, request: AnyRequest, lease: Lease | None, known: Journal | None
-    ) -> RunState:
+    ) -> Journal:
         """Record a request without executing anything, which needs no flow (except an edit), and with it what becomes of the
         requests that wait since before. The append releases the lease. The log is not read again if it is still the log of
         `known`.
@@ -184,7 +184,7 @@ class UnheldRuns:
                 holdings.release(run_id, lease.fence)
         if is_over:
             refuse_final(run_id, state.status, request.traits.asked)
-        return state
+        return journal
 
     # --- claiming -------------------------------------------------------------------------------------
 
@@ -342,9 +342,8 @@ class UnheldRuns:
             return None
         except REFUSALS:
             return None
-        if isinstance(done, RunState):
-            is_over = done.status in FINAL
-            return self._view(lease.run_id, done) if is_over else None
+        if isinstance(done, Journal):
+            return self.view(lease.run_id, done) if done.state.status in FINAL else None
         done.leave_long_waits()
         return await self.driver.drive(done.journal, done)
 
@@ -373,9 +372,17 @@ class UnheldRuns:
             if lease is not None:
                 await self._save_refusal(run_id, lease.fence, request, refused)
 
-    def _view(self, run_id: str, state: RunState) -> Run[Any]:
+    # --- looking --------------------------------------------------------------------------------------
+
+    def view(self, run_id: str, journal: Journal | None = None) -> Run[Any]:
+        """Get a run as it is now. The log is not read again if it ends where `journal` does, in which a request was recorded."""
         store = self._services.store
-        return Reader(store, self._flows).view(store.run(run_id), state)
+        row = store.run(run_id)
+        if journal is not None and journal.state.seq == row.seq:
+            state, flow = journal.state, journal.flow if journal.flow is not UNKNOWN else None
+        else:
+            state, flow = history.load(store, run_id, row=row), find_flow(store, self._flows, row)
+        return run_view(state, row, flow, children_of(store, state))
 
 
 def settle(

@@ -133,7 +133,8 @@ async def _ask(call: VerbCall, record: type[requests.AnyRequest]) -> Answer:
     if refused is not None:
         raise await _conflict(call, verb, options, refused) from refused
     if wait is None:
-        shown = await backend.read(_show, backend, run_id, outcome.state)
+        state = outcome.journal.state if outcome.journal is not None else None
+        shown = await backend.read(_show, backend, run_id, state)
         return _answer(202, id, shown, repeated=outcome.repeated, headers={})
     try:
         stopped, shown = await until(call, wait, _look(backend, run_id, stored_id, verb))
