@@ -26,7 +26,7 @@ from bench import server_process
 from bench.stores import NoServer, server
 
 ROOT = Path(__file__).parent.parent
-ROUNDS = 3
+ROUNDS = 5
 RUNS = 150
 SIGNALS = 1000
 _WARM_UP = 10

@@ -428,11 +428,9 @@ class Door:
         row = store.run(run_id)
         if not is_posted:
             refuse_final(run_id, row.status, verb.asked)
-        is_known = not is_new
-        for look in range(_LOOKS):
-            if (look or is_known or row.status in FINAL) and is_handled(
-                store, run_id, request.id, request.verb
-            ):
+        is_known = is_posted and (not is_new or row.status in FINAL)
+        for _ in range(_LOOKS):
+            if is_known and is_handled(store, run_id, request.id, request.verb):
                 break
             if run_id not in self._holdings and not row.held:
                 with suppress(RunHeld):
@@ -440,17 +438,16 @@ class Door:
                     if outcome is not None or not verb.awaited:
                         return outcome or RequestOutcome()
                     is_posted = True
-                    if not is_known:  # another engine may have carried it out already
-                        is_known = True
-                        continue
             if not is_posted:
                 is_posted = self._post(run_id, request)
-            if not is_known:
-                is_known = True
-                if not self._ring(run_id, request) and not (row := store.run(run_id)).held:
-                    continue  # its holder has left before it could find the request
-            if not verb.awaited or nesting.is_inside(store.generation, run_id):
-                break  # inside a node of the run, which may wait for this call
+            is_waiting = verb.awaited and not nesting.is_inside(store.generation, run_id)
+            if not is_known:  # look at once: a runner here may have carried it out when it heard of it, or the holder has left
+                is_known, is_rung = True, self._ring(run_id, request)
+                row = row if is_rung else store.run(run_id)
+                if is_waiting or not (is_rung or row.held):
+                    continue
+            if not is_waiting:  # inside a node of the run, which may wait for this call
+                break
             await self._until_news(run_id)
             row = store.run(run_id)
         return RequestOutcome()
