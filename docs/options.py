@@ -31,7 +31,7 @@ def table() -> str:
         known = {name: given.option for name, given in options_of(record).items()}
         function = getattr(hf.Engine, verb)
         for name, parameter in list(inspect.signature(function).parameters.items())[2:]:
-            option = known.get(name) or option_in(_hints(verb).get(name))
+            option = option_in(_hints(verb).get(name)) or known.get(name)
             if option is not None:
                 default = "" if parameter.default is parameter.empty else f"`{_shown(parameter.default)}`"
                 rows.append(f"| `{verb}` | `{name}` | {default} | {option.says} |")

@@ -20,31 +20,67 @@ from holdfast.core import budget, events
 from holdfast.core.budget import Budget
 from holdfast.core.event_encoding import require_all_fields
 from holdfast.reading.inbox import ChildEnd
+from holdfast.reading.ledger import Ledger
+from holdfast.reading.ledger_entries import LedgerEntry
+from holdfast.reading.previews import Preview
 from holdfast.runtime.calls.process.wire import Told
-from holdfast.storage.contract import Holder, NewRun, RunRow, View
+from holdfast.storage.contract import (
+    Along,
+    Holder,
+    NewRun,
+    Query,
+    Request,
+    Row,
+    RunRow,
+    Snapshot,
+    View,
+)
+from holdfast.storage.queues import Refusal
 
 SOURCE = Path(holdfast.__file__).parent
 
 LISTS: tuple[tuple[str, str, type[msgspec.Struct]], ...] = (
-    ("core/budget.py", "", budget.BudgetLeft),
-    ("core/budget.py", "", budget.Spent),
+    ("documents/ledger_file.py", "", Ledger),
+    ("documents/ledger_file.py", "", LedgerEntry),
     ("reading/history.py", "view_of", View),
     ("runtime/calls/process/work.py", "told", Told),
     ("server/page/pure/budgets.js", "", Budget),
+    ("storage/memory/store.py", "", Along),
+    ("storage/memory/store.py", "_fits", Query),
     ("storage/memory/store.py", "_row", NewRun),
     ("storage/memory/store.py", "_row", View),
+    ("storage/offers.py", "list_refusals", Refusal),
+    ("storage/postgres/append.py", "", Along),
     ("storage/postgres/append.py", "_advance_runs", View),
     ("storage/postgres/append.py", "_create_runs", NewRun),
     ("storage/postgres/append.py", "_create_runs", View),
+    ("storage/postgres/append.py", "_plain", Row),
+    ("storage/postgres/append.py", "_post_along", Request),
+    ("storage/postgres/append.py", "_write_extras", Snapshot),
+    ("storage/postgres/queues.py", "refuse", Refusal),
     ("storage/sql_rows.py", "holder_cells", Holder),
     ("storage/sql_rows.py", "read_holder", Holder),
     ("storage/sql_rows.py", "run_row", RunRow),
+    ("storage/sqlite/append.py", "", Along),
     ("storage/sqlite/append.py", "_create", NewRun),
     ("storage/sqlite/append.py", "_create", View),
+    ("storage/sqlite/append.py", "_post_along", Request),
+    ("storage/sqlite/append.py", "_write_extras", Snapshot),
     ("storage/sqlite/batches.py", "", NewRun),
     ("storage/sqlite/batches.py", "", View),
+    ("storage/sqlite/batches.py", "write", Row),
+    ("storage/sqlite/queues.py", "refuse", Refusal),
+    ("storage/walks.py", "", Query),
+    ("upkeep/archive.py", "row", Row),
 )
 """File, function (empty: the whole file) and the class whose fields it lists."""
+ELSEWHERE: dict[type[msgspec.Struct], set[str]] = {
+    Query: {"after", "limit", "offered"},
+    Refusal: {"at"},
+    Request: {"taken", "unmet"},
+    Row: {"seq"},
+}
+"""Fields that such places leave to others: what a store itself counts, finds out or uses for paging."""
 
 
 def missing(path: str, function: str, fields: tuple[str, ...]) -> list[str]:
@@ -62,7 +98,7 @@ def missing(path: str, function: str, fields: tuple[str, ...]) -> list[str]:
 
 @pytest.mark.parametrize(("path", "function", "listed"), LISTS)
 def test_a_list_of_fields_is_complete(path: str, function: str, listed: type[msgspec.Struct]) -> None:
-    assert missing(path, function, listed.__struct_fields__) == []
+    assert set(missing(path, function, listed.__struct_fields__)) <= ELSEWHERE.get(listed, set())
 
 
 @pytest.mark.parametrize(("path", "function", "listed"), LISTS)
@@ -72,7 +108,23 @@ def test_a_field_that_is_added_to_the_class_is_missed(
     class Longer(listed, frozen=True, kw_only=True):  # type: ignore[misc, valid-type]
         added_to_the_class: int = 0
 
-    assert missing(path, function, Longer.__struct_fields__) == ["added_to_the_class"]
+    assert "added_to_the_class" in missing(path, function, Longer.__struct_fields__)
+
+
+def test_a_budget_what_is_spent_of_it_and_what_is_left_have_the_same_limits() -> None:
+    for kind in (Budget, budget.Spent, budget.BudgetLeft):
+        assert kind.__struct_fields__ == budget.LIMITS
+
+
+def test_the_page_and_the_command_line_show_every_list_of_a_preview() -> None:
+    lists = [
+        field.name
+        for field in msgspec.structs.fields(Preview)
+        if field.default == () and field.name != "remedies"
+    ]
+    shown = (SOURCE / "server/page/pure/previews.js").read_text("utf-8").partition("const CONSEQUENCES")[2]
+    assert set(lists) == set(re.findall(r"^  \[\"(\w+)\"", shown, re.MULTILINE))
+    assert missing("cli/dry_run.py", "", tuple(lists)) == []
 
 
 _WITH_A_FIELD = """

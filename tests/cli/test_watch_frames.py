@@ -175,6 +175,12 @@ def test_a_run_shows_its_nodes_attempts_holder_checkpoint_and_stream() -> None:
     assert texts(frame)[stream + 1 : stream + 3] == ["| once upon a time", "| there was a harbour"]
 
 
+@pytest.mark.parametrize(("length", "shown"), [(78, "| a" + "b" * 77), (79, "| …" + "b" * 77)])
+def test_a_line_of_a_stream_is_cut_only_if_it_is_wider_than_the_screen(length: int, shown: str) -> None:
+    history = begun().streamed("plan", "a" + "b" * (length - 1))
+    assert shown in texts(run_frame(seen_of(history, held=True), view(80)))
+
+
 def test_an_open_question_is_shown_once_with_its_answers_and_the_command() -> None:
     frame = text(
         run_frame(seen_of(begun().completed("plan").settled().completed("write").settled()), view(100))

@@ -420,9 +420,12 @@ def test_a_member_can_be_drawn_beside_its_stack():
     assert_sound(flow, geometry)
 
 
-def test_a_stack_of_one_is_a_node():
-    geometry = lay_out(equal_neighbours(6), alone={f"w{number}" for number in range(5)})
-    assert {found.kind for found in geometry.boxes} == {"start", "end", "node"}
+@pytest.mark.parametrize(("beside", "stacked"), [(4, True), (5, False)])
+def test_a_stack_of_two_is_a_box_and_a_stack_of_one_is_a_node(beside: int, stacked: bool) -> None:
+    geometry = lay_out(equal_neighbours(6), alone={f"w{number}" for number in range(beside)})
+    assert {found.kind for found in geometry.boxes} == {"start", "end", "node"} | (
+        {"stack"} if stacked else set()
+    )
 
 
 def test_a_wide_layer_is_wrapped():

@@ -3,29 +3,22 @@
 # Annotations are read: no `from __future__ import annotations`.
 
 import inspect
-from typing import Annotated, Any, TypedDict, get_type_hints
+from typing import Annotated, Any, TypedDict, get_args, get_type_hints
 
 import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.cli import options
+from holdfast.cli import execution, options, questions, worker
+from holdfast.cli import requests as asking
 from holdfast.core import requests
-from holdfast.core.verb_options import Option, foreseen_options, options_of
+from holdfast.core.verb_options import Option, foreseen_options, options_of, read_options
 from holdfast.reading import inbox
 from holdfast.runtime.verb_signatures import takes
 from holdfast.server.verb_inputs import body_of
+from holdfast.testing import handled_requests, simulator_requests
+from holdfast.upkeep import mass_requests
 
-POSITIONAL = {
-    "answer": {"question", "value"},
-    "cancel": {"reason"},
-    "edit": {"edit"},
-    "pause": {"reason"},
-    "retry": {"node"},
-    "signal": {"name", "payload"},
-    "skip": {"node", "update"},
-}
-"""Verb -> the options that are parameters of its functions, because they may be given by position."""
 LOCAL = {"execute", "id", "validate", "wait"}
 """Options that are not in a request: they say how it is made, or cannot be stored."""
 VERBS = [
@@ -35,7 +28,9 @@ VERBS = [
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_record_and_its_typed_dicts_have_the_same_options(verb: str) -> None:
-    own = set(options_of((requests.RECORDS | requests.MAKING)[verb])) - POSITIONAL.get(verb, set())
+    written = inspect.signature(getattr(hf, verb)).parameters.values()
+    by_position = {one.name for one in written if one.kind is one.POSITIONAL_OR_KEYWORD}
+    own = set(options_of((requests.RECORDS | requests.MAKING)[verb])) - by_position
     here, there = (
         set(getattr(requests, f"{verb.capitalize()}{place}").__annotations__) for place in ("Here", "There")
     )
@@ -99,6 +94,57 @@ def test_an_option_that_is_added_to_a_record_is_in_the_stored_form_the_body_and_
     assert (flag.default, flag.metavar, flag.help) == ("--added", "N", "It says what the option is.")
     others = {name: None for name in inspect.signature(resume).parameters if name not in ("run", "added")}
     assert resume(run="r", added=4, **others) == 0
+
+
+COMMANDS = {
+    verb: next(getattr(room, verb) for room in (execution, questions, asking, worker) if hasattr(room, verb))
+    for verb in VERBS
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_command_of_a_verb_takes_the_options_that_its_record_gets(verb: str) -> None:
+    written = inspect.signature(inspect.unwrap(COMMANDS[verb]), eval_str=True)
+    assert options.Said in [parameter.annotation for parameter in written.parameters.values()]
+
+
+@pytest.mark.parametrize(
+    "rename", ["ab", 5, [("a",)], ["x"]], ids=["text", "number", "pairs of one", "a list of names"]
+)
+def test_a_rename_that_is_no_mapping_is_refused(rename: Any) -> None:
+    with pytest.raises(hf.SettingError, match=r"rename=.* is not valid"):
+        read_options(requests.Resume, {"rename": rename})
+
+
+def test_a_rename_may_be_none_or_pairs() -> None:
+    assert read_options(requests.Resume, {"rename": None}) == {"rename": {}}
+    assert read_options(requests.Resume, {"rename": [("a", "b")]}) == {"rename": {"a": "b"}}
+
+
+def test_an_option_whose_default_is_not_none_keeps_none_so_that_it_is_refused() -> None:
+    assert read_options(requests.Fork, {"repeat": None}) == {"repeat": None}
+
+
+class Later(requests.Skip, frozen=True, kw_only=True):
+    """A skip with an option that was added later."""
+
+    left_out = ("expects", "quiet")
+    quiet: Annotated[bool, Option("It says what the option is.")] = False
+
+
+def test_a_request_is_stored_as_before_if_an_option_that_was_added_later_has_its_default() -> None:
+    before = inbox.stored_form(requests.Skip(node="a"))
+    assert inbox.stored_form(Later(node="a")) == before
+    assert inbox.stored_form(Later(node="a", quiet=True)).body == {**before.body, "quiet": True}
+
+
+def test_the_verbs_that_may_be_asked_of_many_runs_are_those_whose_records_say_so() -> None:
+    assert set(get_args(mass_requests.BatchVerb)) == set(mass_requests.DONE)
+
+
+def test_the_checker_and_the_simulator_know_every_verb() -> None:
+    assert set(handled_requests._SHOWN_BY) == set(requests.RECORDS)
+    assert set(simulator_requests._SHOWN_BY) == set(VERBS) - set(requests.MAKING)
 
 
 def test_a_run_may_be_given_as_run_id() -> None:

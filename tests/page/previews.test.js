@@ -15,6 +15,9 @@ const preview = (more = {}) => ({
   skips: [],
   stops: [],
   uncleaned: [],
+  cancels: [],
+  leaves: [],
+  missed: [],
   closes: [],
   family: [],
   refused: null,
@@ -42,6 +45,29 @@ test("empty rows are left out", () => {
 test("a visit that will not clean up is named with its iteration", () => {
   const [row] = previewRows(preview({ verb: "cancel", uncleaned: [{ node: "book", iteration: 2, why: "unwound" }] }));
   assert.deepEqual([row.words, row.items], ["Not cleaned up", [{ node: "book", words: "book 2", once: false }]]);
+});
+
+test("child runs that are cancelled or left alone, and what a fork would not have, are named", () => {
+  const left = [{ node: "book", iteration: 1, why: "unwound" }];
+  const rows = previewRows(
+    preview({
+      verb: "cancel",
+      cancels: [
+        { run_id: "r.a", flow: "pay", uncleaned: left },
+        { run_id: "r.b", flow: "pay", uncleaned: [] },
+      ],
+      leaves: ["r.c"],
+      missed: [{ what: "signal", name: "paid" }],
+    }),
+  );
+  assert.deepEqual(
+    rows.map((row) => [row.words, row.items.map((item) => item.words)]),
+    [
+      ["Child runs cancelled", ["r.a; not cleaned up: book", "r.b"]],
+      ["Child runs left alone", ["r.c"]],
+      ["Not in the fork", ["signal paid"]],
+    ],
+  );
 });
 
 test("the button is off until each node that is not idempotent is ticked, and says why", () => {

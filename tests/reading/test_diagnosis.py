@@ -14,7 +14,7 @@ import pytest
 
 import holdfast as hf
 from command_line import Cli, caller, furnish
-from holdfast.reading import text
+from holdfast.reading import remedies, text
 from holdfast.reading.cases import case_of, later_case
 from holdfast.reading.diagnosis import diagnose
 from holdfast.reading.reader import Reader
@@ -56,6 +56,12 @@ def store() -> Iterator[Store]:
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     furnish(tmp_path, monkeypatch, work=FLOW)
     return caller(capsys)
+
+
+@pytest.mark.parametrize("options", [(), ("--on-change", "compatible")])
+def test_a_suggested_resume_names_the_file_before_its_options(options: tuple[str, ...]) -> None:
+    remedy = remedies.resume(CommandLine(file="work.py"), "r", "resume it", options=options)
+    assert remedy.command.split() == ["holdfast", "resume", "r", "work.py", *options]
 
 
 @pytest.mark.parametrize("mode", ["fail", "ask", "wait"])

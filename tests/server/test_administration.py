@@ -10,7 +10,9 @@ from served_flows import flow, run_order
 from verb_calls import Operator, operate, reach
 
 import holdfast as hf
+from holdfast.core import requests
 from holdfast.errors import SettingError
+from holdfast.reading import inbox
 from holdfast.server.asgi import asgi
 from holdfast.server.keys import KEPT_MAX, UsedKeys
 from holdfast.server.problems import Refused
@@ -148,6 +150,25 @@ def test_many_runs_are_asked_at_once_and_once_per_key():
     operate(test)
 
 
+def test_many_runs_are_resumed_with_the_options_that_one_run_is():
+    async def test(engine, operator):
+        await run_order(engine, "f0", fails=True)
+        options = {
+            "after": "reserve", "edit": {"fails": False}, "confirm": ["charge"], "on_change": "compatible",
+            "rename": {"a": "b"}, "budget": {"usd": 5}, "scope": ["*"], "force": True,
+        }  # fmt: skip
+        body = {"verb": "resume", "where": {"flow": "order"}, **options}
+        assert (await operator.post("requests", body)).json["asked"] == 1
+        (stored,) = engine.store.inbox(run_id="f0")
+        wanted = requests.Resume(**options | {"budget": hf.Budget(usd=5)})
+        read = inbox.read(stored)
+        assert {name: getattr(read, name) for name in options} == {
+            name: getattr(wanted, name) for name in options
+        }
+
+    operate(test)
+
+
 def test_the_same_key_does_not_reach_runs_that_match_only_later():
     async def test(engine, operator):
         await run_order(engine, "f0", fails=True)
@@ -184,6 +205,10 @@ def test_a_worker_carries_out_what_many_runs_were_asked_for():
         ({"verb": "resume", "where": {"status": ["completed"]}}, 400),
         ({"verb": "fork", "where": {"flow": "order"}}, 422),
         ({"verb": "cancel", "where": {"flow": "order"}, "force": True}, 422),
+        ({"verb": "retry", "where": {"flow": "order"}, "on_change": "compatible"}, 422),
+        ({"verb": "resume", "where": {"flow": "order"}, "checkpoint": 1}, 422),
+        ({"verb": "resume", "where": {"flow": "order"}, "after": "charge", "replay": True}, 422),
+        ({"verb": "resume", "where": {"flow": "order"}, "after": "no node"}, 422),
         ({"verb": "resume", "where": {"labels": {"a": 1}}}, 422),
         ({"verb": "resume", "where": {"flow": "order"}, "run_id": "r1"}, 422),
     ],

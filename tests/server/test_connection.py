@@ -157,6 +157,20 @@ def test_a_head_without_end_is_cut_off_by_its_size():
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(("beyond", "status"), [(0, 200), (1, 431)])
+def test_a_head_may_be_exactly_as_large_as_its_limit(monkeypatch, beyond, status):
+    """The target, and each name and value with `: ` and the end of the line."""
+
+    async def main() -> None:
+        async with hosted() as port:
+            lines = f"Host: 127.0.0.1:{port}\r\nConnection: close\r\n"
+            monkeypatch.setattr(connection, "HEAD_BYTES_MAX", len("/healthz" + lines) - beyond)
+            answer = await say(port, f"GET /healthz HTTP/1.1\r\n{lines}\r\n".encode())
+            assert status_of(answer) == status
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("reads", [True, False])
 def test_a_client_that_does_not_read_is_dropped(monkeypatch, reads):
     monkeypatch.setattr(connection, "WRITE_S", 0.3)

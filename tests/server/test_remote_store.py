@@ -14,7 +14,9 @@ from hosted import ADMIN, Hosting, hosting
 from served_flows import flow
 
 import holdfast as hf
+from holdfast.core import requests
 from holdfast.errors import BlobCorrupt, BlobMissing, SettingError, StoreUnusable
+from holdfast.reading import inbox
 from holdfast.reading.reader import Reader
 from holdfast.server import store_rows
 from holdfast.storage.blobs import Blob
@@ -252,6 +254,55 @@ def test_a_request_is_posted_once_under_the_name_of_the_token(remote):
         Request(id="k3", verb="resume", run_id="nothing"),
     ])  # fmt: skip
     assert [type(one) for one in posted] == [hf.RunOver, hf.RequestExists, hf.RunNotFound]
+
+
+def test_the_same_request_to_many_runs_reaches_each_of_them(remote):
+    there, here = remote
+    for run_id in ("r2", "r3"):
+        with pytest.raises(hf.RunFailed):
+            hf.run(flow, {"fails": True}, run_id=run_id, store=here)
+    same = [Request(id="where:1:5", verb="resume", run_id=run_id) for run_id in ("r2", "r3")]
+    assert there.queues.post_all(same) == [True, True]
+    assert there.queues.post_all(same) == [False, False]
+
+
+SENT = {
+    "a resume with all its options": requests.Resume(
+        checkpoint=1, edit={"item": "lamp"}, force=True, confirm=["charge"], on_change="compatible", rename={"a": "b"},
+        budget=hf.Budget(usd=5), scope=["ship"],
+    ),
+    "a retry": requests.Retry(node="charge", fresh=True, confirm=["r.c/x"]),
+    "a skip": requests.Skip(node="charge", update={"item": "lamp"}),
+    "a signal": requests.Signal(name="go", payload=[1, None]),
+    "a signal without a payload": requests.Signal(name="go"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", SENT)
+def test_a_request_arrives_as_it_was_made(remote, what):
+    there, here = remote
+    with pytest.raises(hf.RunFailed):
+        hf.run(flow, {"fails": True}, run_id="r2", store=here)
+    made = inbox.stored_form(msgspec.structs.replace(SENT[what], id="q", reason="why"))
+    assert there.post("r2", made)
+    if made.verb != "signal":
+        (stored,) = here.inbox(run_id="r2")
+        assert (stored.verb, stored.reason, stored.body) == (made.verb, "why", made.body)
+
+
+def test_what_a_function_has_changed_cannot_be_sent(remote):
+    there, _ = remote
+    made = inbox.stored_form(requests.Edit(id="q", changes={"set": {"item": "lamp"}}, seen=3))
+    with pytest.raises(SettingError, match="changes and seen cannot be sent"):
+        there.post("r1", made)
+
+
+def test_the_digest_of_a_preview_is_sent_with_a_request(remote):
+    there, here = remote
+    with pytest.raises(hf.RunFailed):
+        hf.run(flow, {"fails": True}, run_id="r2", store=here)
+    with pytest.raises(hf.PreviewStale):
+        there.post("r2", inbox.stored_form(requests.Resume(id="q", expects="another")))
 
 
 def test_a_client_and_a_reader_list_the_runs_that_a_run_started(host):

@@ -131,9 +131,9 @@ def _cancel_all(
     async def use(engine: Engine) -> None:
         for done, one in enumerate(idle, 1):
             try:
-                await engine.cancel(
-                    one.run_id, request.reason, by=request.by, id=mass_requests.id_for(stored, one)
-                )
+                id = mass_requests.id_for(stored, one)
+                said = inbox.own_fields(request)
+                await engine.cancel(one.run_id, request.reason, **said, by=request.by, id=id)
             except (RunOver, RunNotFound):  # it ended, or was deleted, in this moment
                 pass
             except (SchemaTooNew, StoreCorrupt, StoreBusy) as fault:

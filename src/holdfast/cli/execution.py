@@ -37,6 +37,7 @@ from holdfast.core import requests
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL
 from holdfast.core.situation import RUN_BASE_WANTED
+from holdfast.core.verb_options import read_options
 from holdfast.errors import (
     CapabilityMissing,
     FlowNotFound,
@@ -177,9 +178,8 @@ def resume(
     actor = options.resolve_actor(by)
     elsewhere = {"--validate": validate, "--grace": grace, "--run-base": run_base}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(
-        target, matching, {"--checkpoint": said["checkpoint"], "--expects": expects, **elsewhere}
-    ):
+    of_one = options.of_one_run(requests.Resume, said)
+    if bulk.chooses(target, matching, {**of_one, "--expects": expects, **elsewhere}):
         request = requests.Resume(**said, by=actor, reason=reason)
         _require_one_place(request)
         return bulk.ask_all(request, matching)
@@ -207,12 +207,7 @@ def _require_one_place(request: requests.Resume) -> None:
 @options.of(requests.Retry)
 def retry(
     run_id: options.RunIdOrWhere = None,
-    node: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="NODE", help="The node to retry. Default: every node that failed, crashed or waits."
-        ),
-    ] = None,
+    node: Annotated[str | None, options.argument(requests.Retry, "node")] = None,
     file: options.File = None,
     *,
     said: options.Said,
@@ -236,10 +231,10 @@ def retry(
         node, file = None, node  # `holdfast retry r1 flow.py`
     actor, elsewhere = options.resolve_actor(by), {"--grace": grace, "--run-base": run_base}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(
-        run_id, matching, {"--expects": expects, "--confirm": said["confirm"] or None, **elsewhere}
-    ):
-        return bulk.ask_all(requests.Retry(fresh=said["fresh"], by=actor, reason=reason), matching)
+    of_one = options.of_one_run(requests.Retry, said)
+    if bulk.chooses(run_id, matching, {"--expects": expects, **of_one, **elsewhere}):
+        request = requests.Retry(**read_options(requests.Retry, said), by=actor, reason=reason)
+        return bulk.ask_all(request, matching)
     assert run_id is not None
     given = {"node": node, **said, "reason": reason}
     if dry_run:
@@ -253,20 +248,14 @@ def retry(
 
 
 @command(EXECUTE)
+@options.of(requests.Skip)
 def skip(
     run_id: options.RunId,
-    node: Annotated[
-        str, typer.Argument(metavar="NODE", help="The node to skip: one that failed, crashed or waits.")
-    ],
+    node: Annotated[str, options.argument(requests.Skip, "node")],
     file: options.File = None,
-    update: Annotated[
-        str | None,
-        typer.Option(
-            "--update",
-            metavar="JSON|@FILE",
-            help="The result to record for the skipped node, as a JSON object; for a task of a plan, its output.",
-        ),
-    ] = None,
+    update: Annotated[str | None, options.option(requests.Skip, "update")] = None,
+    *,
+    said: options.Said,
     dry_run: options.DryRunOfOne = False,
     expects: options.Expects = None,
     no_execute: options.NoExecute = False,
@@ -285,6 +274,7 @@ def skip(
     given: dict[str, Any] = {
         "node": node,
         "update": stores.read_update(update, run_id, store),
+        **said,
         "reason": reason,
     }
     if dry_run:

@@ -417,8 +417,26 @@ def of(record: type[msgspec.Struct], *, without: Collection[str] = ()) -> Callab
     return decorate
 
 
+def argument(record: type[msgspec.Struct], name: str, more: str = "") -> Any:
+    """Return the argument of a command for an option of the record of a verb. `more` is said after its sentence."""
+    given = options_of(record)[name].option
+    return typer.Argument(metavar=given.metavar, help=f"{given.says} {more}".rstrip())
+
+
+def option(record: type[msgspec.Struct], name: str) -> Any:
+    """Return the option of a command that reads the value of an option of the record in its own way."""
+    given = options_of(record)[name]
+    return typer.Option(_flag(given), metavar=given.option.metavar, help=given.option.says)
+
+
 def _flag(given: Given) -> str:
     return f"--{given.name.replace('_', '-')}"
+
+
+def of_one_run(record: type[msgspec.Struct], said: Said) -> dict[str, Any]:
+    """Return the options that have no meaning in a request to many runs, by their flags, with their values."""
+    known = options_of(record)
+    return {_flag(known[name]): said[name] or None for name in said if not known[name].option.of_many}
 
 
 def _is_repeated(given: Given) -> bool:
@@ -441,10 +459,10 @@ def _parameter(given: Given) -> inspect.Parameter:
         kind = str | None
     elif given.is_of(float):
         kind = float | None
-    option = typer.Option(_flag(given), metavar=given.option.metavar or None, help=says, min=_least(given))
+    declared = typer.Option(_flag(given), metavar=given.option.metavar or None, help=says, min=_least(given))
     default = default if isinstance(default, (bool, str, int)) else None
     return inspect.Parameter(
-        given.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]
+        given.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, declared]
     )
 
 

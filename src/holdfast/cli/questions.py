@@ -40,36 +40,23 @@ _ABOUT = {"interrupt": "crashed", "gate": "has not started", "ask": "asks", "rep
 _ANSWERED_MAX = 3
 
 
-_Update = Annotated[
-    str | None,
-    typer.Option(
-        "--update",
-        metavar="JSON|@FILE",
-        help="With the answer skip: the result to record for the skipped node, as a JSON object.",
-    ),
-]
-
-
 @command(OPERATE)
 @options.of(requests.Answer)
 def answer(
     run_id: options.RunId,
     question: Annotated[
-        str,
-        typer.Argument(
-            metavar="QUESTION",
-            help="The key of the question, or the name of the node that asks it; `holdfast questions` lists both.",
-        ),
+        str, options.argument(requests.Answer, "question", "`holdfast questions` lists both.")
     ],
     value: Annotated[
         str,
-        typer.Argument(
-            metavar="VALUE",
-            help="The answer: one of the choices, JSON, or plain text. Put -- before an answer that begins with a dash.",
+        options.argument(
+            requests.Answer,
+            "value",
+            "JSON or plain text; put -- before an answer that begins with a dash.",
         ),
     ],
     file: options.File = None,
-    update: _Update = None,
+    update: Annotated[str | None, options.option(requests.Answer, "update")] = None,
     *,
     said: options.Said,
     by: options.By = None,
@@ -165,18 +152,13 @@ def _require_flow(case: Case, asked: Question, known_flows: list[str], file: str
 
 
 @command(OPERATE)
+@options.of(requests.Signal)
 def signal(
     run_id: options.RunId,
-    name: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME", help="The name of the signal, as the node passes it to `ctx.wait_for`."
-        ),
-    ],
-    payload: Annotated[
-        str | None,
-        typer.Argument(metavar="JSON|@FILE", help="The payload of the signal, as JSON. Default: null."),
-    ] = None,
+    name: Annotated[str, options.argument(requests.Signal, "name")],
+    payload: Annotated[str | None, options.argument(requests.Signal, "payload", "Default: null.")] = None,
+    *,
+    said: options.Said,
     signal_id: Annotated[
         str | None,
         typer.Option(
@@ -201,7 +183,7 @@ def signal(
         run = stores.execute(
             reader.store,
             lambda engine: engine.signal(
-                run_id, name, given, id=signal_id, by=options.resolve_actor(by), reason=reason
+                run_id, name, given, **said, id=signal_id, by=options.resolve_actor(by), reason=reason
             ),
             {},
         )

@@ -20,10 +20,10 @@ from holdfast.cli.execution import name_the_file
 from holdfast.cli.exits import Exit
 from holdfast.cli.suggestions import command_line, line, resume_line_of, say_missing_workers, say_request
 from holdfast.core import events
-from holdfast.core.requests import Fork
+from holdfast.core.requests import Cancel, Edit, Fork, Pause
 from holdfast.core.run_state import ENDED
 from holdfast.errors import FlowNotFound, HoldfastError, SettingError, did_you_mean
-from holdfast.reading import history, inbox
+from holdfast.reading import history
 from holdfast.reading.forks import ForkPlan, Missed, list_missed
 from holdfast.reading.reader import Reader
 from holdfast.reading.remedies import CommandLine
@@ -32,9 +32,12 @@ from holdfast.runtime.engine import Engine
 
 
 @command(OPERATE)
+@options.of(Cancel)
 def cancel(
     run_id: options.RunIdOrWhere = None,
     file: options.File = None,
+    *,
+    said: options.Said,
     where: options.Where = None,
     dry_run: options.DryRun = False,
     expects: options.Expects = None,
@@ -47,26 +50,30 @@ def cancel(
     """Cancel a run for good, and stop its running nodes."""
     actor = options.resolve_actor(by)
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
-    if bulk.chooses(run_id, matching, {"--expects": expects}):
-        return bulk.ask_all(inbox.Cancel(by=actor, reason=reason), matching)
+    if bulk.chooses(run_id, matching, {**options.of_one_run(Cancel, said), "--expects": expects}):
+        return bulk.ask_all(Cancel(**said, by=actor, reason=reason), matching)
     assert run_id is not None
     if dry_run:
-        return look_ahead("cancel", run_id, {"reason": reason}, file=file, store=store, as_json=as_json)
+        given = {**said, "reason": reason}
+        return look_ahead("cancel", run_id, given, file=file, store=store, as_json=as_json)
     _ask(
         run_id,
         file,
         store,
         as_json,
         "cancelled",
-        lambda engine: engine.cancel(run_id, reason, by=actor, expects=expects),
+        lambda engine: engine.cancel(run_id, reason, **said, by=actor, expects=expects),
     )
     return Exit.OK
 
 
 @command(OPERATE)
+@options.of(Pause)
 def pause(
     run_id: options.RunId,
     file: options.File = None,
+    *,
+    said: options.Said,
     reason: options.Reason = None,
     by: options.By = None,
     store: options.Store = None,
@@ -83,7 +90,7 @@ def pause(
         store,
         as_json,
         "paused",
-        lambda engine: engine.pause(run_id, reason, by=options.resolve_actor(by)),
+        lambda engine: engine.pause(run_id, reason, **said, by=options.resolve_actor(by)),
     )
 
 
@@ -144,13 +151,13 @@ def _ask(
 
 
 @command(OPERATE)
+@options.of(Edit, without=("edit",))
 def edit(
     run_id: options.RunId,
-    fields: Annotated[
-        str,
-        typer.Argument(metavar="JSON|@FILE", help="The fields of the state to change, as a JSON object."),
-    ],
+    fields: Annotated[str, options.argument(Edit, "edit", "A JSON object.")],
     file: options.File = None,
+    *,
+    said: options.Said,
     by: options.By = None,
     reason: options.Reason = None,
     store: options.Store = None,
@@ -187,7 +194,7 @@ def edit(
         run_id,
         file,
         store,
-        lambda engine: engine.edit(run_id, given, by=options.resolve_actor(by), reason=reason),
+        lambda engine: engine.edit(run_id, given, **said, by=options.resolve_actor(by), reason=reason),
         after=after,
     )
 

@@ -81,6 +81,11 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 
 BY = Option("Who asks. It is recorded in the log.", "NAME", is_header=True)
 REASON = Option("Why the caller asks for this. It is recorded in the log.", "TEXT", limit=Text | None)
+NEW_RUN_ID = Option(
+    "The id of the new run. Default: a random one or, over HTTP, one that follows from the key of the request.",
+    "ID",
+    limit=NewRunId | None,
+)
 EXPECTS = Option(
     "The digest of a preview that the caller acts on: the request is refused if it would now do something else.",
     "DIGEST",
@@ -94,7 +99,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     verb: ClassVar[str]
     traits: ClassVar[Traits]
     left_out: ClassVar[tuple[str, ...]] = ()
-    """The fields that are stored only if they have a value, because they were added later."""
+    """The fields that are stored only if they have another value than their default, because they were added later."""
     not_ignored: ClassVar[tuple[str, ...]] = ()
     """The fields that older versions must not ignore: they are stored inside the field `on_change`, so that an older version
     cannot read the request, and refuses it.
@@ -128,6 +133,12 @@ class ReasonOption(TypedDict, total=False):
     reason: str | None
 
 
+class ExpectsOption(TypedDict, total=False):
+    """The option of the verbs that have a preview."""
+
+    expects: str | None
+
+
 class ExecuteOption(TypedDict, total=False):
     """The option of the verbs of an engine that execute a run."""
 
@@ -143,7 +154,7 @@ class WaitOption(TypedDict, total=False):
     wait: Annotated[
         float | None,
         Option(
-            "Return when the run has stopped since or asks something, or after so many seconds. Default: at once."
+            "Wait until the run has stopped or asks something, for at most so many seconds. Default: do not wait."
         ),
     ]
 
@@ -172,17 +183,11 @@ class Cancel(Asked, frozen=True, kw_only=True):
     expects: Annotated[str | None, EXPECTS] = None
 
 
-class CancelOptions(TypedDict, total=False):
-    """The options of `cancel` that only it has."""
-
-    expects: str | None
-
-
-class CancelHere(CancelOptions, AskOptions, total=False):
+class CancelHere(ExpectsOption, AskOptions, total=False):
     """The options with which an engine cancels a run."""
 
 
-class CancelThere(CancelOptions, AskOptions, WaitOption, total=False):
+class CancelThere(ExpectsOption, AskOptions, WaitOption, total=False):
     """The options with which a client asks for a run to be cancelled."""
 
 
@@ -217,13 +222,21 @@ class Answer(Asked, frozen=True, kw_only=True):
     key: Annotated[
         str,
         Option(
-            "The key of the question, or its node if that has only one open question.",
+            "The key of the question, or the name of its node if that asks only one.",
             "QUESTION",
             name="question",
             limit=Key,
         ),
     ]
-    value: Annotated[Any, Option("The answer.", "VALUE", body_name="answer", is_required=True)] = None
+    value: Annotated[
+        Any,
+        Option(
+            "The answer: one of the choices, or what the schema of the question allows.",
+            "VALUE",
+            body_name="answer",
+            is_required=True,
+        ),
+    ] = None
     update: Annotated[
         Any,
         Option("The result to record for an interrupted node, if the answer is `skip`.", "JSON|@FILE"),
@@ -264,7 +277,9 @@ class Signal(Asked, frozen=True, kw_only=True):
     verb: ClassVar[str] = "signal"
     # No engine refuses a signal, and a sender may have thousands: the sender does not wait.
     traits: ClassVar[Traits] = Traits(asked="sent a signal", awaited=False, id_mark="signal:", role="start")
-    name: Annotated[str, Option("The name of the signal.", "NAME", limit=Key)]
+    name: Annotated[
+        str, Option("The name of the signal, as the node passes it to `ctx.wait_for`.", "NAME", limit=Key)
+    ]
     payload: Annotated[Any, Option("What the node that waits for the signal gets.", "JSON|@FILE")] = None
 
 
@@ -277,7 +292,7 @@ class SignalThere(AskOptions, ReasonOption, WaitOption, total=False):
 
 
 class Retry(Asked, frozen=True, kw_only=True):
-    """A request to retry a node that failed, was interrupted or waits. If `node` is None, all such nodes are retried."""
+    """A request to retry a node that failed, was interrupted or waits; without a node, all such nodes."""
 
     verb: ClassVar[str] = "retry"
     traits: ClassVar[Traits] = Traits(
@@ -297,7 +312,7 @@ class Retry(Asked, frozen=True, kw_only=True):
     confirm: Annotated[
         list[str] | None,
         Option(
-            "A node of a child run, as RUN/NODE, that may run again although it is not idempotent, as a preview lists it.",
+            "Nodes of child runs, as RUN/NODE, that may run again although they are not idempotent: a preview lists them.",
             "NODE",
             limit=Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)],
             default=(),
@@ -306,7 +321,7 @@ class Retry(Asked, frozen=True, kw_only=True):
     expects: Annotated[str | None, EXPECTS] = None
 
 
-class RetryOptions(CancelOptions, total=False):
+class RetryOptions(ExpectsOption, total=False):
     """The options of `retry` that only it has."""
 
     fresh: bool
@@ -339,11 +354,11 @@ class Skip(Asked, frozen=True, kw_only=True):
     expects: Annotated[str | None, EXPECTS] = None
 
 
-class SkipHere(CancelOptions, AskOptions, ReasonOption, ExecuteOption, total=False):
+class SkipHere(ExpectsOption, AskOptions, ReasonOption, ExecuteOption, total=False):
     """The options with which an engine skips a node."""
 
 
-class SkipThere(CancelOptions, AskOptions, ReasonOption, WaitOption, total=False):
+class SkipThere(ExpectsOption, AskOptions, ReasonOption, WaitOption, total=False):
     """The options with which a client asks for a node to be skipped."""
 
 
@@ -394,16 +409,32 @@ class Resume(Asked, frozen=True, kw_only=True):
     ] = None
     after: Annotated[
         str | None,
-        Option("Rewind the run to just after the latest completion of this node.", "NODE", limit=Node | None),
+        Option(
+            "Rewind the run to just after the latest completion of this node.",
+            "NODE",
+            limit=Node | None,
+            of_many=True,
+        ),
     ] = None
     restart_at: Annotated[
         str | None,
-        Option("Rewind the run and run this node again with the input it had.", "NODE", limit=Node | None),
+        Option(
+            "Rewind the run and run this node again with the input it had.",
+            "NODE",
+            limit=Node | None,
+            of_many=True,
+        ),
     ] = None
-    replay: Annotated[bool, Option("Run the last completed node again with the input it had.")] = False
+    replay: Annotated[
+        bool, Option("Run the last completed node again with the input it had.", of_many=True)
+    ] = False
     edit: Annotated[
         dict[str, Any] | None,
-        Option("Fields of the state to change before the run continues, and their new values.", "JSON|@FILE"),
+        Option(
+            "Fields of the state to change before the run continues, and their new values.",
+            "JSON|@FILE",
+            of_many=True,
+        ),
     ] = None
     changes: dict[str, Any] | None = None
     seen: int | None = None
@@ -418,34 +449,46 @@ class Resume(Asked, frozen=True, kw_only=True):
     confirm: Annotated[
         list[str],
         Option(
-            "A node that may run again although it is not idempotent, as a preview lists it; a node of a child run as RUN/NODE.",
+            "Nodes that may run again although they are not idempotent: a preview lists them, those of child runs as RUN/NODE.",
             "NODE",
             limit=Annotated[tuple[Confirmed, ...], Meta(max_length=10_000)],
             default=(),
+            of_many=True,
         ),
     ] = []
     on_change: Annotated[
         OnChange,
         Option(
-            "What to do if the flow has changed since the run was created: refuse, or resume if the change is compatible."
+            "What to do if the flow has changed since the run was created: refuse, or resume if the change is compatible.",
+            of_many=True,
         ),
     ] = "refuse"
     rename: Annotated[
         dict[str, str],
         Option(
-            "The old and the new name of a node that was renamed.",
+            "The old and the new names of nodes that were renamed.",
             "OLD=NEW",
             limit=dict[Node, Node],
             default=None,
+            of_many=True,
         ),
     ] = {}
     budget: Annotated[
         Budget | None,
-        Option("The new budget of the run, above what it has spent. Default: the one that it has.", "LIMITS"),
+        Option(
+            "The new budget of the run, above what it has spent. Default: the one that it has.",
+            "LIMITS",
+            of_many=True,
+        ),
     ] = None
     scope: Annotated[
         list[str] | None,
-        Option("A node that may run too, if the run has a scope; '*' for all.", "NODE", limit=Scope | None),
+        Option(
+            "Nodes that may run too, if the run has a scope; '*' for all.",
+            "NODE",
+            limit=Scope | None,
+            of_many=True,
+        ),
     ] = None
     expects: Annotated[str | None, EXPECTS] = None
 
@@ -456,7 +499,7 @@ class Resume(Asked, frozen=True, kw_only=True):
         return {name: where for name, where in given.items() if where is not None and where is not False}
 
 
-class ResumeOptions(CancelOptions, total=False):
+class ResumeOptions(ExpectsOption, total=False):
     """The options of `resume` that only it has."""
 
     checkpoint: str | int | None
@@ -474,7 +517,13 @@ class ResumeOptions(CancelOptions, total=False):
 class ResumeHere(ResumeOptions, AskOptions, ReasonOption, ExecuteOption, total=False):
     """The options with which an engine resumes a run. What cannot be stored is here and not in the record."""
 
-    edit: Callable[[Any], Any] | Mapping[str, Any] | None
+    edit: Annotated[
+        Callable[[Any], Any] | Mapping[str, Any] | None,
+        Option(
+            "Fields of the state to change before the run continues, and their new values; or a function that is called with the "
+            "state, and returns such fields or changes the state."
+        ),
+    ]
     validate: Annotated[
         Callable[[Any], Any] | None,
         Option(
@@ -513,14 +562,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     fresh: Annotated[bool, Option("Use idempotency keys of its own, so that all effects count as new.")] = (
         False
     )
-    run_id: Annotated[
-        str | None,
-        Option(
-            "The id of the new run. Default: an id that follows from the key of the request, or a random one.",
-            "ID",
-            limit=NewRunId | None,
-        ),
-    ] = None
+    run_id: Annotated[str | None, NEW_RUN_ID] = None
     labels: Annotated[
         dict[str, str] | None,
         Option(
@@ -534,7 +576,7 @@ class Fork(msgspec.Struct, frozen=True, kw_only=True):
     expects: Annotated[str | None, EXPECTS] = None
 
 
-class ForkOptions(CancelOptions, ReasonOption, total=False):
+class ForkOptions(ExpectsOption, ReasonOption, total=False):
     """The options of `fork`."""
 
     checkpoint: str | int | None
@@ -548,7 +590,13 @@ class ForkOptions(CancelOptions, ReasonOption, total=False):
 class ForkHere(ForkOptions, total=False):
     """The options with which an engine forks a run."""
 
-    edit: Callable[[Any], Any] | Mapping[str, Any] | None
+    edit: Annotated[
+        Callable[[Any], Any] | Mapping[str, Any] | None,
+        Option(
+            "Fields of the state to change in the new run, and their new values; or a function that is called with the state, "
+            "and returns such fields or changes the state."
+        ),
+    ]
 
 
 class ForkThere(ForkOptions, total=False):
@@ -562,14 +610,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
 
     verb: ClassVar[str] = "start"
     traits: ClassVar[Traits] = Traits(asked="started", makes_run=True, role="start")
-    run_id: Annotated[
-        str | None,
-        Option(
-            "The id of the new run. Default: an id that follows from the key of the request, or a random one.",
-            "ID",
-            limit=NewRunId | None,
-        ),
-    ] = None
+    run_id: Annotated[str | None, NEW_RUN_ID] = None
     labels: Annotated[
         dict[str, str] | None,
         Option("Labels of the run, by which runs can be listed.", "NAME=VALUE", limit=Labels | None),
@@ -610,7 +651,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
         Option("What the run may cost in total. Once it is spent, nothing more begins in the run.", "LIMITS"),
     ] = None
     schedule: Annotated[
-        Schedule | None, Option("eager or layered. Default: the schedule of the flow.", "NAME")
+        Schedule | None, Option("The schedule: eager or layered. Default: that of the flow.", "NAME")
     ] = None
     scope: Annotated[
         list[str] | None,
@@ -687,7 +728,7 @@ class Unknown(Asked, frozen=True, kw_only=True):
 AnyRequest: TypeAlias = Pause | Cancel | Answer | Signal | Retry | Skip | Edit | Resume | ChildEnd | Unknown
 
 RECORDS: dict[str, type[AnyRequest]] = {
-    kind.verb: kind for kind in (Pause, Cancel, Answer, Signal, Retry, Skip, Edit, Resume, ChildEnd)
+    kind.verb: kind for kind in (Resume, Retry, Skip, Cancel, Pause, Edit, Answer, Signal, ChildEnd)
 }
 """Verb -> its record, for every verb that a request in an inbox may have."""
 MAKING: dict[str, type[Fork | Start]] = {kind.verb: kind for kind in (Start, Fork)}
@@ -707,6 +748,12 @@ def stated_of(step: str | None, item: int | None, result: Any) -> Stated | None:
             "an answer about a step needs the result of the step: give result=… (--result JSON; null for None)"
         )
     return None
+
+
+def unfold(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a request from the body of its stored form, in which `on_change` has those of `not_ignored`."""
+    inner = body.get("on_change")
+    return {**body, **inner} if isinstance(inner, Mapping) else dict(body)
 
 
 def own_fields(request: AnyRequest) -> dict[str, Any]:

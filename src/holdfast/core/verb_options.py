@@ -115,9 +115,23 @@ def _plain(option: Given, value: Any) -> Any:
             return None
         names = check_names(option.name, value)
         return names if names or option.default is None or not option.is_of(type(None)) else None
-    if option.is_of(dict) and (value is None or isinstance(value, Mapping)):
-        return dict(value or {}) if not option.is_of(type(None)) else value
+    if option.is_of(dict):
+        return _plain_mapping(option, value)
     return value
+
+
+def _plain_mapping(option: Given, value: Any) -> Any:
+    """Return a mapping as a dict. Another value that the option may have is returned as it is: a function, or one word for all
+    nodes. The pairs of a mapping are accepted where only a mapping is.
+    """
+    if isinstance(value, Mapping):
+        return dict(value)
+    if option.type != dict[str, str]:
+        return value
+    try:
+        return dict(value or {})
+    except (TypeError, ValueError):
+        raise SettingError(f"{option.name}={value!r} is not valid: give a dict of names") from None
 
 
 def check_names(option: str, given: Any) -> list[str]:

@@ -10,7 +10,7 @@ inbox.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
 from typing import Any, assert_never
 
 import msgspec
@@ -33,6 +33,7 @@ from holdfast.core.requests import (
     Unknown,
     own_fields,
     stated_of,
+    unfold,
 )
 from holdfast.errors import SettingError
 from holdfast.storage.contract import Request
@@ -103,12 +104,23 @@ def checked(request: AnyRequest) -> AnyRequest:
     return msgspec.structs.replace(request, expects=None) if expects_of(request) is not None else request
 
 
+@functools.cache
+def _left_out(kind: type[AnyRequest]) -> dict[str, Any]:
+    """Return the fields that are left out of the stored form of such a request if they have these values: their defaults."""
+    return {
+        one.name: one.default_factory() if one.default is msgspec.NODEFAULT else one.default
+        for one in msgspec.structs.fields(kind)
+        if one.name in kind.left_out
+    }
+
+
 def stored_form(request: AnyRequest) -> Request:
     """Convert a request to its stored form."""
+    left_out = _left_out(type(request))
     body = {
         name: value
         for name, value in own_fields(request).items()
-        if value is not None or name not in request.left_out
+        if name not in left_out or value != left_out[name]
     }
     body = msgspec.to_builtins(body) if isinstance(request, (ChildEnd, Answer)) else body
     limits = {name: msgspec.to_builtins(body.pop(name)) for name in request.not_ignored if name in body}
@@ -117,16 +129,10 @@ def stored_form(request: AnyRequest) -> Request:
     return Request(id=request.id, verb=request.verb, body=body, by=request.by, reason=request.reason)
 
 
-def _unfold(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a request from its stored form."""
-    inner = body.get("on_change")
-    return {**body, **inner} if isinstance(inner, Mapping) else dict(body)
-
-
 def check(request: AnyRequest) -> None:
     """Refuse a request whose options have the wrong type: no engine could read it. Raises `SettingError`."""
     try:
-        msgspec.convert(_unfold(stored_form(request).body), type(request))
+        msgspec.convert(unfold(stored_form(request).body), type(request))
     except (msgspec.ValidationError, TypeError) as fault:
         raise SettingError(
             f"this {request.verb} cannot be requested: {fault}. Correct the option."
@@ -145,7 +151,7 @@ def read(stored: Request) -> AnyRequest:
     kind = RECORDS.get(stored.verb)
     if kind is not None:
         try:
-            return msgspec.convert({**_unfold(stored.body), **shared}, kind)
+            return msgspec.convert({**unfold(stored.body), **shared}, kind)
         except (msgspec.ValidationError, SettingError):
             pass
     return Unknown(**shared, stored_verb=stored.verb)  # type: ignore[arg-type]

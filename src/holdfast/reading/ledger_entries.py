@@ -394,8 +394,8 @@ def _claimed(book: LedgerBook, event: events.RunClaimed) -> _Told:
 
 
 def _resumed(book: LedgerBook, event: events.RunResumed) -> _Told:
-    names = ("nodes", "fresh", "force", "budget", "scope", "outlived", "holder")
-    about = {name: _plain(value) for name in names if (value := getattr(event, name, None))}
+    names = [name for name in event.__struct_fields__ if name not in ("by", "reason")]
+    about = {name: _plain(value) for name in names if (value := getattr(event, name))}
     given = [", ".join(event.nodes)] if event.nodes else []
     if event.budget is not None:
         given.append(f"the budget {event.budget}")

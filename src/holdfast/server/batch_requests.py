@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
-from holdfast.core.requests import RECORDS, Labels, Text
-from holdfast.core.verb_options import options_of
+from holdfast.core.requests import RECORDS, Labels, Resume, Text
+from holdfast.core.verb_options import options_of, read_options
 from holdfast.reading import inbox
 from holdfast.server import verb_headers
 from holdfast.server.calls import Answer, HttpCall
@@ -17,6 +16,7 @@ from holdfast.server.json_body import encode
 from holdfast.server.keys import digest_of
 from holdfast.server.problems import Fault, refuse
 from holdfast.server.runs import Name, RunId
+from holdfast.server.verb_inputs import body_field
 from holdfast.server.verbs import VerbQuery
 from holdfast.storage.contract import Query, RunStatus, Store
 from holdfast.upkeep import mass_requests
@@ -47,19 +47,16 @@ class _BatchBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reason: Text | None = None
 
 
-_OPTIONS = {
-    name: (verb, given)
+_OPTIONS = [
+    (verb, given)
     for verb, record in RECORDS.items()
-    for name, given in options_of(record).items()
+    for given in options_of(record).values()
     if given.option.of_many
-}
-"""Option -> the verb that has it, and what is known of it."""
+]
+"""The options that have a meaning in a request to many runs, each with its verb."""
 BatchInput = msgspec.defstruct(
     "BatchInput",
-    [
-        (name, Annotated[given.type, Meta(description=f"For `{verb}`: {given.option.says}")], given.default)
-        for name, (verb, given) in _OPTIONS.items()
-    ],
+    [body_field(given, f" Only for `{verb}`.") for verb, given in _OPTIONS],
     bases=(_BatchBody,),
     namespace={"__doc__": _BatchBody.__doc__},
     frozen=True,
@@ -124,13 +121,18 @@ def _leave(store: Store, query: Query, request: inbox.AnyRequest, verb: BatchVer
 
 
 def _request(body: _BatchBody, by: str) -> inbox.AnyRequest:
-    said: dict[str, Any] = {"by": by, "reason": body.reason}
-    for option, (verb, _) in _OPTIONS.items():
+    record, said = RECORDS[body.verb], dict[str, Any]()
+    unsaid = BatchInput(verb=body.verb, where=body.where)
+    for verb, given in _OPTIONS:
+        value = getattr(body, given.body_name)
         if body.verb == verb:
-            said[option] = getattr(body, option)
-        elif getattr(body, option):
-            raise _unfit(option, f"it has a meaning only with the verb {verb!r}")
-    return RECORDS[body.verb](**said)
+            said[given.field] = value
+        elif value != getattr(unsaid, given.body_name):
+            raise _unfit(given.body_name, f"it has a meaning only with the verb {verb!r}")
+    request = record(**read_options(record, said), by=by, reason=body.reason)
+    if isinstance(request, Resume) and len(request.places) > 1:
+        raise _unfit(next(iter(request.places)), "only one place to resume from can be given")
+    return request
 
 
 def _unfit(field: str, why: str) -> Exception:

@@ -568,7 +568,13 @@ class Client:
         return type_state(run, flow) if flow is not None else run
 
 
-_MAY_BE_NULL = ("answer", "input", "payload", "result")
+_MAY_BE_NULL = {"input"} | {
+    given.body_name
+    for record in records.RECORDS.values()
+    for given in options_of(record).values()
+    if given.type is Any
+}
+"""Fields of bodies whose value may be null; another field that is None was not given."""
 
 
 def _path(run_id: str, *parts: str) -> str:

@@ -14,8 +14,9 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from holdfast.core.requests import RECORDS
+from holdfast.core.requests import MAKING, RECORDS
 from holdfast.core.validate import NODE_ID, RUN_ID
+from holdfast.core.verb_options import options_of
 from holdfast.reading import pages
 from holdfast.reading.comparison import Comparison
 from holdfast.reading.node_visits import NodeVisit
@@ -93,20 +94,22 @@ def _rows(
     )
 
 
-def _verb(name: str, handler: Callable[[Any], Any]) -> ApiRoute:
-    """Return the route of a verb, which leaves a request in the inbox of a run."""
-    has_preview = RECORDS[name].traits.previewed
+def _verb(name: str, handler: Callable[[Any], Any], path: str = "") -> ApiRoute:
+    """Return the route of a verb. It leaves a request in the inbox of a run, or it makes a run."""
+    record = (RECORDS | MAKING)[name]
+    traits = record.traits
+    more = (IF_MATCH,) if traits.previewed else (TRACE,) if "trace_parent" in options_of(record) else ()
     return ApiRoute(
         method="POST",
-        path=f"{API}/runs/{{id}}/{name}",
-        role=RECORDS[name].traits.role,
+        path=path or f"{API}/runs/{{id}}/{name}",
+        role=traits.role,
         handler=handler,
-        headers=(KEY, PREFER, IF_MATCH) if has_preview else (KEY, PREFER),
-        query=verbs.VerbQuery if has_preview else NoQuery,
-        preview=Preview if has_preview else None,
+        headers=(KEY, PREFER, *more),
+        query=verbs.VerbQuery if traits.previewed else NoQuery,
+        preview=Preview if traits.previewed else None,
         body=verb_inputs.BODIES[name],
-        output=verbs.SentRequest,
-        statuses=(200, 202),
+        output=runs.ShownRun if traits.makes_run else verbs.SentRequest,
+        statuses=(200, 201) if traits.makes_run else (200, 202),
     )
 
 
@@ -327,16 +330,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         query=live.LiveQuery,
         media_type=EVENTS,
     ),
-    ApiRoute(
-        method="POST",
-        path=f"{API}/runs",
-        role="start",
-        handler=starts.start_run,
-        headers=(KEY, PREFER, TRACE),
-        body=verb_inputs.BODIES["start"],
-        output=runs.ShownRun,
-        statuses=(200, 201),
-    ),
+    _verb("start", starts.start_run, f"{API}/runs"),
     ApiRoute(
         method="POST",
         path=f"{API}/plans/check",
@@ -349,18 +343,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     _verb("retry", verbs.retry_run),
     _verb("skip", verbs.skip_node),
     _verb("cancel", verbs.cancel_run),
-    ApiRoute(
-        method="POST",
-        path=f"{API}/runs/{{id}}/fork",
-        role="operate",
-        preview=Preview,
-        headers=(KEY, PREFER, IF_MATCH),
-        handler=starts.fork_run,
-        query=verbs.VerbQuery,
-        body=verb_inputs.BODIES["fork"],
-        output=runs.ShownRun,
-        statuses=(200, 201),
-    ),
+    _verb("fork", starts.fork_run),
     _verb("pause", verbs.pause_run),
     _verb("edit", verbs.edit_run),
     _verb("answer", verbs.answer_question),

@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_origin
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from holdfast.core.requests import RECORDS, Fork, Start
+from holdfast.core.requests import MAKING, RECORDS, Start
 from holdfast.core.verb_options import Given, options_of
 from holdfast.server.runs import Name, RunId
 
@@ -38,12 +38,7 @@ class _StartBody(_Body, frozen=True, kw_only=True):
 
 def body_of(record: type[msgspec.Struct], base: type[msgspec.Struct] = _VerbBody) -> type[msgspec.Struct]:
     """Return the type of the body with which a verb is asked for: the options of its record, with their limits."""
-    fields = []
-    for given in options_of(record).values():
-        if not given.option.is_header:
-            limit = given.type if given.option.limit is None else given.option.limit
-            described = Annotated[limit, Meta(description=given.option.says)]  # type: ignore[valid-type]
-            fields.append((given.body_name, described, _default(given, limit)))
+    fields = [body_field(given) for given in options_of(record).values() if not given.option.is_header]
     return msgspec.defstruct(
         f"{record.__name__}Input",
         fields,
@@ -52,6 +47,13 @@ def body_of(record: type[msgspec.Struct], base: type[msgspec.Struct] = _VerbBody
         frozen=True,
         kw_only=True,
     )
+
+
+def body_field(given: Given, more: str = "") -> tuple[str, Any, Any]:
+    """Return the name, the type and the default of the field of a body for an option. `more` is said after its sentence."""
+    limit = given.type if given.option.limit is None else given.option.limit
+    described = Annotated[limit, Meta(description=f"{given.option.says}{more}")]  # type: ignore[valid-type]
+    return given.body_name, described, _default(given, limit)
 
 
 def _default(given: Given, limit: Any) -> Any:
@@ -63,7 +65,6 @@ def _default(given: Given, limit: Any) -> Any:
 
 BODIES: dict[str, type[msgspec.Struct]] = {
     **{verb: body_of(record) for verb, record in RECORDS.items() if record.traits.role is not None},
-    "start": body_of(Start, _StartBody),
-    "fork": body_of(Fork, _Body),
+    **{verb: body_of(record, _StartBody if record is Start else _Body) for verb, record in MAKING.items()},
 }
 """Verb -> the type of the body with which it is asked for."""

@@ -401,6 +401,19 @@ export interface Uncleaned {
   item?: number | null;
 }
 
+/** A child run that is cancelled with its caller. */
+export interface PreviewCancelled {
+  run_id: string;
+  flow: string;
+  uncleaned: Uncleaned[];
+}
+
+/** A signal or an answer that the run has received and a fork of it would not have. */
+export interface Missed {
+  what: "signal" | "answer";
+  name: string;
+}
+
 /** What a verb would do: `POST runs/{id}/VERB?preview=1`. */
 export interface Preview {
   run_id: string;
@@ -413,6 +426,9 @@ export interface Preview {
   skips: PreviewNode[];
   stops: PreviewNode[];
   uncleaned: Uncleaned[];
+  cancels: PreviewCancelled[];
+  leaves: string[];
+  missed: Missed[];
   closes: Question[];
   family: PreviewRun[];
   refused: string | null;

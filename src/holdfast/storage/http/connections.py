@@ -83,9 +83,13 @@ class Connections:
         """Get the answer of a path as it is."""
         return self.send("GET", path, bytes_max=BLOB_BYTES_MAX).body
 
-    def post(self, path: str, body: Any, kind: type[T], *, key: str) -> T:
-        """Post a JSON document. If the same request was sent before with this key, the server answers as it did then."""
+    def post(self, path: str, body: Any, kind: type[T], *, key: str, expects: str | None = None) -> T:
+        """Post a JSON document. If the same request was sent before with this key, the server answers as it did then. `expects`
+        is the digest of a preview that must still be true.
+        """
         headers = {"Content-Type": "application/json", "Idempotency-Key": key}
+        if expects is not None:
+            headers["If-Match"] = f'"{expects}"'
         return self._decode(self.send("POST", path, headers, msgspec.json.encode(body)).body, kind)
 
     def _decode(self, body: bytes, kind: type[T]) -> T:

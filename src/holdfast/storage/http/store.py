@@ -10,14 +10,18 @@ request that was cut off is sent again with the same key, so it is stored once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from hashlib import sha256
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from holdfast.core import VERSION
+from holdfast.core.requests import RECORDS, unfold
 from holdfast.core.validate import RUN_ID
+from holdfast.core.verb_options import options_of
 from holdfast.errors import (
     BlobCorrupt,
     RequestExists,
@@ -61,6 +65,8 @@ from holdfast.storage.upkeep import WHOLE, Facts, Kept, Trimmed, Upkeep
 
 T = TypeVar("T")
 
+_KEY = re.compile(r"[\x21-\x7e]{1,255}")
+"""What the header `Idempotency-Key` may be."""
 _IDS_MAX = 10
 """How many run ids are sent in one request: the head of a request is not long."""
 _RANGES_MAX = 100
@@ -97,8 +103,8 @@ class _Server:
     def get_bytes(self, path: str) -> bytes:
         return self._use().get_bytes(path)
 
-    def post(self, path: str, body: Any, kind: type[T], *, key: str) -> T:
-        return self._use().post(path, body, kind, key=key)
+    def post(self, path: str, body: Any, kind: type[T], *, key: str, expects: str | None) -> T:
+        return self._use().post(path, body, kind, key=key, expects=expects)
 
     def run_path(self, run_id: str) -> str:
         """Return the path of a run's rows. Raises `RunNotFound` for a text that is not the id of a run."""
@@ -228,8 +234,8 @@ class RemoteStore:
     # --- asking --------------------------------------------------------------------------------------
 
     def post(self, run_id: str, request: Request, *, only_look: bool = False) -> bool:
-        """Send a request through the route of its verb. Its id is the `Idempotency-Key`, and the server records the name of the
-        token as `by`.
+        """Send a request through the route of its verb. Its run and its id are the `Idempotency-Key`, and the server records the
+        name of the token as `by`.
         """
         if only_look:
             raise self._server.refusal()
@@ -245,10 +251,6 @@ class RemoteStore:
         self._server.close()
 
 
-_NAMES = {"key": "question", "value": "answer"}
-"""Field of a request -> what the body of its route calls it, if that differs."""
-
-
 class _Repeated(msgspec.Struct):
     repeated: bool = False
 
@@ -260,13 +262,34 @@ class _Asked(msgspec.Struct):
 
 
 def _post(server: _Server, run_id: str, request: Request) -> bool:
-    body = {
-        _NAMES.get(name, name): value
-        for name, value in {**request.body, "reason": request.reason}.items()
-        if value is not None or name == "value"
-    }
     path = f"/runs/{quote(run_id, safe='')}/{quote(request.verb, safe='')}"
-    return not server.post(path, body, _Asked, key=request.id).run.repeated
+    key = _key(run_id, request.id)
+    body, expects = _body(request), request.body.get("expects")
+    return not server.post(path, body, _Asked, key=key, expects=expects).run.repeated
+
+
+def _body(request: Request) -> dict[str, Any]:
+    """Return the body with which the route of its verb is asked for the same. Raises `SettingError` for what cannot be sent."""
+    options = options_of(RECORDS[request.verb]).values()
+    given = {**unfold(request.body), "reason": request.reason, "expects": None}
+    given |= given.pop("stated", None) or {}
+    lost = [name for name in given.keys() - {option.field for option in options} if given[name] is not None]
+    if lost:
+        raise SettingError(
+            f"{request.verb} with {' and '.join(sorted(lost))} cannot be sent to a server: what a function has changed is known "
+            "only here. Give the fields and their new values."
+        )
+    return {
+        option.body_name: given[option.field]
+        for option in options
+        if option.field in given and (given[option.field] is not None or option.option.is_required)
+    }
+
+
+def _key(run_id: str, id: str) -> str:
+    """Return the key of a request. A server knows a key for one run only, and the same id may be given for several runs."""
+    key = f"{run_id}/{id}"
+    return key if _KEY.fullmatch(key) else sha256(key.encode(errors="surrogatepass")).hexdigest()
 
 
 def _page(server: _Server, path: str, wanted: msgspec.Struct, kind: type[T]) -> T | None:

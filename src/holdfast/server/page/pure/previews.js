@@ -51,8 +51,8 @@ export const PLAIN = {
 };
 
 /**
- * @typedef {"confirm" | "rerun" | "asks" | "skips" | "stops" | "uncleaned" | "kept" | "closes" | "family"
- *   | "unknown"} PreviewList
+ * @typedef {"confirm" | "rerun" | "asks" | "skips" | "stops" | "uncleaned" | "cancels" | "leaves" | "kept" | "missed" | "closes"
+ *   | "family" | "unknown"} PreviewList
  */
 
 /**
@@ -66,7 +66,10 @@ const CONSEQUENCES = [
   ["skips", "skipped", "rest", "Skipped"],
   ["stops", "interrupted", "rest", "Stop"],
   ["uncleaned", "warning", "ask", "Not cleaned up"],
+  ["cancels", "cancelled", "rest", "Child runs cancelled"],
+  ["leaves", "running", "rest", "Child runs left alone"],
   ["kept", "kept", "done", "Kept"],
+  ["missed", "mail", "ask", "Not in the fork"],
   ["closes", "asks", "ask", "Questions close"],
   ["family", "retry", "accent", "Failed child runs"],
   ["unknown", "warning", "ask", "Not known here"],
@@ -83,13 +86,19 @@ export const previewRows = (preview) =>
     .filter(({ items }) => items.length);
 
 /**
- * A node, question, child run or sentence of a preview.
- * @param {PreviewNode | import("../shapes.js").PreviewRun | import("../shapes.js").Uncleaned | { text: string } | string} one
+ * A node, question, child run, signal or sentence of a preview.
+ * @param {PreviewNode | import("../shapes.js").PreviewRun | import("../shapes.js").PreviewCancelled
+ *   | import("../shapes.js").Uncleaned | import("../shapes.js").Missed | { text: string } | string} one
  * @returns {PreviewItem}
  */
 function itemOf(one) {
   if (typeof one === "string") return { words: one };
   if ("text" in one) return { words: one.text };
+  if ("what" in one) return { words: `${one.what} ${one.name}` };
+  if ("uncleaned" in one) {
+    const left = one.uncleaned.map((visit) => itemOf(visit).words).join(", ");
+    return { words: `${one.run_id}${left && `; not cleaned up: ${left}`}` };
+  }
   if ("rerun" in one) return { words: `${one.run_id} ${one.left ? `is left alone: ${one.left}` : "is resumed"}` };
   const { node, first, last, idempotent } = "why" in one ? uncleanedVisit(one) : one;
   return { node, words: last === 1 ? node : `${node} ${first === last ? last : `${first}–${last}`}`, once: !idempotent };
