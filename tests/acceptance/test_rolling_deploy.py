@@ -7,6 +7,7 @@ or by the commands that Holdfast prints.
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,7 +169,7 @@ def test_a_fleet_of_two_versions_brings_every_run_to_its_end(fleet: Fleet) -> No
     assert "pip install --upgrade holdfast" in told
     assert "version 99" in fleet("show", "n1", code=Exit.STORE)
     assert json.loads(fleet("show", "n1", "--json", code=Exit.STORE))["status"] == "pending"
-    assert "version 99" in fleet("runs")
+    assert re.search(r"version 99.*\$ pip install --upgrade holdfast", fleet("runs"), re.DOTALL)
     assert "version 99" in fleet("recover")
     assert fleet("show", "r1")
     seen = fleet.by_newer("show", "n1")

@@ -111,6 +111,13 @@ def test_two_equal_keys_are_refused_at_any_place_and_in_any_spelling(text: str, 
     assert problem_of(text.encode()) == f"{told}; remove one of the two"
 
 
+def test_equal_keys_are_refused_however_deep_a_value_is_that_one_of_them_replaces() -> None:
+    for depth in range(900, 1000):  # some of these depths are too deep for one parser only
+        deep = "[" * depth + "]" * depth
+        told = problem_of(f'{{"policies": ["limit"], "x": {deep}, "x": 1, "policies": []}}'.encode())
+        assert "twice" in told or "deeper than" in told, (depth, told)
+
+
 @pytest.mark.parametrize(
     "text", ["a: {b: 1}\nc: {b: 1}\n", "- {a: 1}\n- {a: 2}\n", '{"a": {"b": 1}, "b": {"a": 1}}']
 )

@@ -16,7 +16,7 @@ import os
 import shutil
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, NoReturn
@@ -51,6 +51,8 @@ class Artifacts:
         self._of_node = f"{iteration}.{execution}" if item else self._attempt
         """The owner of the node's folder: this attempt, or the whole execution if items of a fan-out share the folder."""
         self._begun = False
+        self.guard: Callable[[], object] | None = None
+        """Raises if nothing that the attempt does takes effect any more; called before the folder is used."""
 
     def __fspath__(self) -> str:
         return str(self._begin())
@@ -104,6 +106,8 @@ class Artifacts:
         """Return the folder for this attempt's files. If another attempt used the folder before, its files are moved aside
         first.
         """
+        if self.guard is not None:
+            self.guard()
         with _turns:
             mine = _folder_of(self._folders, self._node)
             if self._begun and not self._is_ours():

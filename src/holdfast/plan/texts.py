@@ -91,7 +91,10 @@ def _read_json(data: bytes) -> Any:
     told = size_problem(plain)
     if told is not None:
         raise _Unreadable(told)
-    found = find_equal_keys(data)
+    try:
+        found = find_equal_keys(data)
+    except RecursionError:  # in a value that an equal key has replaced: this parser needs more frames
+        raise _Unreadable(TOO_DEEP) from None
     if found is not None:
         raise _Unreadable(_equal_keys(found.first, found.second), found.path)
     return plain
@@ -122,8 +125,8 @@ def size_problem(plain: Any) -> str | None:
 
 
 def find_equal_keys(data: bytes) -> EqualKeys | None:
-    """Return the first key that is in one object of a JSON text twice, or None. A text that is not JSON, or is nested too deeply
-    for a parser, has none: its reader says so.
+    """Return the first key that is in one object of a JSON text twice, or None. A text that is not JSON has none: its reader says
+    so. Raises `RecursionError` if the text is nested too deeply for a parser.
     """
     found = False
 
@@ -133,7 +136,7 @@ def find_equal_keys(data: bytes) -> EqualKeys | None:
 
     try:
         json.loads(data, object_pairs_hook=collect, parse_int=len, parse_float=len, parse_constant=len)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
     return _locate_equal_keys(data) if found else None
 

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
 from holdfast.core.difference import difference
+from holdfast.core.fold.children import find_blocking
 from holdfast.core.run_state import FEW, FINAL, RunState
 from holdfast.core.situation import Situation, situate
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
@@ -22,6 +23,8 @@ from holdfast.storage.queues import LiveHolder, Queue, Refusal
 
 _AT_ONCE = 500
 """For how many runs refusals are read in one query."""
+_FAILED_MAX = 20
+"""How many of the child runs because of which a run failed are looked at."""
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +46,9 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """How the shape of the known flow differs from the flow that the run was created with."""
     takes: tuple[str, ...] | None = ()
     """The options with which `resume` accepts the changed flow; None if no options make it accept the flow."""
+    misfit: str | None = None
+    """The field of its state that does not fit the type which the state has in the code now: `FIELD` if it is not known which,
+    empty if another value would not help, None if the state fits or is not compared."""
     changed_to: str = ""
     """The fingerprint of the changed flow; empty if it has not changed in shape."""
     fork_from: int | None = None
@@ -58,6 +64,8 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     """True if the run cannot be read because a newer version of Holdfast has written it."""
     children: Mapping[str, Case | None] = {}
     """The first few child runs that it waits for, or because of which it failed; None for one that was deleted."""
+    children_left: int = 0
+    """Because of how many more child runs it failed."""
 
     @property
     def takers(self) -> list[LiveHolder]:
@@ -150,6 +158,7 @@ def _case(
     known = situate(state, history.find_said(store, row, state))
     definitions = definitions if definitions is not None else {}
     holders = None if holders is None else tuple(holders)
+    children, left = _children(store, row, known, state)
     return Case(
         row=row,
         state=state,
@@ -158,24 +167,45 @@ def _case(
         requests=waiting_requests(store, row, requests),
         holders=holders,
         refusals=refusals_of(store, row, holders, refusals),
-        children=_child_cases(store, row, known, definitions, holders),
+        children=_child_cases(store, children, definitions, holders),
+        children_left=left,
     )
+
+
+def _children(store: Store, row: RunRow, known: Situation, state: RunState | None) -> tuple[list[str], int]:
+    """Return the first few child runs that a run waits for, or because of which it failed, and how many more there are of these.
+    Of a child that itself waits for children, only the first is looked at, so that the work does not multiply from generation to
+    generation.
+    """
+    is_root = row.origin is None
+    if row.status == "failed" and known.failure is not None:
+        names = _failed_children(store, row, known.failure.child.split(), state)
+        most = _FAILED_MAX if is_root else FEW
+        if names:
+            return names[:most], len(names[most:])
+    return [wait.child for wait in known.waits if wait.child is not None][: FEW if is_root else 1], 0
+
+
+def _failed_children(store: Store, row: RunRow, named: list[str], state: RunState | None) -> list[str]:
+    """Return the child runs that a resume of a failed run resumes: those that its failure names, and those of its other items and
+    nodes. The log is read only if other children have failed too: the nodes may have handled that.
+    """
+    failed = store.runs(Query(origin=row.run_id, status=("failed",), limit=len(named) + 1))
+    if all(one.run_id in named for one in failed):
+        return named
+    try:
+        state = state if state is not None else history.load(store, row.run_id, row=row)
+    except (RunNotFound, StoreCorrupt, SchemaTooNew):  # a list of runs says of it what its row says
+        return named
+    return list(dict.fromkeys([*named, *find_blocking(state, {*state.failed, *state.open}, unseen=True)]))
 
 
 def _child_cases(
     store: Store,
-    row: RunRow,
-    known: Situation,
+    names: Iterable[str],
     definitions: dict[str, Mapping[str, NodeOptions]],
     holders: tuple[LiveHolder, ...] | None,
 ) -> dict[str, Case | None]:
-    """Return the cases of the child runs that a run waits for, or because of which it failed. Of a child that itself waits for
-    children, only the first is looked at, so that the work does not multiply from generation to generation.
-    """
-    few = FEW if row.origin is None else 1
-    names = [wait.child for wait in known.waits if wait.child is not None][:few]
-    if known.failure is not None and known.failure.child and row.status == "failed":
-        names = known.failure.child.split()[:few]
     found: dict[str, Case | None] = {}
     for name in names:
         try:
@@ -216,6 +246,7 @@ def case_of_row(
     unnamed = known.running_count > len(known.running or ())
     if unnamed and not row.held and any(node.on_interrupt == "ask" for node in nodes.values()):
         return None
+    children, left = _children(store, row, known, None)
     return Case(
         row=row,
         situation=known,
@@ -223,7 +254,8 @@ def case_of_row(
         requests=waiting_requests(store, row, requests),
         holders=holders,
         refusals=refusals_of(store, row, holders, refusals),
-        children=_child_cases(store, row, known, definitions, holders),
+        children=_child_cases(store, children, definitions, holders),
+        children_left=left,
     )
 
 
@@ -239,6 +271,25 @@ def refusals_of(
     if known is not None:
         return tuple(known) if not row.held and row.status not in FINAL else ()
     return tuple(group_refusals(store, [row], holders or ()).get(row.run_id, ()))
+
+
+def without_refusers(store: Store, rows: Iterable[RunRow]) -> list[RunRow]:
+    """Return these rows, of which those count as released whose holder has refused the run as it is now: that worker has claimed
+    the run again only to find out that it still cannot continue it.
+    """
+    rows = list(rows)
+    ids = [row.run_id for row in rows if row.held]
+    found = {
+        (one.run_id, one.holder)
+        for begin in range(0, len(ids), _AT_ONCE)
+        for one in store.queues.refusals(ids[begin : begin + _AT_ONCE])
+    }
+    return [
+        msgspec.structs.replace(row, held=False, holder=None)
+        if row.holder is not None and (row.run_id, row.holder.id) in found
+        else row
+        for row in rows
+    ]
 
 
 def group_refusals(

@@ -4,6 +4,7 @@ accepts the new one.
 
 from __future__ import annotations
 
+import re
 from bisect import bisect
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from holdfast.core.definition import Definition
 from holdfast.core.difference import compatible, difference
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, OFFERED, RunState
-from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
+from holdfast.errors import RunNotFound, SchemaTooNew, StateError, StoreCorrupt
 from holdfast.reading import history
 from holdfast.reading.cases import Case, case_of, group_refusals, list_takers
 from holdfast.reading.known_flows import Flows, find_flow
@@ -23,6 +24,10 @@ from holdfast.storage.contract import RunRow, Store
 from holdfast.storage.queues import Refusal
 
 _COMPATIBLE = ("--on-change", "compatible")
+MISFIT = "the run's state does not fit"
+"""How the reason begins for which a run is refused whose state has another type in the code now."""
+_FIELD = re.compile(r"\bstate\.(\w+)|missing required field `(\w+)`")
+_UNDECLARED = "the stored state has a field"
 
 
 def may_have_changed(row: RunRow, flow: Flow[Any] | None, refusals: Iterable[Refusal] = ()) -> bool:
@@ -55,6 +60,7 @@ def compare(store: Store, case: Case, flow: Flow[Any] | None, flows: Flows | Non
     runs are compared with `flows`, those that are known here.
     """
     case = compare_children(store, case, flows)
+    case = msgspec.structs.replace(case, misfit=_find_misfit(case, flow))
     row, state = case.row, case.state
     if state is None or (flow is not None and flow.fingerprint == row.fingerprint):
         return case
@@ -75,6 +81,36 @@ def compare(store: Store, case: Case, flow: Flow[Any] | None, flows: Flows | Non
     return msgspec.structs.replace(
         case, changes=tuple(found.words()), takes=takes, fork_from=fork_from, changed_to=changed_to
     )
+
+
+def _find_misfit(case: Case, flow: Flow[Any] | None) -> str | None:
+    """Return which field of the state does not fit its type any more, as `Case.misfit` has it: its type in the flow that is known
+    here, otherwise in the flows of the live workers, if all of them refuse the run for that reason.
+    """
+    row, state = case.row, case.state
+    if row.held or row.status in FINAL:
+        return None
+    if flow is None or state is None:
+        reasons = [one.reason for _, one in case.refusers] if case.is_refused else []
+        told = reasons[-1] if all(one.startswith(MISFIT) for one in reasons) and reasons else None
+    elif state.state_version != flow.definition.state_version:
+        return None  # it is upgraded, or refused because newer code has upgraded it
+    else:
+        told = _why_misfit(flow, state)
+    if told is None or _UNDECLARED in told:
+        return None if told is None else ""
+    found = _FIELD.search(told)
+    return next(filter(None, found.groups())) if found is not None else "FIELD"
+
+
+def _why_misfit(flow: Flow[Any], state: RunState) -> str | None:
+    try:
+        flow.state.load(state.values)
+    except StateError as misfit:
+        return str(misfit)
+    except Exception:  # noqa: BLE001 - the code of the type raised it, and a resume says so
+        return None
+    return None
 
 
 def compare_children(store: Store, case: Case, flows: Flows | None = None) -> Case:

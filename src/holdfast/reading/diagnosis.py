@@ -62,6 +62,7 @@ PATIENCE_S = 60.0
 reported. A run that no live worker takes is reported at once.
 """
 
+_UPGRADES_STATE = "the code has given the state a new version with an upgrade"
 _PASSED_ON = frozenset({"run", "force", "confirm"})
 """The arguments of a resume that also reach the failed child runs of the run."""
 _OF_CHILDREN_MAX = 5
@@ -146,6 +147,8 @@ def diagnose(case: Case, now: float, commands: CommandLine | None = None) -> Dia
         reason = reason.removesuffix(".") + _unanswered(case, kind, now)
     if kind not in ("flow changed", "refused", "executing"):
         reason += _change(case, kind)
+        if case.misfit is not None:
+            reason += "; its state no longer fits the type that it has in the code"
     return Diagnosis(
         kind=kind,
         reason=reason,
@@ -570,7 +573,11 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
     if kind == "refused" or (
         (kind in ON_OFFER or case.requests) and case.has_no_taker and not case.is_refused
     ):
-        found = either([remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base)], found)
+        words = _other_code(case) if kind == "refused" else ""
+        work = [remedies.work(commands, case.row.flow, wants_base=seen.known.wants_base, words=words)]
+        if any(one.too_new for _, one in case.refusers):
+            work = in_turn([remedies.upgrade()], work)
+        found = either(work, found)
     if kind == "queue full":
         line = commands.line("queue")
         return either([Remedy("queue", {}, "list the queues; then raise the limit, or wait", line)], found)
@@ -582,17 +589,29 @@ def _resume(
 ) -> Remedy:
     """Return the remedy that resumes a run: with its changed flow, if it has one. If live workers have that flow, they carry the
     request out, so that the command needs no file, and does not wait for the timers of the run. After a failure, the cause was
-    perhaps fixed in the file, which these workers have not read again.
+    perhaps fixed in the file, which these workers have not read again. A state that does not fit its type any more is edited.
     """
+    if case.misfit:
+        words += f"; give a value of {case.misfit} that fits, or leave --edit out after {_UPGRADES_STATE}"
+    elif case.misfit is not None:
+        words += f" (after {_UPGRADES_STATE})"
+    edit = ("--edit", text.json_text({case.misfit: "VALUE"}, indent=None)) if case.misfit else ()
     return remedies.resume(
         commands,
         case.row.run_id,
         words,
         force=force,
-        options=(*(case.takes or ()), *more),
+        options=(*(case.takes or ()), *more, *edit),
         wants_base=seen.known.wants_base,
         leaves=bool(case.takes) and case.is_left_to_change and case.row.status != "failed",
     )
+
+
+def _other_code(case: Case) -> str:
+    """Say which worker continues a run that all live workers refuse."""
+    if case.misfit is None:
+        return "start a worker with code that can continue it"
+    return f"start a worker after {_UPGRADES_STATE}: it claims the run"
 
 
 def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> list[Remedy]:
@@ -612,8 +631,12 @@ def _usual_remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) 
         return [resume(words, *options) for words, options in wanted]
     if status == "failed":
         words, force = _after_failure(seen)
+        beside = [child for child in seen.children.values() if child is not None and child.status == "failed"]
+        own = [resume(words, force=force)]
+        if beside and not force:
+            own = _resume_family(beside, resume, left=case.children_left, words=words)
         return _after_child(case, seen, commands) or either(
-            [resume(words, force=force)], _call_again(case, seen, commands), _skip(case, seen, commands)
+            own, _call_again(case, seen, commands), _skip(case, seen, commands)
         )
     speak = [
         *remedies.answers_to_all(commands, run_id, seen.known.questions, seen.known.asks),
@@ -662,10 +685,9 @@ def _after_child(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]
     needs more than that, such as a budget, its own remedies come first. Empty if it failed for another reason.
     """
     failure, run_id, node = seen.known.failure, case.row.run_id, seen.known.failure_node
-    failed_for = failure.child.split() if failure is not None else []
-    names = [name for name in failed_for if name in seen.children]
-    if not names:
+    if failure is None or not failure.child:
         return []
+    names = [*seen.children]
     unmended = [
         name for name in names if (one := seen.children[name]) is None or one.status in ENDED - {"completed"}
     ]
@@ -679,16 +701,22 @@ def _after_child(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]
         found = [remedies.retry_fresh(commands, run_id, node)] if node is not None else []
     elif child.status == "failed":
         failed = [one for other in unmended if (one := seen.children[other]) and one.status == "failed"]
-        found = _resume_family(failed, resume)
+        found = _resume_family(failed, resume, left=case.children_left)
     else:
         words = "resume it: it looks at the child run again, which has been resumed"
         found = [resume(words)]
     return either(found, _skip(case, seen, commands))
 
 
-def _resume_family(failed: list[Diagnosis], resume: Callable[..., Remedy]) -> list[Remedy]:
-    """Return the command that resumes a run and the child runs for which it failed. Remedies of a child that the command cannot
-    do come before it.
+def _resume_family(
+    failed: list[Diagnosis],
+    resume: Callable[..., Remedy],
+    *,
+    left: int = 0,
+    words: str = "fix the cause, then resume it",
+) -> list[Remedy]:
+    """Return the command that resumes a run and the child runs for which it failed: these, and so many others that are `left`.
+    Remedies of a child that the command cannot do come before it. `words` say what the command does to the run itself.
     """
     before: list[list[Remedy]] = []
     confirm: list[str] = []
@@ -702,16 +730,18 @@ def _resume_family(failed: list[Diagnosis], resume: Callable[..., Remedy]) -> li
         force = force or own.arguments.get("force", False)
         confirm += [f"{child.run_id}/{node}" for node in child.once]
         confirm += own.arguments.get("confirm", ())
-    names = " and ".join(child.run_id or "" for child in failed[:FEW])
-    runs = f"the child run{'s' if len(failed) > 1 else ''} {names}"
+    shown = [child.run_id or "" for child in failed[:FEW]]
+    others = len(failed[FEW:]) + left
+    names = " and ".join([*shown, *([f"{others} more"] if others else [])])
+    runs = f"the child run{'s' if len(failed) + left > 1 else ''} {names}"
     more = [word for name in ([] if force else confirm) for word in ("--confirm", name)]
     again = f"; it runs {' and '.join(confirm)} AGAIN, which is not idempotent" if confirm else ""
-    first = (
-        f"resume this run, which waits for {runs}"
-        if any(before)
-        else f"fix the cause, then resume it and {runs}"
-    )
-    return in_turn(*before, [resume(f"{first}{again}", *more, force=force)])
+    first = f"resume this run, which waits for {runs}" if any(before) else f"{words} and {runs}"
+    found = resume(f"{first}{again}", *more, force=force)
+    if left and more:  # nodes of the others may have to be confirmed too
+        words = f"see all that has to be confirmed, and the command that resumes it and {runs}"
+        found = msgspec.structs.replace(found, words=words, command=f"{found.command} --dry-run")
+    return in_turn(*before, [found])
 
 
 def _resume_words(seen: _Seen) -> str:

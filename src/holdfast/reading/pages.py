@@ -31,6 +31,7 @@ from holdfast.reading.cases import (
     known_shapes,
     refusals_of,
     unreadable_case,
+    without_refusers,
 )
 from holdfast.reading.changes import compare, compare_children, may_have_changed
 from holdfast.reading.diagnosis import Diagnosis, diagnose
@@ -94,6 +95,7 @@ class _Glance:
         asked: dict[str, list[Request]] = {}
         for request in self._store.queues.waiting([row.run_id for row in rows if row.status not in FINAL]):
             asked.setdefault(request.run_id, []).append(request)
+        rows = without_refusers(self._store, rows)
         refused = group_refusals(self._store, rows, self._holders)
         for row in rows:
             with suppress(RunNotFound):

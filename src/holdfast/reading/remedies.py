@@ -182,10 +182,10 @@ def retry_fresh(commands: CommandLine, run_id: str, node: str, words: str = "") 
     return Remedy("retry", {"run_id": run_id, "node": node, "fresh": True}, words, line)
 
 
-def work(commands: CommandLine, flow: str, *, wants_base: bool = False) -> Remedy:
+def work(commands: CommandLine, flow: str, *, wants_base: bool = False, words: str = "") -> Remedy:
     """Return the remedy that starts a worker for the runs of a flow, in all queues."""
     line = commands.line("worker", *commands.file_words(), run_base=commands.base_for(wants_base=wants_base))
-    return Remedy("work", {}, f"start a worker that takes flow {flow!r}: it claims the run", line)
+    return Remedy("work", {}, words or f"start a worker that takes flow {flow!r}: it claims the run", line)
 
 
 def upgrade() -> Remedy:
@@ -201,6 +201,8 @@ def _as_arguments(options: tuple[str, ...]) -> dict[str, Any]:
         if option == "--rename":
             old, _, new = value.partition("=")
             found.setdefault("rename", {})[old] = new
+        elif option == "--edit":
+            continue  # only the user knows the value
         elif option in ("--scope", "--confirm"):
             found.setdefault(option.removeprefix("--"), []).append(value)
         elif option == "--budget":

@@ -42,7 +42,7 @@ from holdfast.reading.forks import ForkPlan, fork_place, list_missed, names_sinc
 from holdfast.reading.previews import Rehearsed, VerbCall, make, refuse_stale
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.outcomes import route
-from holdfast.runtime.preparation import edited
+from holdfast.runtime.preparation import edited, refuse_other_version
 from holdfast.runtime.services import Services
 from holdfast.storage import definitions
 from holdfast.storage.contract import Append, NewRun, RunRow, Snapshot, Store
@@ -318,6 +318,8 @@ def fork_journal(services: Services, flow: Flow[Any] | None, row: RunRow, asked:
     )
     changes = None
     if asked.edits is not None and flow is not None:
+        older = "Fork it without edit=…, and resume the fork with edit=…, which upgrades the state first."
+        refuse_other_version(flow, state, row.run_id, asked="forked", older=older)
         changes = edited(flow, state, asked.edits, run_id=row.run_id)
     journal.create = NewRun(
         flow=row.flow,

@@ -41,6 +41,7 @@ from holdfast.errors import (
     name_known,
 )
 from holdfast.reading import forks, history, inbox, text
+from holdfast.reading.changes import MISFIT
 from holdfast.reading.chunks import Streamer, make_spans, read_spills
 from holdfast.runtime import mending
 from holdfast.runtime.journal import Journal
@@ -717,6 +718,18 @@ def refuse_no_edit(edit: Any, run_id: str) -> None:
         )
 
 
+def refuse_other_version(flow: Flow[Any], state: RunState, run_id: str, *, asked: str, older: str) -> None:
+    """Refuse an edit of a state that has another version than the flow: its fields may mean something else. `older` says what to
+    do if the flow upgrades the state. Raises `ResumeRefused`.
+    """
+    known, version = state.state_version, flow.definition.state_version
+    if known == version:
+        return
+    newer = "Newer code has upgraded the run: use the newer code."
+    told = f"its state has version {known}, and the flow has version {version}. {newer if known > version else older}"
+    raise ResumeRefused(run_id, told, asked=asked)
+
+
 @contextmanager
 def naming_misfit(run_id: str, flow: Flow[Any]) -> Iterator[None]:
     """Say in a `StateError` which run an edit does not fit."""
@@ -737,8 +750,9 @@ def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:
     except StateError as misfit:
         raise OtherCode(
             state.run_id,
-            f"the run's state does not fit {flow.state.name} any more: {misfit}. Give the type a new version with an upgrade "
-            f"(Graph(…, version={state.state_version + 1}, upgrades={{{state.state_version}: …}})), or change it with edit=…",
+            f"{MISFIT} {flow.state.name} any more: {misfit}. Give the type a new version with an upgrade "
+            f"(Graph(…, version={state.state_version + 1}, upgrades={{{state.state_version}: …}})), or change it with edit=… "
+            "(--edit JSON)",
         ) from misfit
 
 

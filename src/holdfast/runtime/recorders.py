@@ -39,6 +39,7 @@ from holdfast.runtime.preparation import (
     prepare_child,
     recover_streams,
     refuse_moved,
+    refuse_other_version,
 )
 
 
@@ -378,14 +379,8 @@ def edit(journal: Journal, request: inbox.Edit, *, executed: bool) -> None:
 
 def check_edit(journal: Journal, request: inbox.Edit) -> None:
     """Refuse an edit of a state that has another version, or that was computed from an older state. Raises `ResumeRefused`."""
-    known, version = journal.state.state_version, journal.flow.definition.state_version
-    if known != version:
-        raise ResumeRefused(
-            journal.state.run_id,
-            f"its state has version {known}, and the flow has version {version}. Resume the run with edit=…, which upgrades the "
-            "state first.",
-            asked="edited",
-        )
+    older = "Resume the run with edit=…, which upgrades the state first."
+    refuse_other_version(journal.flow, journal.state, journal.state.run_id, asked="edited", older=older)
     refuse_moved(journal, request.seen, "edited")
 
 

@@ -19,7 +19,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import OPEN
 from holdfast.errors import HoldfastError, RunNotFound, StoreError
 from holdfast.reading import remedies
-from holdfast.reading.cases import Case, case_of, group_refusals, unreadable_case
+from holdfast.reading.cases import Case, case_of, group_refusals, unreadable_case, without_refusers
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import Diagnosis, diagnose, is_problem
 from holdfast.reading.known_flows import Flows, find_flow_or_lacks
@@ -183,6 +183,7 @@ def examine(
                 f"examined; the others are {more} (`holdfast runs --status {next(iter(left_out))}` lists them)"
             )
         )
+    rows = without_refusers(store, rows)
     examination = _Examination(store, flows, commands or CommandLine(), rows)
     of_runs: dict[str, Diagnosis] = {}
     for row in rows:

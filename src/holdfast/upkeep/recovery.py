@@ -18,7 +18,7 @@ import msgspec
 from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import HoldfastError, RunNotFound
-from holdfast.reading.cases import Case, case_of, group_refusals, unreadable_case
+from holdfast.reading.cases import Case, case_of, group_refusals, unreadable_case, without_refusers
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import ON_OFFER, REFUSED, Diagnosis, diagnose, may_be_claimed
 from holdfast.reading.node_diagnosis import diagnose_nodes
@@ -136,8 +136,9 @@ class _Sweep:
     def _rows(self) -> Iterator[RunRow]:
         page = self._page(None)
         for _ in range(0, ROWS_MAX, _PAGE):
-            self._refusals = group_refusals(self._store, page, self._holders)
-            yield from page
+            free = without_refusers(self._store, page)
+            self._refusals = group_refusals(self._store, free, self._holders)
+            yield from free
             if len(page) < _PAGE:
                 return
             page = self._page(page[-1].position)

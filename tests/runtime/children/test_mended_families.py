@@ -314,6 +314,106 @@ def test_one_remedy_mends_three_generations(stage: Stage, idempotent: bool) -> N
     assert (run.status, family.statuses(middle, leaf)) == ("completed", ["completed"] * 3)
 
 
+@pytest.mark.parametrize("place", ["items", "gather", "nodes"])
+@pytest.mark.parametrize("generations", [2, 3])
+def test_one_remedy_mends_all_children_for_which_a_run_failed(
+    stage: Stage, place: str, generations: int
+) -> None:
+    till = Till()
+    pay = till.pay(idempotent=False)
+    called = pay if generations == 2 else caller(pay, "shop")
+    graph = Graph("order", Order)
+
+    async def settle(amount: int, ctx: hf.Context) -> None:
+        await ctx.call(called, {"amount" if called is pay else "total": amount}, key=f"{amount}")
+
+    async def settle_all(state: Order, ctx: hf.Context) -> None:
+        await asyncio.gather(*(settle(amount, ctx) for amount in (1, 2, 3)))
+
+    def settle_one(amount: int) -> Any:
+        async def settle_it(state: Order, ctx: hf.Context) -> None:
+            await settle(amount, ctx)
+
+        return settle_it
+
+    if place == "items":
+        graph.node(name="settle", each=lambda state: [1, 2, 3])(settle)
+        flow = graph.chain(START, "settle", END).compile()
+    elif place == "gather":
+        graph.node(name="settle")(settle_all)
+        flow = graph.chain(START, "settle", END).compile()
+    else:
+        for number in (1, 2, 3):
+            graph.node(name=f"settle{number}")(settle_one(number))
+            graph.edge(START, f"settle{number}").edge(f"settle{number}", END)
+        flow = graph.compile()
+    flows = (flow, called, pay)
+    till.is_broken = True
+    stage.do(lambda engine: engine.start(flow, Order(), run_id="r"), *flows)
+    stage.do(lambda engine: engine.work(until="idle", concurrency=7), *flows)
+    below = children(stage.store)
+    leaves = below if called is pay else [leaf for one in below for leaf in children(stage.store, one)]
+    assert {stage.store.run(one).status for one in ("r", *below, *leaves)} == {"failed"}
+    till.is_broken = False
+
+    found = Reader(stage.store).diagnose("r")
+    assert sorted(found.remedies[0].arguments["confirm"]) == sorted(f"{leaf}/charge" for leaf in leaves)
+    assert sorted(found.failed_for) == sorted(below)
+    run = stage.do(lambda engine: engine.resume(**found.remedies[0].arguments), *flows)
+    assert (run.status, sorted(amount for _, amount in till.charged)) == ("completed", [1, 2, 3])
+
+
+def test_the_remedy_of_a_run_that_failed_itself_confirms_the_child_that_failed_beside(stage: Stage) -> None:
+    till = Till()
+    pay = till.pay(idempotent=False)
+    graph = Graph("order", Order)
+
+    @graph.node
+    async def check(state: Order, ctx: hf.Context) -> None:
+        if till.is_broken:
+            raise ValueError("no stock")
+
+    @graph.node
+    async def settle(state: Order, ctx: hf.Context) -> None:
+        await ctx.call(pay, Pay(7))
+
+    for name in ("check", "settle"):
+        graph.edge(START, name).edge(name, END)
+    flow = graph.compile()
+    till.is_broken = True
+    stage.do(lambda engine: engine.start(flow, Order(), run_id="r"), flow, pay)
+    stage.do(lambda engine: engine.work(until="idle"), flow, pay)
+    (child,) = children(stage.store)
+    assert [stage.store.run(one).status for one in ("r", child)] == ["failed", "failed"]
+    till.is_broken = False
+    found = Reader(stage.store).diagnose("r")
+    assert "no stock" in found.reason
+    way = found.remedies[0]
+    assert way.arguments == {"run": "r", "confirm": [f"{child}/charge"]}
+    assert "fix the cause, then resume it and the child run" in way.words
+    assert stage.do(lambda engine: engine.resume(**way.arguments), flow, pay).status == "completed"
+
+
+def test_more_children_than_a_diagnosis_looks_at_are_confirmed_after_a_preview(stage: Stage) -> None:
+    till = Till()
+    pay = till.pay(idempotent=False)
+    graph = Graph("order", Order)
+
+    async def settle(amount: int, ctx: hf.Context) -> None:
+        await ctx.call(pay, Pay(amount))
+
+    graph.node(name="settle", each=lambda state: list(range(25)))(settle)
+    flow = graph.chain(START, "settle", END).compile()
+    till.is_broken = True
+    stage.do(lambda engine: engine.start(flow, Order(), run_id="r"), flow, pay)
+    stage.do(lambda engine: engine.work(until="idle", concurrency=30), flow, pay)
+    way = Reader(stage.store).diagnose("r").remedies[0]
+    assert way.command.endswith(" --dry-run")
+    assert way.words.endswith(" and 20 more")
+    seen = stage.do(lambda engine: engine.preview("r", "resume"), flow, pay)
+    assert len(seen.remedies[0].arguments["confirm"]) == 25
+
+
 def test_a_child_whose_budget_is_spent_is_mended_before_its_caller(stage: Stage) -> None:
     graph = Graph("pay", Pay)
 

@@ -189,3 +189,39 @@ def test_without_a_run_base_the_node_is_told_to_set_one() -> None:
 
     with pytest.raises(hf.RunFailed, match="run_base"):
         run_once(body, None)
+
+
+def write_and_wait(state: dict[str, Any], ctx: hf.BlockingContext) -> dict[str, Any]:
+    files = ctx.artifacts
+    files.write("kept.txt", "kept")
+    try:
+        return {"paid": ctx.wait_for("paid")}
+    except BaseException:
+        files.write("released.txt", "released")
+        raise
+
+
+async def write_and_wait_in_memory(state: dict[str, Any], ctx: hf.Context) -> dict[str, Any]:
+    files = ctx.artifacts
+    files.write("kept.txt", "kept")
+    try:
+        return {"paid": await ctx.wait_for("paid")}
+    except asyncio.CancelledError:
+        files.path("released.txt").write_text("released")
+        raise
+
+
+@pytest.mark.parametrize("executor", ["thread", "process"])
+@pytest.mark.parametrize("body", [write_and_wait, write_and_wait_in_memory])
+def test_a_node_that_unwinds_writes_no_file_in_the_folder_that_it_has_got_before(
+    tmp_path: Path, body: Any, executor: Any
+) -> None:
+    graph = Graph("flow", dict)
+    graph.node(name="write", executor=executor)(body)
+    flow = graph.chain(START, "write", END).compile()
+    store, base = str(tmp_path / "runs.db"), tmp_path / "base"
+    assert hf.run(flow, {}, run_id="r", store=store, run_base=base).status == "waiting"
+    hf.signal("r", "paid", 7, store=store)
+    assert hf.resume("r", flows=flow, store=store, run_base=base).state == {"paid": 7}
+    (completed,) = hf.events("r", kind="NodeCompleted", store=store)
+    assert list(completed.body["artifacts"]) == left(base, "r", "flow", "write") == ["kept.txt"]

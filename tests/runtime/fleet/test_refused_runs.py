@@ -122,6 +122,23 @@ def test_a_run_that_every_live_worker_refuses_is_reported_with_a_command_that_wo
     assert "RunClaimed" not in stage.kinds(), "a refusal is not in the log"
 
 
+def test_a_run_is_reported_also_while_the_worker_that_refuses_it_has_claimed_it_again(stage: Stage) -> None:
+    starts(stage, "r")
+    told = Told()
+
+    async def use(engine: hf.Engine) -> None:
+        async with told.working(engine):
+            await until(lambda: bool(told.troubles) and not stage.store.run("r").held)
+            (worker,) = [one.holder for one in stage.store.queues.holders() if one.holder.flows]
+            stage.store.claim("r", worker)
+            assert stage.store.run("r").held
+            assert reported(stage.store) == {"r": "flow changed"}
+            (listed,) = Reader(stage.store).page(Query()).runs
+            assert "no live worker can continue it" in listed.found.reason
+
+    stage.do(use, NEW)
+
+
 def test_the_caller_of_a_run_that_every_live_worker_refuses_names_the_command_for_that_run(
     stage: Stage,
 ) -> None:

@@ -48,6 +48,36 @@ def test_the_state_of_a_run_that_newer_code_has_upgraded_is_refused_when_it_is_r
         _ = run.state
 
 
+@pytest.mark.parametrize("edit", [{"mood": "old"}, lambda tale: {"mood": tale.mood + "?"}])
+def test_an_edit_by_old_code_is_refused_although_its_fields_would_fit(
+    scene: Scene, old: hf.Flow[Tale], edit: Any
+) -> None:
+    graph = Graph("tale", Tale, version=2, upgrades={1: lambda values: {**values, "mood": "upgraded"}})
+    new = scene.flow("a", "b", graph=graph)
+    scene.call("edit", "r", {"mood": "new"}, flows=[new])
+    calls: tuple[tuple[str, tuple[Any, ...], dict[str, Any]], ...] = (
+        ("edit", (edit,), {}),
+        ("fork", (), {"edit": edit, "run_id": "f"}),
+    )
+    for verb, given, named in calls:
+        with pytest.raises(hf.ResumeRefused, match=r"version 2, and .* version 1\. .*: use the newer code"):
+            scene.call(verb, "r", *given, **named, flows=[old])
+    scene.call("fork", "r", edit=edit, run_id="g", flows=[new])
+    assert scene.call("get", "g", flows=[new]).state_version == 2
+
+
+def test_a_fork_whose_state_has_an_older_version_is_edited_when_it_is_resumed(
+    scene: Scene, old: hf.Flow[Tale]
+) -> None:
+    graph = Graph("tale", Tale, version=2, upgrades={1: lambda values: {**values, "mood": "upgraded"}})
+    new = scene.flow("a", "b", graph=graph)
+    with pytest.raises(hf.ResumeRefused, match="resume the fork with edit=…"):
+        scene.call("fork", "r", edit={"mood": "new"}, run_id="f", flows=[new])
+    scene.call("fork", "r", run_id="f", flows=[new])
+    del scene.broken["b"]
+    assert scene.call("resume", "f", edit={"mood": "new"}, flows=[new]).state.mood == "new"
+
+
 def test_waiting_for_such_a_run_raises_its_failure_and_only_its_state_is_refused(
     scene: Scene, old: hf.Flow[Tale]
 ) -> None:

@@ -943,6 +943,7 @@ class Attempt:
             self._artifacts = self._services.artifacts(
                 self._journal.state.run_id, self._journal.flow.name, self._header["node"], visit
             )
+            self._artifacts.guard = self._require_current
         return self._artifacts
 
     def cost(self, usd: float, tokens: int) -> None:

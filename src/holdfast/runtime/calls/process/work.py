@@ -366,6 +366,7 @@ class DistantAttempt(Attempt):
         self._require_current()
         if self._artifacts is None:
             self._artifacts = Artifacts(*self._ask("artifacts", {}))
+            self._artifacts.guard = self._require_current
         return self._artifacts
 
     @property
