@@ -19,6 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import plan
+from holdfast.plan.texts import TOO_DEEP, size_problem
 
 PROGRAM = Path(__file__).parent / "hostile_texts.py"
 SECONDS_MAX = 15.0
@@ -53,6 +54,14 @@ def reader() -> Iterator[Reader]:
     yield reader
     reader.process.communicate()
     assert reader.process.returncode == 0
+
+
+@pytest.mark.parametrize(("depth", "told"), [(100, False), (101, True)])
+def test_plain_data_that_is_nested_too_deeply_is_refused(depth: int, told: bool) -> None:
+    value: Any = {}
+    for _ in range(depth):
+        value = {"a": value}
+    assert (size_problem(value) == TOO_DEEP) is told
 
 
 @pytest.mark.rotating

@@ -10,6 +10,7 @@ from hosted import ADMIN, hosting
 
 import holdfast as hf
 from holdfast import END, START, Graph
+from holdfast.server.live import FRAME_BYTES_MAX
 from holdfast.storage.memory.store import MemoryStore
 
 
@@ -62,3 +63,25 @@ def test_a_follower_that_begins_within_an_attempt_gets_each_event_once(host):
 
     with host.serving(store, flows=[flow]) as url:
         assert hf.BlockingClient(url, ADMIN).call(afar) == ["NodeStreamed", "NodeCompleted", "RunCompleted"]
+
+
+def test_a_follower_gets_an_event_whole_that_is_too_large_for_a_stream(host):
+    store = MemoryStore()
+    graph = Graph("long", dict)
+
+    @graph.node
+    async def write(state: dict[str, Any]) -> dict[str, Any]:
+        return {"text": "x" * FRAME_BYTES_MAX}
+
+    flow = graph.chain(START, write, END).compile()
+    hf.run(flow, {}, run_id="r", store=store)
+
+    async def afar(client: hf.Client) -> list[Any]:
+        return [news async for news in client.follow("r")]
+
+    with host.serving(store, flows=[flow]) as url:
+        completed = next(
+            one for one in hf.BlockingClient(url, ADMIN).call(afar) if one.kind == "NodeCompleted"
+        )
+        assert completed.body == hf.events("r", store=store)[completed.seq - 1].body
+        assert len(str(completed.body)) > FRAME_BYTES_MAX
