@@ -133,7 +133,7 @@ TWICE: dict[str, str] = {
     "questions": "how runs ask and are answered, and the commands that list and answer questions",
     "queues": "the contract of a store's queues, its implementations and its suite",
     "receipts": "the documents, and the commands about them",
-    "requests": "what may be asked of a run, how the engine carries it out, and the commands that ask",
+    "requests": "what may be asked of a run, and the commands that ask",
     "store": "the implementations of `storage/contract`",
     "tokens": "the contract of a store's tokens, its implementations and its suite",
     "upkeep": "the contract of a store's upkeep, its implementations and its suite",

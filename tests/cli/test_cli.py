@@ -8,7 +8,9 @@ import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
@@ -22,6 +24,7 @@ from holdfast.cli.app import FAMILIES, app
 from holdfast.cli.exits import OF_STATUSES, Exit, code_of
 from holdfast.cli.progress import Display, Stop, _Watch
 from holdfast.reading.views import EventView
+from holdfast.runtime import settings
 from holdfast.runtime.engine import Engine
 from holdfast.storage.contract import STATUSES
 from holdfast.storage.leases import this_process
@@ -454,6 +457,52 @@ def test_a_project_lists_the_flows_that_commands_find_by_themselves(cli: Cli, pl
     assert "holdfast resume r1 work.py" in ended.err
     assert "$ holdfast resume r1   #" in cli("show", "r1").out
     assert cli("resume", "r1").code == Exit.FAILED
+
+
+@pytest.mark.parametrize(
+    "words", [("resume", "r1"), ("show", "r1"), ("pause", "r1"), ("doctor",)], ids=" ".join
+)
+def test_a_command_looks_for_the_file_of_the_project_and_reads_it_once(
+    place: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...],
+) -> None:
+    cli = caller(capsys, tries_suggestions=False)
+    (place / "pyproject.toml").write_text('[tool.holdfast]\nflows = ["work.py:flow"]\n', "utf-8")
+    cli("run", "work.py", "--input", given("fail"), "--run-id", "r1")
+    looked: list[str] = []
+    for name in ("_nearest", "_read_table"):
+        monkeypatch.setattr(settings, name, _noting(looked, name, getattr(settings, name)))
+    cli(*words)
+    assert sorted(looked) == ["_nearest", "_read_table"]
+    cli(*words)  # the next command looks again: the file may have changed
+    assert len(looked) == 4
+
+
+def _noting(looked: list[str], name: str, look: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    def noted(place: Path) -> Any:
+        looked.append(name)
+        return look(place)
+
+    return noted
+
+
+def test_a_command_resolves_the_same_options_once(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = caller(capsys, tries_suggestions=False)
+    cli("run", "work.py", "--input", given("fail"), "--run-id", "r1")
+    resolved: list[tuple[Any, ...]] = []
+    real = settings._resolve
+
+    def resolve(chosen: Any, *rest: Any) -> settings.Settings:
+        resolved.append(tuple(one for one in chosen.items() if one[1] is not None))
+        return real(chosen, *rest)
+
+    monkeypatch.setattr(settings, "_resolve", resolve)
+    cli("resume", "r1", "work.py", "--grace", "3")
+    assert len(resolved) == len(set(resolved)) <= 2  # the store of the command, and its engine
 
 
 def test_a_flow_that_was_not_named_is_asked_for(cli: Cli) -> None:

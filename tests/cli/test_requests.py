@@ -716,7 +716,7 @@ def test_a_pause_names_the_nodes_that_still_run(cli: Cli, place: Path) -> None:
 def test_a_request_that_is_not_recorded_in_time_promises_no_time(
     cli: Cli, place: Path, monkeypatch: pytest.MonkeyPatch, verb: str, status: str, ended: str
 ) -> None:
-    monkeypatch.setattr("holdfast.runtime.requests._LOOKS", 2)
+    monkeypatch.setattr("holdfast.runtime.door._LOOKS", 2)
     with executing(place, "blocked", begun=1):
         told = " ".join(cli(verb, "r1").out.split())
     assert "has not recorded the request yet, perhaps because of a node that still runs" in told

@@ -16,9 +16,10 @@ from holdfast.core.events import Begun, Changes, Stored
 from holdfast.core.fold import fold
 from holdfast.core.kinds import CHECKPOINTS
 from holdfast.core.readiness import Readiness
+from holdfast.core.requests import Resume
 from holdfast.core.run_state import RunState
 from holdfast.core.writers import Writers
-from holdfast.runtime.resume import TakeUp, _rewind
+from holdfast.runtime.preparation import _rewind
 from holdfast.testing.builders import History, outline
 from holdfast.testing.flows import Sketch, arbitrary, attended, nested, with_risks
 from holdfast.testing.random_histories import play
@@ -46,7 +47,7 @@ def state_at(log: list[Stored], seq: int) -> RunState:
 def rewind(history: History, to: int) -> None:
     """Go back to an event, as `resume(checkpoint=…)` does."""
     head, state = history.state, state_at(history.events(), to)
-    event = _rewind(head, state, to, TakeUp(), {})
+    event = _rewind(head, state, to, Resume(), {})
     encoded = event_encoding.encode(event)
     fold(state, Stored(len(history.log) + 1, history.at, event))
     history.log.append((history.at, encoded))

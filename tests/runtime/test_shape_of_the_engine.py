@@ -69,6 +69,6 @@ def test_an_answer_passes_through_nothing_that_executes_nodes() -> None:
     answer = house.measure(Path(house.__file__).parents[1], "answer")
     executing = {
         "core/decide", "core/readiness", "core/writers", "runtime/calls/executors", "runtime/calls/process/executor",
-        "runtime/perform", "runtime/resume", "runtime/runner", "storage/sqlite/upkeep",
+        "runtime/perform", "runtime/preparation", "runtime/runner", "storage/sqlite/upkeep",
     }  # fmt: skip
     assert executing & set(answer["named"]) == set()

@@ -12,6 +12,7 @@ from served_flows import flow, run_order
 from verb_calls import Operator, operate, operated, reach
 
 import holdfast as hf
+from holdfast.reading import history
 from holdfast.server.asgi import asgi
 from holdfast.server.runs import show_run
 from holdfast.server.verbs import has_stopped
@@ -51,6 +52,38 @@ def test_a_handler_executes_no_node():
         assert asked.status == 202
         assert asked.json["run"]["status"] == "failed"
         assert engine.store.run("r2").seq == seq
+
+    operate(test)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "folds"),
+    [
+        ("r1/resume", {}, 1),
+        ("r1/retry", {"node": "charge"}, 1),
+        ("r1/cancel", {}, 1),
+        ("r1/pause", {}, 1),
+        ("r2/answer", {"question": "ship", "answer": "approve"}, 1),
+        ("r2/signal", {"name": "news"}, 1),
+    ],
+)
+def test_the_log_is_read_as_often_as_a_request_needs_and_not_again_for_the_answer(
+    monkeypatch, path, body, folds
+):
+    async def test(engine, operator):
+        await run_order(engine, "r1", fails=path != "r1/pause", asks=path == "r1/pause")
+        await run_order(engine, "r2", asks=True)
+        loaded = []
+        load = history.load
+
+        def counted(store, run_id, *rest, **named):
+            loaded.append(run_id)
+            return load(store, run_id, *rest, **named)
+
+        monkeypatch.setattr(history, "load", counted)
+        reply = await operator.post(f"runs/{path}", body)
+        assert reply.status == 202, reply.body
+        assert len(loaded) == folds
 
     operate(test)
 

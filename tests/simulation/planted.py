@@ -20,7 +20,7 @@ from planting import BUGS, after, bug, found, on_take_up, patched, rewritten  # 
 
 from holdfast.core import decide as decides
 from holdfast.core import event_encoding, events, readiness
-from holdfast.runtime import journal, outcomes, perform, resume, runner, worker
+from holdfast.runtime import journal, outcomes, perform, preparation, runner, worker
 from holdfast.runtime.calls import attempt, streams
 from holdfast.runtime.calls.context import _AnyContext
 from holdfast.runtime.holdings import Holdings, Renewal
@@ -416,12 +416,12 @@ def what_steps_kept_is_forgotten():
 
 @bug
 def a_rewind_does_not_count_executions():
-    real = resume._rewind
+    real = preparation._rewind
 
     def rewind(*args, **named):
         return msgspec.structs.replace(real(*args, **named), executions={})
 
-    with patched((resume, "_rewind", rewind)):
+    with patched((preparation, "_rewind", rewind)):
         yield
 
 

@@ -10,7 +10,7 @@ from planting import family_bug, patched, rewritten
 from holdfast.core.fold import children
 from holdfast.errors import HoldfastError, ResumeRefused
 from holdfast.reading import ends, inbox
-from holdfast.runtime import mending, operator
+from holdfast.runtime import mending, recorders
 from holdfast.runtime.calls import attempt, child_runs
 from holdfast.runtime.journal import Journal
 from holdfast.storage.contract import Along
@@ -185,7 +185,7 @@ def a_mending_stops_at_the_first_generation():
 
 @family_bug
 def a_retry_leaves_failed_children_alone():
-    with patched((operator, "prepare_child", _refuse_child)):
+    with patched((recorders, "prepare_child", _refuse_child)):
         yield
 
 

@@ -9,7 +9,7 @@ from planting import bug, patched, rewritten
 
 from holdfast.errors import HoldfastError
 from holdfast.reading import forks, inbox
-from holdfast.runtime import creation, operator, received_requests, requests, resume, runner
+from holdfast.runtime import creation, door, preparation, received_requests, recorders, runner, unheld_runs
 from holdfast.storage import verdicts
 from holdfast.storage.memory import queues as memory_queues
 from holdfast.storage.memory.store import MemoryStore
@@ -20,9 +20,9 @@ from holdfast.storage.memory.store import MemoryStore
 @bug
 def a_refusal_is_dropped():
     """The request is taken from the inbox, and the log does not say what became of it."""
-    refuse = "operator.refuse(self.journal, request, refused)"
+    refuse = "recorders.refuse(self.journal, request, refused)"
     with patched(
-        rewritten(runner.Runner, "_obey_or_refuse", refuse, "self.journal.taken.append(request.id)")
+        rewritten(runner.Runner, "_carry_out_or_refuse", refuse, "self.journal.taken.append(request.id)")
     ):
         yield
 
@@ -53,25 +53,29 @@ def another_request_with_the_same_id_is_taken_for_the_first():
 
 @bug
 def a_confirmation_is_not_needed():
-    real = resume._rewound_to
+    real = preparation._rewound_to
 
-    def rewound_to(services, flow, row, head, to, take_up):
-        return real(services, flow, row, head, to, msgspec.structs.replace(take_up, force=True))
+    def rewound_to(services, flow, row, head, to, request):
+        return real(services, flow, row, head, to, msgspec.structs.replace(request, force=True))
 
-    with patched((resume, "_rewound_to", rewound_to)):
+    with patched((preparation, "_rewound_to", rewound_to)):
         yield
 
 
 @bug
 def a_request_is_carried_out_twice():
     """A worker that resumes a run for a request leaves the request in the inbox."""
-    with patched(rewritten(requests.Requests, "_begin", "journal.taken.append(request.id)", "pass")):
+    with patched(
+        rewritten(
+            unheld_runs.UnheldRuns, "_begin", "journal.taken += [request.id] if is_posted else []", "pass"
+        )
+    ):
         yield
 
 
 @bug
 def a_sender_is_told_nothing():
-    real = requests.is_handled
+    real = door.is_handled
 
     def handled(*args):
         try:
@@ -79,14 +83,14 @@ def a_sender_is_told_nothing():
         except HoldfastError:
             return True
 
-    with patched((requests, "is_handled", handled)):
+    with patched((door, "is_handled", handled)):
         yield
 
 
 @bug
 def an_edit_of_an_older_state_is_recorded():
     nothing = lambda *args: None  # noqa: E731
-    with patched((operator, "refuse_moved", nothing), (resume, "refuse_moved", nothing)):
+    with patched((recorders, "refuse_moved", nothing), (preparation, "refuse_moved", nothing)):
         yield
 
 
@@ -103,22 +107,23 @@ def a_run_begins_before_its_time():
 
 @bug
 def the_digest_of_a_preview_is_not_checked_under_the_lease():
-    with patched((operator, "refuse_stale", lambda *args, **named: None)):
+    nothing = lambda *args, **named: None  # noqa: E731
+    with patched((unheld_runs, "refuse_stale", nothing), (runner, "refuse_stale", nothing)):
         yield
 
 
 @bug
 def a_preview_writes():
     """The run is cancelled by a caller who only looked."""
-    real = requests.Requests.preview
+    real = door.Door.preview
 
     def preview(self, run, verb, *rest):
         found = real(self, run, verb, *rest)
         with suppress(HoldfastError):
-            self.leave(run, inbox.Cancel(id=f"request:looked at {verb}"))
+            self._leave(run, inbox.Cancel(id=f"request:looked at {verb}"))
         return found
 
-    with patched((requests.Requests, "preview", preview)):
+    with patched((door.Door, "preview", preview)):
         yield
 
 
@@ -129,14 +134,14 @@ def a_preview_writes():
 def a_pause_goes_past_what_waits_in_the_inbox():
     """A pause that is recorded at once leaves an older resume in the inbox, and a worker undoes the pause."""
     with patched(
-        (operator, "settle", lambda *args: None), (operator, "first_of", lambda waiting: waiting[0])
+        (unheld_runs, "settle", lambda *args: None), (recorders, "first_of", lambda waiting: waiting[0])
     ):
         yield
 
 
 @bug
 def an_edit_goes_past_what_waits_in_the_inbox():
-    with patched((operator, "follows", lambda request, older: False)):
+    with patched((recorders, "follows", lambda request, older: False)):
         yield
 
 
@@ -149,12 +154,12 @@ def a_resume_that_an_engine_leaves_undoes_a_later_pause():
 
 @bug
 def a_resume_here_goes_past_what_waits_in_the_inbox():
-    real = requests.Requests._older
+    real = unheld_runs.UnheldRuns.older
 
     def older(self, run_id, request):
         return [] if request is None or request.traits.executes else real(self, run_id, request)
 
-    with patched((requests.Requests, "_older", older)):
+    with patched((unheld_runs.UnheldRuns, "older", older)):
         yield
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 
-from holdfast.runtime import driver
+from holdfast.runtime import unheld_runs
 from holdfast.testing.simulator import schedule
 from holdfast.testing.simulator_deploys import deploy_schedule
 from holdfast.testing.simulator_families import family_schedule
@@ -85,7 +85,7 @@ def patched(*changes) -> Iterator[None]:
 @contextmanager
 def on_take_up(spoil: Callable) -> Iterator[None]:
     """Call `spoil` on the state of every run that is resumed or claimed."""
-    real = driver.prepare
+    real = unheld_runs.prepare
 
     @wraps(real)
     def prepare(*args, **named):
@@ -93,7 +93,7 @@ def on_take_up(spoil: Callable) -> Iterator[None]:
         spoil(prepared)  # which nodes are due is computed from the state after this
         return prepared
 
-    with patched((driver, "prepare", prepare)):
+    with patched((unheld_runs, "prepare", prepare)):
         yield
 
 

@@ -80,7 +80,9 @@ def _ended(call: Callable[[], int | None], options: dict[str, Any]) -> int:
     debug, as_json = bool(options.get("debug")), bool(options.get("as_json"))
     code: int | None = Exit.OK
     try:
-        code = call()
+        settings = import_module("holdfast.runtime.settings")  # not at import: `--help` needs none of it
+        with settings.of_one_command():
+            code = call()
         sys.stdout.flush()
     except BrokenPipeError:
         screen.mute(sys.stdout)

@@ -56,7 +56,7 @@ from holdfast.reading.reader import Reader
 from holdfast.reading.views import Run, held_by, name_status, without_misfit
 from holdfast.runtime import blocking
 from holdfast.runtime.engine import Engine
-from holdfast.runtime.resume import OtherCode
+from holdfast.runtime.preparation import OtherCode
 from holdfast.runtime.settings import Durability
 from holdfast.storage.contract import RunRow, RunStatus
 

@@ -125,12 +125,15 @@ def case_of(
     holders: Iterable[LiveHolder] | None = None,
     requests: Iterable[Request] | None = None,
     refusals: Iterable[Refusal] | None = None,
+    known: RunState | None = None,
 ) -> Case:
     """Read everything that a diagnosis of this run needs. `definitions` caches the nodes of flows by fingerprint. With `holders`
     (`Queues.holders`), the diagnosis also says whether a live worker takes the run. `requests` are those that wait, and
-    `refusals` those of the run, if they are known.
+    `refusals` those of the run, if they are known. `known` is a state of the run that was read before: the log is not read if it
+    ends there.
     """
-    state = history.load(store, row.run_id, row=row)
+    is_known = known is not None and known.seq == row.seq
+    state = known if known is not None and is_known else history.load(store, row.run_id, row=row)
     return _case(store, row, state, definitions, holders, requests, refusals)
 
 

@@ -42,7 +42,7 @@ from holdfast.reading.forks import ForkPlan, fork_place, list_missed, names_sinc
 from holdfast.reading.previews import Rehearsed, VerbCall, make, refuse_stale
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.outcomes import route
-from holdfast.runtime.resume import edited, refuse_other_version
+from holdfast.runtime.preparation import edited, refuse_other_version
 from holdfast.runtime.services import Services
 from holdfast.storage import definitions
 from holdfast.storage.contract import Append, NewRun, RunRow, Snapshot, Store

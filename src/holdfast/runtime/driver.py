@@ -1,4 +1,4 @@
-"""`Driver` claims runs, and drives each until it stops, also through long waits. It waits for runs of other engines, too.
+"""`Driver` drives runs that were claimed until they stop, also through long waits. It waits for runs of other engines, too.
 
 A run that waits for a long time leaves memory: it stays held, and is loaded from its log when it is due or when a request
 arrives. Until then it costs only its caller's coroutine and a timer, so ten thousand waiting runs fit into a small process.
@@ -11,34 +11,29 @@ from collections.abc import Awaitable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-import msgspec
-
-from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED
 from holdfast.errors import (
     FenceLost,
-    HoldfastError,
-    ResumeRefused,
-    RunHeld,
     RunNotFound,
     StoreError,
 )
 from holdfast.reading import history, inbox
 from holdfast.reading.inbox import AnyRequest
-from holdfast.reading.known_flows import Flows, find_flow, require_flow
+from holdfast.reading.known_flows import Flows, require_flow
 from holdfast.reading.relatives import WaitedFor, check_waited_for, children_of, has_stopped
 from holdfast.reading.views import Run, result_of, run_view
-from holdfast.runtime import failures, nesting, operator
+from holdfast.runtime import failures, nesting
 from holdfast.runtime.clock import sleep
-from holdfast.runtime.creation import UNKNOWN
 from holdfast.runtime.followers import POLL_S
 from holdfast.runtime.holdings import Asleep, Halt, HeldRun
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.news import Ear
-from holdfast.runtime.resume import Invalid, TakeUp, prepare, recall_streams, recover_streams
+from holdfast.runtime.preparation import (
+    recall_streams,
+)
 from holdfast.runtime.runner import LongWait, Runner
 from holdfast.runtime.services import Services
-from holdfast.storage.contract import Lease, RunRow
+from holdfast.storage.contract import RunRow
 
 S = TypeVar("S")
 
@@ -51,7 +46,7 @@ _UNHEARD_S = 5.0
 
 
 class Driver:
-    """Claims runs and drives them."""
+    """Drives runs."""
 
     def __init__(self, services: Services, flows: Flows) -> None:
         self.services = services
@@ -59,89 +54,6 @@ class Driver:
         self._holdings = services.holdings
         self._ear: Ear | None = None
         self._watching: asyncio.Task[None] | None = None
-
-    # --- taking up ------------------------------------------------------------------------------------
-
-    def claim(self, run_id: str) -> Lease:
-        """Claim a run that is to be executed here. Raises `RunHeld`, `FlowNotFound`, and `ResumeRefused` if this engine stops."""
-        self._may_execute(run_id)
-        return self._holdings.claim(run_id)
-
-    def _may_execute(self, run_id: str) -> tuple[RunRow, Flow[Any]]:
-        """Return the row of a run, and its flow, if this engine may execute it."""
-        if run_id in self._holdings:
-            raise RunHeld(run_id, "this engine")
-        row = self.services.store.run(run_id)
-        flow = require_flow(self.services.store, self.flows, row, run_id)
-        if (stopping := self._holdings.stopping) is not None:
-            raise ResumeRefused(
-                run_id, f"this engine is stopping ({stopping}). Resume the run with another engine."
-            )
-        return row, flow
-
-    async def take_up(
-        self, run_id: str, take_up: TakeUp, lease: Lease, request: AnyRequest | None = None
-    ) -> Journal:
-        """Record how a run that was claimed is resumed. Returns its journal, which is not saved yet. If a validation refuses the
-        state of the run, this is recorded as the refusal of `request`. The lease is released if this raises.
-        """
-        services, holdings = self.services, self._holdings
-        try:
-            row, flow = self._may_execute(run_id)
-            holdings.hold()
-            if row.fence != lease.fence:
-                raise FenceLost(
-                    f"run {run_id!r} was taken over by another process while this one was suspended"
-                )
-            if take_up.expects is not None:
-                head = history.load(services.store, run_id, row=row)
-                operator.refuse_stale(services, flow, row, head, take_up, executed=False)
-            if holdings.has_outlived(lease):
-                take_up = msgspec.structs.replace(take_up, outlived=True)
-            return recover_streams(prepare(services, flow, row, lease.fence, take_up), take_up.rename)
-        except Invalid as refused:
-            asked = request or inbox.Resume(by=take_up.by)
-            await self.record_refusal(run_id, lease.fence, asked, refused)
-            raise ResumeRefused(run_id, refused.reason) from refused.__cause__
-        except BaseException:
-            holdings.release(run_id, lease.fence)
-            raise
-
-    def is_done_already(self, run_id: str, take_up: TakeUp) -> bool:
-        """Return whether a resume changes nothing, because the run is completed. Raises `PreviewStale` if it was not when the
-        caller looked at the preview.
-        """
-        store = self.services.store
-        if not take_up.changes_nothing or (row := store.run(run_id)).status != "completed":
-            return False
-        if take_up.expects is not None:
-            head = history.load(store, run_id, row=row)
-            flow = find_flow(store, self.flows, row)
-            operator.refuse_stale(self.services, flow, row, head, take_up, executed=False)
-        return True
-
-    async def record_refusal(
-        self, run_id: str, fence: int, request: AnyRequest, refused: HoldfastError
-    ) -> None:
-        """Record in the log of a run that no engine executes that a request was refused, and release the lease, whatever
-        happens.
-        """
-        store = self.services.store
-        try:
-            row = store.run(run_id)
-            journal = Journal(
-                self.services,
-                find_flow(store, self.flows, row) or UNKNOWN,
-                history.load(store, run_id, row=row),
-                row=row,
-                fence=fence,
-            )
-            journal.tick()
-            operator.refuse(journal, request, refused)
-            await journal.save_and_wait(release=True)
-        except BaseException:
-            self._holdings.release(run_id, fence)
-            raise
 
     # --- joining --------------------------------------------------------------------------------------
 
@@ -227,7 +139,7 @@ class Driver:
         in its inbox, if they were read already.
         """
         run_id, fence, holdings = journal.state.run_id, journal.fence, self._holdings
-        runner = runner or self._runner(journal)
+        runner = runner or self.runner(journal)
         holdings.add(run_id, runner)
         self._watch()
         try:
@@ -245,7 +157,7 @@ class Driver:
                     until = 0.0
                 del runner, journal  # nothing keeps a sleeping run in memory
                 journal = await self._sleep_on(run_id, fence, until)
-                runner = self._runner(journal)
+                runner = self.runner(journal)
                 holdings.add(run_id, runner)
         except BaseException as fault:
             if isinstance(fault, StoreError):
@@ -292,7 +204,8 @@ class Driver:
         fault = self.services.faults.pop(run.id, None)
         return result_of(run, fault=failures.without_our_frames(fault) if fault is not None else None)
 
-    def _runner(self, journal: Journal) -> Runner:
+    def runner(self, journal: Journal) -> Runner:
+        """Return the runner with which a caller drives a run: one that waits for a long time leaves memory."""
         runner = Runner(journal)
         runner.on_long_wait, runner.patience_s = LongWait.SLEEP, max(self.services.park_soon, _NAP_S)
         return runner

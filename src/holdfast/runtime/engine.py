@@ -8,8 +8,9 @@ The verbs are short, and each uses one of these:
 
     reader: Reader          reads runs, without holding them
     holdings: Holdings      the runs that this engine holds, and how long their leases are certain
-    driver: Driver          claims a run, and drives it until it stops
-    requests: Requests      carries out requests to a run, whichever engine executes it
+    door: Door              takes requests to a run, whichever engine executes it
+    unheld: UnheldRuns      carries out requests to runs that no engine executes
+    driver: Driver          drives a run that was claimed, until it stops
     worker: Worker          takes runs from queues, while the engine works
     listeners: Listeners    followers, receipts, pruning, and the listeners of the caller
 
@@ -51,14 +52,14 @@ from holdfast.runtime.calls.call_places import CallPlaces, count_cores
 from holdfast.runtime.calls.executors import Executor, check_given, refuse_uncallable
 from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.clock import Clock, SystemClock
+from holdfast.runtime.door import Door
 from holdfast.runtime.driver import Driver
 from holdfast.runtime.families import Families
 from holdfast.runtime.followers import Followers, Following
 from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
-from holdfast.runtime.requests import Requests, refuse_id_here
-from holdfast.runtime.resume import OutOfScope, read_take_up
+from holdfast.runtime.preparation import NO_FUNCTIONS, Functions, OutOfScope, read_resume, refuse_no_edit
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import (
     Commits,
@@ -69,6 +70,7 @@ from holdfast.runtime.services import (
     waker,
 )
 from holdfast.runtime.signals import Signals, Stopping
+from holdfast.runtime.unheld_runs import UnheldRuns
 from holdfast.runtime.verb_signatures import asked, takes
 from holdfast.runtime.worker import Trouble, Until, Worker
 from holdfast.storage.contract import RunStatus, Store
@@ -90,7 +92,7 @@ class Engine:
     """True if the caller blocks until the run returns: a waiting coroutine is then unwound sooner."""
     _was_opened = False
     _driver: Driver
-    _requests: Requests
+    _door: Door
 
     def __init__(
         self,
@@ -235,7 +237,7 @@ class Engine:
         if not self._inline:
             self.os_signals.open()
         self._driver = self._driver_type(services, self.flows)
-        self._requests = Requests(services, self.flows, self._driver)
+        self._door = Door(UnheldRuns(self._driver))
         return self
 
     def _files(self, store: Store) -> dict[str, Any]:
@@ -363,7 +365,7 @@ class Engine:
         return journal.state.run_id
 
     def _build_families(self) -> Families:
-        return Families(self._open(), self._requests, self.flows, self.add, self.settings.concurrency)
+        return Families(self._open(), self._door.unheld, self.flows, self.add, self.settings.concurrency)
 
     def _run_options(self, flow: Flow[Any], place: dict[str, Any]) -> dict[str, Any]:
         """Return the options that this engine gives a new run of a flow; `place` are those of its queue."""
@@ -424,15 +426,8 @@ class Engine:
         run has `repeated` set.
         """
         execute, id = options.pop("execute", True), options.pop("id", None)
-        run_id, take_up = read_take_up(run, options)
-        self._open()
-        if not execute:
-            return self._requests.leave_resume(run_id, take_up, id)
-        if id is not None:
-            raise refuse_id_here(id)
-        if take_up.expects is not None:
-            take_up = self._requests.with_plain_edit(run_id, take_up)
-        return await self._requests.resume(run_id, take_up) or self.reader.get(run_id)
+        run_id, request, functions = read_resume(run, options)
+        return await self._ask(run_id, request, id, execute, functions=functions)
 
     @takes(records.Retry, records.RetryHere)
     async def retry(
@@ -442,8 +437,7 @@ class Engine:
         failed. With `fresh`, the values that its last execution kept are not used, and it starts other child runs. `confirm`
         (nodes of child runs), `execute`, `id` and `expects`: see `resume`.
         """
-        request, id, execute = asked(records.Retry, options, node=node)
-        return await self._ask(run, request, id, execute=execute)
+        return await self._ask(run, *asked(records.Retry, options, node=node))
 
     @takes(records.Skip, records.SkipHere)
     async def skip(
@@ -452,9 +446,7 @@ class Engine:
         """Skip a node that failed, was interrupted or waits: `update` takes the place of its result, and the run continues.
         `execute`, `id` and `expects`: see `resume`.
         """
-        self._open()
-        request, id, execute = asked(records.Skip, options, node=node, update=update)
-        return await self._requests.skip(run, request, id=id, execute=execute)
+        return await self._ask(run, *asked(records.Skip, options, node=node, update=update))
 
     async def work(
         self,
@@ -487,8 +479,7 @@ class Engine:
             )
         self._open()
         self._worker = self._holdings.taker = Worker(
-            self._driver,
-            self._requests,
+            self._door.unheld,
             concurrency=self.settings.concurrency if concurrency is None else concurrency,
             queues=queues,
             until=until,
@@ -512,18 +503,14 @@ class Engine:
         """End a run for good. Running nodes are stopped. With an `id`, a repeated request changes nothing. `expects`: see
         `resume`.
         """
-        request, id, _ = asked(records.Cancel, options, reason=reason)
-        cancelled = await self._ask(run, request, id)
-        await self._driver.settle_families()
-        return cancelled
+        return await self._ask(run, *asked(records.Cancel, options, reason=reason))
 
     @takes(records.Pause, records.PauseHere)
     async def pause(
         self, run: str, reason: str | None = None, **options: Unpack[records.PauseHere]
     ) -> Run[Any]:
         """Pause a run: running nodes may end, but no node starts until the run is resumed. `id`: see `cancel`."""
-        request, id, _ = asked(records.Pause, options, reason=reason)
-        return await self._ask(run, request, id)
+        return await self._ask(run, *asked(records.Pause, options, reason=reason))
 
     @takes(records.Edit, records.EditHere)
     async def edit(self, run: str, edit: Edit, **options: Unpack[records.EditHere]) -> Run[Any]:
@@ -531,9 +518,10 @@ class Engine:
         fields, or a function of the state, which is called here: the edit is refused if the run has moved since. An engine that
         was not given the flow leaves the edit for a worker. With an `id`, a repeated request changes nothing.
         """
-        self._open()
-        request, id, _ = asked(records.Edit, options)
-        return await self._requests.edit(run, edit, request, id=id)
+        if isinstance(edit, Mapping):
+            return await self._ask(run, *asked(records.Edit, options, edit=edit))
+        refuse_no_edit(edit, run)
+        return await self._ask(run, *asked(records.Edit, options), functions=Functions(edit=edit))
 
     @takes(records.Answer, records.AnswerHere)
     async def answer(
@@ -544,9 +532,7 @@ class Engine:
         answer changes nothing. `update` is for the answer `skip`; `result`, `step` and `item` are for `happened`. An agent gives
         `by="agent:…"` and its `confidence`. Raises `AnswerRefused` and `RunOver`.
         """
-        self._open()
-        request, id, _ = asked(records.Answer, options, question=question, value=value)
-        return await self._requests.answer(run, request, id=id)
+        return await self._ask(run, *asked(records.Answer, options, question=question, value=value))
 
     @takes(records.Signal, records.SignalHere)
     async def signal(
@@ -556,15 +542,25 @@ class Engine:
         one. This only records the signal. With an `id`, a signal can be sent twice without harm: the second time nothing changes,
         and the returned run has `repeated` set. Raises `SignalRefused` if the payload does not fit that wait, and `RunOver`.
         """
-        self._open()
-        request, id, _ = asked(records.Signal, options, name=name, payload=payload)
-        return await self._requests.signal(run, request, id=id)
+        return await self._ask(run, *asked(records.Signal, options, name=name, payload=payload))
 
     async def _ask(
-        self, run_id: str, request: records.AnyRequest, id: str | None, *, execute: bool = True
+        self,
+        run_id: str,
+        request: records.AnyRequest,
+        id: str | None,
+        execute: bool,
+        *,
+        functions: Functions = NO_FUNCTIONS,
     ) -> Run[Any]:
+        outcome = await self.door.ask(run_id, request, id=id, execute=execute, functions=functions)
+        return self._door.view(run_id, outcome)
+
+    @property
+    def door(self) -> Door:
+        """Where requests are handed in as records. The verbs of this engine are a few lines over it."""
         self._open()
-        return await self._requests.ask(run_id, request, id=id, execute=execute)
+        return self._door
 
     # --- forks ----------------------------------------------------------------------------------------
 
@@ -644,7 +640,7 @@ class Engine:
         """Find out what `resume`, `retry`, `skip`, `fork` or `cancel` would do to a run, without doing it: which nodes run again,
         which are kept, and why it would be refused. `options` are those of the verb. Its digest is `expects` of the verb.
         """
-        return await self._open().reading.call(self._requests.preview, run, verb, options, commands)
+        return await self._open().reading.call(self._door.preview, run, verb, options, commands)
 
     async def get(self, run: str) -> Run[Any]:
         """Get a run as it is now or, by `"r1@17"`, as it was at that event. Its state is typed if this engine has the flow."""

@@ -44,9 +44,9 @@ from holdfast.reading.views import Run
 from holdfast.runtime import creation
 from holdfast.runtime.clock import Timer
 from holdfast.runtime.followers import POLL_S
-from holdfast.runtime.requests import Requests
 from holdfast.runtime.runner import Runner, only_waits
 from holdfast.runtime.services import Services
+from holdfast.runtime.unheld_runs import UnheldRuns
 from holdfast.storage.contract import Along, Append, Request, RunRow
 from holdfast.storage.queues import DEFAULT_QUEUE
 
@@ -63,14 +63,14 @@ class Families:
     def __init__(
         self,
         services: Services,
-        requests: Requests,
+        unheld: UnheldRuns,
         flows: Flows,
         add: Callable[[Flow[Any]], None],
         concurrency: int,
     ) -> None:
         """`flows` are those that the engine knows, and `add` makes another one known."""
         self.services = services
-        self.requests = requests
+        self.unheld = unheld
         self._add = add
         self.flows = flows
         self.concurrency = concurrency
@@ -143,7 +143,7 @@ class Families:
     async def _cancel_idle(self, run_id: str, request: Request) -> None:
         with suppress(RunNotFound, RunOver, StoreError):  # then a worker finds the request, or it is void
             if not self.services.store.run(run_id).held:
-                await self.requests.carry_out_unclaimed(run_id, inbox.read(replace(request, run_id=run_id)))
+                await self.unheld.record_posted(run_id, inbox.read(replace(request, run_id=run_id)))
 
     async def settle(self) -> None:
         """Wait until the children of runs that were cancelled here are cancelled, if no engine executes them."""
@@ -167,7 +167,7 @@ class Families:
             if not is_over:
                 family.plan(run_id)
             has_others = await family.rest(is_over=is_over)
-            return self.requests.view(run_id) if has_others and not is_over else run
+            return self.unheld.view(run_id) if has_others and not is_over else run
         finally:
             await family.close()
 
@@ -267,7 +267,7 @@ class ExecutedFamily:
     async def _drive(self, run_id: str) -> None:
         services = self._families.services
         try:
-            run = await self._families.requests.drive_unheld(run_id, self._is_crowded)
+            run = await self._families.unheld.drive(run_id, self._is_crowded)
             if run is None or run.status not in FINAL:
                 self.plan(run_id)
             elif run_id != self._root:

@@ -38,6 +38,11 @@ FROM_CALLER = "caller:"
 """What the id of a request begins with that a caller has left for its child."""
 
 
+def is_from_caller(request: inbox.AnyRequest) -> bool:
+    """Return whether the caller of a run has asked for this, because an operator has resumed or retried that caller."""
+    return request.id.startswith(FROM_CALLER)
+
+
 class Unconfirmed(ResumeRefused):
     """The verb would repeat nodes that are not idempotent, and the caller has not confirmed all of them."""
 

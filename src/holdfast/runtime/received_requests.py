@@ -13,7 +13,7 @@ from holdfast.core.run_state import FINAL, HALTED
 from holdfast.errors import StoreError
 from holdfast.reading import inbox
 from holdfast.reading.inbox import AnyRequest
-from holdfast.runtime import operator
+from holdfast.runtime import recorders
 from holdfast.runtime.journal import Journal
 from holdfast.storage.contract import Request
 
@@ -81,7 +81,7 @@ class ReceivedRequests:
         and what was asked after it waits for it. Returns whether the request is left.
         """
         state = self._journal.state
-        if operator.follows(request, self._left):
+        if recorders.follows(request, self._left):
             is_left = True
         elif state.status in HALTED:
             is_left = not isinstance(request, (inbox.Cancel, inbox.Edit))
@@ -93,7 +93,7 @@ class ReceivedRequests:
 
     def waits_for_edit(self, request: AnyRequest) -> bool:
         """Return whether a request must wait for an older edit, which itself waits for nodes that unwind."""
-        if operator.supersedes(request) or isinstance(request, (inbox.Signal, inbox.ChildEnd)):
+        if recorders.supersedes(request) or isinstance(request, (inbox.Signal, inbox.ChildEnd)):
             return False
         return any(isinstance(one, inbox.Edit) for one in self._waiting)
 
@@ -104,6 +104,6 @@ class ReceivedRequests:
         left, self._left = self._left, []
         for one in left:
             if one.traits.executes:
-                operator.supersede(self._journal, one, request)
+                recorders.supersede(self._journal, one, request)
             elif isinstance(request, inbox.Pause):
                 self._waiting.append(one)

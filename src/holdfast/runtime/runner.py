@@ -5,7 +5,7 @@ in one append; only when that is durable are the nodes called (`durability="sync
 append is under way and waits for it before the next one; `"exit"` saves when the run stops. A node that is not idempotent,
 or that a policy or a verification judges, is always called after its start is durable.
 
-The runner stops when the run has ended, or cannot continue without an answer, a signal or an operator. It then releases the
+The runner stops when the run has ended, or cannot continue without an answer, a signal or an recorders. It then releases the
 lease. A `Halt` (shutdown, cancel, timeout) stops the nodes first, and records which were interrupted.
 
 A run has no coroutine. Instead, `_advance` is called (a look) whenever a node has ended, a request has arrived, or a timer is
@@ -38,7 +38,7 @@ from holdfast.errors import FenceLost, LogLimit, RunHeld
 from holdfast.reading import inbox
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.inbox import AnyRequest
-from holdfast.runtime import failures, judging, nesting, operator, outcomes
+from holdfast.runtime import failures, judging, nesting, outcomes, recorders
 from holdfast.runtime.calls import task_family
 from holdfast.runtime.calls.attempt import Attempt
 from holdfast.runtime.calls.body import UNWIND_S, Body, Parked, Stopped
@@ -50,9 +50,10 @@ from holdfast.runtime.clock import Timer
 from holdfast.runtime.holdings import Halt, HeldRun
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import NodeCall
-from holdfast.runtime.operator import REFUSALS
 from holdfast.runtime.perform import give_up, perform
 from holdfast.runtime.received_requests import ReceivedRequests
+from holdfast.runtime.recorders import REFUSALS
+from holdfast.runtime.rehearsals import refuse_stale
 from holdfast.runtime.services import AbandonedCall
 
 T = TypeVar("T")
@@ -610,7 +611,7 @@ class Runner:
             self._drop_asked()
             if not self._bodies:
                 ghosts: dict[tuple[str, int | None], Unfinished] = dict.fromkeys(self._haunted, "abandoned")
-                operator.record_halt(self.journal, self._halt, self._cancels, ghosts | self._unfinished)
+                recorders.record_halt(self.journal, self._halt, self._cancels, ghosts | self._unfinished)
             return [], None, None
         while True:
             wake_at: float | None = None
@@ -840,21 +841,21 @@ class Runner:
             if self._requests.waits_for_edit(request):
                 self._requests.defer(request)
             else:
-                self._obey_or_refuse(request)
+                self._carry_out_or_refuse(request)
 
-    def _obey_or_refuse(self, request: AnyRequest) -> None:
+    def _carry_out_or_refuse(self, request: AnyRequest) -> None:
         before = self.state.seq
         try:
             if isinstance(request, inbox.Edit) and self._is_unwinding_for(request):
                 self._requests.defer(request)
                 return
-            self.obey(request)
+            self.carry_out(request)
         except (*REFUSALS, RunHeld) as refused:
             if self.state.seq != before:  # never save a part of what a refused request recorded
                 raise
-            operator.refuse(self.journal, request, refused)
+            recorders.refuse(self.journal, request, refused)
             return
-        if operator.supersedes(request):
+        if recorders.supersedes(request):
             self._requests.settle_left(request)
             self._again = True
 
@@ -862,19 +863,19 @@ class Runner:
         """Unwind all nodes that are called now, if they only wait. Returns whether an edit must wait for nodes that unwind."""
         if self._ended:
             return True
-        operator.check_edit(self.journal, request)
+        recorders.check_edit(self.journal, request)
         waiting = self.state.waiting_in_memory()
         return bool(self._bodies) and self.state.running == len(waiting) and self._park_all()
 
-    def obey(self, request: AnyRequest) -> None:
+    def carry_out(self, request: AnyRequest) -> None:
         """Carry out a request, once. Raises one of `REFUSALS`, or `RunHeld`, if the run does not allow it."""
         self._requests.know(request)
         verb, before = request.traits, self.state.seq
-        operator.refuse_stale(self.services, self.flow, None, self.state, request, executed=True)
+        refuse_stale(self.services, self.flow, None, self.state, request, executed=True)
         if self.state.status in HALTED and isinstance(request, inbox.Cancel):
-            operator.record_unexecuted(self.journal, request)
+            recorders.record_unexecuted(self.journal, request)
             return
-        cancels = operator.RECORDERS[request.verb](self.journal, request, True)
+        cancels = recorders.RECORDERS[request.verb](self.journal, request, True)
         if cancels and self.state.seq == before:
             self._cancels.append(request.id)
         else:

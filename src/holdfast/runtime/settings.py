@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -54,13 +56,47 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The folder for receipts, handoffs and artifacts. If empty, the engine writes none."""
 
 
+T = TypeVar("T")
+
+_KNOWN: ContextVar[dict[Any, Any] | None] = ContextVar("known", default=None)
+"""What the command that is being executed has looked up; None outside of a command."""
+
+
+@contextmanager
+def of_one_command() -> Iterator[None]:
+    """Resolve each option once in this block, and look for pyproject.toml once: nothing that a command does depends on a change
+    of the environment or the file while it is executed.
+    """
+    before = _KNOWN.set({})
+    try:
+        yield
+    finally:
+        _KNOWN.reset(before)
+
+
+def _once(name: Hashable, look_up: Callable[[], T]) -> T:
+    known = _KNOWN.get()
+    if known is None:
+        return look_up()
+    if name not in known:
+        known[name] = look_up()
+    found: T = known[name]
+    return found
+
+
 def resolve(
     given: Mapping[str, Any], *, environment: Mapping[str, str] | None = None, folder: Path | None = None
 ) -> Settings:
     """Return the settings in force: `given` has the options of the call, in which None means that an option was not given.
     Raises `SettingError`.
     """
-    environment = os.environ if environment is None else environment
+    if environment is not None or folder is not None:
+        return _resolve(given, os.environ if environment is None else environment, folder)
+    chosen = tuple((name, value) for name, value in given.items() if value is not None)
+    return _once(chosen, lambda: _resolve(given, os.environ, None))
+
+
+def _resolve(given: Mapping[str, Any], environment: Mapping[str, str], folder: Path | None) -> Settings:
     chosen: dict[str, Any] = {}
     project = project_table(folder)
     for name, kind in Settings.__annotations__.items():
@@ -76,7 +112,14 @@ def resolve(
 
 def project_table(folder: Path | None = None) -> dict[str, Any]:
     """Return the table `[tool.holdfast]` of the nearest pyproject.toml: in this folder (default: the current one) or a parent."""
-    file = project_file(folder)
+    return (
+        _once("table", lambda: _read_table(project_file()))
+        if folder is None
+        else _read_table(_nearest(folder))
+    )
+
+
+def _read_table(file: Path) -> dict[str, Any]:
     try:
         table = dict(_table_of(file.read_text("utf-8"))) if file.is_file() else {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as fault:
@@ -95,7 +138,11 @@ def project_table(folder: Path | None = None) -> dict[str, Any]:
 
 def project_file(folder: Path | None = None) -> Path:
     """Return the nearest pyproject.toml, or its path in the folder (default: the current one) if there is none."""
-    folder = (folder or Path.cwd()).resolve()
+    return _once("file", lambda: _nearest(Path.cwd())) if folder is None else _nearest(folder)
+
+
+def _nearest(folder: Path) -> Path:
+    folder = folder.resolve()
     files = [place / "pyproject.toml" for place in (folder, *folder.parents)]
     return next((file for file in files if file.is_file()), files[0])
 

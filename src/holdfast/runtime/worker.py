@@ -51,14 +51,13 @@ from holdfast.errors import (
     StoreUnusable,
     end_sentence,
 )
-from holdfast.reading import history
+from holdfast.reading import history, inbox
 from holdfast.reading.views import Run, result_of
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import check_queue
-from holdfast.runtime.driver import Driver
-from holdfast.runtime.requests import Requests
-from holdfast.runtime.resume import OtherCode, TakeUp, flow_events
+from holdfast.runtime.preparation import OtherCode, flow_events
 from holdfast.runtime.runner import only_waits
+from holdfast.runtime.unheld_runs import UnheldRuns
 from holdfast.storage import definitions
 from holdfast.storage.contract import Query, in_order
 from holdfast.storage.queues import Refusal, Taken, Wanted
@@ -121,8 +120,7 @@ class Worker:
 
     def __init__(
         self,
-        driver: Driver,
-        requests: Requests,
+        unheld: UnheldRuns,
         *,
         concurrency: int,
         queues: Collection[str],
@@ -131,8 +129,7 @@ class Worker:
         on_report: Callable[[Trouble], None] | None,
         on_drain: Callable[[int], None] | None,
     ) -> None:
-        self._driver = driver
-        self._requests = requests
+        driver, self._unheld = unheld.driver, unheld
         self._services = driver.services
         self._holdings = driver.services.holdings
         self._flows = driver.flows
@@ -326,7 +323,7 @@ class Worker:
     async def _drive(self, taken: Taken) -> None:
         run_id = taken.lease.run_id
         try:
-            run = await self._requests.drive_taken(
+            run = await self._unheld.drive_claimed(
                 taken.lease, self._is_crowded, only_asked=taken.why == "asked"
             )
         except FenceLost as lost:
@@ -444,7 +441,7 @@ class Worker:
             if row.fingerprint not in reasons:
                 state = history.load(store, row.run_id, row=row)
                 try:
-                    flow_events(self._services, flow, state, TakeUp(claims=True))
+                    flow_events(self._services, flow, state, inbox.Resume())
                 except OtherCode as refused:
                     reasons[row.fingerprint] = refused.reason
             if reason := reasons.setdefault(row.fingerprint, ""):

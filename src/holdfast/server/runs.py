@@ -287,10 +287,19 @@ def _holders(backend: Backend, row: RunRow) -> list[LiveHolder] | None:
     return None if row.held or row.status in FINAL else backend.store.queues.holders()
 
 
-def show_run(backend: Backend, row: RunRow, holders: list[LiveHolder] | None = None) -> ShownRun:
-    """Return a run with the reason for its status and its remedies: those that a list of runs and `holdfast show` give, too."""
+def show_run(
+    backend: Backend,
+    row: RunRow,
+    holders: list[LiveHolder] | None = None,
+    *,
+    state: RunState | None = None,
+) -> ShownRun:
+    """Return a run with the reason for its status and its remedies: those that a list of runs and `holdfast show` give, too. The
+    log is not read if it ends where `state` does, which was read before.
+    """
     store = backend.store
-    case = case_of(store, row, holders=_holders(backend, row) if holders is None else holders)
+    holders = _holders(backend, row) if holders is None else holders
+    case = case_of(store, row, holders=holders, known=state)
     flow = find_flow(store, backend.engine.flows, row)
     case = compare(store, case, flow)
     assert case.state is not None

@@ -16,13 +16,13 @@ from msgspec import UNSET
 
 from holdfast.core import requests
 from holdfast.core.requests import MAKING, RECORDS
-from holdfast.core.run_state import GOING
+from holdfast.core.run_state import GOING, RunState
 from holdfast.core.verb_options import options_of
 from holdfast.errors import HoldfastError, PreviewStale, RequestExists, RunNotFound, StoreError
 from holdfast.reading import inbox
 from holdfast.reading.previews import Preview, refuse_stale
-from holdfast.reading.views import Run
-from holdfast.runtime.requests import is_handled
+from holdfast.runtime.door import is_handled
+from holdfast.runtime.verb_signatures import asked
 from holdfast.server import problems, verb_headers
 from holdfast.server.backend import Backend
 from holdfast.server.calls import Answer, HttpCall
@@ -114,14 +114,16 @@ async def _ask(call: VerbCall, record: type[requests.AnyRequest]) -> Answer:
     refused: HoldfastError | None = None
     with backend.used_keys.use(call.who.token_id, key, (run_id, verb, call.body)):
         await backend.read(_refuse_other_verb, backend, run_id, id, verb)
-        said = {**options, "id": id, "by": call.who.by, "reason": call.body.reason}
-        said |= {"execute": False} if record.traits.executes else {}
-        if (expects := verb_headers.preview_of(call)) is not None:
-            said["expects"] = expects
-            if not await backend.read(_was_posted, backend, run_id, stored_id):
-                await require_preview(call, verb, options, expects)
+        expects = verb_headers.preview_of(call)
+        if expects is not None and not await backend.read(_was_posted, backend, run_id, stored_id):
+            await require_preview(call, verb, options, expects)
         try:
-            run: Run[Any] = await backend.clerk.use(lambda engine: getattr(engine, verb)(run_id, **said))
+            said = {"by": call.who.by, "reason": call.body.reason}
+            said |= {"expects": expects} if expects is not None else {}
+            request, _, _ = asked(record, {**options, **said})
+            outcome = await backend.clerk.use(
+                lambda engine: engine.door.ask(run_id, request, id=id, execute=False)
+            )
         except RequestExists as other:
             raise key_reused(other) from other
         except HoldfastError as fault:
@@ -131,14 +133,15 @@ async def _ask(call: VerbCall, record: type[requests.AnyRequest]) -> Answer:
     if refused is not None:
         raise await _conflict(call, verb, options, refused) from refused
     if wait is None:
-        shown = await backend.read(_show, backend, run_id)
-        return _answer(202, id, shown, repeated=run.repeated, headers={})
+        state = outcome.journal.state if outcome.journal is not None else None
+        shown = await backend.read(_show, backend, run_id, state)
+        return _answer(202, id, shown, repeated=outcome.repeated, headers={})
     try:
         stopped, shown = await until(call, wait, _look(backend, run_id, stored_id, verb))
     except _RequestRefused as found:
         raise await _conflict(call, verb, options, found.error) from found.error
     headers = {"Preference-Applied": f"wait={wait:g}"}
-    return _answer(200 if stopped else 202, id, shown, repeated=run.repeated, headers=headers)
+    return _answer(200 if stopped else 202, id, shown, repeated=outcome.repeated, headers=headers)
 
 
 def _check_run_id(call: HttpCall[Any, Any]) -> None:
@@ -269,8 +272,8 @@ def has_stopped(run: ShownRun) -> bool:
     return run.status == "waiting" and run.due_at is None and not run.answered and not run.family_moves
 
 
-def _show(backend: Backend, run_id: str) -> ShownRun:
-    return show_run(backend, backend.store.run(run_id))
+def _show(backend: Backend, run_id: str, state: RunState | None) -> ShownRun:
+    return show_run(backend, backend.store.run(run_id), state=state)
 
 
 def _answer(status: int, id: str, shown: ShownRun, *, repeated: bool, headers: dict[str, str]) -> Answer:

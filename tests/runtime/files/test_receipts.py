@@ -26,7 +26,7 @@ from holdfast import END, START, Flow, Graph, Retry, append
 from holdfast.core import events
 from holdfast.core.definition import Definition
 from holdfast.documents import receipts, run_folder, scribe
-from holdfast.runtime.resume import TakeUp
+from holdfast.reading import inbox
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import open_row
 from holdfast.testing.clock import STARTS_AT, ManualClock
@@ -198,7 +198,7 @@ def cut(scene: Scene, flow: Flow[Any]) -> None:
 
     async def main() -> None:
         async with hf.Engine(scene.store, flows=[flow], clock=scene.clock, inline=True) as engine:
-            journal = await engine._driver.take_up("r", TakeUp(by="eve"), engine._driver.claim("r"))
+            journal = await engine.door.unheld._prepare(engine.door.unheld.claim("r"), inbox.Resume(by="eve"))
             journal.record(events.NodeStarted(node="publish", iteration=1, execution=1, attempt=2, took=0))
             await journal.save_and_wait()
 

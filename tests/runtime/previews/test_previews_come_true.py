@@ -21,8 +21,8 @@ from holdfast.core.events import Stored
 from holdfast.core.run_state import RunState
 from holdfast.errors import HoldfastError
 from holdfast.reading import history, inbox
-from holdfast.runtime import operator
-from holdfast.runtime.requests import Requests
+from holdfast.runtime import rehearsals, runner, unheld_runs
+from holdfast.runtime.door import Door
 from holdfast.storage.contract import Query
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.storage.rows import open_row
@@ -270,18 +270,19 @@ def test_what_a_preview_says_is_what_then_happens(seed: int) -> None:
 
 
 def the_digest_is_not_checked_under_the_lease(plant: pytest.MonkeyPatch) -> None:
-    plant.setattr(operator, "refuse_stale", lambda *args, **named: None)
+    for place in (unheld_runs, runner):
+        plant.setattr(place, "refuse_stale", lambda *args, **named: None)
 
 
 def a_preview_writes(plant: pytest.MonkeyPatch) -> None:
-    real = Requests.preview
+    real = Door.preview
 
-    def preview(self: Requests, run: str, *args: Any) -> hf.Preview:
+    def preview(self: Door, run: str, *args: Any) -> hf.Preview:
         with suppress(hf.RunOver):
-            self.leave(run, inbox.Pause(id="noticed"))
+            self._leave(run, inbox.Pause(id="noticed"))
         return real(self, run, *args)
 
-    plant.setattr(Requests, "preview", preview)
+    plant.setattr(Door, "preview", preview)
 
 
 def a_question_before_a_visit_is_forgotten(plant: pytest.MonkeyPatch) -> None:
@@ -298,7 +299,7 @@ def a_question_that_closes_is_not_listed(plant: pytest.MonkeyPatch) -> None:
     def survey(*args: Any) -> Any:
         return msgspec.structs.replace(real(*args), questions=())
 
-    plant.setattr(operator, "survey", survey)
+    plant.setattr(rehearsals, "survey", survey)
 
 
 @pytest.mark.parametrize(

@@ -223,7 +223,7 @@ def test_a_function_that_saw_an_older_state_is_refused_by_the_engine_that_execut
         stale = inbox.Edit(id="stale", changes={"set": {"plain": "x"}}, seen=seen)
         async with stage.engine(flow) as other:
             with pytest.raises(hf.ResumeRefused, match=r"the run has moved since \(SignalReceived\)"):
-                await other._requests._ask("r", stale)
+                await other.door._hand_in("r", stale)
         await engine.signal("r", "go")
         return (await run).state.log
 

@@ -12,7 +12,7 @@ from asking import Order, error_of, leave, refused, requests, waiting, works
 from harness import Stage
 
 import holdfast as hf
-from holdfast.runtime.requests import Requests
+from holdfast.runtime.door import Door
 
 
 @pytest.fixture
@@ -185,7 +185,7 @@ def test_a_request_that_another_engine_carries_out_at_once_is_not_refused_althou
     order = Order()
     order.broken = False
     stage.do(lambda engine: engine.start(order.flow, {"plain": "tea"}, run_id="r"))
-    post = Requests._post
+    post = Door._post
 
     def and_works(*posted: Any) -> bool:
         is_new = post(*posted)
@@ -194,7 +194,7 @@ def test_a_request_that_another_engine_carries_out_at_once_is_not_refused_althou
         worker.join()
         return is_new
 
-    monkeypatch.setattr(Requests, "_post", and_works)
+    monkeypatch.setattr(Door, "_post", and_works)
     run = leave(stage, verb, *given, id="7")
     assert run.status == ("cancelled" if verb == "cancel" else "completed")
     assert stage.kinds().count("RunCancelled" if verb == "cancel" else "SignalReceived") == 1

@@ -59,7 +59,7 @@ def test_the_engine_that_executes_the_run_records_what_it_refuses_and_the_sender
         await until(lambda: has(stage.store, "QuestionAsked"))
         async with stage.engine(flow) as other:
             with pytest.raises(HoldfastError) as raised:
-                await other._requests._ask("r", sent)
+                await other.door._hand_in("r", sent)
         gate["open"].set()
         await run
         return raised.value

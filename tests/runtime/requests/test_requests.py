@@ -10,7 +10,7 @@ import pytest
 import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.reading import inbox
-from holdfast.runtime.operator import RECORDERS
+from holdfast.runtime.recorders import RECORDERS
 from holdfast.storage.contract import Request
 from holdfast.storage.memory.store import MemoryStore
 

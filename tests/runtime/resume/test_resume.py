@@ -560,3 +560,33 @@ def test_a_node_whose_router_failed_can_be_retried_by_name(scene: Scene) -> None
         scene.call("run", flow, Tale(), run_id="r", flows=[flow])
     run = scene.call("retry", "r", flows=[flow])
     assert (run.status, scene.ran) == ("completed", ["a", "b"])
+
+
+# --- what it costs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("verb", ["resume", "retry"])
+def test_the_row_of_a_run_is_read_once_before_a_verb_that_executes_claims_it_and_once_after(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    flow = scene.flow("a", "b")
+    scene.fail_at("b", flow)
+    reads = 0
+    kind = type(scene.store)
+    read, append = kind.run, kind.append
+
+    def run(self: Any, run_id: str) -> Any:
+        nonlocal reads
+        reads += read_before_the_append[-1]
+        return read(self, run_id)
+
+    def saved(self: Any, *appends: Any) -> Any:
+        read_before_the_append.append(False)
+        return append(self, *appends)
+
+    read_before_the_append = [True]
+    monkeypatch.setattr(kind, "run", run)
+    monkeypatch.setattr(kind, "append", saved)
+    scene.call(verb, "r", flows=[flow])
+    assert len(read_before_the_append) > 1
+    assert reads == 2

@@ -123,6 +123,41 @@ def test_nothing_of_its_log_is_in_memory_meanwhile(room: Room) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("verb", ["resume", "retry", "skip"])
+def test_it_leaves_memory_whichever_verb_executes_it(room: Room, verb: str) -> None:
+    graph, is_broken = Graph("nap", Nap), True
+
+    @graph.node
+    def first(state: Nap) -> dict[str, Any]:
+        if is_broken:
+            raise ValueError("not yet")
+        return {}
+
+    @graph.node
+    async def nap(state: Nap, ctx: hf.Context) -> dict[str, Any]:
+        await ctx.sleep(3600)
+        return {"naps": 1}
+
+    flow = graph.chain(START, first, nap, END).compile()
+    given = () if verb == "resume" else ("first",)
+
+    async def main() -> None:
+        nonlocal is_broken
+        async with room.engine(flow) as engine:
+            with pytest.raises(hf.RunFailed):
+                await engine.run(flow, run_id="slept-on")
+            is_broken = False
+            run = asyncio.ensure_future(getattr(engine, verb)("slept-on", *given))
+            await asleep(engine, "slept-on")
+            gc.collect()
+            journals = [found for found in gc.get_objects() if isinstance(found, Journal)]
+            assert [journal for journal in journals if journal.state.run_id == "slept-on"] == []
+            room.clock.advance(3600)
+            assert (await run).status == "completed"
+
+    asyncio.run(main())
+
+
 def test_one_that_waits_for_a_moment_only_stays(room: Room) -> None:
     async def main() -> None:
         flow = sleeper(seconds=0.5)

@@ -1,67 +1,46 @@
-"""How a request to a run is carried out: a table from each verb to the function that records its events (`RECORDERS`).
+"""What each verb records in the log of a run, and which of two requests comes first.
 
-The table serves a run that this engine executes, a run that another engine executes (which finds the request in its inbox), and a
-run that no engine executes. Each function records events in a journal; the caller saves them.
-
-`rehearse` does the same in a journal that is never saved, and returns what would come of it: a preview. An engine that carries
-out a request which was made for a preview rehearses it once more, under its lease (`refuse_stale`).
+`RECORDERS` is the table from each verb to the function that records its events in a journal; the caller saves them. It serves a
+run that this engine executes, a run that another engine executes (which finds the request in its inbox), a run that no engine
+executes, and a preview, whose journal is never saved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
-from holdfast.core import commands, events, run_state
+from holdfast.core import commands, events
 from holdfast.core.cleanup import Unfinished, find_uncleaned
-from holdfast.core.consequences import Consequences, PreviewNode, foresee, survey
 from holdfast.core.decide import decide
 from holdfast.core.events import Failure
-from holdfast.core.graph import Flow
-from holdfast.core.run_state import FINAL, HALTED, STOPPED, VISIT_STUCK, RunState, visit_of
+from holdfast.core.run_state import HALTED, STOPPED, VISIT_STUCK, visit_of
 from holdfast.core.situation import typed_file
-from holdfast.core.verb_options import foreseen_options
 from holdfast.errors import (
     AnswerRefused,
     HoldfastError,
-    PreviewStale,
     RequestSuperseded,
     ResumeRefused,
     RunHeld,
-    RunNotFound,
-    SchemaTooNew,
     SettingError,
     SignalRefused,
     StateError,
-    StoreCorrupt,
     name_known,
     name_refusal,
 )
-from holdfast.reading import history, inbox, previews
-from holdfast.reading.previews import Mended, PreviewCancelled, Rehearsed, VerbCall
-from holdfast.reading.relatives import FAMILY_MAX
+from holdfast.reading import inbox
 from holdfast.runtime import mending, outcomes, questions
 from holdfast.runtime.holdings import Halt
 from holdfast.runtime.journal import Journal
-from holdfast.runtime.mending import FamilyOrders, Unconfirmed
+from holdfast.runtime.mending import FamilyOrders
 from holdfast.runtime.perform import perform
-from holdfast.runtime.resume import (
-    OtherCode,
-    StaleForCode,
-    TakeUp,
+from holdfast.runtime.preparation import (
     edited,
-    prepare,
     prepare_child,
     recover_streams,
     refuse_moved,
     refuse_other_version,
 )
-from holdfast.runtime.services import Services
-from holdfast.storage.contract import RunRow, Store
-from holdfast.storage.verdicts import refuse_final
 
 
 def _pause(journal: Journal, request: inbox.Pause, executed: bool) -> bool:
@@ -224,41 +203,6 @@ def first_of(waiting: Sequence[inbox.AnyRequest]) -> inbox.AnyRequest:
     return chosen
 
 
-def settle(
-    journal: Journal,
-    request: inbox.AnyRequest,
-    older: Iterable[inbox.AnyRequest],
-    row: RunRow,
-    flow: Flow[Any] | None,
-) -> None:
-    """Record what becomes of the requests that wait for a run which no engine executes, before `request` is recorded in the same
-    append. Those that need not execute the run are carried out or refused, in their order; a pause or a cancel supersedes the
-    others. What this engine cannot record without the flow stays in the inbox, and so does the end of a child.
-    """
-    for one in older:
-        if journal.state.status in FINAL:
-            return
-        if one.traits.executes and not supersedes(request):
-            return  # it came while this request was made: what is after it waits for it
-        if one.traits.executes:
-            supersede(journal, one, request)
-        elif not isinstance(one, inbox.ChildEnd) and (flow is not None or not needs_flow(one)):
-            _record_or_refuse(journal, one, row, flow)
-
-
-def _record_or_refuse(
-    journal: Journal, request: inbox.AnyRequest, row: RunRow, flow: Flow[Any] | None
-) -> None:
-    before = journal.state.seq
-    try:
-        refuse_stale(journal.services, flow, row, journal.state, request, executed=False)
-        record_unexecuted(journal, request)
-    except REFUSALS as refused:
-        if journal.state.seq != before:  # never save a part of what a refused request recorded
-            raise
-        refuse(journal, request, refused)
-
-
 def supersede(journal: Journal, request: inbox.AnyRequest, later: inbox.AnyRequest) -> None:
     """Record that a later request has superseded a request, and remove it from the inbox."""
     state, verb = journal.state, request.traits
@@ -268,185 +212,6 @@ def supersede(journal: Journal, request: inbox.AnyRequest, later: inbox.AnyReque
         again = f"To continue from one of its checkpoints: `holdfast fork {state.run_id}`"
     why = f"a later {later.verb}{by} superseded this request before an engine carried it out. {again}"
     refuse(journal, request, RequestSuperseded(state.run_id, why, asked=verb.asked))
-
-
-# --- previews ----------------------------------------------------------------------------------------
-
-
-def rehearse(
-    services: Services,
-    flow: Flow[Any] | None,
-    row: RunRow | None,
-    head: RunState,
-    asked: TakeUp | inbox.AnyRequest,
-    *,
-    executed: bool,
-) -> Rehearsed:
-    """Return what a resume, or a request to retry, skip or cancel, would do to a run in the state `head`. Nothing is saved, and
-    nothing is executed. `flow` is None if it is not known here. `executed` is True if an engine executes the run; if it is False,
-    `row` is the row of the run.
-    """
-    wanted = _wanted(head.run_id, asked)
-    known = flow or history.stand_in(services.store, head)
-    before = survey(head, asked.rename if isinstance(asked, TakeUp) else None)
-    refused: HoldfastError | None = None
-    journal: Journal | None = None
-    try:
-        journal = _record_unsaved(services, known, row, head, asked, executed=executed)
-    except Unconfirmed as unconfirmed:
-        assert isinstance(asked, (TakeUp, inbox.Retry))
-        refused, confirmed = unconfirmed, msgspec.structs.replace(asked, confirm=unconfirmed.nodes)
-        try:
-            journal = _record_unsaved(services, known, row, head, confirmed, executed=executed)
-        except REFUSALS as other:
-            refused = other
-    except (*REFUSALS, RunHeld) as other:
-        refused = other
-    found, at, family = Consequences(), None, tuple[Mended, ...]()
-    uncleaned: list[events.Uncleaned] = []
-    cancels: list[PreviewCancelled] = []
-    if journal is not None:
-        if isinstance(asked, inbox.Cancel):
-            uncleaned = find_uncleaned(head, lost=not executed)
-            cancels = list(_find_cancelled(services.store, head))
-        family = journal.family
-        found = foresee(before, journal.state, journal.flow, journal.at)
-        rewound = journal.rewinds[len(row.rewinds) :] if row is not None else ()
-        at = rewound[-1][1] if rewound else None
-    preview = previews.make(
-        wanted,
-        found,
-        confirm=(*_own_confirm(asked, found, at), *mending.family_confirm(family)),
-        at=at,
-        path=head.path,
-        refused=refused,
-        is_undecided=isinstance(refused, Unconfirmed),
-        unknown=_unsaid(asked, known) if flow is None else (),
-        family=family,
-        uncleaned=uncleaned,
-        cancels=cancels,
-    )
-    is_undecided = isinstance(refused, Unconfirmed)
-    return Rehearsed(wanted=wanted, preview=preview, is_undecided=is_undecided, refused=refused)
-
-
-def _find_cancelled(store: Store, head: RunState, left: int = FAMILY_MAX) -> Iterator[PreviewCancelled]:
-    """Yield the child runs that are cancelled with a run, and theirs: at most `left`."""
-    for run_id, child in head.children.items():
-        if left <= 0 or not child.cancels or child.is_final:
-            continue
-        with suppress(RunNotFound, StoreCorrupt, SchemaTooNew):
-            row = store.run(run_id)
-            if row.status in FINAL:
-                continue
-            state = history.load(store, run_id, row=row)
-            yield PreviewCancelled(
-                run_id=run_id,
-                flow=row.flow,
-                caller=head.run_id,
-                uncleaned=tuple(find_uncleaned(state, lost=not row.held)),
-            )
-            left -= 1
-            for below in _find_cancelled(store, state, left):
-                left -= 1
-                yield below
-
-
-def _own_confirm(
-    asked: TakeUp | inbox.AnyRequest, found: Consequences, at: int | None
-) -> tuple[PreviewNode, ...]:
-    """Return the nodes of the run itself that have to be confirmed: those that a rewind repeats, and those that a resume by its
-    caller does.
-    """
-    if at is not None:
-        return found.risky
-    is_passed_on = isinstance(asked, TakeUp) and asked.passed_on
-    return mending.find_unsafe(found.rerun) if is_passed_on else ()
-
-
-def _record_unsaved(
-    services: Services,
-    flow: Flow[Any],
-    row: RunRow | None,
-    head: RunState,
-    asked: TakeUp | inbox.AnyRequest,
-    *,
-    executed: bool,
-) -> Journal:
-    """Record what a verb records, in a journal that is never saved."""
-    dry = services.unsaving()
-    if isinstance(asked, TakeUp) and executed and row is not None and row.holder is not None:
-        raise RunHeld(head.run_id, row.holder.describe())
-    if isinstance(asked, TakeUp) and not (asked.changes_nothing and head.status == "completed"):
-        assert row is not None
-        return prepare(dry, flow, row, 0, asked)
-    if not isinstance(asked, TakeUp):
-        refuse_final(head.run_id, head.status, asked.traits.asked)
-        if asked.traits.executes and not executed:
-            assert row is not None
-            journal = prepare(dry, flow, row, 0, TakeUp(nodes=[], named=True))
-            RECORDERS[asked.verb](journal, asked, True)
-            return journal
-    journal = Journal(dry, flow, run_state.load(run_state.dump(head)), row=row, fence=0)
-    journal.tick()
-    if not isinstance(asked, TakeUp) and RECORDERS[asked.verb](journal, asked, executed):
-        cancel(journal, by=None, reason=None)
-    return journal
-
-
-def _wanted(run_id: str, asked: TakeUp | inbox.AnyRequest) -> VerbCall:
-    record = inbox.Resume if isinstance(asked, TakeUp) else type(asked)
-    given = {name: getattr(asked, name) for name in foreseen_options(record)}
-    is_function = isinstance(asked, TakeUp) and (asked.edit_by is not None or asked.changes is not None)
-    if is_function:  # what it changes depends on the state; `seen` says which state that was
-        given["edit"] = True
-    options = {
-        name: value for name, value in given.items() if value not in (None, False, (), [], {}, "refuse")
-    }
-    typable = not isinstance(asked, TakeUp) or (asked.validate is None and not is_function)
-    return VerbCall(run_id=run_id, verb=asked.verb, options=options, is_typable=typable)
-
-
-def _unsaid(asked: TakeUp | inbox.AnyRequest, flow: Flow[Any]) -> Iterable[str]:
-    """Say what a preview leaves open in an engine that does not know the flow."""
-    if isinstance(asked, inbox.Cancel):
-        return
-    yield (
-        f"flow {flow.name!r} is not known here, so it was not checked whether the flow has changed, or its validate_resume "
-        "refuses the state"
-    )
-    if isinstance(asked, TakeUp) and asked.edits is not None:
-        yield "it was not checked whether the edit fits the state"
-    if isinstance(asked, inbox.Skip) and asked.update is not None:
-        yield "it was not checked whether the update fits the state"
-    if isinstance(asked, inbox.Skip) and asked.node in flow.definition.branches:
-        yield f"a function of the flow chooses which nodes follow {asked.node!r}"
-
-
-def refuse_stale(
-    services: Services,
-    flow: Flow[Any] | None,
-    row: RunRow | None,
-    head: RunState,
-    asked: TakeUp | inbox.AnyRequest,
-    *,
-    executed: bool,
-) -> None:
-    """Refuse a verb that was asked for with the digest of a preview (`expects`), if it would now do something else. The caller
-    holds the lease of the run, so that what is checked here is what is then done. Raises `PreviewStale`; as
-    `StaleForCode` if the verb is refused because of the code of this engine, so that another engine may do what the preview said.
-    """
-    expects = getattr(asked, "expects", None)
-    is_refused_anyway = isinstance(asked, inbox.Resume) and executed
-    if expects is not None and not is_refused_anyway:
-        wanted = asked.request if isinstance(asked, TakeUp) and asked.request is not None else asked
-        found = rehearse(services, flow, row, head, wanted, executed=executed)
-        try:
-            previews.refuse_stale(found.preview, expects, wanted.traits.asked)
-        except PreviewStale as stale:
-            if isinstance(found.refused, OtherCode):
-                raise StaleForCode(head.run_id, stale.reason, asked=wanted.traits.asked) from stale
-            raise
 
 
 # --- what the verbs record ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -52,66 +52,57 @@ from holdfast.storage.contract import RunRow
 from holdfast.storage.rows import open_row
 from holdfast.storage.verdicts import refuse_final
 
+Edit: TypeAlias = Callable[[Any], Any] | Mapping[str, Any] | events.Changes
+"""A function of the state, fields with their values, or what such a function has changed."""
 
-class TakeUp(inbox.Resume, frozen=True, kw_only=True):
-    """How to resume or claim a run: a request to resume it, with what cannot be stored, and what only engines ask for."""
 
+class Functions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a caller in this process adds to a request to resume a run: functions, which cannot be stored."""
+
+    edit: Callable[[Any], Any] | None = None
+    """Edits the state, in place of the `edit` of the request."""
     validate: Callable[[Any], Any] | None = None
-    edit_by: Callable[[Any], Any] | None = None
-    """A function that edits the state, in place of `edit`."""
-    nodes: list[str] | None = None
-    named: bool = False
-    """True if the caller said what to do with the failed nodes: then a fatal failure does not prevent the resume."""
-    fresh: bool = False
-    claims: bool = False
-    """True if a worker claims the run from a queue and no caller has asked for it: a failed run stays failed, a paused run
-    paused.
+
+
+NO_FUNCTIONS = Functions()
+Executing: TypeAlias = inbox.Resume | inbox.Retry | inbox.Skip | inbox.Unknown
+"""A request that lets a run continue which no engine executes."""
+
+
+def read_resume(run: str, options: Mapping[str, Any]) -> tuple[str, inbox.Resume, Functions]:
+    """Return the run to resume, the request, and what cannot be stored, from the options of `Engine.resume`. Raises
+    `SettingError`.
     """
-    outlived: bool = False
-    """True if this engine held the run before, and gave it up because the store did not answer."""
-    passed_on: bool = False
-    """True if the caller of the run asks for this, because an operator has resumed or retried that caller: see `mending`."""
-    request: inbox.AnyRequest | None = None
-    """The request that is carried out after the run was taken up (retry or skip); None for a resume."""
-
-    @classmethod
-    def of(cls, request: inbox.Resume) -> TakeUp:
-        """Return how a request to resume a run wants it to be resumed."""
-        fields = {name: getattr(request, name) for name in inbox.Resume.__struct_fields__}
-        return cls(**fields, passed_on=request.id.startswith(mending.FROM_CALLER))
-
-    @property
-    def as_request(self) -> inbox.Resume:
-        """The request to resume the run in this way, as far as it can be stored."""
-        return inbox.Resume(**{name: getattr(self, name) for name in inbox.Resume.__struct_fields__})
-
-    @property
-    def edits(self) -> Callable[[Any], Any] | Mapping[str, Any] | events.Changes | None:
-        """How to edit the state, if at all. Raises `SettingError` if the stored changes are damaged."""
-        if self.changes is not None:
-            return inbox.read_changes(self.changes)
-        return self.edit_by or self.edit
-
-    @property
-    def changes_nothing(self) -> bool:
-        """True if the run continues from the end of its log with the state that it has: then a completed run is returned as it
-        is.
-        """
-        return not (self.places or self.edits)
-
-    @property
-    def limits_nothing(self) -> bool:
-        """True if the budget and the scope of the run stay as they are."""
-        return self.budget is None and self.scope is None
-
-
-def read_take_up(run: str, options: Mapping[str, Any]) -> tuple[str, TakeUp]:
-    """Return the run to resume, and how, from the options of `Engine.resume`. Raises `SettingError`."""
     given = read_options(inbox.Resume, options)
     run_id, given["checkpoint"] = history.split(run, given.get("checkpoint"))
-    if callable(given.get("edit")):
-        given["edit_by"] = given.pop("edit")
-    return run_id, TakeUp(**given)
+    edit = given.pop("edit") if callable(given.get("edit")) else None
+    functions = Functions(edit=edit, validate=given.pop("validate", None))
+    return run_id, inbox.Resume(**given), functions
+
+
+def edits_of(request: inbox.Resume, functions: Functions) -> Edit | None:
+    """Return how a resume edits the state, if at all. Raises `SettingError` if the stored changes are damaged."""
+    if request.changes is not None:
+        return inbox.read_changes(request.changes)
+    return functions.edit or request.edit
+
+
+def changes_nothing(request: inbox.Resume, functions: Functions) -> bool:
+    """Return whether the run continues from the end of its log with the state that it has: then a completed run is returned as it
+    is.
+    """
+    return not (request.places or edits_of(request, functions))
+
+
+def _resume_of(asked: Executing | None) -> inbox.Resume:
+    """Return the resume with which a run begins to continue: after it, a retry or a skip is recorded. A worker that claims a run
+    from a queue was asked by no caller.
+    """
+    if asked is None:
+        return inbox.Resume()
+    if isinstance(asked, inbox.Resume):
+        return asked
+    return inbox.Resume(by=asked.by, reason=asked.reason, expects=inbox.expects_of(asked))
 
 
 class Invalid(ResumeRefused):
@@ -129,29 +120,44 @@ class StaleForCode(OtherCode, PreviewStale):
     """With the code of this engine, the verb would not do what its preview said."""
 
 
-def prepare(services: Services, flow: Flow[Any], row: RunRow, fence: int, take_up: TakeUp) -> Journal:
-    """Create the journal with which a run is resumed as asked, and record its first events. Raises `ResumeRefused`."""
-    before = history.load(services.store, row.run_id, row=row) if take_up.passed_on else None
-    journal = prepare_unchecked(services, flow, row, fence, take_up)
-    orders = _orders(take_up)
+def prepare(
+    services: Services,
+    flow: Flow[Any],
+    row: RunRow,
+    fence: int,
+    asked: Executing | None,
+    functions: Functions = NO_FUNCTIONS,
+    *,
+    outlived: bool = False,
+) -> Journal:
+    """Create the journal with which a run continues as asked, and record its first events; a retry or a skip itself is recorded
+    after them. `asked` is None if a worker claims the run from a queue: a failed run stays failed, a paused run paused.
+    `outlived` is True if this engine held the run before, and gave it up because the store did not answer. Raises
+    `ResumeRefused`.
+    """
+    request = _resume_of(asked)
+    is_passed_on = mending.is_from_caller(request)
+    before = history.load(services.store, row.run_id, row=row) if is_passed_on else None
+    journal = prepare_unchecked(services, flow, row, fence, asked, functions, outlived=outlived)
+    orders = _orders(request)
     if before is not None:
         found = foresee(survey(before), journal.state, flow, journal.at)
         mending.refuse_unconfirmed(row.run_id, journal.family, orders, mending.find_unsafe(found.rerun))
     else:
         mending.refuse_unconfirmed(row.run_id, journal.family, orders)
         mending.refuse_needless(row.run_id, journal.family, orders)
-    _validate(flow, journal.state, take_up)
-    journal.is_previewed = take_up.expects is not None
+    _validate(flow, journal.state, functions)
+    journal.is_previewed = request.expects is not None
     return journal
 
 
-def _orders(take_up: TakeUp) -> FamilyOrders:
+def _orders(request: inbox.Resume) -> FamilyOrders:
     return FamilyOrders(
-        confirm=take_up.confirm,
-        force=take_up.force,
-        by=take_up.by,
-        reason=take_up.reason,
-        expected=take_up.expects is not None,
+        confirm=request.confirm,
+        force=request.force,
+        by=request.by,
+        reason=request.reason,
+        expected=request.expects is not None,
     )
 
 
@@ -159,98 +165,109 @@ def prepare_child(services: Services, flow: Flow[Any], row: RunRow, orders: Fami
     """Prepare the resume of a child run whose caller is resumed or retried, in a journal that is never saved. Raises
     `ResumeRefused`.
     """
-    take_up = TakeUp(force=orders.force, confirm=list(orders.confirm), passed_on=True)
-    return prepare_unchecked(services, flow, row, 0, take_up)
+    request = inbox.Resume(id=mending.FROM_CALLER, force=orders.force, confirm=list(orders.confirm))
+    return prepare_unchecked(services, flow, row, 0, request)
 
 
 def prepare_unchecked(
-    services: Services, flow: Flow[Any], row: RunRow, fence: int, take_up: TakeUp
+    services: Services,
+    flow: Flow[Any],
+    row: RunRow,
+    fence: int,
+    asked: Executing | None,
+    functions: Functions = NO_FUNCTIONS,
+    *,
+    outlived: bool = False,
 ) -> Journal:
     """Do what `prepare` does, but do not call the validations."""
+    request, is_resume = _resume_of(asked), isinstance(asked, inbox.Resume)
     head = history.load(services.store, row.run_id, row=row, check=True)
     refuse_final(row.run_id, head.status)
-    to = _place(services, row, head, take_up)
+    to = _place(services, row, head, request)
     if to is not None:
         to = _within(services, row, to)
     fatal = head.failure is not None and head.failure.kind == "fatal"
-    if head.failure is not None and fatal and not take_up.named and not take_up.force:
+    # A retry or a skip says what to do with the failed nodes: then a fatal failure does not prevent it.
+    names_nodes = asked is not None and not is_resume
+    if head.failure is not None and fatal and not names_nodes and not request.force:
         cause = describe_failure(head.failure.type, head.failure.message)
         raise FatalFailure(row.run_id, _fatal(head.failure), cause=cause)
-    limits, was_paused = _limits(flow, head, take_up), head.paused
-    state = head if to is None else _rewound_to(services, flow, row, head, to, take_up)
+    limits, was_paused = _limits(flow, head, request, is_resume=is_resume), head.paused
+    state = head if to is None else _rewound_to(services, flow, row, head, to, request)
     state.at = head.at  # after a rewind, the time of new events is still later than that of all old ones
     journal = Journal(services, flow, state, row=row, fence=fence)
-    refuse_moved(journal, take_up.seen)
+    refuse_moved(journal, request.seen)
     journal.tick()
-    changed = flow_events(services, flow, state, take_up)
+    changed = flow_events(services, flow, state, request)
     if to is None:
         _refuse_needless(
-            flow, row.run_id, take_up, head.failed, "if the run continues from the end of its log"
+            flow, row.run_id, request, head.failed, "if the run continues from the end of its log"
         )
-        if head.status == "failed" and head.children and not take_up.claims:
+        if head.status == "failed" and head.children and asked is not None:
             mending.receive_ends(journal)
-        taken_up = _taken_up(services.holder.describe(), head, take_up, limits)
+        holder = services.holder.describe()
         anew: dict[str, list[str]] = {}
-        if isinstance(taken_up, events.RunResumed) and not take_up.named:
-            again = head.failed if taken_up.nodes is None else taken_up.nodes
-            names, orders, unseen = {*again, *head.open}, _orders(take_up), head.status == "failed"
-            family = mending.find(journal, names, orders, prepare_child, unseen=unseen)
-            mending.leave(journal, family, orders)
-            anew = mending.find_anew(head, family)
-        journal.record(taken_up)
+        if asked is None:
+            journal.record(events.RunClaimed(holder=holder, outlived=outlived))
+        else:
+            nodes = [] if names_nodes else _tried_again(head, request)
+            if is_resume:
+                again = head.failed if nodes is None else nodes
+                names, orders, unseen = {*again, *head.open}, _orders(request), head.status == "failed"
+                family = mending.find(journal, names, orders, prepare_child, unseen=unseen)
+                mending.leave(journal, family, orders)
+                anew = mending.find_anew(head, family)
+            journal.record(_resumed(holder, nodes, request, limits, outlived=outlived))
         for name in anew:
             header = visit_of(name, journal.state.nodes[name])
             journal.record(
                 events.NodeScheduled(
-                    **header, why="retry", anew=anew[name], by=take_up.by, reason=take_up.reason
+                    **header, why="retry", anew=anew[name], by=request.by, reason=request.reason
                 )
             )
     else:
         seq = row.seq + 1
         journal.rewinds = (*row.rewinds, (seq, to))
         signals = _signals_since(services, row, head, state, to)
-        journal.record(_rewind(head, state, to, take_up, signals, limits), seq=seq)
+        journal.record(_rewind(head, state, to, request, signals, limits), seq=seq)
     for event in changed:
         journal.record(event)
         journal.definition = flow.definition_json
     _upgrade(journal, flow)
-    if take_up.edits is not None:
+    if (edits := edits_of(request, functions)) is not None:
         journal.record(
             events.StateEdited(
-                changes=edited(flow, journal.state, take_up.edits), by=take_up.by, reason=take_up.reason
+                changes=edited(flow, journal.state, edits), by=request.by, reason=request.reason
             )
         )
     _refuse_misfit(flow, journal.state)
-    if journal.state.scope is not None and was_paused and not take_up.claims:
+    if journal.state.scope is not None and was_paused and asked is not None:
         _refuse_within_scope(journal, flow)
     return journal
 
 
-def _taken_up(holder: str, head: RunState, take_up: TakeUp, limits: _Limits) -> events.Event:
-    """Return the event for a run that continues from the end of its log."""
-    if take_up.claims:
-        return events.RunClaimed(holder=holder, outlived=take_up.outlived)
+def _resumed(
+    holder: str, nodes: list[str] | None, request: inbox.Resume, limits: _Limits, *, outlived: bool
+) -> events.RunResumed:
+    """Return the event for a run that is resumed from the end of its log."""
     return events.RunResumed(
         holder=holder,
-        nodes=_tried_again(head, take_up),
-        fresh=take_up.fresh,
-        force=take_up.force,
-        outlived=take_up.outlived,
-        by=take_up.by,
-        reason=take_up.reason,
+        nodes=nodes,
+        force=request.force,
+        outlived=outlived,
+        by=request.by,
+        reason=request.reason,
         budget=limits.budget,
         scope=limits.scope,
     )
 
 
-def _tried_again(head: RunState, take_up: TakeUp) -> list[str] | None:
+def _tried_again(head: RunState, request: inbox.Resume) -> list[str] | None:
     """Return the failed nodes to run again; None for all of them. A node with a fatal failure, such as a refused approval,
     stays failed. If the run was stopped before such a failure ended it, the run fails now.
     """
     fatal = {name for name in head.failed if (told := head.nodes[name].failure) and told.kind == "fatal"}
-    if take_up.nodes is not None or take_up.force or not fatal:
-        return take_up.nodes
-    return [name for name in head.failed if name not in fatal]
+    return [name for name in head.failed if name not in fatal] if fatal and not request.force else None
 
 
 def _fatal(failure: events.Failure) -> str:
@@ -270,46 +287,46 @@ class _Limits(msgspec.Struct, frozen=True):
     scope: list[str] | None = None
 
 
-def _limits(flow: Flow[Any], head: RunState, take_up: TakeUp) -> _Limits:
+def _limits(flow: Flow[Any], head: RunState, request: inbox.Resume, *, is_resume: bool) -> _Limits:
     """Return the new limits of the run. Raises `ResumeRefused` if its budget is spent already, and for a scope that cannot be
     widened in this way.
     """
-    _refuse_spent(head, take_up)
-    if take_up.scope is None:
-        return _Limits(take_up.budget)
-    listed = [take_up.rename.get(name, name) for name in head.scope or ()]
+    _refuse_spent(head, request, is_resume=is_resume)
+    if request.scope is None:
+        return _Limits(request.budget)
+    listed = [request.rename.get(name, name) for name in head.scope or ()]
     if head.scope is None:
         raise ResumeRefused(
             head.run_id, "the run has no scope, so all its nodes may run already. Leave scope out."
         )
-    if list(take_up.scope) == [EVERY]:
-        return _Limits(take_up.budget, [EVERY])
+    if list(request.scope) == [EVERY]:
+        return _Limits(request.budget, [EVERY])
     try:
-        wider = {*listed, *check_scope(flow.definition, take_up.scope)}
+        wider = {*listed, *check_scope(flow.definition, request.scope)}
     except SettingError as misfit:
         raise ResumeRefused(head.run_id, str(misfit)) from misfit
-    return _Limits(take_up.budget, [name for name in flow.nodes if name in wider])
+    return _Limits(request.budget, [name for name in flow.nodes if name in wider])
 
 
-def _refuse_spent(head: RunState, take_up: TakeUp) -> None:
+def _refuse_spent(head: RunState, request: inbox.Resume, *, is_resume: bool) -> None:
     """Refuse a budget that the run has spent already, and to resume a run that failed because its budget is spent unless it gets
     a higher one: it would fail again at once.
     """
     spent = head.spent()
-    if take_up.budget is not None and (names := reached(take_up.budget, spent)):
+    if request.budget is not None and (names := reached(request.budget, spent)):
         told = " and ".join(
-            f"{name}={number(getattr(take_up.budget, name))} is not above the {number(getattr(spent, name))} that"
+            f"{name}={number(getattr(request.budget, name))} is not above the {number(getattr(spent, name))} that"
             for name in names
         )
-        higher = raised(take_up.budget, spent)
+        higher = raised(request.budget, spent)
         raise ResumeRefused(
             head.run_id,
             f"the budget {told} the run has spent already. Give it more: "
             f"`holdfast resume {head.run_id} {typed_file(head)} --budget {higher}`",
         )
     failed_for_it = head.failure is not None and head.failure.type == "BudgetExceeded"
-    is_asked = take_up.budget is None and not take_up.claims and not take_up.named
-    if failed_for_it and is_asked and head.budget is not None and head.is_over_budget:
+    keeps_budget = is_resume and request.budget is None
+    if failed_for_it and keeps_budget and head.budget is not None and head.is_over_budget:
         raise ResumeRefused(head.run_id, explain_budget(head))
 
 
@@ -334,16 +351,16 @@ def _refuse_within_scope(journal: Journal, flow: Flow[Any]) -> None:
 # --- from where --------------------------------------------------------------------------------------
 
 
-def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> int | None:
+def _place(services: Services, row: RunRow, head: RunState, request: inbox.Resume) -> int | None:
     """Return the seq of the event to rewind to; None to continue from the end of the log. Raises `ResumeRefused`."""
-    chosen = list(take_up.places)
+    chosen = list(request.places)
     if len(chosen) > 1:
         raise ResumeRefused(
             row.run_id, f"choose one of {' and '.join(chosen)}: each names a different place to resume from"
         )
-    if take_up.checkpoint is not None:
-        return _checkpoint(services, row, take_up.checkpoint)
-    if take_up.replay:
+    if request.checkpoint is not None:
+        return _checkpoint(services, row, request.checkpoint)
+    if request.replay:
         done = {node.completed_seq: name for name, node in head.nodes.items() if node.completed_seq}
         if not done:
             raise ResumeRefused(
@@ -351,16 +368,16 @@ def _place(services: Services, row: RunRow, head: RunState, take_up: TakeUp) -> 
                 "no node has completed yet, so there is none to replay. Resume the run without replay.",
             )
         return max(done) - 1
-    name = take_up.after or take_up.restart_at
+    name = request.after or request.restart_at
     if name is None:
         return None
     node = head.nodes.get(name)
-    reached = node is not None and (node.completed_seq if take_up.after else node.iteration)
+    reached = node is not None and (node.completed_seq if request.after else node.iteration)
     if node is None or not reached:
-        what = "has not completed" if take_up.after else "was never reached"
+        what = "has not completed" if request.after else "was never reached"
         near = did_you_mean(name, head.nodes) if node is None else ""
         raise ResumeRefused(row.run_id, f"node {name!r} {what} in this run{near}")
-    if take_up.after:
+    if request.after:
         return node.completed_seq
     return row.seq if name in head.open else node.completed_seq - 1
 
@@ -406,7 +423,7 @@ def _checkpoint(services: Services, row: RunRow, seq: int) -> int:
 
 
 def _rewound_to(
-    services: Services, flow: Flow[Any], row: RunRow, head: RunState, to: int, take_up: TakeUp
+    services: Services, flow: Flow[Any], row: RunRow, head: RunState, to: int, request: inbox.Resume
 ) -> RunState:
     """Return the state of the run at the event to rewind to. Raises `ResumeRefused` if the rewind would run nodes again that are
     not idempotent, and the caller has not confirmed all of them.
@@ -415,12 +432,12 @@ def _rewound_to(
     again = {
         known.name: node
         for name, node in head.nodes.items()
-        if (known := flow.nodes.get(take_up.rename.get(name, name))) is not None
+        if (known := flow.nodes.get(request.rename.get(name, name))) is not None
         and begins_again(node, state, state.name_of_key(head.key_name(name)))
     }
-    _refuse_needless(flow, row.run_id, take_up, again, f"if the run goes back to event {to}")
+    _refuse_needless(flow, row.run_id, request, again, f"if the run goes back to event {to}")
     once = [name for name in again if not flow.nodes[name].options.idempotent]
-    if not take_up.force and not set(once) <= set(take_up.confirm):
+    if not request.force and not set(once) <= set(request.confirm):
         named = ", ".join(f'"{name}"' for name in once)
         raise Unconfirmed(
             row.run_id,
@@ -435,10 +452,10 @@ def _rewound_to(
 
 
 def _refuse_needless(
-    flow: Flow[Any], run_id: str, take_up: TakeUp, again: Collection[str], when: str
+    flow: Flow[Any], run_id: str, request: inbox.Resume, again: Collection[str], when: str
 ) -> None:
     """Refuse a `confirm` of a node that would not run again: it is probably a mistake. Raises `ResumeRefused`."""
-    for name in take_up.confirm if not take_up.passed_on else ():
+    for name in request.confirm if not mending.is_from_caller(request) else ():
         if name in mending.of_family((name,)):
             continue
         if name not in flow.nodes:
@@ -494,7 +511,7 @@ def _rewind(
     head: RunState,
     state: RunState,
     to: int,
-    take_up: TakeUp,
+    request: inbox.Resume,
     signals: dict[str, list[Any]],
     limits: _Limits = _Limits(),  # noqa: B008 - frozen
 ) -> events.RunRewound:
@@ -541,13 +558,13 @@ def _rewind(
         tokens=head.tokens,
         fresh={there[name]: visits for name, visits in head.renewals().items()},
         signals=signals,
-        confirmed=list(take_up.confirm),
+        confirmed=list(request.confirm),
         called=head.called,
         children_usd=head.children_usd,
         children_tokens=head.children_tokens,
         reported=head.reported,
-        by=take_up.by,
-        reason=take_up.reason,
+        by=request.by,
+        reason=request.reason,
         budget=budget,
         scope=scope,
     )
@@ -556,7 +573,9 @@ def _rewind(
 # --- with which flow and state -----------------------------------------------------------------------
 
 
-def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: TakeUp) -> list[events.Event]:
+def flow_events(
+    services: Services, flow: Flow[Any], state: RunState, request: inbox.Resume
+) -> list[events.Event]:
     """Return the events for a flow that differs from the flow of the run. Raises `OtherCode` if the run cannot continue with
     it.
     """
@@ -569,10 +588,10 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: T
             f"the definition of its flow ({state.fingerprint[:12]}) is not in the store. Restore the store from a backup.",
         )
     old = history.defined(stored, state.run_id)
-    found = difference(old, flow.definition, rename=take_up.rename)
-    renamed_only = bool(take_up.rename) and msgspec.structs.replace(found, renamed=[]).only_options
+    found = difference(old, flow.definition, rename=request.rename)
+    renamed_only = bool(request.rename) and msgspec.structs.replace(found, renamed=[]).only_options
     if not found.only_options and not renamed_only:
-        if take_up.on_change != "compatible":
+        if request.on_change != "compatible":
             raise OtherCode(
                 state.run_id,
                 f"the flow has changed in shape: {'; '.join(found.words())}. "
@@ -585,7 +604,7 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: T
             flow.definition,
             completed=completed,
             pending={*state.open, *state.arrivals, *state.held},
-            rename=take_up.rename,
+            rename=request.rename,
         )
         if reasons:
             raise OtherCode(
@@ -595,10 +614,10 @@ def flow_events(services: Services, flow: Flow[Any], state: RunState, take_up: T
                 + "\nThe difference:\n"
                 + _indented(found.lines()),
             )
-    rename = dict(take_up.rename)
+    rename = dict(request.rename)
     return [
         events.FlowChanged(
-            fingerprint=flow.fingerprint, rename=rename, keeps_keys=bool(rename), by=take_up.by
+            fingerprint=flow.fingerprint, rename=rename, keeps_keys=bool(rename), by=request.by
         )
     ]
 
@@ -663,7 +682,7 @@ def refuse_moved(journal: Journal, seen: int | None, asked: str = "resumed") -> 
 def edited(
     flow: Flow[Any],
     state: RunState,
-    edit: Callable[[Any], Any] | Mapping[str, Any] | events.Changes,
+    edit: Edit,
     *,
     run_id: str | None = None,
 ) -> events.Changes:
@@ -671,11 +690,7 @@ def edited(
     state, or changes its argument; or it is what such a function has changed. Raises `StateError`, which names the run (for a
     fork, the run `run_id` that it is forked from), if the edit does not fit the state type; `SettingError` if it is no edit.
     """
-    if not callable(edit) and not isinstance(edit, (Mapping, events.Changes)):
-        raise SettingError(
-            f"edit={edit!r} of run {run_id or state.run_id!r} is not valid: give a dict of fields and values, or a function of "
-            "the state"
-        )
+    refuse_no_edit(edit, run_id or state.run_id)
     with naming_misfit(run_id or state.run_id, flow):
         if isinstance(edit, events.Changes):
             after = dict(state.values)
@@ -693,6 +708,14 @@ def edited(
             after = {**state.values, **flow.state.accept_fields(result)}
             return diff(state.values, flow.state.dump(flow.state.load(after)))
         return diff(state.values, flow.state.dump(result))
+
+
+def refuse_no_edit(edit: Any, run_id: str) -> None:
+    """Refuse what is neither fields nor a function. Raises `SettingError`."""
+    if not callable(edit) and not isinstance(edit, (Mapping, events.Changes)):
+        raise SettingError(
+            f"edit={edit!r} of run {run_id!r} is not valid: give a dict of fields and values, or a function of the state"
+        )
 
 
 def refuse_other_version(flow: Flow[Any], state: RunState, run_id: str, *, asked: str, older: str) -> None:
@@ -733,9 +756,9 @@ def _refuse_misfit(flow: Flow[Any], state: RunState) -> None:
         ) from misfit
 
 
-def _validate(flow: Flow[Any], state: RunState, take_up: TakeUp) -> None:
+def _validate(flow: Flow[Any], state: RunState, functions: Functions) -> None:
     """Call every validation with the state that the run would continue with. Raises `Invalid` if one refuses it."""
-    for check in (flow.validate_resume, take_up.validate):
+    for check in (flow.validate_resume, functions.validate):
         if check is None:
             continue
         try:
