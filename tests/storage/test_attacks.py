@@ -425,8 +425,8 @@ def test_a_server_that_is_silent_on_an_open_connection_is_given_up(tmp_path, mon
         monkeypatch.undo()
         proxy.speaks.set()
         assert store.run("r").seq in (3, 5)  # what was sent may have arrived: it is looked up
+        log.fence = store.claim("r", ME).fence  # what was sent and arrives only now is refused
         if not store.appended("r", append.rows[0].seq, append.rows[0].salt):
-            log.fence = store.claim("r", ME).fence
             written(store, log, log.next())
         store.close()
     drop_schema(shared_url(), schema)
