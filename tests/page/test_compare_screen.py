@@ -77,6 +77,7 @@ def test_a_chosen_node_is_in_the_address_and_shows_its_fields_only(tab, served):
     assert state.get_by_text("edited before B continued").count() == 2
     page.get_by_role("link", name="pay_out").click()
     assert "node=pay_out" in page.url
+    state.locator(".change-path").nth(1).wait_for(state="detached")
     assert state.locator(".change-path").all_inner_texts() == ["paid"]
     assert state.locator(".was code").inner_text() == "not set"
 
