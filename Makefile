@@ -7,13 +7,13 @@ VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check
 
-# Tests start Python a thousand times. Where nothing may write bytecode, each of these would compile Holdfast again. Three test
-# workers keep two cores busy; with four, both cores were hardly ever idle, and tests that wait for real time failed now and then.
+# Tests start Python a thousand times. Where nothing may write bytecode, each of these would compile Holdfast again. Four test
+# workers keep two cores busy, because many tests wait for other processes: with three, all tests take a sixth longer.
 # Stores of tests are in memory where there is room: a sync to a disk takes 3 ms, in which a test only waits. The tests that count
 # syncs and cut the power do so by themselves, and make prove uses the disk.
 MEMORY := $(shell grep -qs '^[^ ]* /dev/shm [^ ]* [^ ]*noexec' /proc/mounts || df -Pk /dev/shm 2>/dev/null \
 	| awk 'NR == 2 && $$4 > 6000000 {print $$6}')
-PYTEST := PYTHONDONTWRITEBYTECODE= $(MEMORY:%=PYTEST_DEBUG_TEMPROOT=%) $(BIN)/python -m pytest --workers 3 \
+PYTEST := PYTHONDONTWRITEBYTECODE= $(MEMORY:%=PYTEST_DEBUG_TEMPROOT=%) $(BIN)/python -m pytest --workers 4 \
 	-o tmp_path_retention_count=1
 
 # The newest Python that really runs (a version manager's shim may exist and fail), is new enough and can make a .venv. Of several with

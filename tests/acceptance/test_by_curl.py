@@ -132,7 +132,7 @@ def test_the_calls_in_the_document_work_as_they_are_printed(shop):
         found.append(shop.read(_shell(define, line, server)))
         assert found[-1][0] == status, (line, found[-1])
     started, _, answered, preview, fork, batch = (body for _, body in found)
-    assert started["status"] == "pending"
+    assert started["status"] in ("pending", "running")  # the worker of the server may have claimed it
     assert answered["run"]["status"] == "completed"
     assert preview["verb"] == "fork"
     assert fork["state"]["topic"] == "moon"
