@@ -32,7 +32,16 @@ import holdfast as hf
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "recipes.md").read_text("utf-8")
 PATIENCE_S = 60
-RUN_HERE = {"flows.py", "app.py", "service.py", "notebook.py", "test_orders.py", "saga.py", "test_saga.py"}
+RUN_HERE = {
+    "flows.py",
+    "app.py",
+    "service.py",
+    "notebook.py",
+    "nightly.py",
+    "test_orders.py",
+    "saga.py",
+    "test_saga.py",
+}
 """The files that a test below runs."""
 
 
@@ -203,6 +212,18 @@ def test_the_cells_of_the_notebook_run_inside_a_loop_that_runs(
     sys.modules.pop("flows", None)
     printed = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("shipping")]
     assert printed == re.findall(r"print\(.*\) +# (.+)$", FILES["notebook.py"], re.MULTILINE)
+
+
+def test_the_script_continues_its_failed_run_after_the_fix(shop: Shop) -> None:
+    (commands,) = (fence for fence in fences("sh") if "nightly.py" in fence)
+    failing, mend, again = (line.split("  #")[0] for line in commands.splitlines())
+    failed = shop.run("sh", "-c", f"{failing} || echo failed with $?")
+    assert ("FileNotFoundError" in failed, "fetched\n" in failed, "failed with 1" in failed) == (
+        True,
+        True,
+        True,
+    )
+    assert shop.run("sh", "-c", f"{mend} && {again} && {again}").split() == ["6", "6"]
 
 
 def test_the_crontab_starts_one_run_a_day_and_executes_it(shop: Shop) -> None:

@@ -482,6 +482,13 @@ def test_a_loop_fails_at_its_limit_with_the_way_out():
     assert [type(command) for command in run.settled().taken_up().commands()] == [FailRun]
 
 
+def test_a_loop_without_a_limit_is_reached_again_each_time():
+    run = told("START a", branches={"a": "a END"}, max_iterations=None)
+    for iteration in range(1, 1003):
+        assert starts(run) == ["a"], iteration
+        run.completed("a", routes=["a"])
+
+
 def test_what_runs_beside_a_loop_at_its_limit_ends_first():
     run = (
         told("START a", "START b END", branches={"a": "a END"}, max_iterations=1)

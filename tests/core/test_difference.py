@@ -71,6 +71,7 @@ TUNED = {
     "safe_to_fail": with_options("write", safe_to_fail=True),
     "crash_limit": with_options("write", crash_limit=9),
     "iterations": changed(max_iterations=10),
+    "endless": changed(max_iterations=None),
     "parallel": changed(max_parallel=2),
     "version": changed(state_version=2),
     "a field": changed(state={**REVIEW.state, "owner": "set"}),
@@ -209,6 +210,7 @@ def test_another_fingerprint_means_a_difference_both_ways(what):
         ("a reducer", ['~ state field "draft": set -> append']),
         ("schedule", ["~ flow: schedule eager -> layered"]),
         ("iterations", ["~ flow: max_iterations 1000 -> 10"]),
+        ("endless", ["~ flow: max_iterations 1000 -> null"]),
     ],
 )
 def test_a_difference_is_printed_so_that_it_can_be_read(what, lines):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import pairwise, product
 
 import msgspec
 import pytest
@@ -26,7 +26,11 @@ def flow(nodes, *chains, branches=None, **settings):
 
 
 def the_problem(definition):
-    found = problems(definition)
+    return the_problem_of(definition, ())
+
+
+def the_problem_of(definition, waiting):
+    found = problems(definition, waiting=waiting)
     assert len(found) == 1, found
     return found[0]
 
@@ -192,8 +196,10 @@ def test_a_bad_flow_name_is_a_problem(name):
     assert "cannot name a flow" in the_problem(flow("a", "START a END", name=name))
 
 
-@pytest.mark.parametrize("setting", ["max_iterations", "max_parallel"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "3", None])
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [*product(["max_iterations", "max_parallel"], [0, -1, 1.5, True, "3"]), ("max_parallel", None)],
+)
 def test_a_bad_number_is_a_problem(setting, value):
     assert f"{setting}={value!r}" in the_problem(flow("a", "START a END", **{setting: value}))
 
@@ -201,6 +207,46 @@ def test_a_bad_number_is_a_problem(setting, value):
 def test_the_iteration_limit_has_a_limit():
     assert problems(flow("a", "START a END", max_iterations=1_000_000)) == []
     assert "1_000_000" in the_problem(flow("a", "START a END", max_iterations=1_000_001))
+
+
+def test_a_loop_that_waits_needs_no_end_without_a_limit():
+    for loop in (
+        flow("a", "START a a", max_iterations=None),
+        flow("b a", "START b a b", max_iterations=None),
+    ):
+        assert problems(loop, waiting={"a"}) == []
+        limited = msgspec.structs.replace(loop, max_iterations=1000)
+        assert len(problems(limited, waiting={"a"})) == 1
+    by_branch = flow("b a", "START b a", branches={"a": ["b"]}, max_iterations=None)
+    assert problems(by_branch, waiting={"b"}) == []
+    limited = the_problem(msgspec.structs.replace(by_branch, max_iterations=1000))
+    assert "compile(max_iterations=None)" in limited
+
+
+@pytest.mark.parametrize(
+    "options", [{"approve": "Go on?"}, {"question": QuestionOptions(text="Well?")}, {"calls": "child"}]
+)
+def test_a_question_and_a_child_run_are_waits(options):
+    loop = flow("a b", "START a b a", max_iterations=None)
+    assert "the loop a -> b -> a" in the_problem(loop)
+    nodes = {**loop.nodes, "b": NodeOptions(**options)}
+    assert problems(msgspec.structs.replace(loop, nodes=nodes)) == []
+
+
+def test_a_loop_that_cannot_wait_is_refused_also_beside_one_that_waits():
+    """A run cannot leave `b`, and a visit of `b` waits for nothing."""
+    beside = flow("a b", "START a", "START b", branches={"a": ["a", "b"], "b": ["b"]}, max_iterations=None)
+    problem = the_problem_of(beside, {"a"})
+    assert problem.startswith("no path from node 'b' leads to END")
+    assert "must be able to wait" in problem
+    plain = flow("a b c", "START a b c b", "c a", max_iterations=None)
+    assert "the loop b -> c -> b" in the_problem_of(plain, {"a"})
+
+
+def test_a_node_that_waits_and_leads_nowhere_is_still_a_problem():
+    assert "no edge or branch leaves node 'a'" in the_problem_of(
+        flow("a", "START a", max_iterations=None), {"a"}
+    )
 
 
 def test_an_unknown_schedule_is_a_problem():
@@ -260,9 +306,11 @@ def test_nodes_that_cannot_be_reached_are_told_together_and_shortly(lost, who, t
 
 
 def test_nodes_that_lead_nowhere_are_told_together_with_the_first_to_be_mended():
-    assert problems(flow("a b c", "START a", "b c", branches={"a": ["b", END], "c": ["b"]})) == [
-        "no path from node 'b' (and with it 'c') leads to END; add .edge('b', END), or a branch with END among its targets"
-    ]
+    problem = the_problem(flow("a b c", "START a", "b c", branches={"a": ["b", END], "c": ["b"]}))
+    assert problem == (
+        "no path from node 'b' (and with it 'c') leads to END; add .edge('b', END), or a branch with END among its targets. "
+        "If its runs live for ever and wait in a loop, use compile(max_iterations=None)"
+    )
 
 
 @pytest.mark.parametrize(

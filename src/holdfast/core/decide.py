@@ -297,15 +297,15 @@ def _begin(
         return list(_refused(definition, state)), None
     if not ready.due:
         return starts, None
-    repeats, scope = state.begun, state.scope
+    repeats, scope, most = state.begun, state.scope, definition.max_iterations
     for name in ready.due:
         if room <= 0 or state.paused:
             break
         if scope is not None and name not in scope:
             continue
         iteration, execution = _next_visit(state, name)
-        if iteration > definition.max_iterations:
-            return [], FailRun(_limit(name, definition.max_iterations), name)
+        if most is not None and iteration > most:
+            return [], FailRun(_limit(name, most), name)
         took = state.arrivals[name] if name in ready.joins else 1
         if name in repeats:
             instead = _instead_of_repeating(state, name, iteration, execution, took)
@@ -397,7 +397,7 @@ def _limit(name: str, most: int) -> Failure:
         "partial",
         "IterationLimit",
         f"node {name!r} was reached {most} times, which is its limit. If that is right, raise the limit with "
-        "compile(max_iterations=…) and resume.",
+        "compile(max_iterations=…), or remove it with compile(max_iterations=None), and resume.",
     )
 
 

@@ -102,7 +102,8 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     branches: dict[str, list[str]] = {}
     """Source of a branch -> its declared targets."""
     schedule: Literal["eager", "layered"] = "eager"
-    max_iterations: int = 1000
+    max_iterations: int | None = 1000
+    """How often a run may reach one node; None for no limit."""
     max_parallel: int = 64
     state_version: int = 1
     state: dict[str, str] = {}

@@ -503,14 +503,15 @@ class Graph(Generic[S]):
         self,
         *,
         schedule: Literal["eager", "layered"] = "eager",
-        max_iterations: int = 1000,
+        max_iterations: int | None = 1000,
         max_parallel: int = 64,
         policies: Iterable[Policy] = (),
     ) -> Flow[S]:
         """Verifier the graph and turn it into a flow. Raises `GraphError` with all problems at once.
 
-        `max_iterations` limits how often a run may reach one node, `max_parallel` how many of its nodes run at once. `policies`
-        decide whether visits may begin, or their results be used (`hf.Policy`).
+        `max_iterations` limits how often a run may reach one node; with None there is no limit, and a loop in which a node can
+        wait (a question, a child run, a function with `ctx`) needs no END. `max_parallel` limits how many nodes of a run are
+        executed at once. `policies` decide whether visits may begin, or their results be used (`hf.Policy`).
         """
         rules = list(policies)
         nodes = with_policies(self._nodes, rules)
@@ -529,7 +530,9 @@ class Graph(Generic[S]):
             *self._problems,
             *([_CELL_AGAIN] if self._is_repeated else self._repeats),
             *policy_problems(rules, {name: node.each is not None for name, node in self._nodes.items()}),
-            *validate.problems(definition),
+            *validate.problems(
+                definition, waiting={name for name, node in nodes.items() if node.takes_context}
+            ),
             *validate.upgrade_problems(self.version, self.upgrades),
         ]
         described: object = self.description

@@ -47,19 +47,24 @@ _SCHEDULES: tuple[str, ...] = get_args(get_type_hints(Definition)["schedule"])
 _JOINS: tuple[str, ...] = get_args(get_type_hints(NodeOptions)["join"])
 _INTERRUPTS: tuple[str, ...] = get_args(get_type_hints(NodeOptions)["on_interrupt"])
 _NAME_RULE = "1 to 128 letters, digits, '.', '_' or '-', and neither '.' nor '-' first"
+_LASTING = ". If its runs live for ever and wait in a loop, use compile(max_iterations=None)"
+_ENDLESS = ". Without END, a node of the loop must be able to wait: a question, a child run, or a function that takes ctx"
 _COMPARISONS_MAX = (
     20_000  # a search for a similar name compares it with every node; after this many, no name is suggested
 )
 _LISTED_MAX = 5
 
 
-def problems(definition: Definition) -> list[str]:
-    """Return everything that is wrong with a graph as a whole. `node_problems` checks a single node."""
+def problems(definition: Definition, *, waiting: Collection[str] = ()) -> list[str]:
+    """Return everything that is wrong with a graph as a whole. `node_problems` checks a single node. `waiting` are the nodes
+    whose function can wait for something; a definition shows only questions and calls of other flows.
+    """
     found = [*_flow_problems(definition)]
     nodes = [name for name in definition.nodes if name not in (START, END)]
     if not nodes:
         return [*found, "the graph has no nodes; add one with @graph.node and an edge from START to it"]
     names = _Names(nodes)
+    lasting = _lasting(definition, waiting)
     edges = [*_sound_edges(definition, names, found)]
     arrows = [*edges, *_sound_branches(definition, names, found)]
     ways = definition.arrows()
@@ -69,16 +74,30 @@ def problems(definition: Definition) -> list[str]:
         f"node {edge.source!r} leads to itself by a plain edge and would never end; use a branch: "
         f".branch({edge.source!r}, router, to=[{edge.source!r}, …])"
         for edge in edges
-        if edge.source == edge.target
+        if edge.source == edge.target and edge.source not in lasting
     ]
-    loops = _plain_loops(nodes, _successors(nodes, (edge for edge in edges if edge.source != edge.target)))
+    others = (edge for edge in edges if edge.source != edge.target and edge.source not in lasting)
+    loops = _plain_loops(nodes, _successors(nodes, others))
     found += [
         f"the loop {' -> '.join(_shorten([*loop, loop[0]]))} is made of plain edges only and can never end; "
         f"let one of its nodes leave by a branch instead of an edge"
         for loop in loops
     ]
     endless = {edge.source for edge in edges if edge.source == edge.target}.union(*loops)
-    return [*found, *_reach_problems(nodes, arrows, endless)]
+    return [*found, *_reach_problems(nodes, arrows, endless, lasting, definition.max_iterations)]
+
+
+def _lasting(definition: Definition, waiting: Collection[str]) -> frozenset[str]:
+    """Return the nodes through which a run may pass for ever: those that can wait, in a flow without a limit on iterations. Any
+    other loop without a way out would only burn processor time.
+    """
+    if definition.max_iterations is not None:
+        return frozenset()
+    return frozenset(
+        name
+        for name, node in definition.nodes.items()
+        if name in waiting or node.approve is not None or node.question is not None or node.calls is not None
+    )
 
 
 def node_problems(name: str, options: NodeOptions, *, taken: bool) -> list[str]:
@@ -148,8 +167,10 @@ def _flow_problems(definition: Definition) -> Iterator[str]:
     if definition.schedule not in _SCHEDULES:
         yield f"schedule={definition.schedule!r} does not exist; use {_either(_SCHEDULES)}"
     iterations = definition.max_iterations
-    if not _is_whole(iterations) or not 1 <= iterations <= ITERATIONS_MAX:
-        yield f"max_iterations={iterations!r} is not a limit; use a whole number from 1 to {ITERATIONS_MAX:_}"
+    if iterations is not None and not (_is_whole(iterations) and 1 <= iterations <= ITERATIONS_MAX):
+        yield (
+            f"max_iterations={iterations!r} is not a limit; use a whole number from 1 to {ITERATIONS_MAX:_}, or None for no limit"
+        )
     if not _is_whole(definition.max_parallel) or definition.max_parallel < 1:
         yield f"max_parallel={definition.max_parallel!r} lets no node run; use a whole number from 1 up"
 
@@ -363,8 +384,16 @@ def _plain_loops(nodes: Iterable[str], successors: Mapping[str, list[str]]) -> l
     return loops
 
 
-def _reach_problems(nodes: list[str], arrows: list[Edge], endless: Collection[str]) -> Iterator[str]:
-    """Report nodes that no run can reach, and nodes from which no run can end. Loops in `endless` are reported already."""
+def _reach_problems(
+    nodes: list[str],
+    arrows: list[Edge],
+    endless: Collection[str],
+    lasting: Collection[str],
+    iterations: int | None,
+) -> Iterator[str]:
+    """Report nodes that no run can reach, and nodes from which no run can end. Loops in `endless` are reported already, and a run
+    that reaches a node in `lasting` need not end.
+    """
     onward = _successors(nodes, arrows)
     back = _successors(nodes, (Edge(arrow.target, arrow.source) for arrow in arrows))
     entries = dict.fromkeys(arrow.target for arrow in arrows if arrow.source == START and arrow.target != END)
@@ -376,13 +405,14 @@ def _reach_problems(nodes: list[str], arrows: list[Edge], endless: Collection[st
             )
     exits = dict.fromkeys(arrow.source for arrow in arrows if arrow.target == END and arrow.source != START)
     sources = {arrow.source for arrow in arrows}
-    for group in _cut_off(nodes, back, onward, [*exits, *endless]):
+    staying = [name for name in nodes if name in lasting and name in sources]
+    for group in _cut_off(nodes, back, onward, [*exits, *endless, *staying]):
         if group[0] not in sources:
             yield f"no edge or branch leaves {_group(group)}; add .edge({group[0]!r}, END)"
         else:
             yield (
-                f"no path from {_group(group)} leads to END; add .edge({group[0]!r}, END), "
-                "or a branch with END among its targets"
+                f"no path from {_group(group)} leads to END; add .edge({group[0]!r}, END), or a branch with END among its targets"
+                f"{_ENDLESS if iterations is None else _LASTING}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, TypeAlias, assert_never
 
 import msgspec
@@ -13,6 +14,10 @@ from holdfast.core.run_state import VISIT_STUCK, visit_of
 from holdfast.errors import ResumeRefused, RouterError, StateError, end_sentence
 from holdfast.runtime import judging, outcomes, questions
 from holdfast.runtime.journal import Journal
+
+_log = logging.getLogger("holdfast")
+_WARNED_FROM = 9
+"""A lower limit on iterations has no nine tenths, and its end is in sight from the start."""
 
 _OnVisit: TypeAlias = (
     commands.CompleteItems | commands.FailItems | commands.RouteNode | commands.SkipNode | commands.AskAboutNode
@@ -95,6 +100,8 @@ def _start(journal: Journal, command: commands.StartNode, starts: list[events.No
         woken=command.woken,
     )
     journal.record(started)
+    if command.iteration >= _WARNED_FROM:
+        _warn_of_limit(journal, command)
     options = journal.flow.nodes[name].options
     if options.question is not None:
         _take_answer(journal, name)
@@ -105,6 +112,25 @@ def _start(journal: Journal, command: commands.StartNode, starts: list[events.No
         return True  # a fan-out is not called itself, only its items
     starts.append(started)
     return False
+
+
+def _warn_of_limit(journal: Journal, command: commands.StartNode) -> None:
+    """Log a warning at the first attempt of the visit that is nine tenths of the way to the iteration limit."""
+    most = journal.flow.definition.max_iterations
+    if (
+        most is not None
+        and command.iteration == -(-9 * most // 10)
+        and command.attempt == 1
+        and not command.woken
+    ):
+        _log.warning(
+            "run %r: node %r begins iteration %s of at most %s, where the run would fail. If that is right, raise the limit with "
+            "compile(max_iterations=…), or remove it with compile(max_iterations=None).",
+            journal.state.run_id,
+            command.node,
+            f"{command.iteration:,}",
+            f"{most:,}",
+        )
 
 
 def _perform_on_visit(journal: Journal, command: _OnVisit) -> None:

@@ -77,7 +77,7 @@ class FlowPicture(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[EdgeLine, ...]
     nodes: dict[str, NodeFacts]
     """All nodes, in the order in which the picture is read."""
-    max_iterations: int
+    max_iterations: int | None
     """How often a loop can go around at most."""
     rules: tuple[EdgeRule, ...] = ()
     """The guards and error edges of a plan."""

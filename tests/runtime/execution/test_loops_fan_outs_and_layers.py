@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import pytest
-from engines import Work, failure_of, in_engine, looping, quickly
-from harness import turns
+from engines import Work, failure_of, in_engine, looping, quickly, running, started
+from harness import turns, until
 
 import holdfast as hf
 from holdfast import END, START, Flow, Graph, append
@@ -41,6 +41,69 @@ def test_a_crash_does_not_reset_the_limit_of_a_loop() -> None:
     with pytest.raises(hf.RunFailed, match="IterationLimit"):
         in_engine(lambda engine: engine.resume("r"), store, flows=[flow])
     assert ran == [4]
+
+
+def test_a_warning_at_nine_tenths_of_a_limit_names_the_option(caplog: pytest.LogCaptureFixture) -> None:
+    for limit, warned in ((5, []), (10, ["9 of at most 10"]), (15, [])):
+        caplog.clear()
+        flow = looping([], max_iterations=limit)
+        given = Work(total=1 if limit == 10 else 0)  # so the run ends with iteration 9
+        if limit == 5:
+            failure_of(flow, given)
+        else:
+            quickly(flow, given)
+        said = [record.getMessage() for record in caplog.records]
+        assert [words in message for words, message in zip(warned, said, strict=True)] == [True] * len(warned)
+        assert all("max_iterations=None" in message and "'turn'" in message for message in said)
+
+
+def endless(**options: Any) -> Flow[Work]:
+    """A run that lives for ever: it receives a message, answers, and receives the next one. Nothing leads to END."""
+    graph = Graph("agent", Work)
+
+    @graph.node
+    async def receive(state: Work, ctx: hf.Context) -> dict[str, Any]:
+        return {"plain": await ctx.wait_for("message")}
+
+    @graph.node
+    def reply(state: Work) -> dict[str, Any]:
+        return {"log": [state.plain]}
+
+    return graph.chain(START, "receive", "reply", "receive").compile(**options)
+
+
+def test_a_run_without_a_limit_lives_for_ever_and_continues_after_a_crash() -> None:
+    flow, store = endless(max_iterations=None), MemoryStore()
+
+    async def converse(engine: hf.Engine, names: list[str], answered: int) -> None:
+        for number, name in enumerate(names, answered + 1):
+            await engine.signal("r", "message", name)
+            await until(lambda: len(store.events("r", kinds=("NodeCompleted",), node="reply")) == number)  # noqa: B023
+
+    async def first(engine: hf.Engine) -> None:
+        async with running(engine, flow):
+            await started(engine, "receive")
+            await converse(engine, ["one", "two"], 0)
+
+    async def then(engine: hf.Engine) -> list[str]:
+        resumed = asyncio.create_task(engine.resume("r"))
+        await converse(engine, ["three"], 2)
+        resumed.cancel()
+        await asyncio.gather(resumed, return_exceptions=True)
+        return (await engine.state("r")).log
+
+    in_engine(first, store)
+    assert in_engine(then, store, flows=[flow]) == ["one", "two", "three"]
+    assert verification.verify(store, "r").problems == []
+
+
+def test_a_loop_without_end_is_refused_where_it_has_a_limit_or_cannot_wait() -> None:
+    with pytest.raises(hf.GraphError, match="can never end"):
+        endless()
+    graph = Graph("busy", Work)
+    graph.node(name="turn")(lambda state: {"total": 1})
+    with pytest.raises(hf.GraphError, match="leads to itself by a plain edge"):
+        graph.chain(START, "turn", "turn").compile(max_iterations=None)
 
 
 # --- fan-outs ----------------------------------------------------------------------------------------

@@ -535,7 +535,7 @@ export interface FlowPicture {
   boxes: Box[];
   lines: EdgeLine[];
   nodes: Record<string, NodeFacts>;
-  max_iterations: number;
+  max_iterations: number | null;
   rules?: EdgeRule[];
 }
 

@@ -26,7 +26,7 @@ import { createOverview } from "./graph_overview.js";
  * @typedef {import("../shapes.js").Box} Box
  * @typedef {import("../shapes.js").EdgeLine} EdgeLine
  * @typedef {import("./graph_node.js").BoxView} BoxView
- * @typedef {{ line: EdgeLine, rounds: number, limit: number }} Badge
+ * @typedef {{ line: EdgeLine, rounds: number, limit: number | null }} Badge
  * @typedef {{ open: string[], alone: string[] }} Shape  parameters of `GET pictures/{fingerprint}`
  *
  * @typedef {object} GraphOptions
@@ -268,7 +268,9 @@ function createBadge(choose) {
       setAttribute(host, "aria-label", `Iterations of ${line.target}`);
       if (badge?.rounds !== rounds) {
         const items = Array.from({ length: Math.min(ROUNDS_LISTED, rounds) }, (_, at) => `Iteration ${rounds - at}`);
-        host.replaceChildren(...[`↺ ${rounds} of ${limit}`, ...items].map((words) => element("option", {}, words)));
+        host.replaceChildren(
+          ...[limit ? `↺ ${rounds} of ${limit}` : `↺ ${rounds}`, ...items].map((words) => element("option", {}, words)),
+        );
       }
       badge = next;
     },
