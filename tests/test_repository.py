@@ -105,6 +105,12 @@ def test_the_changelog_tells_of_this_version() -> None:
     assert headings[0] in {"Unreleased", version}
 
 
+def test_the_extra_all_has_every_extra_of_users() -> None:
+    extras = tomllib.loads(read("pyproject.toml"))["project"]["optional-dependencies"]
+    (everything,) = extras["all"]
+    assert everything == f"holdfast[{','.join(sorted(set(extras) - {'all', 'dev', 'night'}))}]"
+
+
 def test_users_get_our_types() -> None:
     assert (ROOT / "src/holdfast/py.typed").is_file()
 

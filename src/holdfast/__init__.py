@@ -1,7 +1,7 @@
 """Holdfast: workflows in Python that can be killed at any instruction and resumed."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+import typing as _typing
 
 try:
     import fcntl
@@ -12,7 +12,7 @@ except ImportError:
 else:
     del fcntl
 
-from holdfast.core import VERSION
+from holdfast.core import VERSION as _VERSION
 from holdfast.core.budget import Budget
 from holdfast.core.graph import END, START, Flow, Graph, Retry
 from holdfast.core.rules import Policy
@@ -52,7 +52,7 @@ from holdfast.errors import (
     WaitTimeout,
 )
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from holdfast.core.step import Step
     from holdfast.documents.assets import Asset, NotDurable
     from holdfast.reading.chunks import Chunk
@@ -95,7 +95,7 @@ if TYPE_CHECKING:
     from holdfast.server.blocking_client import BlockingClient
     from holdfast.server.client import Client
 
-__version__ = VERSION
+__version__ = _VERSION
 
 __all__ = [
     "END",
@@ -239,14 +239,14 @@ that only defines flows does not wait for the engine.
 """
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> _typing.Any:
     where = _LATER.get(name)
     if where is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f"{__name__}.{where}"), name)
+    found = getattr(_importlib.import_module(f"{__name__}.{where}"), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return [*__all__, "__version__"]

@@ -99,6 +99,24 @@ def test_a_program_that_uses_no_server_does_not_import_it() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize("module", ["holdfast", "holdfast.cli"])
+def test_the_command_is_also_a_module(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("holdfast ")
+
+
+def test_importing_holdfast_exposes_only_public_names() -> None:
+    program = (
+        "import holdfast; hidden = [name for name in vars(holdfast) if not name.startswith('_')]; "
+        "print(sorted({*hidden} - {*holdfast.__all__})); "
+        "print(dir(holdfast) == sorted([*holdfast.__all__, '__version__']))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "['core', 'errors']\nTrue\n"  # packages, which Python binds when they are imported
+
+
 def test_the_help_of_a_command_imports_that_command_and_no_other(tmp_path: Path) -> None:
     started = Started(tmp_path, "runs", "--help")
     assert started.done.returncode == 0, started.done.stderr

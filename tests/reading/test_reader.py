@@ -57,6 +57,14 @@ def test_a_summary_has_the_fields_of_a_run_and_nothing_of_the_store(store: Store
         assert getattr(summary, name) == getattr(run, name), name
 
 
+def test_the_former_name_of_the_id_of_a_listed_run_works_with_a_warning(store: Store) -> None:
+    write_asking_runs(store, 1)
+    (summary,) = Reader(store).runs()
+    with pytest.warns(DeprecationWarning, match=r"is now RunSummary\.id") as warned:
+        assert summary.run_id == summary.id
+    assert warned[0].filename == __file__
+
+
 def test_questions_are_read_in_small_pages_however_many_runs_ask(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,9 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -386,6 +388,46 @@ def test_a_run_is_pruned_by_an_administrator(served):
     pruned = client.prune("long", 1, compact=True)
     assert (pruned.run_id, pruned.kept) == ("long", 1)
     assert len(client.checkpoints("long")) == 1
+
+
+def test_a_blocking_client_in_a_with_block_keeps_its_connection_for_all_threads(served):
+    with hf.BlockingClient(served[0], ADMIN) as client:
+        sessions = {id(client.call(session_of)) for _ in range(2)}
+        with ThreadPoolExecutor(2) as pool:
+            found = list(pool.map(client.get, ["ok", "ok"]))
+            sessions |= {id(one) for one in pool.map(client.call, [session_of, session_of])}
+        assert ([run.status for run in found], len(sessions)) == (["completed"] * 2, 1)
+        with pytest.raises(hf.RunNotFound):
+            client.get("nothing")
+        with pytest.raises(SettingError, match="is open already"), client:
+            pass
+    assert not any(thread.name == "holdfast-client" for thread in threading.enumerate())
+    client.close()
+    for use in (lambda: client.get("ok"), client.__enter__):
+        with pytest.raises(
+            SettingError, match=r"this client is closed; make another one with hf.BlockingClient"
+        ):
+            use()
+
+
+def test_a_call_of_a_client_that_another_thread_closes_says_so(served):
+    begun = threading.Event()
+
+    async def hang(client: hf.Client) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    client = hf.BlockingClient(served[0], ADMIN)
+    with ThreadPoolExecutor(1) as pool:
+        with client:
+            hanging = pool.submit(client.call, hang)
+            begun.wait()
+        with pytest.raises(SettingError, match="this client is closed"):
+            hanging.result()
+
+
+async def session_of(client: hf.Client) -> Any:
+    return client._open()
 
 
 def test_without_aiohttp_the_error_says_what_to_install():

@@ -149,7 +149,7 @@ class ExecuteOption(TypedDict, total=False):
 
 
 class WaitOption(TypedDict, total=False):
-    """The option of the verbs of a client."""
+    """The option of the verbs that may leave the execution to another process: those of a client, and `answer`."""
 
     wait: Annotated[
         float | None,
@@ -263,7 +263,7 @@ class AnswerOptions(TypedDict, total=False):
     result: Any
 
 
-class AnswerHere(AnswerOptions, AskOptions, ReasonOption, total=False):
+class AnswerHere(AnswerOptions, AskOptions, ReasonOption, WaitOption, total=False):
     """The options with which an engine answers a question."""
 
 

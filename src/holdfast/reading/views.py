@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import suppress
 from typing import Any, Generic, Literal, TypeVar
 
@@ -224,6 +225,12 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     def caller(self) -> str | None:
         """The run that started this one; None if it is not a child run."""
         return self.origin
+
+    @property
+    def run_id(self) -> str:
+        """The former name of `id`, until version 1.0."""
+        warnings.warn("RunSummary.run_id is now RunSummary.id", DeprecationWarning, stacklevel=2)
+        return self.id
 
 
 class AskedQuestion(msgspec.Struct, frozen=True, kw_only=True):

@@ -46,7 +46,15 @@ from holdfast.reading.previews import Preview
 from holdfast.reading.reader import Reader, in_asking_order
 from holdfast.reading.relatives import WaitedFor
 from holdfast.reading.remedies import CommandLine
-from holdfast.reading.views import AskedQuestion, EventView, RequestView, Run, RunSummary, result_of
+from holdfast.reading.views import (
+    AskedQuestion,
+    EventView,
+    RequestView,
+    Run,
+    RunSummary,
+    mark_repeated,
+    result_of,
+)
 from holdfast.runtime import creation, nesting, settings
 from holdfast.runtime.calls.call_places import CallPlaces, count_cores
 from holdfast.runtime.calls.executors import Executor, check_given, refuse_uncallable
@@ -530,9 +538,16 @@ class Engine:
         """Answer a question of a run, by its key, or by the name of its node if that has only one open question. This only
         records the answer: the engine that executes the run continues with it, otherwise `resume` does. With an `id`, a repeated
         answer changes nothing. `update` is for the answer `skip`; `result`, `step` and `item` are for `happened`. An agent gives
-        `by="agent:…"` and its `confidence`. Raises `AnswerRefused` and `RunOver`.
+        `by="agent:…"` and its `confidence`. With `wait`, the run is returned when it has stopped since or asks something, or
+        after so many seconds. Raises `AnswerRefused` and `RunOver`.
         """
-        return await self._ask(run, *asked(records.Answer, options, question=question, value=value))
+        wait_s = options.pop("wait", None)
+        answered = await self._ask(run, *asked(records.Answer, options, question=question, value=value))
+        if wait_s is None:
+            return answered
+        with suppress(TimeoutError):
+            await self._driver.until_stopped(run, wait_s)
+        return mark_repeated(await self.get(run), answered.repeated)
 
     @takes(records.Signal, records.SignalHere)
     async def signal(

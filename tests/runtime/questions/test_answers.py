@@ -393,6 +393,26 @@ def test_a_run_is_answered_while_it_executes(quick: Stage, where: str) -> None:
     assert quick.problems() == []
 
 
+def test_an_answer_may_wait_until_the_run_has_stopped_since(quick: Stage) -> None:
+    flow, ran = two_gates()
+    quick.run(flow)
+
+    async def use(engine: hf.Engine) -> list[Run[Any]]:
+        alone = await engine.answer("r", "left", "approve", wait=0.5)  # no process executes the run
+        work = asyncio.create_task(engine.work())
+        await until(lambda: ran == ["left"])
+        with_worker = await engine.answer("r", "right", "reject", wait=60, id="k")
+        again = await engine.answer("r", "right", "reject", wait=60, id="k")
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        return [alone, with_worker, again]
+
+    alone, failed, again = quick.do(use, flow)
+    assert [question.node for question in alone.questions] == ["right"]
+    assert (failed.status, failed.repeated) == ("failed", False)  # returned, not raised
+    assert (again.status, again.repeated) == ("failed", True)
+
+
 def test_of_two_answers_at_once_the_first_counts_and_the_other_is_told(quick: Stage) -> None:
     gates: dict[str, asyncio.Event] = {}
     flow = busy(gates)
