@@ -7,6 +7,7 @@ import re
 import shlex
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,11 @@ from holdfast.cli.exits import Exit
 from holdfast.errors import SettingError
 from holdfast.reading import diagnosis
 from holdfast.storage import urls
+from holdfast.storage.contract import Holder
 from holdfast.storage.files.restoring import back_up, restore
 from holdfast.storage.postgres.address import Address
 from holdfast.storage.postgres.store import PostgresStore
+from holdfast.storage.urls import open_store
 from postgres_server import PostgresServer, _binaries, drop_schema, execute, schema_for, shared_url
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -389,3 +392,19 @@ def test_a_slip_in_a_policy_is_told_with_its_file_and_the_option_that_was_meant(
     assert ended.code == Exit.USAGE
     assert str(place / "pyproject.toml") in ended.err
     assert "policy 1 has no option 'older_then'; did you mean 'older_than'?" in ended.err
+
+
+def test_show_and_doctor_say_that_a_queue_is_stopped_and_their_command_lets_it_continue(
+    cli: Cli, place: Path
+) -> None:
+    cli("start", "work.py", "--run-id", "r", "--queue", "slow")
+    with closing(open_store(str(place / ".holdfast" / "runs.db"))) as store:
+        store.renew(Holder(id="w", host="box", pid=7, ttl_s=600.0, flows=("work",)))
+    cli("queue", "slow", "--limit", "0")
+    assert "queue 'slow' is stopped" in cli("show", "r").out
+    assert "queue 'slow' is stopped" in cli("runs", "--json").out
+    told = cli("doctor", "work.py")
+    assert (told.code, "holdfast queue slow --no-limit" in told.out) == (Exit.WAITS, True)
+    way = cli("show", "r", "--json").json["remedies"][0]["command"]
+    assert cli(*shlex.split(way)[1:]).code == 0
+    assert "stopped" not in cli("show", "r").out

@@ -17,6 +17,7 @@ from holdfast.server.asgi import asgi
 from holdfast.server.keys import KEPT_MAX, UsedKeys
 from holdfast.server.problems import Refused
 from holdfast.server.rates import Rates
+from holdfast.storage.contract import Holder
 from holdfast.storage.memory.store import MemoryStore
 from holdfast.testing import ManualClock
 
@@ -100,6 +101,21 @@ def test_the_limit_of_a_queue_is_set_and_removed():
         for wrong in ({}, {"limit": -1}, {"limit": True}, {"limit": 1, "name": "x"}):
             assert (await operator.post("queues/slow", wrong)).status == 422
         assert (await operator.post("queues/a%2Fb", {"limit": 1})).status == 400
+
+    operate(test)
+
+
+def test_a_run_says_that_its_queue_was_stopped_although_it_has_no_new_event():
+    async def test(engine, operator):
+        await engine.start(flow, {}, run_id="r1", queue="slow")
+        engine.store.renew(Holder(id="w", host="box", pid=7, ttl_s=600.0, flows=(flow.name,)))
+        before = await operator.get("/api/v1/runs/r1")
+        await operator.post("queues/slow", {"limit": 0})
+        after = await operator.get("/api/v1/runs/r1")
+        assert "queue 'slow' is stopped" in after.json["reason"]
+        assert after.headers["etag"] != before.headers["etag"]
+        await operator.post("queues/slow", {"limit": None})
+        assert (await operator.get("/api/v1/runs/r1")).json["reason"] == before.json["reason"]
 
     operate(test)
 

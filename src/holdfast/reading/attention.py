@@ -11,20 +11,29 @@ that all workers may have refused it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
+from typing import Any
 
 import msgspec
 
 from holdfast.core.graph import Flow
 from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
-from holdfast.reading.cases import Case, case_of, group_refusals, known_shapes, unreadable_case
+from holdfast.reading.cases import (
+    Case,
+    case_of,
+    full_queues,
+    group_refusals,
+    known_shapes,
+    queue_of,
+    unreadable_case,
+)
 from holdfast.reading.changes import compare, may_have_changed
 from holdfast.reading.diagnosis import WAITS, Diagnosis, diagnose, is_problem
 from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.storage.contract import Query, RunRow, Store
-from holdfast.storage.queues import Board, LiveHolder, OnOffer, Refusal
+from holdfast.storage.queues import Board, LiveHolder, OnOffer, Queue, Refusal
 
 _FLOWS_FEW = 4
 """The runs of so many flows are looked for flow by flow."""
@@ -33,8 +42,10 @@ _COUNTED_MAX = 1000
 
 
 def needs_attention(case: Case, found: Diagnosis, asks: int, now: float) -> bool:
-    """Return whether a run needs attention; `asks` is the number of its open questions."""
-    return asks > 0 or (found.kind not in WAITS and is_problem(case, found, now))
+    """Return whether a run needs attention; `asks` is the number of its open questions. A run whose queue is full does not: it
+    only waits until others have ended.
+    """
+    return asks > 0 or (found.kind not in WAITS | {"queue full"} and is_problem(case, found, now))
 
 
 def parts(
@@ -110,10 +121,7 @@ def count(store: Store, board: Board, flows: Flows) -> int:
             if isinstance(flow, Flow):  # capabilities execute every plan
                 queries.append(msgspec.structs.replace(query, without_fingerprint=flow.fingerprint))
         rows = {row.run_id: row for some in queries for row in store.runs(some) if not row.asks}
-        why = group_refusals(store, rows.values(), board.holders)
-        found += sum(
-            _has_problem(store, row, board, flows, why.get(run_id, ())) for run_id, row in rows.items()
-        )
+        found += _count_problems(store, rows.values(), board, flows)
     return found + _count_refused(store, board, flows)
 
 
@@ -127,21 +135,36 @@ def _count_refused(store: Store, board: Board, flows: Flows) -> int:
         )
         if not row.asks and (row.due_at is None or row.due_at > board.at)
     }
-    why = group_refusals(store, rows.values(), board.holders)
-    return sum(_has_problem(store, row, board, flows, why.get(run_id, ())) for run_id, row in rows.items())
+    return _count_problems(store, rows.values(), board, flows)
 
 
-def _has_problem(store: Store, row: RunRow, board: Board, flows: Flows, refusals: Iterable[Refusal]) -> bool:
-    case = Case(row=row, holders=board.holders, refusals=tuple(refusals))
+def _count_problems(store: Store, rows: Collection[RunRow], board: Board, flows: Flows) -> int:
+    """Return how many of these runs, which ask nothing, have a problem."""
+    why, queues = group_refusals(store, rows, board.holders), full_queues(store)
+    return sum(_has_problem(store, row, board, flows, why.get(row.run_id, ()), queues) for row in rows)
+
+
+def _has_problem(
+    store: Store,
+    row: RunRow,
+    board: Board,
+    flows: Flows,
+    refusals: Iterable[Refusal],
+    queues: Mapping[str, Queue],
+) -> bool:
+    known: dict[str, Any] = {"holders": board.holders, "refusals": refusals, "queues": queues}
+    case = Case(
+        row=row, holders=board.holders, refusals=tuple(refusals), queue=queue_of(store, row, None, queues)
+    )
     try:
         flow = find_flow(store, flows, row)
         if not case.is_refused and may_have_changed(row, flow):
-            case = compare(store, case_of(store, row, holders=board.holders, refusals=refusals), flow)
+            case = compare(store, case_of(store, row, **known), flow)
     except RunNotFound:  # deleted meanwhile
         return False
     except (StoreCorrupt, SchemaTooNew) as fault:
         case = unreadable_case(store, row, fault, board.holders)
-    return is_problem(case, diagnose(case, board.at), board.at)
+    return needs_attention(case, diagnose(case, board.at), 0, board.at)
 
 
 def _takers(offered: OnOffer, holders: Iterable[LiveHolder]) -> list[LiveHolder]:

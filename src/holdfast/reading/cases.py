@@ -6,6 +6,7 @@ A case is read from the row of the run where that tells enough, otherwise from t
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import msgspec
 
@@ -13,7 +14,7 @@ from holdfast.core import situation
 from holdfast.core.definition import NodeOptions
 from holdfast.core.difference import difference
 from holdfast.core.fold.children import find_blocking
-from holdfast.core.run_state import FEW, FINAL, RunState
+from holdfast.core.run_state import FEW, FINAL, TAKEABLE, RunState
 from holdfast.core.situation import Situation, situate
 from holdfast.errors import RunNotFound, SchemaTooNew, StoreCorrupt
 from holdfast.reading import history
@@ -54,6 +55,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     fork_from: int | None = None
     """The last checkpoint from which a fork can continue with the changed flow, if the run itself cannot."""
     queue: Queue | None = None
+    """The queue of the run if it is full, or stopped; None if it has room, or if that was not read."""
     requests: tuple[Request, ...] = ()
     """The requests that wait for an engine, oldest first; not read while an engine executes the run."""
     holders: tuple[LiveHolder, ...] | None = None
@@ -88,6 +90,11 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     def is_left_to_change(self) -> bool:
         """True if a live worker has the changed flow, and only waits for the request to continue the run with it."""
         return self.is_refused and self.changed_to in {one.fingerprint for _, one in self.refusers} - {""}
+
+    @property
+    def is_queue_stopped(self) -> bool:
+        """True if the limit of its queue is 0, so that no worker claims a run of it until the limit is raised."""
+        return self.queue is not None and self.queue.limit == 0
 
     @property
     def has_no_taker(self) -> bool:
@@ -125,16 +132,17 @@ def case_of(
     holders: Iterable[LiveHolder] | None = None,
     requests: Iterable[Request] | None = None,
     refusals: Iterable[Refusal] | None = None,
+    queues: Mapping[str, Queue] | None = None,
     known: RunState | None = None,
 ) -> Case:
     """Read everything that a diagnosis of this run needs. `definitions` caches the nodes of flows by fingerprint. With `holders`
-    (`Queues.holders`), the diagnosis also says whether a live worker takes the run. `requests` are those that wait, and
-    `refusals` those of the run, if they are known. `known` is a state of the run that was read before: the log is not read if it
-    ends there.
+    (`Queues.holders`), the diagnosis also says whether a live worker takes the run. `requests` are those that wait, `refusals`
+    those of the run, and `queues` the full queues by name, if they are known. `known` is a state of the run that was read
+    before: the log is not read if it ends there.
     """
     is_known = known is not None and known.seq == row.seq
     state = known if known is not None and is_known else history.load(store, row.run_id, row=row)
-    return _case(store, row, state, definitions, holders, requests, refusals)
+    return _case(store, row, state, definitions, holders, requests, refusals, queues)
 
 
 def later_case(store: Store, case: Case) -> Case:
@@ -154,6 +162,7 @@ def _case(
     holders: Iterable[LiveHolder] | None = None,
     requests: Iterable[Request] | None = None,
     refusals: Iterable[Refusal] | None = None,
+    queues: Mapping[str, Queue] | None = None,
 ) -> Case:
     known = situate(state, history.find_said(store, row, state))
     definitions = definitions if definitions is not None else {}
@@ -167,7 +176,8 @@ def _case(
         requests=waiting_requests(store, row, requests),
         holders=holders,
         refusals=refusals_of(store, row, holders, refusals),
-        children=_child_cases(store, children, definitions, holders),
+        queue=queue_of(store, row, holders, queues),
+        children=_child_cases(store, children, definitions, holders, queues),
         children_left=left,
     )
 
@@ -205,14 +215,14 @@ def _child_cases(
     names: Iterable[str],
     definitions: dict[str, Mapping[str, NodeOptions]],
     holders: tuple[LiveHolder, ...] | None,
+    queues: Mapping[str, Queue] | None,
 ) -> dict[str, Case | None]:
     found: dict[str, Case | None] = {}
     for name in names:
         try:
             child = store.run(name)
-            found[name] = case_of_row(store, child, definitions=definitions, holders=holders) or case_of(
-                store, child, definitions=definitions, holders=holders
-            )
+            known: dict[str, Any] = {"definitions": definitions, "holders": holders, "queues": queues}
+            found[name] = case_of_row(store, child, **known) or case_of(store, child, **known)
         except RunNotFound:
             found[name] = None
         except (StoreCorrupt, SchemaTooNew) as fault:
@@ -228,6 +238,7 @@ def case_of_row(
     holders: Iterable[LiveHolder] | None = None,
     requests: Iterable[Request] | None = None,
     refusals: Iterable[Refusal] | None = None,
+    queues: Mapping[str, Queue] | None = None,
 ) -> Case | None:
     """Return a case for a diagnosis from the row of a run, without its log; None if the row does not tell enough. The reason and
     the remedies are the same as those of `case_of`.
@@ -254,7 +265,8 @@ def case_of_row(
         requests=waiting_requests(store, row, requests),
         holders=holders,
         refusals=refusals_of(store, row, holders, refusals),
-        children=_child_cases(store, children, definitions, holders),
+        queue=queue_of(store, row, holders, queues),
+        children=_child_cases(store, children, definitions, holders, queues),
         children_left=left,
     )
 
@@ -271,6 +283,25 @@ def refusals_of(
     if known is not None:
         return tuple(known) if not row.held and row.status not in FINAL else ()
     return tuple(group_refusals(store, [row], holders or ()).get(row.run_id, ()))
+
+
+def full_queues(store: Store) -> dict[str, Queue]:
+    """Return the queues by name from which no worker claims another run now."""
+    return {queue.name: queue for queue in store.queues.full()}
+
+
+def queue_of(
+    store: Store,
+    row: RunRow,
+    holders: Iterable[LiveHolder] | None,
+    known: Mapping[str, Queue] | None = None,
+) -> Queue | None:
+    """Return the queue of a run that waits for a worker, if it is full; read unless the full queues are known, and only where the
+    live workers were read.
+    """
+    if row.held or row.status not in TAKEABLE or (known is None and holders is None):
+        return None
+    return (full_queues(store) if known is None else known).get(row.queue)
 
 
 def without_refusers(store: Store, rows: Iterable[RunRow]) -> list[RunRow]:

@@ -17,7 +17,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import FINAL, OFFERED, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, StateError, StoreCorrupt
 from holdfast.reading import history
-from holdfast.reading.cases import Case, case_of, group_refusals, list_takers
+from holdfast.reading.cases import Case, case_of, full_queues, group_refusals, list_takers
 from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.storage import definitions
 from holdfast.storage.contract import RunRow, Store
@@ -50,7 +50,7 @@ def case_now(store: Store, row: RunRow, flow: Flow[Any] | None, flows: Flows | N
         row = free
     is_known = flow is None or flow.fingerprint == row.fingerprint or not list_takers(row, holders)
     if not refusals and is_known:
-        return compare(store, case_of(store, row), flow, flows)
+        return compare(store, case_of(store, row, queues=full_queues(store)), flow, flows)
     return compare(store, case_of(store, row, holders=holders, refusals=refusals), flow, flows)
 
 
@@ -133,7 +133,8 @@ def _compare_child(store: Store, child: Case, flows: Flows | None) -> Case:
         return compare_children(store, child, flows)
     try:
         if child.state is None:
-            child = case_of(store, child.row, holders=child.holders, refusals=child.refusals)
+            queues = {child.row.queue: child.queue} if child.queue is not None else {}
+            child = case_of(store, child.row, holders=child.holders, refusals=child.refusals, queues=queues)
         return compare(store, child, flow, flows)
     except (RunNotFound, StoreCorrupt, SchemaTooNew):  # deleted or damaged since it was looked at
         return child

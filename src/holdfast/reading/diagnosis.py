@@ -34,8 +34,8 @@ from holdfast.storage.queues import LiveHolder
 
 Kind: TypeAlias = Literal[
     "executing", "waiting", "completed", "cancelled", "unreadable", "quarantined", "failed", "crashed", "answered",
-    "flow changed", "refused", "flow unknown", "capability missing", "queue full", "due", "no worker", "interrupted", "paused",
-    "question", "signal", "child", "not started", "retry", "store",
+    "flow changed", "refused", "flow unknown", "capability missing", "queue full", "queue stopped", "due", "no worker",
+    "interrupted", "paused", "question", "signal", "child", "not started", "retry", "store",
 ]  # fmt: skip
 ON_OFFER: frozenset[Kind] = frozenset(
     {
@@ -52,9 +52,9 @@ ON_OFFER: frozenset[Kind] = frozenset(
 """Kinds of diagnosis where a worker may claim the run at any moment."""
 REFUSED: frozenset[Kind] = frozenset({"flow changed", "refused"})
 """Kinds of diagnosis where the run is on offer, but no live worker can continue it as it is."""
-WAITS: frozenset[Kind] = frozenset({"question", "signal", "child", "paused"})
+WAITS: frozenset[Kind] = frozenset({"question", "signal", "child", "paused", "queue stopped"})
 """Kinds of diagnosis where nothing is wrong with the run: it waits for a person or another system, or for a child run with which
-something is wrong."""
+something is wrong. A queue is stopped by a person, who lets it continue."""
 _WELL: frozenset[Kind] = frozenset({"executing", "waiting", "completed", "cancelled"})
 """Kinds of diagnosis that need no report: the run continues by itself, or has ended."""
 PATIENCE_S = 60.0
@@ -278,7 +278,7 @@ def _kind(case: Case, seen: _Seen, now: float) -> tuple[Kind, float]:
     if case.lacks:
         return "capability missing", since
     if row.holder is not None:
-        return "crashed", since
+        return _without_worker(case, "crashed"), since
     if row.status == "waiting" and not seen.answered:
         if row.due_at is None or not is_due:
             return ("child" if seen.stuck else "waiting"), since
@@ -314,14 +314,16 @@ def _needed(case: Case, seen: _Seen) -> tuple[Kind, float] | None:
 
 
 def _without_worker(case: Case, kind: Kind) -> Kind:
-    """Return `flow unknown` or `queue full` if that is why no worker claims the run; otherwise return the given kind of
-    diagnosis.
+    """Return `flow unknown`, `queue stopped` or `queue full` if that is why no worker claims the run; otherwise return the given
+    kind of diagnosis. A run that crashed is claimed when its queue has room again.
     """
-    if not case.flow_known:
+    if kind != "crashed" and not case.flow_known:
         return "flow unknown"
-    queue = case.queue
-    full = queue is not None and queue.limit is not None and queue.held >= queue.limit
-    return "queue full" if full and not case.has_no_taker else kind
+    if case.has_no_taker or case.queue is None:
+        return kind
+    if case.is_queue_stopped:
+        return "queue stopped"
+    return kind if kind == "crashed" else "queue full"
 
 
 # --- the reason --------------------------------------------------------------------------------------
@@ -386,7 +388,9 @@ def _reason_of_status(case: Case, seen: _Seen, kind: Kind, expects: str) -> str:
         case "waiting":
             due = f"the run is due, but no worker has claimed it{_unclaimed(case, kind, said=True)}"
             waits = "; ".join(seen.expects) or "the run waits, and no process executes it"
-            return f"{due}{expects}" if kind in ("due", "flow unknown", "queue full") else waits
+            return (
+                f"{due}{expects}" if kind in ("due", "flow unknown", "queue full", "queue stopped") else waits
+            )
         case "completed":
             return "every branch of the flow reached its end"
         case "failed":
@@ -462,13 +466,21 @@ def _unclaimed(case: Case, kind: Kind, *, said: bool = False) -> str:
         some_take_flow = any(row.flow in one.holder.flows for one in case.holders or ())
         place = f" from queue {row.queue!r}" if some_take_flow else ""
         unknown = ", which is not known here" if kind == "flow unknown" else ""
-        return f"{':' if said else ', and'} no live worker takes flow {row.flow!r}{place}{unknown}"
-    if kind == "queue full" and case.queue is not None:
-        return f"{words}: queue {case.queue.name!r} is at its limit of {case.queue.limit}"
+        stopped = f"; {_full(case)}" if case.is_queue_stopped else ""
+        return f"{':' if said else ', and'} no live worker takes flow {row.flow!r}{place}{unknown}{stopped}"
+    if kind in ("queue full", "queue stopped"):
+        return f"{words}: {_full(case)}"
     if case.takers:
         name = case.takers[0].holder.describe()
         return f"{words}; {_continuing(case) if case.refusers else f'{name} takes flow {row.flow!r}'}"
     return f"{words}: flow {row.flow!r} is not known here" if kind == "flow unknown" else words
+
+
+def _full(case: Case) -> str:
+    """Say that the queue of the run has no room."""
+    assert case.queue is not None
+    name, limit = case.queue.name, case.queue.limit
+    return f"queue {name!r} is {f'at its limit of {limit}' if limit else 'stopped: its limit is 0'}"
 
 
 def _unanswered(case: Case, kind: Kind, now: float) -> str:
@@ -578,6 +590,9 @@ def _remedies(case: Case, seen: _Seen, kind: Kind, commands: CommandLine) -> lis
         if any(one.too_new for _, one in case.refusers):
             work = in_turn([remedies.upgrade()], work)
         found = either(work, found)
+    if kind == "queue stopped":
+        line = commands.line("queue", case.row.queue, "--no-limit")
+        return either([Remedy("queue", {}, "let workers execute the runs of its queue", line)], found)
     if kind == "queue full":
         line = commands.line("queue")
         return either([Remedy("queue", {}, "list the queues; then raise the limit, or wait", line)], found)

@@ -27,6 +27,7 @@ from holdfast.reading import history
 from holdfast.reading.cases import (
     case_of,
     case_of_row,
+    full_queues,
     group_refusals,
     known_shapes,
     refusals_of,
@@ -39,7 +40,7 @@ from holdfast.reading.known_flows import Flows, find_flow
 from holdfast.reading.remedies import CommandLine
 from holdfast.reading.views import AskedQuestion
 from holdfast.storage.contract import Position, Query, Request, RunRow, Store
-from holdfast.storage.queues import LiveHolder, Refusal
+from holdfast.storage.queues import LiveHolder, Queue, Refusal
 
 Definitions = dict[str, Mapping[str, NodeOptions]]
 
@@ -97,6 +98,7 @@ class _Glance:
             asked.setdefault(request.run_id, []).append(request)
         rows = without_refusers(self._store, rows)
         refused = group_refusals(self._store, rows, self._holders)
+        queues = full_queues(self._store)
         for row in rows:
             with suppress(RunNotFound):
                 yield look_at(
@@ -109,6 +111,7 @@ class _Glance:
                     flows=self._flows,
                     requests=asked.get(row.run_id, ()),
                     refusals=refused.get(row.run_id, ()),
+                    queues=queues,
                 )
 
 
@@ -169,6 +172,7 @@ def look_at(
     flows: Flows | None = None,
     requests: Iterable[Request] | None = None,
     refusals: Iterable[Refusal] | None = None,
+    queues: Mapping[str, Queue] | None = None,
 ) -> ListedRun:
     """Diagnose a run from its row, or from its log if the row does not tell enough, or if its flow, as it is known here
     (`flows`) or to the workers that refuse the run, may have changed in shape. If the log cannot be
@@ -185,6 +189,7 @@ def look_at(
             "holders": holders,
             "requests": requests,
             "refusals": refusals,
+            "queues": queues,
         }
         if not may_have_changed(row, flow, refusals):
             case = case_of_row(store, row, **known)

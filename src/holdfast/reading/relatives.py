@@ -18,6 +18,7 @@ from holdfast.core import events, situation
 from holdfast.core.run_state import ENDED, GOING, OFFERED, OPEN, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt
 from holdfast.reading import history
+from holdfast.reading.cases import full_queues
 from holdfast.reading.known_flows import Flows
 from holdfast.reading.pages import look_at
 from holdfast.reading.remedies import CommandLine, Remedy
@@ -257,6 +258,7 @@ class _Looking:
         self._commands = commands
         self._flows = flows
         self._definitions: dict[str, Any] = {}
+        self._queues = full_queues(store)
 
     def member(self, row: RunRow, depth: int, place: dict[str, Any], *, more: bool) -> FamilyMember:
         one = look_at(
@@ -267,6 +269,7 @@ class _Looking:
             definitions=self._definitions,
             holders=self._holders,
             flows=self._flows,
+            queues=self._queues,
         )
         return FamilyMember(
             id=row.run_id,

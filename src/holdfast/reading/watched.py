@@ -18,7 +18,7 @@ from holdfast.core.run_state import ENDED, VISIT_OPEN
 from holdfast.errors import RunNotFound
 from holdfast.reading import attention as attend
 from holdfast.reading import history
-from holdfast.reading.cases import Case, case_of, later_case
+from holdfast.reading.cases import Case, case_of, later_case, queue_of
 from holdfast.reading.diagnosis import Diagnosis, diagnose
 from holdfast.reading.following import STREAMED
 from holdfast.reading.pages import ListedRun
@@ -132,7 +132,9 @@ class RunWatch:
         row, state = case.row, case.state
         assert state is not None
         if not row.held and row.status not in ENDED:  # as `holdfast show`: whether a live worker takes it
-            case = msgspec.structs.replace(case, holders=tuple(self._store.queues.holders()))
+            holders = tuple(self._store.queues.holders())
+            queue = queue_of(self._store, row, holders)
+            case = msgspec.structs.replace(case, holders=holders, queue=queue)
         if row.fingerprint != self._fingerprint:
             self._fingerprint, self._definition = row.fingerprint, self._reader.definition(row)
         now = self._store.now()

@@ -14,7 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 from holdfast.core.run_state import FINAL, UNDER_WAY, RunState
 from holdfast.errors import SettingError
 from holdfast.reading import pages
-from holdfast.reading.cases import case_of, refusals_of, waiting_requests
+from holdfast.reading.cases import case_of, queue_of, refusals_of, waiting_requests
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import diagnose
 from holdfast.reading.known_flows import find_flow
@@ -30,7 +30,7 @@ from holdfast.server.parameters import NoQuery
 from holdfast.server.problems import refuse
 from holdfast.server.waiting import WAIT_S_MAX, until
 from holdfast.storage.contract import Query, RunRow, RunStatus
-from holdfast.storage.queues import LiveHolder, Refusal
+from holdfast.storage.queues import LiveHolder, Queue, Refusal
 
 PAGE_MAX = 200
 
@@ -223,14 +223,15 @@ def _answer_run(call: HttpCall[RunQuery, None], row: RunRow | None = None) -> An
     row = row or backend.store.run(call.values["id"])
     holders = _holders(backend, row)
     refusals = refusals_of(backend.store, row, holders)
-    tag = etag(row, refusals)
+    queue = queue_of(backend.store, row, holders)
+    tag = etag(row, refusals, queue)
     headers = {"ETag": tag, "Cache-Control": REVALIDATE}
     if has_tag(call, tag) and not backend.store.runs(Query(origin=row.run_id, limit=1)):
         return Answer(status=304, headers=headers)
     if waiting_requests(backend.store, row):  # the reason says for how long they have waited
         return Answer(body=_encode_run(call, show_run(backend, row, holders)), headers=headers)
     is_due = row.due_at is not None and row.due_at <= backend.clock.now()
-    version = (row.seq, row.digest, row.held, is_due, tuple(one.holder for one in holders or ()), refusals)
+    version = (row.seq, row.digest, row.held, is_due, tuple(one.holder for one in holders or ()), tag)
     kept_as = (row.run_id, call.query.brief)
     body = backend.kept.get(kept_as, version)
     if body is None:
@@ -261,11 +262,14 @@ def _encode_run(call: HttpCall[RunQuery, None], run: ShownRun) -> bytes:
     return encode(msgspec.structs.replace(run, state=None) if call.query.brief else run)
 
 
-def etag(row: RunRow, refusals: tuple[Refusal, ...] = ()) -> str:
-    """Return the entity tag of a run: the seq of its last event. A crash and a refusal are not events, so they are added."""
+def etag(row: RunRow, refusals: tuple[Refusal, ...] = (), queue: Queue | None = None) -> str:
+    """Return the entity tag of a run: the seq of its last event. A crash, a refusal and the limit of a full queue are not events,
+    so they are added.
+    """
     crashed = row.status in UNDER_WAY and row.holder is not None and not row.held
     refused = f".refused.{len(refusals)}.{max(one.at for one in refusals):.3f}" if refusals else ""
-    return f'"{row.seq}{".crashed" if crashed else ""}{refused}"'
+    limit = f".limit.{queue.limit}" if queue is not None else ""
+    return f'"{row.seq}{".crashed" if crashed else ""}{refused}{limit}"'
 
 
 async def _wait(call: HttpCall[RunQuery, None]) -> RunRow:

@@ -132,6 +132,12 @@ def list_queues(
     ]
 
 
+def list_full(limits: Iterable[Cells], held: Counter[str]) -> list[Queue]:
+    """Return the queues whose limit lets no worker claim another run, from their limits and how many of their runs are held."""
+    found = [Queue(name=name, limit=limit, held=held[name]) for name, limit in sorted(limits)]
+    return [queue for queue in found if queue.is_full]
+
+
 def list_offered(told: Iterable[Cells]) -> tuple[OnOffer, ...]:
     """Return what is on offer by flow and queue, from the rows of the query `count_offers`."""
     found: dict[tuple[str, str], OnOffer] = {}

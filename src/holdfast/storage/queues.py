@@ -67,6 +67,11 @@ class Queue(msgspec.Struct, frozen=True, kw_only=True):
     offered: int = 0
     """How many runs of the queue are on offer, whether or not the limit lets a worker claim them."""
 
+    @property
+    def is_full(self) -> bool:
+        """True if the limit lets no worker claim another run. If the limit is 0, the queue is stopped."""
+        return self.limit is not None and self.held >= self.limit
+
 
 class LiveHolder(msgspec.Struct, frozen=True, kw_only=True):
     """An engine that is registered with the store, whose leases have not expired and whose process is not known to be dead. Its
@@ -250,6 +255,11 @@ class Queues(Protocol):
 
     def queues(self) -> list[Queue]:
         """Return the state of every queue that has a limit, or a run that is not completed or cancelled, ordered by name."""
+
+    def full(self) -> list[Queue]:
+        """Return the queues whose limit lets no worker claim another run, ordered by name. It is not counted what they offer, so
+        that this takes no time if no queue has a limit.
+        """
 
     def hear(self, timeout_s: float) -> bool:
         """Wait up to `timeout_s` seconds for news since the last `hear`: a new run, a request or a released lease. Returns True

@@ -511,6 +511,21 @@ class QueuesConformance(RefusalsConformance):
             Queue(name="old"),
         ]
 
+    def test_queues_are_full_from_their_limit_on(self) -> None:
+        self.create_held(self.rival, "held", queue="mail")
+        self.create_held(msgspec.structs.replace(self.worker, ttl_s=1.0), "over", queue="lost")
+        self.create_pending("p", queue="stopped")
+        assert self.queues.full() == []
+        for name, limit in {"mail": 1, "stopped": 0, "room": 1, "lost": 1}.items():
+            self.queues.limit(name, limit)
+        assert [queue.name for queue in self.queues.full()] == ["lost", "mail", "stopped"]
+        self.time.pass_s(2)
+        found = self.queues.full()
+        assert found == [Queue(name="mail", limit=1, held=1), Queue(name="stopped", limit=0)]
+        self.queues.limit("mail", 2)
+        self.queues.limit("stopped", None)
+        assert self.queues.full() == []
+
     # --- many at once --------------------------------------------------------------------------------
 
     def test_no_run_is_taken_twice_and_none_is_left_by_threads(self) -> None:

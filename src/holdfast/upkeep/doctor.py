@@ -23,6 +23,7 @@ from holdfast.reading.cases import (
     Case,
     case_of,
     case_of_row,
+    full_queues,
     group_refusals,
     unreadable_case,
     without_refusers,
@@ -35,7 +36,6 @@ from holdfast.reading.remedies import CommandLine
 from holdfast.reading.verification import verify
 from holdfast.storage.contract import Query, Request, RunRow, RunStatus, Store, in_order
 from holdfast.storage.oversize import references
-from holdfast.storage.queues import Queue
 from holdfast.storage.rows import unpack
 from holdfast.storage.upkeep import Facts
 
@@ -245,7 +245,7 @@ class _Examination:
         self._store = store
         self._flows = flows
         self._commands = commands
-        self._queues: dict[str, Queue] = {queue.name: queue for queue in store.queues.queues()}
+        self._queues = full_queues(store)
         self._holders = store.queues.holders()
         self._refusals = group_refusals(store, rows, self._holders)
         self._definitions: dict[str, Mapping[str, NodeOptions]] = {}
@@ -272,6 +272,7 @@ class _Examination:
             "holders": self._holders,
             "requests": self._requests.get(row.run_id, ()),
             "refusals": refusals,
+            "queues": self._queues,
         }
         case = None
         try:
@@ -289,7 +290,6 @@ class _Examination:
             case,
             flow_known=self._flows is None or flow is not None,
             lacks=lacks,
-            queue=self._queues.get(row.queue),
         )
 
 

@@ -18,7 +18,15 @@ import msgspec
 from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import TAKEABLE
 from holdfast.errors import HoldfastError, RunNotFound
-from holdfast.reading.cases import Case, case_of, group_refusals, unreadable_case, without_refusers
+from holdfast.reading.cases import (
+    Case,
+    case_of,
+    full_queues,
+    group_refusals,
+    queue_of,
+    unreadable_case,
+    without_refusers,
+)
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import ON_OFFER, REFUSED, Diagnosis, diagnose, may_be_claimed
 from holdfast.reading.node_diagnosis import diagnose_nodes
@@ -26,7 +34,7 @@ from holdfast.reading.remedies import CommandLine
 from holdfast.storage import definitions
 from holdfast.storage.contract import Position, Query, RunRow, Store, in_order
 from holdfast.storage.leases import Holder
-from holdfast.storage.queues import LiveHolder, Refusal
+from holdfast.storage.queues import LiveHolder, Queue, Refusal
 
 PATIENCE_S = 30.0
 """How many seconds a run may wait for an idle live worker that takes its flow before it is reported. A run that no live worker
@@ -105,6 +113,7 @@ class _Sweep:
         self._findings: list[Diagnosis] = []
         self._unknown: dict[str, int] = {}
         self._holders: tuple[LiveHolder, ...] = ()
+        self._queues: dict[str, Queue] = {}
         self._definitions: dict[str, Mapping[str, NodeOptions]] = {}
         self._refusals: dict[str, list[Refusal]] = {}
         """The refusals of the runs of one page."""
@@ -117,6 +126,7 @@ class _Sweep:
         error: str | None = None
         try:
             self._now, self._holders = self._store.now(), tuple(self._store.queues.holders())
+            self._queues = full_queues(self._store)
             for row in self._rows():
                 self._look_at(row)
             self._offer_again()
@@ -195,7 +205,12 @@ class _Sweep:
         try:
             self._read_definition(row.fingerprint)
             case = case_of(
-                self._store, row, definitions=self._definitions, holders=self._holders, refusals=refusals
+                self._store,
+                row,
+                definitions=self._definitions,
+                holders=self._holders,
+                refusals=refusals,
+                queues=self._queues,
             )
             return compare(self._store, case, None)
         except RunNotFound:
@@ -208,7 +223,12 @@ class _Sweep:
     def _bare_case(self, row: RunRow) -> Case:
         """Return the case of a run whose log is not read."""
         refusals = tuple(self._refusals.get(row.run_id, ()))
-        return Case(row=row, holders=self._holders, refusals=refusals)
+        return Case(
+            row=row,
+            holders=self._holders,
+            refusals=refusals,
+            queue=queue_of(self._store, row, self._holders, self._queues),
+        )
 
     def _read_definition(self, fingerprint: str) -> None:
         """Read the definition of a flow, so that a run whose flow cannot be read is reported even if its log can be."""

@@ -15,9 +15,11 @@ import holdfast as hf
 from holdfast import END, START, Graph
 from holdfast.cli import care
 from holdfast.reading import history, text
-from holdfast.reading.cases import Case
-from holdfast.reading.diagnosis import PATIENCE_S, Diagnosis
-from holdfast.storage.contract import Holder, Store
+from holdfast.reading.attention import count
+from holdfast.reading.cases import Case, case_of
+from holdfast.reading.diagnosis import PATIENCE_S, Diagnosis, diagnose
+from holdfast.reading.pages import list_page
+from holdfast.storage.contract import Holder, Query, Store
 from holdfast.storage.upkeep import Facts
 from holdfast.storage.urls import open_store
 from holdfast.testing.clock import ManualClock
@@ -64,9 +66,9 @@ class Ward:
 
         return asyncio.run(main())
 
-    def run(self, run_id: str, mode: str = "") -> None:
+    def run(self, run_id: str, mode: str = "", **options: Any) -> None:
         async def use(engine: hf.Engine) -> None:
-            running = asyncio.ensure_future(engine.run(flow, {"mode": mode}, run_id=run_id))
+            running = asyncio.ensure_future(engine.run(flow, {"mode": mode}, run_id=run_id, **options))
             for _ in range(50):
                 await asyncio.sleep(0)
             engine.stop("test")
@@ -185,6 +187,32 @@ def test_a_full_queue_is_named(ward: Ward) -> None:
         "queue full",
         "recorded, but not started, and no worker has claimed the run: queue 'slow' is at its limit of 1",
     ) in ward.found()
+
+
+def test_a_stopped_queue_is_named_as_the_reason_of_every_run_that_waits_for_it(ward: Ward) -> None:
+    ward.store.renew(WORKER)
+    ward.start("new", queue="slow")
+    ward.run("due", "sleep", queue="slow")
+    ward.clock.advance(7200)
+    ward.start("dead", queue="slow")
+    ward.store.claim("dead", msgspec.structs.replace(WORKER, id="died", pid=8, ttl_s=1.0))
+    ward.store.queues.limit("slow", 0)
+    ward.clock.advance(2)
+    found = {run: (kind, reason) for run, kind, reason in ward.found()}
+    assert found.keys() == {"new", "due", "dead"}
+    assert {kind for kind, _ in found.values()} == {"queue stopped"}
+    listed = {one.row.run_id: one for one in list_page(ward.store, Query(limit=10)).runs}
+    for run, (_, reason) in found.items():
+        assert "queue 'slow' is stopped: its limit is 0" in reason
+        row = ward.store.run(run)
+        case = case_of(ward.store, row, holders=ward.store.queues.holders())
+        shown = diagnose(case, ward.store.now())
+        assert shown.reason == listed[run].found.reason == reason
+        assert shown.remedies[0].command == "holdfast queue slow --no-limit"
+        assert not listed[run].needs_attention  # a person has stopped it
+    assert count(ward.store, ward.store.queues.board(), {}) == 0
+    ward.store.queues.limit("slow", None)
+    assert "queue stopped" not in [kind for _, kind, _ in ward.found()]
 
 
 def test_a_flow_that_changed_in_shape_is_told_with_the_difference(ward: Ward) -> None:

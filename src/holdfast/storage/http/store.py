@@ -408,6 +408,9 @@ class RemoteQueues(_Part):
     def queues(self) -> list[Queue]:
         return self._server.get("/queues", StoredQueues).queues
 
+    def full(self) -> list[Queue]:
+        return [queue for queue in self.queues() if queue.is_full]
+
     def hush(self) -> None:
         return
 

@@ -17,7 +17,7 @@ from holdfast.errors import RequestExists, RunNotFound, RunOver, StoreUnusable
 from holdfast.storage import leases
 from holdfast.storage.leases import Holder, Lease
 from holdfast.storage.memory.data import Data, StoredRun
-from holdfast.storage.offers import list_offered
+from holdfast.storage.offers import list_full, list_offered
 from holdfast.storage.queues import (
     FENCE_STEP,
     REFUSALS_MAX,
@@ -230,6 +230,10 @@ class MemoryQueues:
                 Queue(name=name, limit=data.limits.get(name), held=held[name], offered=offered[name])
                 for name in sorted(names)
             ]
+
+    def full(self) -> list[Queue]:
+        with self._use() as data:
+            return list_full(data.limits.items(), self._count_held(data))
 
     def hear(self, timeout_s: float) -> bool:
         with self._use() as data:

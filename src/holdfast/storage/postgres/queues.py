@@ -30,6 +30,7 @@ from holdfast.storage.offers import (
     choose,
     full,
     leave_out,
+    list_full,
     list_offered,
     list_queues,
     list_refusals,
@@ -333,6 +334,10 @@ class PostgresQueues:
         fates = self._fates()
         offered = read("offered_runs", Texts(fates.lost), self._given_now())
         return list_queues(read("queue_names"), read("limits"), fates.held(read("held_runs")), offered)
+
+    def full(self) -> list[Queue]:
+        limits = self._database.read("limits")
+        return list_full(limits, self._fates().held(self._database.read("held_runs"))) if limits else []
 
     def hear(self, timeout_s: float) -> bool:
         return self._listener.hear(timeout_s)

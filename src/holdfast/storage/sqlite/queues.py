@@ -25,6 +25,7 @@ from holdfast.storage.offers import (
     choose,
     full,
     leave_out,
+    list_full,
     list_offered,
     list_queues,
     list_refusals,
@@ -205,6 +206,14 @@ class SqliteQueues:
         offered = self._database.read("offered_runs", _json(fates.lost), self._database.now())
         held = fates.held(self._database.read("held_runs"))
         return list_queues(self._database.read("queue_names"), self._database.read("limits"), held, offered)
+
+    def full(self) -> list[Queue]:
+        limits = self._database.read("limits")
+        return (
+            list_full(limits, self._fates(self._database.read).held(self._database.read("held_runs")))
+            if limits
+            else []
+        )
 
     def renew_generation(self) -> str:
         generation = uuid.uuid4().hex
