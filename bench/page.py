@@ -337,4 +337,28 @@ def _heap_mb(session: Any) -> float:
     return float(session.send("Runtime.getHeapUsage")["usedSize"]) / 1024**2
 
 
-SCENES: tuple[Callable[[Bench], list[Figure]], ...] = (list_runs, large_run, watch_fast_run)
+# --- a slow line ---------------------------------------------------------------------------------------
+
+FIRST_ROWS_MS = 3000.0
+_SLOW = {"offline": False, "latency": 600, "downloadThroughput": 50_000, "uploadThroughput": 50_000}
+
+
+def slow_line(bench: Bench) -> list[Figure]:
+    """The first rows on a slow line, for a reader who has never been there: nothing is in the browser's cache."""
+    took = []
+    with bench.fresh() as place:
+        bench.progress.say("the page on a slow line")
+        fill(place, 200, 10)
+        with holdfast_server(str(place.folder / "store.db")) as serving, open_browser() as browser:
+            for _ in bench.each_round("the first rows on a slow line"):
+                opened = browser.new_context().new_page()
+                session = opened.context.new_cdp_session(opened)
+                session.send("Network.enable")
+                session.send("Network.emulateNetworkConditions", _SLOW)
+                opened.goto(f"http://127.0.0.1:{serving.port}/#token={TOKEN}", wait_until="commit")
+                took.append(painted_ms(opened, ".runs .run-link"))
+                opened.context.close()
+    return [Figure("the first rows with 600 ms and 50 KB/s, cold", "ms", took, at_most(FIRST_ROWS_MS))]
+
+
+SCENES: tuple[Callable[[Bench], list[Figure]], ...] = (list_runs, slow_line, large_run, watch_fast_run)

@@ -6,6 +6,7 @@ import re
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from page_flows import write_flows
@@ -63,6 +64,37 @@ def test_the_token_leaves_the_address_and_a_reload_works(tab, served):
     )
     page.reload()
     wait_for_rows(page, 8)
+
+
+SLOW_LINE_S, SLOW_LINE_BYTES_PER_S, FIRST_ROWS_S = 0.6, 50_000, 3.0
+
+
+def test_the_first_rows_come_within_three_seconds_on_a_slow_line(tab, served):
+    one = tab()
+    page = one.context.new_page()
+    held: list[Any] = []
+
+    def hold(route):
+        held.append(route)
+
+    page.route("**/api/v1/live*", lambda route: None)
+    page.route("**/api/v1/meta", hold)
+    with page.expect_request("**/api/v1/runs?*"):  # it waits for no other answer
+        page.goto(served.link)
+    page.locator("body").wait_for()
+    held[0].continue_()
+    wait_for_rows(page, 8)
+    loaded = page.evaluate(
+        "performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation'))"
+        ".map(one => [new URL(one.name).pathname, one.transferSize])"
+    )
+    first = dict(loaded)
+    api = {f"/api/v1/{name}" for name in ("meta", "board", "runs")}
+    assert set(first) == {"/", "/page/page.css", "/page/page.js", *api}
+    more = 50 / 8 * first["/api/v1/runs"]  # a screen full of rows, which take no more than these
+    turns = 3  # the index, then script and styles, then the rows
+    took = turns * SLOW_LINE_S + (sum(first.values()) + more) / SLOW_LINE_BYTES_PER_S
+    assert took < FIRST_ROWS_S, first
 
 
 def test_a_run_opened_in_a_new_tab_gets_the_token_from_the_open_one(tab, served):

@@ -17,7 +17,7 @@ from holdfast.errors import SettingError
 from holdfast.reading.remedies import CommandLine
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Engine
-from holdfast.server import MISSING_PACKAGES, guard, openapi, problems
+from holdfast.server import MISSING_PACKAGES, compression, guard, openapi, problems
 from holdfast.server.access import Access, Identity
 from holdfast.server.addresses import Addresses
 from holdfast.server.backend import Backend
@@ -173,7 +173,10 @@ class Application:
             found = await route.handler(call)
         else:
             found = await self.backend.read(_call, route.handler, call)
-        return found if isinstance(found, Answer) else Answer(body=encode(found))
+        answer = found if isinstance(found, Answer) else Answer(body=encode(found))
+        if route.method == "GET" and compression.is_compressible(answer, call.headers):
+            return await self.backend.read(compression.compress, answer)
+        return answer
 
     @contextmanager
     def _holding(self) -> Iterator[Callable[[int], None]]:

@@ -1,4 +1,4 @@
-"""Serves the web page: its index, one script and one stylesheet, made from the files in the folder `page` of this package.
+"""Serves the web page: its index, its scripts and its stylesheet, made from the files in the folder `page` of this package.
 
 Each file has an exact path in the list `ROUTES` and needs no token: the page asks for one, and every fact that it shows comes
 from routes that need it. Nothing outside of the list can be read. The policy of the page lets it run its own script only, and
@@ -21,9 +21,11 @@ from holdfast.server.calls import Answer, ApiRoute, HttpCall
 FOLDER = "page"
 INDEX = "index.html"
 SCRIPT = "page.js"
-"""The module that begins the page, and the script that is made of it and of all that it imports."""
+"""The module that begins the page and shows the list of runs, and the script that is made of it and of all that it imports."""
+LATER = "later.js"
+"""The same for the other screens: the first rows need not wait for them."""
 STYLES = "page.css"
-NAMES = (INDEX, "mark.svg", STYLES, SCRIPT)
+NAMES = (INDEX, "mark.svg", STYLES, SCRIPT, LATER)
 TYPES = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
@@ -58,13 +60,12 @@ def path_of(name: str) -> str:
 @cache
 def read(name: str) -> PageFile:
     """Return a file of the page. It is made and compressed once."""
-    if name == SCRIPT:
-        text = page_script.make_script(modules(), SCRIPT, order())
-    elif name == STYLES:
-        styles = page_script.squeeze_styles(_folder().joinpath(STYLES).read_text("utf-8"))
-        text = page_script.rename_properties(styles)
+    if name in (SCRIPT, LATER):
+        text = page_script.make_script(modules(), name, first=SCRIPT if name == LATER else None)
     else:
         text = _folder().joinpath(name).read_text("utf-8")
+    if name == STYLES:
+        text = page_script.strip_comments(text)
     plain = text.encode()
     return PageFile(plain, gzip.compress(plain, 9, mtime=0), sha256(plain).hexdigest()[:32])
 
@@ -80,13 +81,6 @@ def modules() -> dict[str, str]:
                 yield prefix + entry.name, entry.read_text("utf-8")
 
     return dict(sorted(walk(_folder(), "")))
-
-
-def order() -> list[str]:
-    """Return the order in which modules compress best: similar ones beside each other. `tests/page/size.py --arrange` finds it;
-    a module that is not in it comes where it is first needed.
-    """
-    return _folder().joinpath("order.txt").read_text("utf-8").split()
 
 
 def _handler(name: str) -> Callable[[HttpCall[Any, Any]], Answer]:

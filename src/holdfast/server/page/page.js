@@ -5,15 +5,9 @@ import { createAlone } from "./parts/alone.js";
 import { connectionBanner, createBanner } from "./parts/banner.js";
 import { createTopBar } from "./parts/top_bar.js";
 import { askForToken } from "./parts/sign_in.js";
-import { createCompareScreen } from "./screens/compare.js";
-import { createDoctorScreen } from "./screens/doctor.js";
-import { createQuestionsScreen } from "./screens/questions.js";
-import { createRunScreen } from "./screens/run.js";
 import { createRunsScreen } from "./screens/runs.js";
-import { createUnknownScreen } from "./screens/unknown.js";
-import { createWorkersScreen } from "./screens/workers.js";
 import { createAnnouncer } from "./shell/announcer.js";
-import { createApi } from "./shell/api.js";
+import { createApi, unreachable } from "./shell/api.js";
 import { createClock } from "./shell/clock.js";
 import { button, element } from "./shell/elements.js";
 import { createFeed } from "./shell/feed.js";
@@ -28,16 +22,8 @@ import { openTokens } from "./shell/tokens.js";
  * @typedef {import("./shell/app.js").Screen} Screen
  */
 
-/** @type {Record<import("./pure/fragments.js").ScreenName, import("./shell/app.js").CreateScreen>} */
-const SCREENS = {
-  runs: createRunsScreen,
-  run: createRunScreen,
-  questions: createQuestionsScreen,
-  compare: createCompareScreen,
-  workers: createWorkersScreen,
-  doctor: createDoctorScreen,
-  unknown: createUnknownScreen,
-};
+/** @type {Partial<Record<import("./pure/fragments.js").ScreenName, import("./shell/app.js").CreateScreen>>} */
+const SCREENS = { runs: createRunsScreen }; // and the others when they have been loaded
 
 async function begin() {
   applyTheme();
@@ -68,6 +54,7 @@ async function begin() {
   /** @param {import("./pure/fragments.js").Place} place */
   function show(place) {
     if (!server.meta()) return; // screens ask who the reader is; this place is shown when that is known
+    if (!SCREENS[place.screen]) return void loadScreens().then(() => show(router.place()), fail);
     const screen = stage.show(place);
     if (place.screen !== "runs") feed.watch({}, null);
     bar.showFound(place.query.find?.[0] ?? "");
@@ -77,6 +64,7 @@ async function begin() {
   }
 
   function changed() {
+    if (feed.connection().state === "live") loadScreens().catch(() => {}); // the first rows are there, so there is time
     bar.update({ screen: router.place().screen, board: feed.board(), meta: server.meta(), connection: feed.connection() });
     sayWhatIsWrong();
     if (server.meta()) stage.current()?.changed?.();
@@ -101,11 +89,24 @@ async function begin() {
     sayWhatIsWrong();
   });
   if (!location.hash) history.replaceState(null, "", formatFragment({ screen: "runs", query: {} }));
-  if (router.place().screen === "runs") stage.show(router.place()); // its first request need not wait for who asks
+  if (SCREENS[router.place().screen])
+    stage.show(router.place()); // its first request need not wait for who asks
+  else loadScreens().catch(() => {}); // nor need the other screens
   const problem = await asked;
-  if (!problem) return show(router.place());
+  if (problem) fail(problem);
+  else show(router.place());
+}
+
+/** Load the screens that the first script does not have. @type {() => Promise<void>} */
+async function loadScreens() {
+  if (!SCREENS.unknown) Object.assign(SCREENS, (await import("./later.js")).LATER_SCREENS);
+}
+
+/** Say why there is no page. @param {import("./shapes.js").Problem | Error} problem */
+function fail(problem) {
   const again = button("button filled", () => location.reload(), "Try again");
-  document.body.replaceChildren(createAlone(problem.title, `${problem.detail} ${problem.remedy}`, again));
+  const { title, detail, remedy } = problem instanceof Error ? unreachable().problem : problem;
+  document.body.replaceChildren(createAlone(title, `${detail} ${remedy}`, again));
 }
 
 /**
@@ -137,7 +138,8 @@ function createStage(app) {
     current: () => current?.screen,
     /** @param {import("./pure/fragments.js").Place} place */
     show(place) {
-      const next = made.get(place.screen) ?? { screen: SCREENS[place.screen](app), scrolled: 0 };
+      const create = /** @type {import("./shell/app.js").CreateScreen} */ (SCREENS[place.screen]);
+      const next = made.get(place.screen) ?? { screen: create(app), scrolled: 0 };
       const { screen } = next;
       made.set(place.screen, next);
       if (next === current) screen.show(place);

@@ -119,7 +119,7 @@ export const createKey = () => crypto.getRandomValues(new Uint32Array(4)).join("
 export const isRefusal = ({ status }) => status >= 400 && status < 500;
 
 /** @returns {Refused} */
-function unreachable() {
+export function unreachable() {
   const problem = {
     type: "urn:holdfast:problem:unreachable",
     title: "The server does not answer",
