@@ -82,6 +82,39 @@ def test_two_idle_hours_are_a_narrow_strip_that_names_them_and_can_be_unfolded(p
     page.locator(".fold").wait_for(state="detached")
 
 
+KILLED = view(
+    [
+        attempt(2, "extract", 0, 9, status="crashed"),
+        attempt(90, "extract", 4089, 4098, attempt=2),
+    ],
+    holders=[
+        {"seq": 1, "holder": "w-2a9", "started_at": 0, "ended_at": 9, "end": "died"},
+        {"seq": 80, "holder": "w-7c1", "started_at": 4089, "ended_at": 4098, "end": "released"},
+    ],
+    items=[
+        {"seq": 3, "node": "extract", "iteration": 1, "execution": 1, "items": 200, "started_at": 0, "ended_at": 9,
+         "attempts": 40, "counts": {"completed": 32, "crashed": 8, "pending": 160}, "running": [8] * 10,
+         "failed": [0] * 9 + [8], "crashed": [0] * 9 + [8]},
+        {"seq": 91, "node": "extract", "iteration": 1, "execution": 1, "items": 200, "started_at": 4089, "ended_at": 4098,
+         "attempts": 168, "counts": {"completed": 168}, "running": [8] * 10, "failed": [0] * 10, "crashed": [0] * 10},
+    ],
+    waits=[{"seq": 70, "kind": "holder", "started_at": 9, "ended_at": 4089, "reason": "no holder"}],
+)  # fmt: skip
+"""A process dies among 200 items, and another claims the run after 68 minutes."""
+
+
+def test_the_hour_after_a_crash_among_many_items_is_folded_and_the_items_that_were_killed_are_amber(page):
+    page.evaluate(MOUNT, ["timeline", "createTimeline", KILLED])
+    assert 40 <= page.locator(".fold").bounding_box()["width"] <= 62
+    assert page.locator(".timeline-held text").all_text_contents() == ["w-2a9", "killed", "w-7c1 took over"]
+    width = page.locator(".timeline").bounding_box()["width"]
+    ran = [one.bounding_box()["width"] for one in page.locator(".timeline-row .bar.done").all()]
+    assert len(ran) == 2
+    assert min(ran) > width / 4
+    killed = page.locator(".timeline-row .bar.ask").bounding_box()
+    assert 5 < killed["width"] < width / 4
+
+
 def test_who_died_where_is_drawn_and_markup_stays_text(page):
     page.evaluate(MOUNT, ["timeline", "createTimeline", FAILED])
     assert page.locator(".timeline-held text").all_text_contents() == ["w-2a9", "killed", "w-7c1 took over"]

@@ -204,6 +204,7 @@ test("a fan-out of a thousand is one band that shows how many ran and failed", (
     counts: { completed: 990, failed: 10 },
     running: [10, 40, 0, 20],
     failed: [0, 0, 0, 10],
+    crashed: [0, 0, 0, 0],
   };
   const fan = timeline({ ended_at: 50, items: [band] });
   const row = rowOf(fan, "embed");

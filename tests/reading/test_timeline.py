@@ -261,6 +261,26 @@ def test_up_to_eight_items_have_spans_of_their_own_and_more_are_one() -> None:
     assert sum(span.failed) == 1
 
 
+def test_a_process_that_dies_in_a_large_fan_out_ends_its_span_and_the_next_begins_with_the_next_process() -> (
+    None
+):
+    history = History("r", FAN).created({"parts": list(range(20))})
+    claimed(history, "w1").settled()
+    for item in range(5):
+        history.item_completed("fan", item).settled()
+    claimed(history.passed(4000.0), "w2").settled()
+    for item in range(5, 20):
+        history.item_completed("fan", item).settled()
+    found = drawn(history)
+    killed, rest = found.items
+    assert killed.ended_at - killed.started_at < 100
+    assert rest.started_at - killed.ended_at >= 4000
+    assert killed.counts["completed"] == 5
+    assert sum(killed.crashed) == sum(killed.failed) == killed.counts["crashed"]
+    assert killed.counts["crashed"] + killed.counts.get("pending", 0) == 15
+    assert (rest.counts, sum(rest.crashed)) == ({"completed": 15}, 0)
+
+
 # --- parts -------------------------------------------------------------------------------------------------
 
 

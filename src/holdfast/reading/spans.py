@@ -106,7 +106,9 @@ class WaitSpan(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ItemSpan(msgspec.Struct, kw_only=True):
-    """The items of one visit of a large fan-out, together."""
+    """The items that one attempt of a large fan-out has called, together. A process that dies ends the attempt: the next span
+    begins when another process has claimed the run.
+    """
 
     seq: int
     node: str
@@ -119,11 +121,13 @@ class ItemSpan(msgspec.Struct, kw_only=True):
     """When the last of them ended; None if one is running."""
     attempts: int
     counts: dict[str, int]
-    """How many items are in each status, by their latest attempt; items that have not begun are `pending`."""
+    """Status -> how many items, by their latest attempt here; those that the first attempt did not begin are `pending`."""
     running: list[int]
     """The time from `started_at` to `ended_at` (or to the end of the log) in equal parts: how many attempts ran in each."""
     failed: list[int]
     """For the same parts: how many attempts failed or crashed."""
+    crashed: list[int]
+    """How many of these crashed."""
     current: bool = True
 
 
@@ -206,18 +210,18 @@ def _fields(changes: events.Changes) -> list[str]:
     return list(dict.fromkeys(name for part in msgspec.structs.astuple(changes) for name in part))
 
 
-def item_span(bars: Sequence[AttemptSpan], items: int, end_at: float) -> ItemSpan:
-    """Return the attempts of the items of one visit as one span. `end_at` is the time of the last event of the log."""
+def item_span(bars: Sequence[AttemptSpan], items: int, attempt: AttemptSpan, end_at: float) -> ItemSpan:
+    """Return the items that an attempt of a fan-out has called as one span. `end_at` is the time of the last event of the log."""
     first = bars[0]
     latest = {bar.item: bar.status for bar in bars}
     counts = dict[str, int]()
     for status in latest.values():
         counts[status] = counts.get(status, 0) + 1
-    if items > len(latest):
+    if items > len(latest) and attempt.attempt == 1 and not attempt.woken:
         counts["pending"] = items - len(latest)
     over = all(bar.ended_at is not None for bar in bars)
     until = max((end_at if bar.ended_at is None else bar.ended_at) for bar in bars)
-    running, failed = _density(bars, first.started_at, until)
+    running, failed, crashed = _density(bars, first.started_at, until)
     return ItemSpan(
         seq=first.seq,
         node=first.node,
@@ -230,22 +234,26 @@ def item_span(bars: Sequence[AttemptSpan], items: int, end_at: float) -> ItemSpa
         counts=counts,
         running=running,
         failed=failed,
+        crashed=crashed,
         current=any(bar.current for bar in bars),
     )
 
 
-def _density(bars: Sequence[AttemptSpan], started_at: float, until: float) -> tuple[list[int], list[int]]:
-    """Return how many attempts ran, and how many failed or crashed, in each part of a time."""
+def _density(
+    bars: Sequence[AttemptSpan], started_at: float, until: float
+) -> tuple[list[int], list[int], list[int]]:
+    """Return how many attempts ran, how many failed or crashed, and how many of these crashed, in each part of a time."""
     parts = min(PARTS_MAX, len(bars)) if until > started_at else 1
     width = (until - started_at) / parts or 1.0
-    change, failed = [0] * (parts + 1), [0] * parts
+    change, failed, crashed = [0] * (parts + 1), [0] * parts, [0] * parts
     for bar in bars:
         last = min(parts - 1, int(((until if bar.ended_at is None else bar.ended_at) - started_at) / width))
         change[min(parts - 1, int((bar.started_at - started_at) / width))] += 1
         change[last + 1] -= 1
         failed[last] += bar.status in ("failed", "crashed")
+        crashed[last] += bar.status == "crashed"
     running, now = list[int](), 0
     for step in change[:-1]:
         now += step
         running.append(now)
-    return running, failed
+    return running, failed, crashed

@@ -86,7 +86,7 @@ class Timeline(msgspec.Struct, frozen=True, kw_only=True):
     attempts: list[AttemptSpan]
     """Attempts of nodes, and of the items of fan-outs that have at most 8 items."""
     items: list[ItemSpan]
-    """The items of larger fan-outs, one span for each visit."""
+    """The items of larger fan-outs, one span for each attempt of the node."""
     waits: list[WaitSpan]
     acts: list[Act]
     forks: list[ForkMade]
@@ -247,14 +247,14 @@ class _Drawing:
         for name in state.open:
             node = state.nodes[name]
             place: dict[str, Any] = {"node": name, "iteration": node.iteration, "execution": node.execution}
-            if node.items is not None:
-                self.fans[name, node.iteration, node.execution] = len(node.items.values)
-                for item, attempt in node.items.running.items():
-                    self._begin_bar(seq, node.started_at, attempt=attempt, item=item, **place)
             if node.status == "running":
                 self._begin_bar(seq, node.started_at, attempt=node.attempt, item=None, **place)
             elif node.retry_at is not None:
                 self._begin_retry(seq, node.ended_at, node.retry_at, item=None, **place)
+            if node.items is not None:
+                self.fans[name, node.iteration, node.execution] = len(node.items.values)
+                for item, attempt in node.items.running.items():
+                    self._begin_bar(seq, node.started_at, attempt=attempt, item=item, **place)
         self._compare_waits(seq, state.at, "")
         for wait in self.waiting.values():
             if wait.node is not None and wait.kind in ("timer", "signal", "child"):
@@ -488,20 +488,26 @@ class _Drawing:
             for piece in undoable:
                 piece.current = any(first <= piece.seq <= last for first, last in kept)
         large = {visit for visit, items in self.fans.items() if items > ITEMS_DRAWN}
-        bands: dict[tuple[str, int, int], list[AttemptSpan]] = {}
+        bands: dict[int, tuple[AttemptSpan, list[AttemptSpan]]] = {}
         single: list[AttemptSpan] = []
+        of_node: dict[str, AttemptSpan] = {}
         for bar in self.bars:
-            visit = (bar.node, bar.iteration, bar.execution)
-            if bar.item is not None and visit in large:
-                bands.setdefault(visit, []).append(bar)
-            else:
-                single.append(bar)
+            if bar.item is None:
+                of_node[bar.node] = bar
+            elif (bar.node, bar.iteration, bar.execution) in large:
+                whole = of_node.get(bar.node, bar)
+                bands.setdefault(whole.seq, (whole, []))[1].append(bar)
+                continue
+            single.append(bar)
         waits = [
             wait
             for wait in self.waits
             if wait.item is None or (wait.node, wait.iteration, wait.execution) not in large
         ]
-        items = [item_span(bars, self.fans[visit], self.state.at) for visit, bars in bands.items()]
+        items = [
+            item_span(bars, self.fans[whole.node, whole.iteration, whole.execution], whole, self.state.at)
+            for whole, bars in bands.values()
+        ]
         return [*self.holders, *single, *items, *waits, *self.acts]
 
     def _skip_to_end_of_holding(self) -> None:

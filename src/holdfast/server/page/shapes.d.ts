@@ -614,8 +614,10 @@ export interface ItemSpan {
   ended_at: number | null;
   attempts: number;
   counts: Record<string, number>;
+  /** Over equal parts of its time: how many attempts ran, how many failed or crashed, and how many of these crashed. */
   running: number[];
   failed: number[];
+  crashed: number[];
   current?: boolean;
 }
 

@@ -194,7 +194,7 @@ const widestRoom = ({ stretches }, from, to) =>
     .reduce((most, one) => (one.width > most.width ? one : most));
 
 /**
- * How many items of a large fan-out ran at a time, and in red how many failed.
+ * How many items of a large fan-out ran at a time; how many failed in red, and how many crashed in amber.
  * @param {import("../shapes.js").ItemSpan} band
  * @param {TimeScale} scale
  * @returns {Shape[]}
@@ -207,10 +207,14 @@ function bandShapes(band, { now, xOf }) {
   /** @param {number} count @param {number} number */
   const column = (count, number) =>
     count && `M${edge(number)} 25v${at(-Math.max(2, (count / most) * 20))}H${Math.max(edge(number + 1), edge(number) + 1)}V25z`;
-  /** @type {(look: string, counts: number[]) => Shape} */
-  const draw = (look, counts) =>
-    pathShape(`${look} ${band.seq}`, `bar ${look}${undone(band)}`, counts.map(column).filter(Boolean).join(""), countWords(band));
-  return [draw(band.ended_at === null ? "live" : "done", band.running), draw("fail", band.failed)];
+  /** @type {(look: string, counts: number[]) => Shape[]} */
+  const draw = (look, counts) => {
+    const columns = counts.map(column).filter(Boolean).join("");
+    return columns ? [pathShape(`${look} ${band.seq}`, `bar ${look}${undone(band)}`, columns, countWords(band))] : [];
+  };
+  // Of those that failed or crashed in the same part of the time, the lower ones crashed.
+  const ran = draw(band.ended_at === null ? "live" : "done", band.running);
+  return [...ran, ...draw("fail", band.failed), ...draw("ask", band.crashed)];
 }
 
 /** @type {Record<string, string>} */

@@ -63,12 +63,11 @@ export function wholeTime({ holders, attempts, items, waits, started_at, ended_a
 export const isOpenPiece = (piece) => (piece.ended_at ?? null) === null;
 
 /**
- * When something ran, for folding idle time.
+ * When something ran, for folding idle time. Items of a large fan-out run within the attempts of its node.
  * @param {Timeline} timeline
  * @param {number} now
  */
-export const busyTimes = ({ attempts, items }, now) =>
-  [...attempts, ...items].map((one) => ({ start: one.started_at, end: one.ended_at ?? now }));
+export const busyTimes = ({ attempts }, now) => attempts.map((one) => ({ start: one.started_at, end: one.ended_at ?? now }));
 
 /**
  * The rows in the order in which they first started; nodes that the run has not reached follow in the order of the flow.
