@@ -29,6 +29,8 @@ from holdfast.runtime.journal import Journal
 
 APPROVE = "approve"
 GATE = [APPROVE, "reject"]
+UNASKED = Decision(APPROVE, "allow", "its function returned None, so there is no question")
+"""The decision that lets a visit begin whose question was not asked."""
 _STRICTEST: tuple[events.Verdict, ...] = ("deny", "ask", "allow")
 
 
@@ -105,7 +107,8 @@ def ask_policies(journal: Journal, name: str, iteration: int, execution: int) ->
         facts = msgspec.structs.replace(facts, input=given)
         decisions = _decide(node.pre, _asked(node, state, iteration, given), facts)
         if node.options.approve is not None:
-            decisions.append(Decision(APPROVE, "ask", _question_of(journal, node)))
+            question = question_of(journal, node)
+            decisions.append(UNASKED if question is None else Decision(APPROVE, "ask", question))
     except Exception as raised:  # noqa: BLE001 - a policy is user code, and what the input refers to may be missing
         failure = journal.faults.describe(name, raised)
     verdict = "deny" if failure is not None else _strictest(decisions)
@@ -114,10 +117,20 @@ def ask_policies(journal: Journal, name: str, iteration: int, execution: int) ->
     return decided if verdict == "ask" else None
 
 
-def _question_of(journal: Journal, node: Node) -> str:
-    if node.asks is None:
-        return node.options.approve or ""
-    return str(node.asks(journal.load(journal.state.values)))
+def question_of(journal: Journal, node: Node) -> str | None:
+    """Return the text of the question that comes before a visit: of a question node, or of `approve`. None if the function that
+    makes the text returns None: then there is no question, and the node begins.
+    """
+    asked = node.options.question
+    text, says = (
+        (node.options.approve or "", node.asks)
+        if asked is None
+        else (asked.text, None if asked.text else node.fn)
+    )
+    if says is None:
+        return text
+    said = says(journal.load(journal.state.values))
+    return None if said is None else str(said)
 
 
 def questions_in(decisions: Iterable[Decision]) -> str:

@@ -2,8 +2,8 @@
 
 - A question is in the log before it can be answered. An answer is checked before it is recorded: the question must be open,
   and the value must fit its options or schema (and the state field that receives it).
-- A visit of a node with `approve=` begins only after an explicit approval. A refusal is a fatal failure; a resume with `force`
-  asks again.
+- A visit of a node with `approve=` begins only after an explicit approval, or if the function that makes the question returns
+  None, which is recorded like a policy that allows the visit. A refusal is a fatal failure; a resume with `force` asks again.
 - People and agents answer in the same way; `by` says who answered.
 """
 
@@ -58,18 +58,16 @@ def ask_first(journal: Journal, name: str, iteration: int, execution: int) -> No
     visit = journal.state.nodes.get(name)
     times = visit.asked if visit is not None else 0
     header: dict[str, Any] = {"node": name, "iteration": iteration, "execution": execution}
-    if decided is not None:
-        asked = QuestionOptions(text=judging.questions_in(decided.decisions), options=_GATE)
-        says = None
-    else:
-        asked = node.options.question or QuestionOptions(text=node.options.approve or "", options=_GATE)
-        says = node.fn if node.options.question is not None and not asked.text else node.asks
+    asked = node.options.question or QuestionOptions(options=_GATE)
     try:
-        text = asked.text if says is None else str(says(journal.load(journal.state.values)))
+        text = judging.questions_in(decided.decisions) if decided else judging.question_of(journal, node)
     except Exception as raised:  # noqa: BLE001 - user code
         took = journal.state.arrivals.get(name, 0) if name in journal.flow.topology.joins else 1
         journal.record(events.NodeStarted(**header, took=took if name in journal.state.arrivals else 0))
         journal.record(events.NodeFailed(**header, failure=journal.faults.describe(name, raised)))
+        return
+    if text is None:
+        journal.record(events.PolicyDecided(**header, decisions=[judging.UNASKED]))
         return
     journal.record(
         events.QuestionAsked(

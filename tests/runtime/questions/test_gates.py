@@ -9,7 +9,7 @@ from gates import Gate, answer, refused
 from harness import Stage, Work
 
 import holdfast as hf
-from holdfast import END, START, Graph
+from holdfast import END, START, Graph, plan
 
 # --- gates and question nodes ------------------------------------------------------------------------
 
@@ -273,3 +273,73 @@ def test_a_gate_that_is_asked_again_shows_the_execution_that_it_asks_about(quick
     (question,) = run.questions
     node = run.nodes[question.node]
     assert question.key == f"{question.node}.{node.iteration}.{node.execution}" == f"{question.node}.1.2"
+
+
+# --- a function that has nothing to ask --------------------------------------------------------------
+
+
+def _asking(how: str, question: Any) -> hf.Flow[Any]:
+    graph = Graph("asking", Work)
+    first = question if how == "approve" else None
+    graph.node(name="publish", approve=first)(lambda state: {"log": ["publish"]})
+    if how == "node":
+        graph.ask("may", question)
+        graph.chain(START, "may", "publish", END)
+    else:
+        graph.chain(START, "publish", END)
+    return graph.compile()
+
+
+@pytest.mark.parametrize("how", ["approve", "node"])
+def test_a_function_that_returns_none_asks_nothing_and_the_node_begins(quick: Stage, how: str) -> None:
+    run = quick.run(_asking(how, lambda state: None))
+    assert (run.status, run.state.log) == ("completed", ["publish"])
+    assert quick.told("QuestionAsked") == []
+    (decided,) = quick.told("PolicyDecided")
+    assert (decided.node, decided.verdict) == ("publish" if how == "approve" else "may", "allow")
+    (one,) = decided.decisions
+    assert one.reason == "its function returned None, so there is no question"
+    assert quick.problems() == []
+
+
+@pytest.mark.parametrize("how", ["approve", "node"])
+def test_a_function_decides_at_each_visit_whether_there_is_a_question(quick: Stage, how: str) -> None:
+    graph = Graph("asking", Work)
+    question = lambda state: "Once more?" if len(state.log) == 1 else None  # noqa: E731
+    graph.node(name="publish", approve=question if how == "approve" else None)(
+        lambda state: {"log": ["publish"]}
+    )
+    first = "publish"
+    if how == "node":
+        graph.ask("may", question)
+        graph.edge("may", "publish")
+        first = "may"
+    graph.edge(START, first)
+    graph.branch("publish", lambda state: END if len(state.log) == 3 else first, to=[first, END])
+    flow = graph.compile()
+    assert quick.run(flow).questions[0].text == "Once more?"
+    answer(quick, first, "approve")
+    run = quick.resume(flow)
+    assert (run.status, run.state.log) == ("completed", ["publish"] * 3)
+    assert len(quick.told("QuestionAsked")) == 1
+    assert quick.problems() == []
+
+
+def test_a_policy_is_still_asked_if_the_function_of_approve_returns_none(quick: Stage) -> None:
+    graph = Graph("asking", Work)
+    graph.node(name="publish", approve=lambda state: None)(lambda state: {"log": ["publish"]})
+    policy = hf.Policy("four-eyes", lambda asked: plan.ask("Who else has read it?"))
+    flow = graph.chain(START, "publish", END).compile(policies=[policy])
+    assert quick.run(flow).questions[0].text == "Who else has read it?"
+    assert quick.problems() == []
+
+
+def test_a_node_cannot_ask_none(quick: Stage) -> None:
+    graph = Graph("asking", Work)
+
+    @graph.node
+    async def publish(state: Work, ctx: hf.Context) -> None:
+        await ctx.ask(None)  # type: ignore[arg-type]
+
+    with pytest.raises(hf.RunFailed, match=r"ctx\.ask\(None\) has no question"):
+        quick.run(graph.chain(START, "publish", END).compile())
