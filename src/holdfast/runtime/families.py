@@ -127,6 +127,11 @@ class Families:
         ):
             family.add(run_id)
 
+    def is_at_rest(self, run_id: str) -> bool:
+        """Return whether the family of a run is executed here, and can only wait."""
+        family = self.members.get(run_id)
+        return family is not None and family.is_at_rest
+
     def _family_of(self, caller: str) -> ExecutedFamily | None:
         """Return the family that is executed here and has this run; None if a worker executes the run, or no engine here."""
         family, held = self.members.get(caller), self.services.holdings.get(caller)
@@ -237,6 +242,24 @@ class ExecutedFamily:
             self._due[run_id] = None
             self._begin()
 
+    @property
+    def is_at_rest(self) -> bool:
+        """True if every member that is driven here only waits, and none continues by itself."""
+        holdings = self._families.services.holdings
+        if self._due or self._again or self._timed:
+            return False
+        return all(only_waits(holdings.get(run_id)) for run_id in self._going)
+
+    def _leave_waits(self) -> None:
+        """Unwind the members that wait for children, and the root, if the whole family only waits: the caller then need not wait
+        until they unwind by themselves.
+        """
+        if self.is_at_rest:
+            for run_id in (self._root, *self._going):
+                held = self._families.services.holdings.get(run_id)
+                if isinstance(held, Runner):
+                    held.leave_children()
+
     def is_timed(self, run_id: str) -> bool:
         """Return whether a member continues by itself when its time has come."""
         return run_id in self._timed
@@ -289,6 +312,7 @@ class ExecutedFamily:
                 self._again.discard(run_id)
                 self._due[run_id] = None
             self._begin()
+            self._leave_waits()
 
     def _add_soon(self, run_id: str) -> None:
         clock = self._families.services.clock

@@ -195,10 +195,21 @@ class Runner:
             and all(body.work is not None and body.work.only_waits for body in bodies)
         )
 
-    def leave_if_crowded(self) -> None:
-        """Unwind all nodes, because the run waits for a child that may need the slot of this run."""
+    def awaits_child(self) -> None:
+        """Note that a node waits for a child now. All nodes are unwound if the child may need the slot of this run; otherwise
+        those that wait for children, if these can only wait themselves.
+        """
         if self.is_crowded():
             self._park_all()
+        elif (families := self.services.made_families) is not None and families.is_at_rest(self.state.run_id):
+            self.leave_children()
+
+    def leave_children(self) -> None:
+        """Unwind the nodes that only wait for children, because these can only wait themselves."""
+        if not self.has_requests:  # such as the end of a child
+            for body in list(self._bodies.values()):
+                if body.work is not None:
+                    body.work.leave_children()
 
     def is_room_wanted(self, body: Body) -> bool:
         """Return whether other calls begin only when this one has ended or unwound: further items of its fan-out, other nodes of
@@ -632,7 +643,7 @@ class Runner:
                     if self.journal.at < until:
                         wake_at = min(wake_at or until, until)
                     else:
-                        give_up(self.journal, command)
+                        give_up(self.journal, command, ghost)
                         again = True
                 elif (
                     isinstance(command, _CALLS)

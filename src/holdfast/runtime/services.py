@@ -77,6 +77,8 @@ class AbandonedCall(Protocol):
     key: tuple[str, int | None]
     """The name of the node, and the number of the item if it is a fan-out."""
     given_up_at: float
+    timed_out: bool
+    """True if the engine gave the call up because it took too long."""
 
 
 class FamilyExecutor(Protocol):
@@ -85,6 +87,9 @@ class FamilyExecutor(Protocol):
     @property
     def flows(self) -> Flows:
         """The flows that the engine knows, by name."""
+
+    def is_at_rest(self, run_id: str) -> bool:
+        """Return whether the family of a run is executed here, and can only wait."""
 
     def know(self, flow: Flow[Any]) -> None:
         """Make a flow known, so that this engine can execute the children of this flow. Raises `SettingError`."""

@@ -149,3 +149,65 @@ def one_node(name: str, fn: Any) -> hf.Flow[Any]:
     graph = Graph(name, dict)
     graph.node(name="only")(fn)
     return graph.chain(START, "only", END).compile()
+
+
+def _asking_child() -> hf.Flow[Any]:
+    graph: Graph[Order] = Graph("asks", Order)
+    return graph.ask("question", "Go on?").chain(START, "question", END).compile()
+
+
+def _calling(child: hf.Flow[Any], how: str, name: str = "top") -> hf.Flow[Any]:
+    """A flow that calls another one: by a node for it, or in a coroutine."""
+    graph: Graph[Order] = Graph(name, Order)
+    if how == "node":
+        graph.call("sub", child, input=lambda order: Order())
+    else:
+
+        @graph.node(name="sub")
+        async def sub(order: Order, ctx: hf.Context) -> None:
+            await ctx.call(child, Order())
+
+    return graph.chain(START, "sub", END).compile()
+
+
+@pytest.mark.parametrize("how", ["node", "coroutine"])
+@pytest.mark.parametrize("levels", [1, 3])
+def test_run_returns_at_once_when_its_whole_family_only_waits(tmp_path: Path, how: str, levels: int) -> None:
+    stage = Stage("memory", tmp_path)
+    began = stage.clock.now()
+    flow = _asking_child()
+    for level in range(levels):
+        flow = _calling(flow, how, f"level-{level}")
+    run = stage.run(flow, Order())
+    assert (run.status, stage.clock.now() - began) == ("waiting", 0.0)
+    assert stage.problems() == []
+
+
+def test_a_caller_stays_in_memory_while_its_child_continues_by_itself(tmp_path: Path) -> None:
+    graph: Graph[Order] = Graph("rests", Order)
+
+    @graph.node
+    async def rest(order: Order, ctx: hf.Context) -> None:
+        await ctx.sleep(0.5)
+
+    stage = Stage("memory", tmp_path)
+    run = stage.run(_calling(graph.chain(START, "rest", END).compile(), "node"), Order())
+    assert run.status == "completed"
+    assert stage.told("NodeWaiting") == []
+
+
+def test_a_caller_that_limits_its_wait_with_asyncio_is_not_unwound_at_once(tmp_path: Path) -> None:
+    graph: Graph[Order] = Graph("limits", Order)
+    child, gave_up = _asking_child(), []
+
+    @graph.node
+    async def sub(order: Order, ctx: hf.Context) -> None:
+        try:
+            async with asyncio.timeout(0.02):
+                await ctx.call(child, Order())
+        except TimeoutError:
+            gave_up.append(ctx.attempt)
+
+    stage = Stage("memory", tmp_path, still=True)
+    run = stage.run(graph.chain(START, "sub", END).compile(), Order())
+    assert (run.status, gave_up) == ("completed", [1])

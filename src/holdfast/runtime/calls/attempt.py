@@ -76,7 +76,7 @@ class Recorder(Protocol):
 
     def look_again(self) -> None: ...
 
-    def leave_if_crowded(self) -> None: ...
+    def awaits_child(self) -> None: ...
 
     def is_room_wanted(self, body: Body) -> bool: ...
 
@@ -633,7 +633,7 @@ class Attempt:
         if not self._steps:
             self.body.hold_limit()
         if slot.startswith("child:"):
-            self._loop.call_soon(self._leave_if_crowded)
+            self._loop.call_soon(self._awaits_child)
         if self._is_room_wanted():
             self._loop.call_soon(self._park_in_time, waiter)
         try:
@@ -660,8 +660,8 @@ class Attempt:
         """Let the runner look at a request again that waited until the attempt is at rest."""
         self._runner.look_again()
 
-    def _leave_if_crowded(self) -> None:
-        self._runner.leave_if_crowded()
+    def _awaits_child(self) -> None:
+        self._runner.awaits_child()
 
     def _is_room_wanted(self) -> bool:
         """Return whether other calls begin only when this one has unwound, so that it must not wait in memory."""
@@ -685,6 +685,14 @@ class Attempt:
             return
         if self.park() and is_timed:
             self.warn_of_lost_timer()
+
+    def leave_children(self) -> None:
+        """Unwind the attempt now if it waits for nothing but children. What keeps a longer wait in memory keeps this one too."""
+        if self._waiters and all(slot.startswith("child:") for slot in self._waiters):
+            waiter = next(iter(self._waiters.values()))
+            if waiter.timer is not None:
+                waiter.timer.cancel()
+            self._park_in_time(waiter)
 
     def _park_soon_s(self) -> float:
         """Return after how many seconds a wait is unwound that nothing in the node can cancel."""

@@ -314,7 +314,7 @@ class DistantAttempt(Attempt):
             self._looking = self._loop.call_later(_LOOK_S, self._look_again)
         await super()._wait_here(slot)
 
-    def _leave_if_crowded(self) -> None:
+    def _awaits_child(self) -> None:
         """Nothing to do: a wait of a process is unwound soon in any case."""
 
     def _is_room_wanted(self) -> bool:
