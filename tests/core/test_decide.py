@@ -478,7 +478,7 @@ def test_a_loop_fails_at_its_limit_with_the_way_out():
     (end,) = run.commands()
     assert isinstance(end, FailRun)
     assert end.node == "a"
-    assert "max_iterations" in end.failure.message
+    assert "max_iterations" in end.failure.advice
     assert [type(command) for command in run.settled().taken_up().commands()] == [FailRun]
 
 

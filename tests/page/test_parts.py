@@ -77,8 +77,10 @@ def test_an_error_shows_the_own_line_that_raised_and_folds_the_others(page):
         {"file": "lib/http.py", "line": 7, "function": "send", "source": "", "own": False},
     ]
     failure = {"kind": "partial", "type": "Declined", "message": "51", "frames": frames, "traceback": "…"}
+    failure["advice"] = "Ask the bank."
     page.evaluate(MOUNT, ["error_frames", "createErrorFrames", [failure], None])
     assert page.locator(".raised").inner_text().split() == ["88", "raise", "Declined"]
+    assert page.locator(".error-frames .advice").inner_text() == "Ask the bank."
     assert page.get_by_text("lib/http.py").is_hidden()
     page.get_by_text("1 more frame").click()
     assert page.get_by_text("lib/http.py").is_visible()

@@ -396,8 +396,9 @@ def _limit(name: str, most: int) -> Failure:
     return Failure(
         "partial",
         "IterationLimit",
-        f"node {name!r} was reached {most} times, which is its limit. If that is right, raise the limit with "
-        "compile(max_iterations=…), or remove it with compile(max_iterations=None), and resume.",
+        f"node {name!r} was reached {most} times, which is its limit",
+        advice="If that is right, raise the limit with compile(max_iterations=…), or remove it with "
+        "compile(max_iterations=None), and resume.",
     )
 
 

@@ -66,6 +66,9 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     traceback: str = ""
     child: str = ""
     """The child runs whose ends the failure is (`ChildFailed`), separated by spaces; empty for any other failure."""
+    advice: str = ""
+    """What Holdfast says about the failure besides the message of the exception: what to do, with commands. In logs of older
+    versions the message ends with it."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -231,8 +231,9 @@ class Graph(Generic[S]):
         The function returns a partial update, a whole state, or None. With `idempotent=False` it is never run twice without
         asking: it is not retried by default, and after a crash inside it a person decides. `approve="Publish?"` (or a function
         of the state that returns the text, or None if there is nothing to ask) asks this question before each visit; the visit
-        begins only if the answer is `approve`. If a node that is `safe_to_fail` fails, the run continues without its result. A node that has crashed its
-        process `crash_limit` times in a row, without keeping or receiving anything in between, is not tried again.
+        begins only if the answer is `approve`. If a node that is `safe_to_fail` fails, the run continues without its result. A
+        node that has crashed its process `crash_limit` times in a row, without keeping or receiving anything in between, is not
+        tried again.
 
         `executor="process"` calls the function in a process of its own, which is really killed on a timeout or a cancel. If that
         process dies, or needs more than `memory_limit` bytes, only the node fails. Any other name is that of an executor that was
@@ -415,8 +416,8 @@ class Graph(Generic[S]):
         join: Literal["all", "any"] = "all",
         agent: str = "engine",
     ) -> Graph[S]:
-        """Add a question node: the run waits there until a person answers. It has no code that could run twice. If `question` is a
-        function of the state that returns None, there is nothing to ask: the node completes at once and changes nothing.
+        """Add a question node: the run waits there until a person answers. It has no code that could run twice. If `question` is
+        a function of the state that returns None, there is nothing to ask: the node completes at once and changes nothing.
 
         The answer must be one of `options`, or match `schema` (a type), or else the type of the field `into`, which gets the
         answer. Without `into`, the run continues only if the first option is chosen (the default options are `approve` and

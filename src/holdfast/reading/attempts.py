@@ -69,6 +69,8 @@ class FailureView(msgspec.Struct, frozen=True, kw_only=True):
     frames: list[Frame]
     traceback: str = ""
     """The traceback as Python prints it."""
+    advice: str = ""
+    """What to do about it, besides what the message says."""
 
 
 class AttemptReason(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -223,6 +225,7 @@ def failure_view(failure: Mapping[str, Any]) -> FailureView:
         kind=failure.get("kind", ""),
         type=failure.get("type", ""),
         message=failure.get("message", ""),
+        advice=failure.get("advice", ""),
         frames=[
             Frame(
                 file=line.file,

@@ -23,7 +23,7 @@ from holdfast.core.definition import NodeOptions
 from holdfast.core.run_state import ENDED, FEW, FINAL, Question, Wait
 from holdfast.core.situation import QUESTIONS_FEW, Situation, is_pausing, situate
 from holdfast.core.slots import parse
-from holdfast.errors import describe_failure
+from holdfast.errors import describe_failure, end_sentence
 from holdfast.reading import inbox, remedies, text
 from holdfast.reading.cases import Case
 from holdfast.reading.inbox import EXECUTING
@@ -506,7 +506,8 @@ def _failure(case: Case, known: Situation) -> str:
     where = f"node {node} failed" if node else "the run failed"
     is_fatal = error is not None and error.kind == "fatal" and error.type != "QuestionRefused"
     fatal = " (fatal: a retry is pointless until the cause is fixed)" if is_fatal else ""
-    return f"{where}: {what}{fatal}"
+    advice = f" {error.advice}" if error is not None and error.advice else ""
+    return f"{where}: {end_sentence(f'{what}{fatal}') if advice else f'{what}{fatal}'}{advice}"
 
 
 def _expects(known: Situation, now: float, children: Mapping[str, Diagnosis | None]) -> Iterator[str]:

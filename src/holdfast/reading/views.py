@@ -535,8 +535,9 @@ def result_of(run: Run[S], *, fault: BaseException | None = None, earlier: bool 
 def _failed(run: Run[Any]) -> str:
     node = run.nodes.get(run.failed_node or "")
     skip = ", or skip the node" if node is not None and node.status in VISIT_STUCK else ""
-    if run.error is not None and (run.error.child or run.error.type == "BudgetExceeded"):
-        # Its message says what to do.
+    error = run.error
+    if error is not None and (error.advice or error.child or error.type == "BudgetExceeded"):
+        # It says itself what to do.
         return f"run {run.id!r} failed{_fault(run)}{_left_alone(run)}{_place(run)}"
     return (
         f"run {run.id!r} failed{_fault(run)} Completed work is kept: fix the cause and resume the run, "
@@ -568,7 +569,10 @@ def _failed_before(run: Run[Any]) -> str:
 def _fault(run: Run[Any]) -> str:
     error = run.error
     where = f" in node {run.failed_node!r}" if run.failed_node else ""
-    return f"{where}: {end_sentence(describe_failure(error.type, error.message) if error is not None else 'unknown')}"
+    if error is None:
+        return f"{where}: unknown."
+    advice = f" {error.advice}" if error.advice else ""
+    return f"{where}: {end_sentence(describe_failure(error.type, error.message))}{advice}"
 
 
 def _place(run: Run[Any]) -> str:

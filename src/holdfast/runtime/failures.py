@@ -25,6 +25,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from holdfast.core.events import Failure, FailureClass
 from holdfast.core.graph import Retry
 from holdfast.errors import (
@@ -218,9 +220,7 @@ def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failu
     """Return the record of an exception: failure class, type, message, and the traceback without the frames of Holdfast."""
     kind = kind or classify(error)
     if isinstance(error, RemoteError):
-        return Failure(
-            kind, error.failure.type, error.failure.message, error.failure.traceback, error.failure.child
-        )
+        return msgspec.structs.replace(error.failure, kind=kind)
     if isinstance(error, BaseExceptionGroup) and (spent := find_spent_budget(error)) is not None:
         return Failure(kind, BudgetExceeded.__name__, message(spent), _trace(error))
     failed = failed_children(error)
@@ -228,7 +228,8 @@ def describe(error: BaseException, *, kind: FailureClass | None = None) -> Failu
     if failed and isinstance(error, BaseExceptionGroup):
         text = f"{text}: {' '.join(end_sentence(str(one)) for one in failed)}"[:4000]
     runs = dict.fromkeys(run for one in failed for run in (one.id, *one.beside))
-    return Failure(kind, type(error).__name__, text, _trace(error), " ".join(runs))
+    advice = "Return from the node, or raise an exception, instead." if isinstance(error, SystemExit) else ""
+    return Failure(kind, type(error).__name__, text, _trace(error), " ".join(runs), advice)
 
 
 def failed_children(error: BaseException) -> list[ChildFailed]:
@@ -250,9 +251,7 @@ class NodeFaults(dict[str, BaseException]):
 def message(error: BaseException) -> str:
     """Return the message of an exception: never empty, and at most 4,000 characters."""
     if isinstance(error, SystemExit):
-        return (
-            f"the node called sys.exit({error.code!r}). Return from the node, or raise an exception, instead."
-        )
+        return f"the node called sys.exit({error.code!r})"
     try:
         text = str(error)
     except Exception:  # noqa: BLE001 - an exception whose own __str__ raises must still be recorded

@@ -520,19 +520,18 @@ def fail_item(
 
 
 def _name_remedy(failure: Failure, error: BaseException, node: str, kept: Collection[str]) -> Failure:
-    """Add to the message of a failure by the outcome of a step, which every attempt would get again, what an operator can do."""
+    """Add to a failure by the outcome of a step, which every attempt would get again, what an operator can do."""
     by = failures.kept_steps(error)
     if not by:
         return failure
     run_id, step = by[0]
     others = [one for one in (*labels("step", kept), *labels("raised", kept)) if one != step]
     also = f", also {', '.join(map(repr, others))}" if others else ""
-    told = (
-        f"{end_sentence(failure.message)} This is the outcome of the step {step!r}, which a resume gets again without a call. To "
-        f"go on without the node: `holdfast skip {run_id} {node}`; to call its steps again{also}: "
-        f"`holdfast retry {run_id} {node} --fresh`."
+    advice = (
+        f"This is the outcome of the step {step!r}, which a resume gets again without a call. To go on without the node: "
+        f"`holdfast skip {run_id} {node}`; to call its steps again{also}: `holdfast retry {run_id} {node} --fresh`."
     )
-    return msgspec.structs.replace(failure, message=told)
+    return msgspec.structs.replace(failure, advice=advice)
 
 
 def is_uncertain(

@@ -14,6 +14,7 @@ from holdfast.core.run_state import VISIT_STUCK, visit_of
 from holdfast.errors import ResumeRefused, RouterError, StateError, end_sentence
 from holdfast.runtime import judging, outcomes, questions
 from holdfast.runtime.journal import Journal
+from holdfast.runtime.services import AbandonedCall
 
 _log = logging.getLogger("holdfast")
 _WARNED_FROM = 9
@@ -310,8 +311,8 @@ def _quarantined(journal: Journal, name: str) -> Failure:
         "fatal",
         "Quarantined",
         f"the process ended while {name!r} ran, {times} times in a row, and the node neither kept a result nor received anything "
-        f"in between, so it is not retried. Find out what ends the process{also}; then resume with force=True (--force), or skip "
-        "the node.",
+        "in between, so it is not retried",
+        advice=f"Find out what ends the process{also}; then resume with force=True (--force), or skip the node.",
     )
 
 
@@ -348,13 +349,21 @@ def _take_answer(journal: Journal, name: str) -> None:
         journal.record(event)
 
 
-def give_up(journal: Journal, command: commands.AnyCommand) -> None:
+def give_up(journal: Journal, command: commands.AnyCommand, abandoned: AbandonedCall) -> None:
     """Record that a new attempt has failed, because the thread of an older attempt still runs. It is not retried."""
-    told = (
-        f"a thread of an earlier attempt of {getattr(command, 'node', '')!r} still runs, and a thread cannot be killed. "
-        "Stop this process and resume the run. An async node, or a node that checks ctx.cancelled, can be stopped."
+    name = abandoned.key[0]
+    options = journal.flow.nodes[name].options
+    told = f"the thread of an earlier attempt of {name!r} still runs"
+    more = ""
+    if abandoned.timed_out:
+        seconds = f"{options.timeout_s:g}"
+        told = f"node {name!r} took longer than its timeout of {seconds} s, and the thread of that attempt still runs"
+        more = f"Raise timeout={seconds} if the node needs longer. "
+    advice = (
+        f"A thread cannot be killed: stop this process, then resume the run. {more}An async node, or a node that checks "
+        "ctx.cancelled, can be stopped."
     )
-    failure = Failure("partial", "StillRunning", told)
+    failure = Failure("partial", "StillRunning", told, advice=advice)
     starts: list[events.NodeEvent] = []
     perform(journal, command, starts)
     for start in starts:

@@ -272,7 +272,9 @@ def _tried_again(head: RunState, request: inbox.Resume) -> list[str] | None:
 
 def _fatal(failure: events.Failure) -> str:
     told = f"the failure of the run is fatal. {end_sentence(describe_failure(failure.type, failure.message))}"
-    if "--force" in failure.message:  # the message says what `force` does
+    if failure.advice:
+        return f"{told} {failure.advice}"
+    if "--force" in failure.message:  # of a log of an older version, whose message says what `force` does
         return told
     return f"{told} Trying again is pointless unless the cause is gone; then use force=True (--force)."
 

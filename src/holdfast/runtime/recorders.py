@@ -244,8 +244,10 @@ def record_halt(
         journal.taken += cancels
         journal.record(events.RunCancelled(by=halt.by, reason=halt.reason, uncleaned=uncleaned))
     elif halt.kind == "timeout":
-        told = f"{halt.reason}; resume it to give it the same time again"
-        journal.record(events.RunFailed(failure=Failure("partial", "RunTimeout", told)))
+        advice = "Resume it to give it the same time again."
+        journal.record(
+            events.RunFailed(failure=Failure("partial", "RunTimeout", halt.reason or "", advice=advice))
+        )
     else:
         _record_interrupt(journal, halt)
 

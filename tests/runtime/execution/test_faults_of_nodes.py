@@ -52,7 +52,13 @@ def test_a_thread_that_never_ends_fails_its_node_for_good_in_bounded_time() -> N
         leave.set()
     assert run.error is not None
     assert run.error.type == "StillRunning"
-    assert "Stop this process and resume" in run.error.message
+    assert run.error.message == (
+        "node 'only' took longer than its timeout of 0.5 s, and the thread of that attempt still runs"
+    )
+    assert run.error.advice == (
+        "A thread cannot be killed: stop this process, then resume the run. Raise timeout=0.5 if the node needs longer. "
+        "An async node, or a node that checks ctx.cancelled, can be stopped."
+    )
     assert verification.verify(store, "r").problems == []
 
 

@@ -26,7 +26,7 @@ def test_a_loop_ends_at_its_limit_and_goes_on_with_a_higher_one() -> None:
     store = MemoryStore()
     run = failure_of(looping(ran, max_iterations=4), store=store)
     assert (run.error.type, run.failed_node, ran) == ("IterationLimit", "turn", [1, 2, 3, 4])
-    assert "max_iterations" in run.error.message
+    assert "max_iterations" in run.error.advice
     flow = looping(ran, max_iterations=20)
     assert in_engine(lambda engine: engine.resume("r"), store, flows=[flow]).state.total == 10
 

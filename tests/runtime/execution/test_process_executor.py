@@ -355,7 +355,7 @@ def test_the_outcome_of_a_step_outlives_the_process(fn: Callable[..., Any]) -> N
 def test_the_outcome_of_a_step_that_leaves_its_process_is_not_retried() -> None:
     failed = failure(one(nodes.declines, retry=NOW)).nodes["only"]
     assert (failed.attempt, failed.error.kind, failed.error.type) == (1, "partial", "Declined")
-    assert "`holdfast retry r only --fresh`" in failed.error.message
+    assert "`holdfast retry r only --fresh`" in failed.error.advice
 
 
 def test_the_tries_of_a_step_in_another_process_are_counted(

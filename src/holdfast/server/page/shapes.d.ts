@@ -178,6 +178,7 @@ export interface FailureView {
   message: string;
   frames: Frame[];
   traceback: string;
+  advice: string;
 }
 
 export interface Cost {

@@ -203,11 +203,9 @@ class _NodeCall:
         failure = failures.describe(raised)
         limit = self._order.memory_limit
         if isinstance(raised, MemoryError) and limit is not None:
-            text = (
-                f"the process of node {self._order.node!r} reached its memory limit of {limit:,} bytes. Raise memory_limit=…, "
-                "or give the node less data at once."
-            )
-            failure = msgspec.structs.replace(failure, message=text)
+            text = f"the process of node {self._order.node!r} reached its memory limit of {limit:,} bytes"
+            advice = "Raise memory_limit=…, or give the node less data at once."
+            failure = msgspec.structs.replace(failure, message=text, advice=advice)
         return Raised(
             failure=failure,
             names=[self._name(kind) for kind in type(raised).__mro__],

@@ -23,6 +23,7 @@ export function createErrorFrames(failure) {
       element("p", { dir: "auto" }, element("strong", {}, element("code", {}, failure.type)), " ", failure.message),
       element("span", { class: "tag outlined" }, failure.kind),
     ),
+    failure.advice ? element("p", { class: "advice", dir: "auto" }, failure.advice) : null,
     element("div", { class: "frames" }, ...shown.flatMap((frame) => createFrame(frame, frame === raised))),
     element(
       "footer",
