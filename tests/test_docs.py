@@ -24,6 +24,7 @@ import holdfast as hf
 from holdfast import errors
 from holdfast.core import events
 from holdfast.core.definition import NodeOptions
+from holdfast.reading import views
 from holdfast.runtime.settings import Settings
 from test_architecture import ROOMS
 
@@ -139,6 +140,12 @@ def test_the_reference_names_every_option() -> None:
 def test_the_reference_names_every_method(kind: type) -> None:
     methods = [name for name in dir(kind) if not name.startswith("_")]
     assert [name for name in methods if not re.search(rf"\b{name}\b", REFERENCE)] == []
+
+
+@pytest.mark.parametrize("kind", [hf.Run, views.NodeView])
+def test_the_reference_has_a_table_of_every_field(kind: type) -> None:
+    named = set(re.findall(r"`(\w+)`", "\n".join(re.findall(r"^\| (`.+?) \|", REFERENCE, re.MULTILINE))))
+    assert [name for name in kind.__struct_fields__ if name not in named] == []
 
 
 def test_the_reference_names_every_event_and_every_exception() -> None:
