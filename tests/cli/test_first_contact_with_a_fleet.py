@@ -213,7 +213,7 @@ def test_a_failed_run_whose_flow_changed_is_carried_on_by_the_command_that_docto
     assert cli(*words).code == 0
 
 
-def test_a_run_that_cannot_go_on_with_its_changed_flow_is_told_of_the_old_code_and_of_a_fork(
+def test_a_run_that_can_be_continued_from_no_checkpoint_is_told_of_the_old_code_and_of_a_cancellation(
     cli: Cli, place: Path
 ) -> None:
     cli("run", "work.py", "--run-id", "r", "--input", '{"ask": true}')
@@ -224,8 +224,9 @@ def test_a_run_that_cannot_go_on_with_its_changed_flow_is_told_of_the_old_code_a
     assert "this run cannot continue with the changed flow" in told.out
     assert "resume r FILE.py" in told.out
     assert "with the code that the run was created with" in told.out
-    assert "checkpoints r" in told.out
+    assert "or cancel it: the changed flow can continue from none of its checkpoints" in told.out
     assert cli("resume", "r", "work.py", "--on-change", "compatible").code == Exit.REFUSED
+    assert cli("cancel", "r").code == Exit.OK
 
 
 def test_a_failed_run_that_cannot_go_on_with_its_changed_flow_is_told_so(cli: Cli, place: Path) -> None:

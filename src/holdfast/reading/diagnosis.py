@@ -816,8 +816,8 @@ def _skip(case: Case, seen: _Seen, commands: CommandLine) -> list[Remedy]:
 
 
 def _of_changed_flow(case: Case, found: list[Remedy], commands: CommandLine) -> list[Remedy]:
-    """Return the remedies for a run whose flow has changed in shape, each with the condition under which it works. `commands`
-    name the file of the changed flow.
+    """Return the remedies for a run whose flow has changed in shape, each with the condition under which it works. Those of its
+    child runs have their own conditions. `commands` name the file of the changed flow.
     """
     renamed = [pair.replace("=", " was renamed to ") for pair in case.takes or () if "=" in pair]
     made_with = "with the code that the run was created with"
@@ -827,19 +827,21 @@ def _of_changed_flow(case: Case, found: list[Remedy], commands: CommandLine) -> 
         found = _with_fork(case, found, commands)
     needs = {"resume": provided, "skip": made_with}
     return [
-        msgspec.structs.replace(
-            one, words=f"{one.words} ({needs[one.verb]})" if one.verb in needs else one.words
-        )
+        msgspec.structs.replace(one, words=f"{one.words} ({needs[one.verb]})")
+        if one.verb in needs and case.row.run_id in one.arguments.values()
+        else one
         for one in found
     ]
 
 
 def _with_fork(case: Case, found: list[Remedy], commands: CommandLine) -> list[Remedy]:
-    """Return the remedies and a fork, which comes first, together with the cancellation of the run that it replaces."""
+    """Return the remedies and a fork, which comes first, together with the cancellation of the run that it replaces. If the
+    changed flow continues from no checkpoint, only the code that the run was created with brings it further than a cancellation.
+    """
     run_id = case.row.run_id
     if case.fork_from is None:
-        words = "find a checkpoint before the change, and fork it from there"
-        return either(found, [remedies.look(commands, "checkpoints", run_id, words)])
+        words = "cancel it: the changed flow can continue from none of its checkpoints"
+        return either(found, [remedies.cancel(commands, run_id, words)])
     fork = remedies.fork(commands, run_id, case.fork_from)
     words = "cancel this run: the fork replaces it, with the signals and answers that `fork` tells you to send again"
     drop = remedies.cancel(commands, run_id, words)

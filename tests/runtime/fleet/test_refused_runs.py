@@ -264,6 +264,40 @@ def test_runs_that_wait_are_reported_as_soon_as_all_workers_have_another_shape(s
     stage.do(use, new)
 
 
+def test_the_command_for_a_child_run_has_the_condition_of_the_child_and_not_of_its_caller(
+    stage: Stage,
+) -> None:
+    flows = [waits_first("a", "b"), waits_first("a")]
+    tops = []
+    for names in (("before", "call"), ("call",)):
+        graph = Graph("top", dict)
+        for name in names[:-1]:
+            graph.node(name=name)(nothing)
+
+        @graph.node
+        async def call(state: dict[str, Any], ctx: hf.Context) -> None:
+            await ctx.call(flows[0], {}, key="child")
+
+        tops.append(graph.chain(START, *names, END).compile())
+    stage.run(tops[0], {})
+    (child,) = (row.run_id for row in stage.store.runs(Query(origin="r")))
+
+    async def use(engine: hf.Engine) -> None:
+        async with Told().working(engine):
+            await until(lambda: len(stage.store.queues.refusals()) == 2)
+            found = looked_at(stage.store).remedies
+            assert [(one.verb, one.arguments.get("run"), one.words) for one in found[:2]] == [
+                ("resume", child, "resume it; it continues to wait (with the flow as it is now)"),
+                (
+                    "resume",
+                    "r",
+                    "resume it; completed work does not run again (with the code that the run was created with)",
+                ),
+            ]
+
+    stage.do(use, flows[1], tops[1])
+
+
 def test_workers_that_come_and_go_leave_no_refusals(stage: Stage) -> None:
     starts(stage, "r")
 
