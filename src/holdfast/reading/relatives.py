@@ -18,7 +18,7 @@ from holdfast.core import events, situation
 from holdfast.core.run_state import ENDED, GOING, OFFERED, OPEN, RunState
 from holdfast.errors import RunNotFound, SchemaTooNew, SettingError, StoreCorrupt
 from holdfast.reading import history
-from holdfast.reading.cases import full_queues
+from holdfast.reading.cases import full_queues, without_refusers
 from holdfast.reading.known_flows import Flows
 from holdfast.reading.pages import look_at
 from holdfast.reading.remedies import CommandLine, Remedy
@@ -261,6 +261,7 @@ class _Looking:
         self._queues = full_queues(store)
 
     def member(self, row: RunRow, depth: int, place: dict[str, Any], *, more: bool) -> FamilyMember:
+        (row,) = without_refusers(self._store, [row])
         one = look_at(
             self._store,
             row,

@@ -6,6 +6,8 @@ it is, and what can be done. A run that cannot be read is listed with that reaso
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from hashlib import sha256
 from typing import Annotated, Any
 
 import msgspec
@@ -14,7 +16,14 @@ from msgspec import UNSET, Meta, UnsetType
 from holdfast.core.run_state import FINAL, UNDER_WAY, RunState
 from holdfast.errors import SettingError
 from holdfast.reading import pages
-from holdfast.reading.cases import case_of, queue_of, refusals_of, waiting_requests
+from holdfast.reading.cases import (
+    case_of,
+    list_takers,
+    queue_of,
+    refusals_of,
+    waiting_requests,
+    without_refusers,
+)
 from holdfast.reading.changes import compare
 from holdfast.reading.diagnosis import diagnose
 from holdfast.reading.known_flows import find_flow
@@ -220,11 +229,11 @@ def _answer_run(call: HttpCall[RunQuery, None], row: RunRow | None = None) -> An
     runs is read anew, because they move without it.
     """
     backend = call.backend
-    row = row or backend.store.run(call.values["id"])
+    (row,) = without_refusers(backend.store, [row or backend.store.run(call.values["id"])])
     holders = _holders(backend, row)
     refusals = refusals_of(backend.store, row, holders)
     queue = queue_of(backend.store, row, holders)
-    tag = etag(row, refusals, queue)
+    tag = etag(row, refusals, holders or (), queue)
     headers = {"ETag": tag, "Cache-Control": REVALIDATE}
     if has_tag(call, tag) and not backend.store.runs(Query(origin=row.run_id, limit=1)):
         return Answer(status=304, headers=headers)
@@ -262,14 +271,21 @@ def _encode_run(call: HttpCall[RunQuery, None], run: ShownRun) -> bytes:
     return encode(msgspec.structs.replace(run, state=None) if call.query.brief else run)
 
 
-def etag(row: RunRow, refusals: tuple[Refusal, ...] = (), queue: Queue | None = None) -> str:
-    """Return the entity tag of a run: the seq of its last event. A crash, a refusal and the limit of a full queue are not events,
-    so they are added.
+def etag(
+    row: RunRow,
+    refusals: tuple[Refusal, ...] = (),
+    holders: Iterable[LiveHolder] = (),
+    queue: Queue | None = None,
+) -> str:
+    """Return the entity tag of a run: the seq of its last event. What else the answer says of a run is not an event, so it is
+    added: a crash, which workers refuse the run and which can take it, and the limit of a full queue.
     """
-    crashed = row.status in UNDER_WAY and row.holder is not None and not row.held
-    refused = f".refused.{len(refusals)}.{max(one.at for one in refusals):.3f}" if refusals else ""
+    crashed = ".crashed" if row.status in UNDER_WAY and row.holder is not None and not row.held else ""
+    workers = sorted(one.holder.id for one in list_takers(row, holders)) if refusals else []
+    told = repr((sorted((one.holder, one.at) for one in refusals), workers))
+    refused = f".refused.{sha256(told.encode()).hexdigest()[:16]}" if refusals else ""
     limit = f".limit.{queue.limit}" if queue is not None else ""
-    return f'"{row.seq}{".crashed" if crashed else ""}{refused}{limit}"'
+    return f'"{row.seq}{crashed}{refused}{limit}"'
 
 
 async def _wait(call: HttpCall[RunQuery, None]) -> RunRow:
@@ -302,6 +318,7 @@ def show_run(
     log is not read if it ends where `state` does, which was read before.
     """
     store = backend.store
+    (row,) = without_refusers(store, [row])
     holders = _holders(backend, row) if holders is None else holders
     case = case_of(store, row, holders=holders, known=state)
     flow = find_flow(store, backend.engine.flows, row)
