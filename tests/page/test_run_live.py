@@ -302,3 +302,42 @@ def heap_mb(page) -> float:
     session = page.context.new_cdp_session(page)
     session.send("HeapProfiler.collectGarbage")
     return session.send("Runtime.getHeapUsage")["usedSize"] / 1024**2
+
+
+DEPLOYED = """
+import holdfast as hf
+
+graph = hf.Graph("parcel")
+
+
+@graph.node
+async def pack(state, ctx):
+    return {"packed": await ctx.wait_for("go")}
+
+
+for name in NODES:
+    graph.node(name=name)(lambda state: {})
+
+flow = graph.chain(hf.START, "pack", *NODES, hf.END).compile()
+"""
+
+
+def test_a_run_that_workers_refuse_after_a_deploy_says_why_in_the_head_and_in_the_list(tab, serving, hands):
+    for file, nodes in (("before", "[]"), ("after", '["thank"]')):
+        (serving.folder / f"{file}.py").write_text(DEPLOYED.replace("NODES", nodes), "utf-8")
+    hands.call("start", "before.py", "--run-id", "p-1")
+    page = show(tab, serving, "p-1")
+    why = page.locator(".standing")
+    why.get_by_text("no live worker takes flow 'parcel'").wait_for()
+    refusing = hands.work("after.py")
+    why.get_by_text(f"no live worker can continue it: process {refusing.pid} on ").wait_for(timeout=30_000)
+    assert "Its flow has changed in shape: node thank is new" in why.inner_text()
+    why.get_by_text("Resume it; completed work does not run again (with the flow as it is now).").wait_for()
+    page.evaluate("location.hash = '#/runs?attention=true'")
+    page.locator("tr, li", has_text="p-1").get_by_text("no live worker can continue it").first.wait_for()
+    page.evaluate("location.hash = '#/runs/p-1'")
+    taking = hands.work("before.py")
+    why.get_by_text("pack waits for the signal 'go'").wait_for(timeout=30_000)
+    assert "no live worker" not in why.inner_text()
+    for worker in (refusing, taking):
+        worker.terminate()

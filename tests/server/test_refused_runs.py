@@ -66,36 +66,33 @@ def test_a_refused_run_is_explained_in_every_answer_and_its_remedy_works() -> No
         store = MemoryStore()
         async with hf.Engine(store, flows=[OLD]) as engine:
             await engine.start(OLD, {}, run_id="r")
-        async with served(store) as caller:
-            async with working(store, NEW):
-                run = (await caller.get(f"{API}/runs/r")).json
-                assert run["reason"].startswith(
-                    "its flow has changed in shape: node b is new; no live worker can continue it: "
-                )
-                assert await get_reasons(caller) == [run["reason"]] * 3
-                (listed,) = (await caller.get(f"{API}/runs?attention=true")).json["runs"]
-                assert (listed["id"], listed["needs_attention"]) == ("r", True)
-                assert listed["remedy"] == run["remedies"][0]
-                (found,) = [
-                    one
-                    for one in (await caller.get(f"{API}/doctor")).json["problems"]
-                    if one["run_id"] == "r"
-                ]
-                assert found["kind"] == "flow changed"
-                assert found["remedies"][0]["arguments"] == run["remedies"][0]["arguments"]
-                (refusal,) = (await caller.get(f"{API}/store/refusals?query=%7B%7D")).json["refusals"]
-                assert (refusal["run_id"], refusal["fingerprint"]) == ("r", NEW.fingerprint)
-                (worker,) = [one.holder for one in store.queues.holders() if one.holder.flows]
-                lease = store.claim("r", worker)  # to look once more whether it can continue the run
-                assert await get_reasons(caller) == [run["reason"]] * 3
-                store.release("r", worker.id, lease.fence)
-                given = run["remedies"][0]["arguments"]
-                assert given == {"run": "r", "on_change": "compatible"}
-                headers = {"content-type": "application/json", "prefer": "wait=30"}
-                body = b'{"on_change": "compatible"}'
-                asked = await caller.send("POST", f"{API}/runs/r/resume", headers=headers, body=body)
-                assert asked.status == 200, asked.body
-                assert asked.json["run"]["status"] == "waiting"
+        async with served(store) as caller, working(store, NEW):
+            run = (await caller.get(f"{API}/runs/r")).json
+            assert run["reason"].startswith(
+                "its flow has changed in shape: node b is new; no live worker can continue it: "
+            )
+            assert await get_reasons(caller) == [run["reason"]] * 3
+            (listed,) = (await caller.get(f"{API}/runs?attention=true")).json["runs"]
+            assert (listed["id"], listed["needs_attention"]) == ("r", True)
+            assert listed["remedy"] == run["remedies"][0]
+            (found,) = [
+                one for one in (await caller.get(f"{API}/doctor")).json["problems"] if one["run_id"] == "r"
+            ]
+            assert found["kind"] == "flow changed"
+            assert found["remedies"][0]["arguments"] == run["remedies"][0]["arguments"]
+            (refusal,) = (await caller.get(f"{API}/store/refusals?query=%7B%7D")).json["refusals"]
+            assert (refusal["run_id"], refusal["fingerprint"]) == ("r", NEW.fingerprint)
+            (worker,) = [one.holder for one in store.queues.holders() if one.holder.flows]
+            lease = store.claim("r", worker)  # to look once more whether it can continue the run
+            assert await get_reasons(caller) == [run["reason"]] * 3
+            store.release("r", worker.id, lease.fence)
+            given = run["remedies"][0]["arguments"]
+            assert given == {"run": "r", "on_change": "compatible"}
+            headers = {"content-type": "application/json", "prefer": "wait=30"}
+            body = b'{"on_change": "compatible"}'
+            asked = await caller.send("POST", f"{API}/runs/r/resume", headers=headers, body=body)
+            assert asked.status == 200, asked.body
+            assert asked.json["run"]["status"] == "waiting"
 
     asyncio.run(main())
 
