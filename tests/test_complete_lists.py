@@ -10,21 +10,26 @@ import ast
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
 
 import forked
 import holdfast
-from holdfast.core import budget, events
+from holdfast.core import budget, events, requests
 from holdfast.core.budget import Budget
 from holdfast.core.event_encoding import require_all_fields
+from holdfast.core.run_state import DoubtfulStep
+from holdfast.core.verb_options import options_of
 from holdfast.reading.inbox import ChildEnd
 from holdfast.reading.ledger import Ledger
 from holdfast.reading.ledger_entries import LedgerEntry
 from holdfast.reading.previews import Preview
 from holdfast.runtime.calls.process.wire import Told
+from holdfast.server import openapi, table
 from holdfast.storage.contract import (
+    STATUSES,
     Along,
     Holder,
     NewRun,
@@ -125,6 +130,59 @@ def test_the_page_and_the_command_line_show_every_list_of_a_preview() -> None:
     shown = (SOURCE / "server/page/pure/previews.js").read_text("utf-8").partition("const CONSEQUENCES")[2]
     assert set(lists) == set(re.findall(r"^  \[\"(\w+)\"", shown, re.MULTILINE))
     assert missing("cli/dry_run.py", "", tuple(lists)) == []
+
+
+def page(file: str) -> str:
+    """Return the text of a file of the page."""
+    return (SOURCE / "server/page" / file).read_text("utf-8")
+
+
+def quoted(file: str, before: str, after: str) -> list[str]:
+    """Return the words in double quotes between two texts of a file of the page."""
+    return re.findall(r'"(\w+)"', page(file).partition(before)[2].partition(after)[0])
+
+
+def test_the_page_reads_no_field_that_the_server_does_not_send() -> None:
+    sent = msgspec.json.decode(openapi.document(table.ROUTES))["components"]["schemas"].values()
+    known = [set(kind.get("properties", ())) for kind in sent] + [set(DoubtfulStep.__struct_fields__)]
+    text = re.sub(r"\n  /\*\* Of the page: .*\n.*", "", page("shapes.d.ts"))
+    types = re.findall(
+        r"^export interface (\w+) (?:extends \w+ )?\{\n(.*?)^\}", text, re.MULTILINE | re.DOTALL
+    )
+    read = {name: set(re.findall(r"^  (\w+)\??:", body, re.MULTILINE)) for name, body in types}
+    assert len(read) > 50
+    assert [name for name, fields in read.items() if not any(fields <= kind for kind in known)] == []
+
+
+def test_the_page_knows_every_status_role_and_choice_that_a_record_has() -> None:
+    assert quoted("shapes.d.ts", "RunStatus =", ";") == list(STATUSES)
+    assert quoted("shapes.d.ts", "type Role =", ";") == list(get_args(requests.Role))
+    assert quoted("pure/actions.js", "RANKS =", ";") == list(get_args(requests.Role))
+    choices = re.findall(
+        r'const: "(\w+)"', page("pure/previews.js").partition("REPEATS =")[2].partition("];")[0]
+    )
+    assert choices == list(get_args(requests.Repeat))
+
+
+def test_the_page_asks_for_verbs_and_options_that_their_records_have() -> None:
+    records: dict[str, type[requests.AnyRequest | requests.Fork | requests.Start]] = {
+        **requests.RECORDS,
+        **requests.MAKING,
+    }
+    verbs = set(
+        re.findall(
+            r"^  (\w+): ", page("pure/actions.js").partition("VERBS =")[2].partition("};")[0], re.MULTILINE
+        )
+    )
+    plain = set(
+        re.findall(
+            r"^  (\w+): ", page("pure/previews.js").partition("PLAIN =")[2].partition("};")[0], re.MULTILINE
+        )
+    )
+    assert plain == {verb for verb in verbs - {"answer"} if not records[verb].traits.previewed}
+    edits = page("pure/previews.js").partition("EDITS =")[2].partition(";")[0]
+    for verb, field in re.findall(r'(\w+): "(\w+)"', edits):
+        assert field in {given.body_name for given in options_of(records[verb]).values()}, verb
 
 
 _WITH_A_FIELD = """
