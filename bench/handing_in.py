@@ -120,7 +120,7 @@ async def _send(url: str, times: Times) -> None:
 
 
 async def _hold(url: str) -> None:
-    async with hf.Engine(url, flows=[flow()], park_after=3600) as holder:
+    async with hf.Engine(url, park_after=3600) as holder:
         await holder.run(flow(), {"how": "wait"}, run_id="elsewhere")
 
 

@@ -146,7 +146,10 @@ def test_a_remedy_says_what_was_given_to_the_command(store: Store) -> None:
     assert found.remedies[2].arguments == {"run": "r"}
 
 
-def test_a_later_case_reads_only_what_has_come_since(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("by", ["a later case", "a reader"])
+def test_a_later_case_reads_only_what_has_come_since(
+    by: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flow = outline("START a END", nodes={"a": {"approve": "Go on?"}})
     History("r", flow, starts_at=store.now()).created().settled().write(store)
     before = case_of(store, store.run("r"))
@@ -165,9 +168,11 @@ def test_a_later_case_reads_only_what_has_come_since(store: Store, monkeypatch: 
         return events(run_id, after, *args, **options)
 
     monkeypatch.setattr(store, "events", watched)
-    later = later_case(store, before)
+    reader, is_reader = Reader(store), by == "a reader"
+    found = (
+        reader.diagnose("r", before=before) if is_reader else diagnose(later_case(store, before), store.now())
+    )
     assert min(asked) >= seq
-    found = diagnose(later, store.now())
     assert (found.answered, found.reason) == (True, "answered by me, and no worker has claimed the run")
     assert found == Reader(store).diagnose("r")
 

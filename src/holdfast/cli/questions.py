@@ -91,7 +91,7 @@ def answer(
             {"flows": flows},
         )
         reader = Reader(opened)
-        found = reader.diagnose(run_id, command_line(file=file, store=store))
+        found = reader.diagnose(run_id, command_line(file=file, store=store), before=before)
         is_only_claimed = reader.is_only_claimed(run_id)
     if as_json:
         _say_json(run, found, {"question": key, "answer": chosen})

@@ -148,10 +148,16 @@ def case_of(
 def later_case(store: Store, case: Case) -> Case:
     """Return a new case for the same run as it is now. Only events that are newer than the earlier case are read."""
     row = store.run(case.row.run_id)
+    return case_of(store, row, known=later_state(store, case, row))
+
+
+def later_state(store: Store, case: Case, row: RunRow) -> RunState | None:
+    """Return the state of an earlier case, brought up to the row of the same run as it is now: only events that are newer are
+    read. None if the whole log must be read.
+    """
     state = case.state
-    if state is not None and row.rewinds == case.row.rewinds and history.extend(store, state, row):
-        return _case(store, row, state)
-    return case_of(store, row)
+    is_later = state is not None and row.rewinds == case.row.rewinds and history.extend(store, state, row)
+    return state if is_later else None
 
 
 def _case(

@@ -38,10 +38,17 @@ def may_have_changed(row: RunRow, flow: Flow[Any] | None, refusals: Iterable[Ref
     return any(one and one != row.fingerprint for one in known) and row.status not in FINAL
 
 
-def case_now(store: Store, row: RunRow, flow: Flow[Any] | None, flows: Flows | None = None) -> Case:
-    """Read a run for one who has just asked something of it, with its change, if the shape of its flow has changed. What live
-    workers do with it is read only if some of them refuse it. One that holds the run although it knows a flow of another shape is
-    about to refuse the run, which counts as released.
+def case_now(
+    store: Store,
+    row: RunRow,
+    flow: Flow[Any] | None,
+    flows: Flows | None = None,
+    *,
+    known: RunState | None = None,
+) -> Case:
+    """Read a run for a caller who has just asked something of it, with its change, if the shape of its flow has changed. What
+    live workers do with it is read only if some of them refuse it. One that holds the run although it knows a flow of another
+    shape is about to refuse the run, which counts as released. `known` is a state of the run that was read before: see `case_of`.
     """
     free = msgspec.structs.replace(row, held=False, holder=None)
     holders = store.queues.holders()
@@ -50,8 +57,9 @@ def case_now(store: Store, row: RunRow, flow: Flow[Any] | None, flows: Flows | N
         row = free
     is_known = flow is None or flow.fingerprint == row.fingerprint or not list_takers(row, holders)
     if not refusals and is_known:
-        return compare(store, case_of(store, row, queues=full_queues(store)), flow, flows)
-    return compare(store, case_of(store, row, holders=holders, refusals=refusals), flow, flows)
+        return compare(store, case_of(store, row, queues=full_queues(store), known=known), flow, flows)
+    case = case_of(store, row, holders=holders, refusals=refusals, known=known)
+    return compare(store, case, flow, flows)
 
 
 def compare(store: Store, case: Case, flow: Flow[Any] | None, flows: Flows | None = None) -> Case:

@@ -22,7 +22,7 @@ from holdfast.core.graph import Flow
 from holdfast.core.run_state import ENDED, FINAL, OPEN, RunState
 from holdfast.errors import RunNotFound, StoreCorrupt, StoreError
 from holdfast.reading import history, inbox
-from holdfast.reading.cases import Case
+from holdfast.reading.cases import Case, later_state
 from holdfast.reading.changes import case_now
 from holdfast.reading.diagnosis import Diagnosis, diagnose, resume_remedy
 from holdfast.reading.forks import ForkPlan, fork_place, plan_fork
@@ -158,9 +158,13 @@ class Reader:
             )
         return history.defined(stored, row.run_id)
 
-    def diagnose(self, run_id: str, commands: CommandLine | None = None) -> Diagnosis:
-        """Find out why a run is in its current status, and what can be done about it."""
-        return diagnose(self._case(run_id), self.store.now(), commands)
+    def diagnose(
+        self, run_id: str, commands: CommandLine | None = None, *, before: Case | None = None
+    ) -> Diagnosis:
+        """Find out why a run is in its current status, and what can be done about it. `before` is an earlier case of the run:
+        then only events that are newer are read.
+        """
+        return diagnose(self._case(run_id, before), self.store.now(), commands)
 
     def resume_remedy(self, run_id: str, commands: CommandLine | None = None) -> Remedy | None:
         """Return the remedy that resumes a run when no process executes it; None if it cannot be resumed."""
@@ -176,10 +180,12 @@ class Reader:
         holder = getattr(last.event, "holder", None) if last is not None else None
         return holder not in (None, "", row.holder.describe())
 
-    def _case(self, run_id: str) -> Case:
+    def _case(self, run_id: str, before: Case | None = None) -> Case:
         row = self.store.run(run_id)
         flow, lacks = find_flow_or_lacks(self.store, self.flows, row)
-        return msgspec.structs.replace(case_now(self.store, row, flow, self.flows), lacks=lacks)
+        known = later_state(self.store, before, row) if before is not None else None
+        case = case_now(self.store, row, flow, self.flows, known=known)
+        return msgspec.structs.replace(case, lacks=lacks)
 
     def family(self, run_id: str, commands: CommandLine | None = None, limit: int = FAMILY_MAX) -> FamilyTree:
         """Return the runs that called a run, and its children with theirs, each with the reason for its status."""
