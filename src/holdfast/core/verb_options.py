@@ -59,7 +59,12 @@ class Given(NamedTuple):
 
     def is_of(self, kind: type) -> bool:
         """Return whether its values are of this type, or None."""
-        return kind in {typing.get_origin(one) or one for one in (self.type, *typing.get_args(self.type))}
+        return kind in _kinds_of(self.type)
+
+
+@functools.cache
+def _kinds_of(hint: Any) -> frozenset[Any]:
+    return frozenset(typing.get_origin(one) or one for one in (hint, *typing.get_args(hint)))
 
 
 @functools.cache
@@ -108,7 +113,13 @@ def read_options(record: type[msgspec.Struct], given: Mapping[str, Any]) -> dict
     return {name: _plain(known[name], value) if name in known else value for name, value in given.items()}
 
 
+_READ = frozenset({Budget, list, dict})
+"""The types of options whose values are checked or copied."""
+
+
 def _plain(option: Given, value: Any) -> Any:
+    if _kinds_of(option.type).isdisjoint(_READ):  # most options
+        return value
     if option.is_of(Budget):
         return check_budget(value, option.name)
     if option.is_of(list):

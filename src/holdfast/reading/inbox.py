@@ -129,14 +129,18 @@ def stored_form(request: AnyRequest) -> Request:
     return Request(id=request.id, verb=request.verb, body=body, by=request.by, reason=request.reason)
 
 
-def check(request: AnyRequest) -> None:
-    """Refuse a request whose options have the wrong type: no engine could read it. Raises `SettingError`."""
+def check(request: AnyRequest) -> Request:
+    """Return the stored form of a request. Refuses one whose options have the wrong type, because no engine could read it. Raises
+    `SettingError`.
+    """
+    stored = stored_form(request)
     try:
-        msgspec.convert(unfold(stored_form(request).body), type(request))
+        msgspec.convert(unfold(stored.body), type(request))
     except (msgspec.ValidationError, TypeError) as fault:
         raise SettingError(
             f"this {request.verb} cannot be requested: {fault}. Correct the option."
         ) from fault
+    return stored
 
 
 def read(stored: Request) -> AnyRequest:

@@ -344,9 +344,9 @@ class Door:
         """
         store = self._services.store
         check_by_and_reason(request.by, request.reason)
-        inbox.check(request)
+        stored = inbox.check(request)
         try:
-            return store.post(run_id, inbox.stored_form(request), only_look=only_look)
+            return store.post(run_id, stored, only_look=only_look)
         except RequestExists as other:  # name the id that the caller gave
             raise RequestExists(run_id, inbox.given_id(other.request), other.verb) from None
         except RunOver:  # say what the caller wanted to do with the run
