@@ -76,6 +76,7 @@ class Errand(msgspec.Struct, kw_only=True):
     debug: bool = False
     grace: float | None = None
     run_base: str | None = None
+    resources: str | None = None
     durability: Durability | None = None
     create: bool = False
     has_plan: bool = False
@@ -104,6 +105,7 @@ def run(
     durability: WhenDurable = None,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
+    resources: options.Resources = None,
     by: options.By = None,
     store: options.Store = None,
     as_json: options.AsJson = False,
@@ -129,6 +131,7 @@ def run(
         debug=debug,
         grace=grace,
         run_base=run_base,
+        resources=resources,
         durability=durability,
         create=True,
     )
@@ -164,6 +167,7 @@ def resume(
     no_execute: options.NoExecute = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
+    resources: options.Resources = None,
     by: options.By = None,
     reason: options.Reason = None,
     store: options.Store = None,
@@ -176,7 +180,7 @@ def resume(
     where it stopped.
     """
     actor = options.resolve_actor(by)
-    elsewhere = {"--validate": validate, "--grace": grace, "--run-base": run_base}
+    elsewhere = {"--validate": validate, "--grace": grace, "--run-base": run_base, "--resources": resources}
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
     of_one = options.of_one_run(requests.Resume, said)
     if bulk.chooses(target, matching, {**of_one, "--expects": expects, **elsewhere}):
@@ -188,7 +192,9 @@ def resume(
     given = {**said, "validate": check, "reason": reason}
     if dry_run:
         return look_ahead("resume", target, given, file=file, store=store, as_json=as_json, run_base=run_base)
-    errand = _errand("resume", target.partition("@")[0], file, store, as_json, debug, grace, run_base)
+    errand = _errand(
+        "resume", target.partition("@")[0], file, store, as_json, debug, grace, run_base, resources
+    )
 
     async def ask(engine: Engine) -> Run[Any]:
         return await engine.resume(target, **given, by=actor, execute=not no_execute, expects=expects)
@@ -217,6 +223,7 @@ def retry(
     no_execute: options.NoExecute = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
+    resources: options.Resources = None,
     by: options.By = None,
     reason: options.Reason = None,
     store: options.Store = None,
@@ -229,7 +236,10 @@ def retry(
     """
     if node is not None and file is None and (".py" in node or "/" in node):
         node, file = None, node  # `holdfast retry r1 flow.py`
-    actor, elsewhere = options.resolve_actor(by), {"--grace": grace, "--run-base": run_base}
+    actor, elsewhere = (
+        options.resolve_actor(by),
+        {"--grace": grace, "--run-base": run_base, "--resources": resources},
+    )
     matching = bulk.Matching(where=where or [], dry_run=dry_run, store=store, as_json=as_json)
     of_one = options.of_one_run(requests.Retry, said)
     if bulk.chooses(run_id, matching, {"--expects": expects, **of_one, **elsewhere}):
@@ -239,7 +249,7 @@ def retry(
     given = {"node": node, **said, "reason": reason}
     if dry_run:
         return look_ahead("retry", run_id, given, file=file, store=store, as_json=as_json, run_base=run_base)
-    errand = _errand("retry", run_id, file, store, as_json, debug, grace, run_base)
+    errand = _errand("retry", run_id, file, store, as_json, debug, grace, run_base, resources)
 
     async def ask(engine: Engine) -> Run[Any]:
         return await engine.retry(run_id, **given, by=actor, execute=not no_execute, expects=expects)
@@ -261,6 +271,7 @@ def skip(
     no_execute: options.NoExecute = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
+    resources: options.Resources = None,
     by: options.By = None,
     reason: options.Reason = None,
     store: options.Store = None,
@@ -279,7 +290,7 @@ def skip(
     }
     if dry_run:
         return look_ahead("skip", run_id, given, file=file, store=store, as_json=as_json, run_base=run_base)
-    errand = _errand("skip", run_id, file, store, as_json, debug, grace, run_base)
+    errand = _errand("skip", run_id, file, store, as_json, debug, grace, run_base, resources)
     actor = options.resolve_actor(by)
 
     async def ask(engine: Engine) -> Run[Any]:
@@ -294,7 +305,9 @@ def skip(
             ) from misfit
 
     return (
-        leave(errand, ask, {"--grace": grace, "--run-base": run_base}) if no_execute else execute(errand, ask)
+        leave(errand, ask, {"--grace": grace, "--run-base": run_base, "--resources": resources})
+        if no_execute
+        else execute(errand, ask)
     )
 
 
@@ -307,6 +320,7 @@ def _errand(
     debug: bool,
     grace: float | None,
     run_base: str | None,
+    resources: str | None,
 ) -> Errand:
     flows = flow_files.flows_for(file, stores.flow_of(store, run_id))
     return Errand(
@@ -319,6 +333,7 @@ def _errand(
         debug=debug,
         grace=grace,
         run_base=run_base,
+        resources=resources,
     )
 
 
@@ -422,6 +437,7 @@ def execute(errand: Errand, verb: Callable[[Engine], Awaitable[Run[Any]]]) -> in
         "grace": errand.grace,
         "durability": errand.durability,
         "run_base": errand.run_base,
+        "resources": flow_files.load_resources(errand.resources),
     }
 
     async def use(engine: Engine) -> None:

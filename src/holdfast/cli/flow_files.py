@@ -12,7 +12,8 @@ import os
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
@@ -21,6 +22,7 @@ from holdfast.cli import program
 from holdfast.core.graph import Flow, Graph
 from holdfast.errors import GraphError, SettingError, did_you_mean
 from holdfast.runtime.calls.fresh_source import spec_of
+from holdfast.runtime.resources import Resources, open_resources
 from holdfast.runtime.settings import project_file, project_table
 
 if TYPE_CHECKING:
@@ -241,6 +243,39 @@ def load_function(named: str, option: str) -> Callable[[Any], Any]:
     return function  # type: ignore[no-any-return]
 
 
+def load_resources(named: str | None) -> Resources | None:
+    """Return the resources of an engine that are the variable `name` of `file.py:name`, or else those of the project. An error of
+    a function that makes them is reported with file and line.
+    """
+    option = "--resources"
+    if named is None:
+        named, option = project_table().get("resources"), "[tool.holdfast] resources"
+        if named is None:
+            return None
+        if not isinstance(named, str):
+            raise SettingError(
+                f'{option} in pyproject.toml must name a variable, as in "app.py:open_resources"'
+            )
+        named = os.path.relpath(project_file().parent / named)
+    file, name = split(named)
+    if name is None:
+        raise SettingError(f"{option} {named}: name the variable too, as in {file}:resources")
+    module, path = _module(file), Path(file).resolve()
+    if not hasattr(module, name):
+        raise SettingError(f"{option}: {file} has no variable {name!r}{did_you_mean(name, vars(module))}")
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Mapping[str, Any]]:
+        async with AsyncExitStack() as until:
+            try:
+                made = await open_resources(getattr(module, name), until)
+            except Exception as raised:
+                raise SettingError(f"{option} {named}: {_say_raised(file, path, raised)}") from raised
+            yield made
+
+    return opened
+
+
 def split(named: str) -> tuple[str, str | None]:
     """Split `"file.py:flow"` into file and name; the name is None if there is none."""
     file, colon, name = named.rpartition(":")
@@ -317,4 +352,14 @@ def _told(file: str, path: Path, raised: BaseException) -> str:
         return f"{where}: {raised}"
     if isinstance(raised, (UnicodeDecodeError, ValueError)) and not own:
         return f"{file} cannot be read as Python: {raised}"
-    return f"{where}: {type(raised).__name__}: {raised}\nThe file could not be imported; --debug shows the traceback."
+    return f"{_say_raised(file, path, raised)}\nThe file could not be imported; --debug shows the traceback."
+
+
+def _say_raised(file: str, path: Path, raised: BaseException) -> str:
+    """Describe an exception with the last line of the file in its traceback."""
+    own = [frame for frame in traceback.extract_tb(raised.__traceback__) if frame.filename == str(path)]
+    return (
+        f"{file}:{own[-1].lineno}: {type(raised).__name__}: {raised}"
+        if own
+        else f"{file}: {type(raised).__name__}: {raised}"
+    )

@@ -52,6 +52,14 @@ Input = Annotated[
         "--input", "-i", metavar="JSON|@FILE", help="The state that the run begins with, as a JSON object."
     ),
 ]
+Resources = Annotated[
+    str | None,
+    typer.Option(
+        "--resources",
+        metavar="FILE.py:NAME",
+        help="A dict for ctx.resources, or a function or context manager that makes it. Default: [tool.holdfast] resources.",
+    ),
+]
 By = Annotated[
     str | None,
     typer.Option(
@@ -379,6 +387,8 @@ _OWN = frozenset({"by", "reason", "expects"})
 """Options of a record that commands write in their own way."""
 
 
+OF_CHANGES = ("on_change", "rename")
+"""The options of `resume` that a worker also takes, for all runs that it continues."""
 NOT_TYPED = ("begin_at", "labels", "on_exists")
 """Options of a new run that commands have in another form, or not at all."""
 
@@ -389,9 +399,11 @@ def check_timeout(timeout: float | None) -> None:
         raise SettingError(f"--timeout must be a number of seconds above 0, not {timeout:g}")
 
 
-def of(record: type[msgspec.Struct], *, without: Collection[str] = ()) -> Callable[[Command], Command]:
+def of(
+    record: type[msgspec.Struct], *, without: Collection[str] = (), only: Collection[str] | None = None
+) -> Callable[[Command], Command]:
     """Decorate a command with a parameter of the type `Said`: in its place, the command takes every option of the record of a
-    verb that is not one of its own parameters, except those that are named in `without`.
+    verb that is not one of its own parameters, except those that are named in `without`; with `only`, it takes only those.
     """
 
     def decorate(function: Command) -> Command:
@@ -400,6 +412,7 @@ def of(record: type[msgspec.Struct], *, without: Collection[str] = ()) -> Callab
             name: given
             for name, given in options_of(record).items()
             if not (name in own.parameters or name in _OWN or name in without or given.option.is_header)
+            and (only is None or name in only)
         }
         place = next(name for name, one in own.parameters.items() if one.annotation == Said)
         parameters: list[inspect.Parameter] = []

@@ -133,6 +133,7 @@ def run(
     ] = False,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
+    resources: options.Resources = None,
     by: options.By = None,
     store: options.Store = None,
     as_json: options.AsJson = False,
@@ -151,7 +152,7 @@ def run(
         **said, "run_id": chosen, "labels": options.read_pairs(label or [], "--label"), "by": options.resolve_actor(by),
     }  # fmt: skip
     if no_execute:
-        _refuse_execution_options({"--durability": durability, "--grace": grace})
+        _refuse_execution_options({"--durability": durability, "--grace": grace, "--resources": resources})
         return _record(given, flow, asked, store, run_base, as_json=as_json)
     errand = Errand(
         verb="run",
@@ -163,6 +164,7 @@ def run(
         debug=debug,
         grace=grace,
         run_base=run_base,
+        resources=resources,
         durability=durability,
         create=True,
         has_plan=True,

@@ -17,6 +17,7 @@ from holdfast.cli import flow_files, options, program, screen, stores
 from holdfast.cli.app import CARE, EXECUTE, command
 from holdfast.cli.exits import Exit
 from holdfast.cli.suggestions import command_line, find_ways_out, say_trouble
+from holdfast.core import requests
 from holdfast.errors import SettingError, did_you_mean
 from holdfast.reading.remedies import CommandLine
 from holdfast.runtime import blocking, settings
@@ -57,6 +58,7 @@ Streams = Annotated[
 
 
 @command(EXECUTE)
+@options.of(requests.Resume, only=options.OF_CHANGES)
 def serve(
     files: Annotated[
         list[str] | None,
@@ -94,6 +96,9 @@ def serve(
     ] = False,
     rate: Rate = None,
     streams: Streams = STREAMS_MAX,
+    *,
+    said: options.Said,
+    resources: options.Resources = None,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     store: options.Store = None,
@@ -123,8 +128,17 @@ def serve(
         ),
         as_json=as_json,
         rate=rate,
+        changes=said,
     )
-    return _run(plan, {"flows": flows, "grace": grace, "run_base": run_base, "store": store})
+    made = flow_files.load_resources(resources) if plan.works else None
+    given_options: blocking.Options = {
+        "flows": flows,
+        "resources": made,
+        "grace": grace,
+        "run_base": run_base,
+        "store": store,
+    }
+    return _run(plan, given_options)
 
 
 class _Plan(NamedTuple):
@@ -140,6 +154,8 @@ class _Plan(NamedTuple):
     commands: CommandLine
     as_json: bool
     rate: float | None
+    changes: options.Said
+    """The options about runs whose flow has changed."""
 
 
 def _run(plan: _Plan, given: blocking.Options) -> int:
@@ -162,7 +178,8 @@ def _run(plan: _Plan, given: blocking.Options) -> int:
                 _say_began(out, engine, plan, listening.getsockname()[1])
                 program.freeze()
                 try:
-                    work = [engine.work(on_report=partial(_say_trouble, engine, plan))] if plan.works else []
+                    report = partial(_say_trouble, engine, plan)
+                    work = [engine.work(on_report=report, **plan.changes)] if plan.works else []
                     await _first(serving, *work)
                 finally:
                     app.stop()

@@ -129,7 +129,7 @@ def find_ways_out(reader: Reader, trouble: Trouble, commands: CommandLine) -> tu
 def say_trouble(trouble: Trouble, ways: Iterable[Remedy]) -> None:
     """Print a problem that a worker reports, and what can be done about it."""
     told = program.spell(trouble.message)
-    whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in told else ""
+    whose = f"run {trouble.run_id!r}: " if trouble.run_id and repr(trouble.run_id) not in told else ""
     screen.say(("trouble: ", "yellow"), whose + told, err=True)
     say_remedies(ways, err=True)
 

@@ -56,6 +56,7 @@ Queues = Annotated[
 
 
 @command(EXECUTE)
+@options.of(requests.Resume, only=options.OF_CHANGES)
 def worker(
     files: Annotated[
         list[str] | None,
@@ -77,6 +78,9 @@ def worker(
     until_idle: Annotated[
         bool, typer.Option("--until-idle", help="Exit when there is no run left to execute.")
     ] = False,
+    *,
+    said: options.Said,
+    resources: options.Resources = None,
     grace: options.Grace = None,
     run_base: options.RunBase = None,
     store: options.Store = None,
@@ -94,7 +98,7 @@ def worker(
     stores.require_shared(store, "worker")
     stores.require_here(store, "worker", "Start the worker where the store is, and name that store.")
     given = [*(files or []), *(flows or [])]
-    known = _flows_of(given)
+    known, made = _flows_of(given), flow_files.load_resources(resources)
     for name in queue or []:
         check_queue(name)
     drained = False
@@ -110,13 +114,19 @@ def worker(
                 concurrency=concurrency,
                 queues=queue or [],
                 until="idle" if until_idle else None,
+                **said,
                 on_end=voice.ended,
                 on_report=voice.trouble,
                 on_drain=voice.drains,
             )
             drained = True
 
-        opened: blocking.Options = {"flows": known, "grace": grace, "run_base": run_base}
+        opened: blocking.Options = {
+            "flows": known,
+            "resources": made,
+            "grace": grace,
+            "run_base": run_base,
+        }
         signalled = Exit.OK
         try:
             stores.execute(store, use, opened, create=True)

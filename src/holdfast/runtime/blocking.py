@@ -33,6 +33,7 @@ from holdfast.runtime.calls.executors import Executor
 from holdfast.runtime.clock import Clock
 from holdfast.runtime.engine import Edit, Engine
 from holdfast.runtime.listeners import Listener
+from holdfast.runtime.resources import Resources
 from holdfast.runtime.services import open_store_for
 from holdfast.runtime.settings import Durability
 from holdfast.runtime.verb_signatures import takes
@@ -50,7 +51,7 @@ class _Others(TypedDict, total=False):
     """Every option of `Engine` but its store."""
 
     flows: Iterable[Flow[Any] | FlowSource] | Flow[Any] | FlowSource
-    resources: Mapping[str, Any] | None
+    resources: Resources | None
     executors: Mapping[str, Executor] | None
     listeners: Iterable[Listener]
     grace: float | None

@@ -24,7 +24,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, Unpack, overload
@@ -35,6 +35,7 @@ from holdfast.core import requests as records
 from holdfast.core.graph import Flow, FlowSource, Graph
 from holdfast.core.run_state import ENDED
 from holdfast.core.situation import FLOW_FILE, RUN_BASE_WANTED
+from holdfast.core.verb_options import read_options
 from holdfast.documents.artifacts import Artifacts, left
 from holdfast.documents.scribe import Scribe
 from holdfast.errors import RunExists, RunHeld, RunNotFound, SettingError
@@ -68,8 +69,10 @@ from holdfast.runtime.holdings import Holdings, elapsed
 from holdfast.runtime.journal import Journal
 from holdfast.runtime.listeners import Listener, Listeners, check_listeners
 from holdfast.runtime.preparation import NO_FUNCTIONS, Functions, OutOfScope, read_resume, refuse_no_edit
+from holdfast.runtime.resources import Resources, open_resources
 from holdfast.runtime.runner import SOON_S, Runner
 from holdfast.runtime.services import (
+    AcceptedChanges,
     Commits,
     ReadingThread,
     Services,
@@ -107,7 +110,7 @@ class Engine:
         store: str | os.PathLike[str] | Store | None = None,
         *,
         flows: Iterable[Flow[Any] | FlowSource] | Flow[Any] | FlowSource = (),
-        resources: Mapping[str, Any] | None = None,
+        resources: Resources | None = None,
         executors: Mapping[str, Executor] | None = None,
         listeners: Iterable[Listener] = (),
         grace: float | None = None,
@@ -125,7 +128,9 @@ class Engine:
         luck: random.Random | None = None,
         inline: bool = False,
     ) -> None:
-        """`executors` call the nodes that name them (`@graph.node(executor="ray")`); the engine does not close them.
+        """`resources` are in `ctx.resources` of every node: a mapping, or a function that returns one, which may be async or a
+        context manager; it is called when the engine is opened, and what it has opened is closed after the last node has ended.
+        `executors` call the nodes that name them (`@graph.node(executor="ray")`); the engine does not close them.
         `listeners` are notified about the runs that this engine executes (`hf.Listener`). `inline` makes all calls and commits
         on the event loop itself; a test that also gives `clock` and `luck` then controls time and random numbers.
         """
@@ -159,10 +164,14 @@ class Engine:
         self.flow_files: dict[str, str] = {}
         """Name of a flow -> the file that the command line loaded the flow from. Runs that this engine creates record the path,
         so that suggested commands can name the file. Holdfast never imports a file because its path is recorded."""
+        self.accepts = AcceptedChanges()
+        """What the worker of this engine does with runs whose flow has changed."""
         for flow in flows if isinstance(flows, Iterable) else (flows,):
             self.add(flow)
         self._given_store = given_store
-        self._resources = dict(resources or {})
+        self._given_resources = resources
+        self._opened = AsyncExitStack()
+        """What is closed with this engine."""
         self._clock = clock or SystemClock()
         self._luck = luck or random.Random()  # noqa: S311 - jitter and ids, no secrets
         self._services: Services | None = None
@@ -204,11 +213,20 @@ class Engine:
         refuse_while_loading()
         if self._was_opened:
             raise SettingError("an engine can be opened only once; make another one with Engine(…)")
+        self._was_opened = True
+        resources = await open_resources(self._given_resources, self._opened)
+        try:
+            self._begin(resources)
+        except BaseException:
+            await self._opened.aclose()
+            raise
+        return self
+
+    def _begin(self, resources: Mapping[str, Any]) -> None:
         store = self._given_store or open_store_for(self.settings, self._clock)
         writer = InlineWriter(store) if self._inline else Writer(store, waker(asyncio.get_running_loop()))
         holder = this_process(self.settings.lease_ttl)
         files = self._files(store)
-        self._was_opened = True
         limits = {"thread": self.settings.threads, "process": self.settings.processes or count_cores()}
         self._services = services = Services(
             store=store,
@@ -217,7 +235,8 @@ class Engine:
             luck=self._luck,
             salts=partial(self._luck.randbytes, SALT_BYTES) if self._inline else Salts().take,
             holder=holder,
-            resources=self._resources,
+            resources=resources,
+            accepts=self.accepts,
             blob_over=self.settings.blob_over,
             log_limit=self.settings.log_limit,
             inline=self._inline,
@@ -246,7 +265,6 @@ class Engine:
             self.os_signals.open()
         self._driver = self._driver_type(services, self.flows)
         self._door = Door(UnheldRuns(self._driver))
-        return self
 
     def _files(self, store: Store) -> dict[str, Any]:
         """Return the services that give nodes a folder for their files; empty if `run_base` is not set. Also creates the
@@ -285,8 +303,11 @@ class Engine:
             self._keeper.close()
         if self._scribe is not None:
             await asyncio.to_thread(self._scribe.close)
-        if self._given_store is None:
-            services.store.close()
+        try:
+            await self._opened.aclose()
+        finally:
+            if self._given_store is None:
+                services.store.close()
 
     def stop(self, reason: str = "stopped", *, grace: float | None = None) -> Stopping:
         """Begin to stop the engine: it claims no run and starts no node any more. Running nodes get `grace` seconds to end;
@@ -462,6 +483,8 @@ class Engine:
         concurrency: int | None = None,
         queues: Collection[str] = (),
         until: Until | None = None,
+        on_change: records.OnChange = "refuse",
+        rename: Mapping[str, str] | None = None,
         on_end: Callable[[Run[Any]], None] | None = None,
         on_report: Callable[[Trouble], None] | None = None,
         on_drain: Callable[[int], None] | None = None,
@@ -471,6 +494,9 @@ class Engine:
         a function that returns true, or "idle" to end when no run is left to execute now. Before it returns, it waits for the
         runs that it still executes. Returns the reason that was given to `stop`, or None. After it has returned such a reason,
         another call raises `SettingError`.
+
+        With `on_change="compatible"`, this worker also continues runs whose flow has changed in a compatible way, and `rename`
+        has the old and the new names of nodes; a request that says something itself counts instead: see `resume`.
 
         `on_end` is called with every run that this worker executed and that has stopped (default: failed runs are logged),
         `on_report` with every problem (default: it is logged), and `on_drain` with the number of runs that are still executed
@@ -485,7 +511,9 @@ class Engine:
                 f"this engine is stopping ({self._holdings.stopping}) and claims no more runs. work() has already "
                 "returned that reason: end the loop around work() when it returns one."
             )
-        self._open()
+        changes = read_options(records.Resume, {"on_change": on_change, "rename": rename})
+        services = self._open()
+        self.accepts.on_change, self.accepts.rename = changes["on_change"], changes["rename"]
         self._worker = self._holdings.taker = Worker(
             self._door.unheld,
             concurrency=self.settings.concurrency if concurrency is None else concurrency,
@@ -495,6 +523,7 @@ class Engine:
             on_report=on_report,
             on_drain=on_drain,
         )
+        services.on_refused = self._worker.report_refused
         try:
             await self._worker.work()
         finally:

@@ -14,7 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -102,6 +104,8 @@ class Journal:
     ready: Readiness
     writers: Writers
     is_previewed = False
+    renamed: Mapping[str, str] = MappingProxyType({})
+    """The old and the new names of the nodes that were renamed when the run was resumed."""
     """True if the run was resumed in this journal for a caller that acts on a preview."""
     at = 0.0
     _stamp = "0.0"

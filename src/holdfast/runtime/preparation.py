@@ -20,6 +20,7 @@ from holdfast.core.budget import Budget, number, raised, reached
 from holdfast.core.commands import PauseRun
 from holdfast.core.consequences import begins_again, foresee, survey
 from holdfast.core.decide import decide
+from holdfast.core.definition import Definition
 from holdfast.core.difference import compatible, difference
 from holdfast.core.events import Values
 from holdfast.core.graph import Flow
@@ -180,8 +181,9 @@ def prepare_unchecked(
     outlived: bool = False,
 ) -> Journal:
     """Do what `prepare` does, but do not call the validations."""
-    request, is_resume = _resume_of(asked), isinstance(asked, inbox.Resume)
+    is_resume = isinstance(asked, inbox.Resume)
     head = history.load(services.store, row.run_id, row=row, check=True)
+    request = _accepting(services, flow, head, _resume_of(asked))
     refuse_final(row.run_id, head.status)
     to = _place(services, row, head, request)
     if to is not None:
@@ -232,7 +234,7 @@ def prepare_unchecked(
         journal.record(_rewind(head, state, to, request, signals, limits), seq=seq)
     for event in changed:
         journal.record(event)
-        journal.definition = flow.definition_json
+        journal.definition, journal.renamed = flow.definition_json, request.rename
     _upgrade(journal, flow)
     if (edits := edits_of(request, functions)) is not None:
         journal.record(
@@ -575,6 +577,38 @@ def _rewind(
 # --- with which flow and state -----------------------------------------------------------------------
 
 
+def _accepting(services: Services, flow: Flow[Any], state: RunState, request: inbox.Resume) -> inbox.Resume:
+    """Return the request with the changes that this engine accepts, if the flow has changed and the request accepts none itself.
+    Of the nodes that this engine renames, those count that the run had and its flow now has: the others are in other flows.
+    """
+    accepts = services.accepts
+    if state.fingerprint == flow.fingerprint or request.rename or request.on_change != "refuse":
+        return request
+    had = _old_definition(services, state).nodes if accepts.rename else {}
+    renamed = {
+        old: new
+        for old, new in accepts.rename.items()
+        if old in had and new in flow.nodes and old not in flow.nodes
+    }
+    return msgspec.structs.replace(request, on_change=accepts.on_change, rename=renamed)
+
+
+def _old_definition(services: Services, state: RunState) -> Definition:
+    """Return the definition with which the run was executed. Raises `ResumeRefused` if the store has lost it."""
+    stored = services.store.definition(state.fingerprint)
+    if stored is None:
+        raise ResumeRefused(
+            state.run_id,
+            f"the definition of its flow ({state.fingerprint[:12]}) is not in the store. Restore the store from a backup.",
+        )
+    return history.defined(stored, state.run_id)
+
+
+def worker_flow_events(services: Services, flow: Flow[Any], state: RunState) -> list[events.Event]:
+    """Return what `flow_events` returns for a run that a worker continues without a request."""
+    return flow_events(services, flow, state, _accepting(services, flow, state, inbox.Resume()))
+
+
 def flow_events(
     services: Services, flow: Flow[Any], state: RunState, request: inbox.Resume
 ) -> list[events.Event]:
@@ -583,13 +617,7 @@ def flow_events(
     """
     if state.fingerprint == flow.fingerprint:
         return []
-    stored = services.store.definition(state.fingerprint)
-    if stored is None:
-        raise ResumeRefused(
-            state.run_id,
-            f"the definition of its flow ({state.fingerprint[:12]}) is not in the store. Restore the store from a backup.",
-        )
-    old = history.defined(stored, state.run_id)
+    old = _old_definition(services, state)
     found = difference(old, flow.definition, rename=request.rename)
     renamed_only = bool(request.rename) and msgspec.structs.replace(found, renamed=[]).only_options
     if not found.only_options and not renamed_only:
@@ -776,16 +804,15 @@ def _validate(flow: Flow[Any], state: RunState, functions: Functions) -> None:
 # --- what attempts had streamed ----------------------------------------------------------------------------
 
 
-def recover_streams(journal: Journal, rename: Mapping[str, str] | None = None) -> Journal:
+def recover_streams(journal: Journal) -> Journal:
     """Record the streams of attempts whose process died. Their spills are deleted when the record is saved. Also note how much
-    the attempts that wait have streamed. `rename` has the new names of nodes that are renamed with the resume: the spills have
-    the old ones.
+    the attempts that wait have streamed. The spills have the old names of nodes that are renamed with the resume.
     """
     state = journal.state
     spilled = journal.services.store.blobs.spilled(state.run_id)
     for key, written, first, spill in read_spills(spilled) if spilled else ():
         journal.spills.append(key)
-        streamer = written._replace(node=(rename or {}).get(written.node, written.node))
+        streamer = written._replace(node=journal.renamed.get(written.node, written.node))
         visit = state.nodes.get(streamer.node)
         if visit is None or visit.status != "interrupted":
             continue

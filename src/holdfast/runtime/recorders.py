@@ -158,17 +158,17 @@ def refuse(journal: Journal, request: inbox.AnyRequest, refused: HoldfastError) 
         journal.taken.append(request.id)
     verb = request.stored_verb if isinstance(request, inbox.Unknown) else request.verb
     about = next((said for name in ("key", "name", "holder") if (said := getattr(refused, name, None))), None)
-    journal.record(
-        events.RequestRefused(
-            verb=verb,
-            reason=str(getattr(refused, "reason", refused)),
-            request=request.id,
-            error=name_refusal(refused),
-            about=about or inbox.about(request),
-            asked_at=request.at or None,
-            by=request.by,
-        )
+    event = events.RequestRefused(
+        verb=verb,
+        reason=str(getattr(refused, "reason", refused)),
+        request=request.id,
+        error=name_refusal(refused),
+        about=about or inbox.about(request),
+        asked_at=request.at or None,
+        by=request.by,
     )
+    journal.record(event)
+    journal.services.on_refused(journal.state, event)
 
 
 # --- the order of requests ---------------------------------------------------------------------------

@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from holdfast.core import events
 from holdfast.core.child_place import ChildOptions, ChildPlace
 from holdfast.core.definition import BUILT_IN_EXECUTORS
 from holdfast.core.graph import Flow, Node
+from holdfast.core.requests import OnChange
+from holdfast.core.run_state import RunState
 from holdfast.documents.artifacts import Artifacts
 from holdfast.errors import ContextError, SettingError
 from holdfast.reading.known_flows import Flows
@@ -196,6 +199,14 @@ class Commits:
         self._writer.close()
 
 
+@dataclass
+class AcceptedChanges:
+    """Which changes of their flow the runs of a worker follow: the options of `resume` with these names."""
+
+    on_change: OnChange = "refuse"
+    rename: Mapping[str, str] = field(default_factory=dict)
+
+
 @dataclass(kw_only=True, eq=False)
 class Services:
     """The services that all runs of one engine share. Threads and executors are made when they are first used: an engine that
@@ -248,6 +259,10 @@ class Services:
     """Seconds that a waiting coroutine stays in memory if nothing in the node can cancel its wait. Shorter than `park_after` in
     an engine whose caller blocks until the run returns.
     """
+    accepts: AcceptedChanges = field(default_factory=AcceptedChanges)
+    """The changes of flows with which this engine continues runs, unless a request says otherwise."""
+    on_refused: Callable[[RunState, events.RequestRefused], None] = lambda state, refused: None
+    """A function that is called when this engine has refused a request: its worker reports that."""
     log_limit: int = LOG_LIMIT
     """Bytes of log for one checkpoint above which a result is refused."""
     blob_over: int = BLOB_OVER

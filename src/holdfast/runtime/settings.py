@@ -126,7 +126,7 @@ def _read_table(file: Path) -> dict[str, Any]:
         raise SettingError(
             f"{file} cannot be read as TOML: {fault}. Correct the file: Holdfast reads its options from it."
         ) from fault
-    known = (*Settings.__annotations__, "flows", "retention")
+    known = (*Settings.__annotations__, "flows", "resources", "retention")
     for name in table:
         if name not in known:
             raise SettingError(

@@ -232,7 +232,7 @@ class UnheldRuns:
                 refuse_stale(services, flow, row, head, asked, functions, executed=False)
             outlived = holdings.has_outlived(lease)
             journal = prepare(services, flow, row, lease.fence, asked, functions, outlived=outlived)
-            return recover_streams(journal, asked.rename if isinstance(asked, inbox.Resume) else None)
+            return recover_streams(journal)
         except Invalid as refused:
             made = asked if is_posted and asked is not None else inbox.Resume(by=asked.by if asked else None)
             await self._save_refusal(run_id, lease.fence, made, refused)

@@ -30,8 +30,9 @@ from typing import Any, Literal, TypeAlias, TypeGuard, TypeVar
 
 import msgspec
 
+from holdfast.core import events
 from holdfast.core.graph import Flow
-from holdfast.core.run_state import TAKEABLE
+from holdfast.core.run_state import TAKEABLE, RunState
 from holdfast.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -51,11 +52,11 @@ from holdfast.errors import (
     StoreUnusable,
     end_sentence,
 )
-from holdfast.reading import history, inbox
+from holdfast.reading import history
 from holdfast.reading.views import Run, result_of
 from holdfast.runtime.clock import sleep
 from holdfast.runtime.creation import check_queue
-from holdfast.runtime.preparation import OtherCode, flow_events
+from holdfast.runtime.preparation import OtherCode, worker_flow_events
 from holdfast.runtime.runner import only_waits
 from holdfast.runtime.unheld_runs import UnheldRuns
 from holdfast.storage import definitions
@@ -441,7 +442,7 @@ class Worker:
             if row.fingerprint not in reasons:
                 state = history.load(store, row.run_id, row=row)
                 try:
-                    flow_events(self._services, flow, state, inbox.Resume())
+                    worker_flow_events(self._services, flow, state)
                 except OtherCode as refused:
                     reasons[row.fingerprint] = refused.reason
             if reason := reasons.setdefault(row.fingerprint, ""):
@@ -482,6 +483,17 @@ class Worker:
         self._report(
             Trouble(message=f"the store does not answer; the worker tries again. {end_sentence(str(fault))}")
         )
+
+    def report_refused(self, state: RunState, refused: events.RequestRefused) -> None:
+        """Report that a request in the inbox of a run was refused here: its caller may have left it hours ago. A run that was
+        refused without a request is reported as such.
+        """
+        if not refused.request:
+            return
+        about = f" {refused.about}" if refused.about else ""
+        by = f" by {refused.by}" if refused.by else ""
+        told = f"the request{by} to {refused.verb}{about} is refused: {end_sentence(refused.reason)}"
+        self._on_report(Trouble(run_id=state.run_id, flow=state.flow, message=told))
 
     def _report(self, trouble: Trouble) -> None:
         self._report_once(trouble.message, trouble)
@@ -578,7 +590,7 @@ def _forget_oldest(remembered: dict[str, Any], most: int | None = None) -> None:
 
 
 def _log_trouble(trouble: Trouble) -> None:
-    whose = f"run {trouble.run_id!r}: " if trouble.run_id and trouble.run_id not in trouble.message else ""
+    whose = f"run {trouble.run_id!r}: " if trouble.run_id and repr(trouble.run_id) not in trouble.message else ""
     _log.warning("%s%s", whose, trouble.message)
 
 

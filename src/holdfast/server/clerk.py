@@ -101,7 +101,7 @@ class Clerk:
             log_limit=settings.log_limit,
             run_base=settings.run_base or None,
         )
-        engine.flows, engine.flow_files = given.flows, given.flow_files
+        engine.flows, engine.flow_files, engine.accepts = given.flows, given.flow_files, given.accepts
         return engine
 
     def _run(self) -> None:

@@ -16,6 +16,7 @@ from holdfast import END, START, Flow, Graph, Retry
 from holdfast.errors import SettingError, StoreBusy, StorePoisoned
 from holdfast.runtime.worker import Trouble
 from holdfast.storage.contract import Query, Request
+from holdfast.storage.rows import open_row
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -350,6 +351,60 @@ def test_a_run_whose_flow_has_changed_is_told_of_once_and_left_to_others(stage: 
     assert not row.held
     assert row.fence <= 6  # 5, 20, 80, 320, 1280 s: tried again, ever later
     assert [run.status for run in works(stage, PLAIN)[0]] == ["completed"]
+
+
+def test_a_worker_that_accepts_changes_continues_runs_of_the_old_flow(stage: Stage) -> None:
+    starts(stage, PLAIN, "r")
+    longer = Graph("one", dict)
+    longer.node(name="only")(nothing)
+    longer.node(name="after")(nothing)
+    flow = longer.chain(START, "only", "after", END).compile()
+    assert [trouble.run_id for trouble in works(stage, flow)[1]] == ["r"]
+    stage.clock.advance(60.0)
+    ended, told = works(stage, flow, on_change="compatible")
+    assert ([run.status for run in ended], told) == (["completed"], [])
+    assert stage.problems() == []
+
+
+def test_a_worker_that_renames_a_node_renames_it_where_the_flow_has_it(stage: Stage) -> None:
+    other = flow_of(nothing, "other")
+    starts(stage, PLAIN, "r")
+    starts(stage, other, "s")
+    reoptioned = flow_of(nothing, "other", timeout=9)
+    ended, told = works(stage, changed(), reoptioned, rename={"only": "renamed"})
+    assert (sorted((run.id, run.status) for run in ended), told) == (
+        [("r", "completed"), ("s", "completed")],
+        [],
+    )
+    renames = {
+        run: open_row(stage.store.events(run, kinds=("FlowChanged",))[0], stage.store.blobs).event
+        for run in "rs"
+    }
+    assert {run: event.rename for run, event in renames.items()} == {"r": {"only": "renamed"}, "s": {}}
+
+
+@pytest.mark.parametrize("verb", ["retry", "resume"])
+def test_a_worker_that_accepts_changes_carries_requests_out_with_them(stage: Stage, verb: str) -> None:
+    def fail(state: dict[str, Any]) -> None:
+        raise hf.Recoverable("not yet")
+
+    failing = flow_of(fail, retry=Retry(attempts=1))
+    starts(stage, failing, "r")
+    works(stage, failing)
+    stage.store.post("r", Request(id="a", verb=verb))
+    ended, told = works(stage, changed(), rename={"only": "renamed"})
+    assert ([run.status for run in ended], told) == (["completed"], [])
+
+
+def test_a_worker_prints_which_request_it_refuses(stage: Stage) -> None:
+    flow = flow_of(nothing, approve="go on?")
+    starts(stage, flow, "r")
+    works(stage, flow)
+    body = {"key": "only.1.1", "value": "maybe"}
+    stage.store.post("r", Request(id="a", verb="answer", body=body))
+    (trouble,) = works(stage, flow)[1]
+    assert trouble.run_id == "r"
+    assert trouble.message.startswith("the request to answer only.1.1 is refused: 'maybe' is not one of")
 
 
 def test_what_cannot_be_taken_up_keeps_nothing_else_waiting(stage: Stage) -> None:
