@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import signal
 import stat
 import sys
@@ -74,6 +75,40 @@ def cli(place: Path, capsys: pytest.CaptureFixture[str]) -> Cli:
 
 def started(cli: Cli, run_id: str, **given: Any) -> None:
     cli("run", "work.py", "--run-id", run_id, "--input", json.dumps(given))
+
+
+def test_a_run_is_deleted_on_a_terminal_after_a_question(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    started(cli, "r")
+    terminal, typed = pty.openpty()
+    with os.fdopen(typed) as stdin:
+        monkeypatch.setattr(sys, "stdin", stdin)
+        for answer, code, said in (
+            (b"n\n", Exit.REFUSED, "nothing was deleted"),
+            (b"y\n", Exit.OK, "deleted  r  work completed"),
+        ):
+            os.write(terminal, answer)
+            ended = cli("delete", "r")
+            assert "Delete run r for good (work, completed, " in ended.err
+            assert (ended.code, said in ended.out) == (code, True), ended
+    os.close(terminal)
+    assert cli("show", "r").code == Exit.NOT_FOUND
+
+
+def test_a_run_is_deleted_without_a_terminal_only_with_yes(cli: Cli) -> None:
+    started(cli, "r")
+    refused = cli("delete", "r")
+    assert (refused.code, "To delete it, add --yes: `holdfast delete r --yes`" in refused.err) == (
+        Exit.USAGE,
+        True,
+    )
+    assert cli("delete", "r", "--yes", "--json").json["run_id"] == "r"
+    started(cli, "s", mode="ask")
+    refused = cli("delete", "s", "--yes")
+    assert (refused.code, "it is waiting. Cancel it first: `holdfast cancel s`" in refused.err) == (
+        Exit.REFUSED,
+        True,
+    )
+    assert cli("delete", "none", "--yes").code == Exit.NOT_FOUND
 
 
 def opened(path: Path | str = ".holdfast/runs.db") -> SqliteStore:

@@ -390,6 +390,18 @@ def test_a_run_is_pruned_by_an_administrator(served):
     assert len(client.checkpoints("long")) == 1
 
 
+def test_a_run_is_deleted_by_an_administrator_over_http(served):
+    url, store = served
+    hf.run(flow, {}, run_id="over", store=store)
+    hf.run(flow, {"asks": True}, run_id="going", store=store)
+    with hf.BlockingClient(url, ADMIN) as client:
+        assert (client.delete("over").run_id, client.get("going").status) == ("over", "waiting")
+        with pytest.raises(hf.RunNotFound):
+            client.delete("over")
+        with pytest.raises(hf.ResumeRefused, match="it is waiting"):
+            client.delete("going")
+
+
 def test_a_blocking_client_in_a_with_block_keeps_its_connection_for_all_threads(served):
     with hf.BlockingClient(served[0], ADMIN) as client:
         sessions = {id(client.call(session_of)) for _ in range(2)}

@@ -1,4 +1,4 @@
-"""Commands that maintain a store: prune, archive, unarchive, backup, restore, doctor.
+"""Commands that maintain a store: prune, delete, archive, unarchive, backup, restore, doctor.
 
 They call `holdfast.upkeep.retention`, which decides what is deleted and why, and `holdfast.upkeep.doctor`, which finds problems,
 and print the results. No file is overwritten, and every command may be killed and called again.
@@ -27,12 +27,12 @@ from holdfast.reading.reader import Reader
 from holdfast.runtime import settings
 from holdfast.runtime.clock import SystemClock
 from holdfast.runtime.engine import Engine
-from holdfast.storage.contract import Holder, in_order
+from holdfast.storage.contract import Holder, RunRow, in_order
 from holdfast.storage.files import remote, restoring
 from holdfast.upkeep import archive as archives
 from holdfast.upkeep import doctor as doctors
 from holdfast.upkeep import retention
-from holdfast.upkeep.retention import Choice, Pruned, RetentionPolicy, Swept
+from holdfast.upkeep.retention import Choice, Deleted, Pruned, RetentionPolicy, Swept
 
 _NAMED_MAX = 3
 
@@ -161,6 +161,47 @@ def _prune_one(
         screen.say(f"  archived at {done.place}")
     if done.why:
         screen.say(f"  no more events could be replaced: {done.why}")
+
+
+@command(CARE)
+def delete(
+    run_id: options.RunId,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Delete it without asking.")] = False,
+    store: options.Store = None,
+    as_json: options.AsJson = False,
+    debug: options.Debug = False,
+) -> int:
+    """Delete a run that is over, with its log.
+
+    Only a run that is completed, cancelled or failed is deleted, and none that another run needs: one that was forked from it, or
+    one that is not over and has started it. On a terminal, the command asks first; elsewhere it needs --yes.
+    """
+    if not yes and not _is_wanted(stores.read(store, lambda reader: reader.store.run(run_id)), store):
+        screen.say("nothing was deleted")
+        return Exit.REFUSED
+
+    async def use(engine: Engine) -> Deleted:
+        return await engine.delete(run_id)
+
+    done = stores.execute(store, use, {"run_base": ""})
+    if as_json:
+        screen.say_json(done)
+    else:
+        said = f"{run_id}  {done.flow} {done.status}, {screen.count(done.events, 'event')}"
+        screen.say(("deleted  ", "yellow"), said)
+    return Exit.OK
+
+
+def _is_wanted(row: RunRow, store: str | None) -> bool:
+    """Ask on the terminal whether a run is to be deleted. Raises `SettingError` if there is none."""
+    if not sys.stdin.isatty():
+        raise SettingError(
+            f"delete removes run {row.run_id!r} for good, and cannot ask here, because stdin is not a terminal. "
+            f"To delete it, add --yes: `{line('delete', row.run_id, '--yes', store=store)}`"
+        )
+    sys.stderr.write(f"Delete run {row.run_id} for good ({row.flow}, {row.status}, {row.seq} events)? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _policies(

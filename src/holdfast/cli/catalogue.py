@@ -62,6 +62,7 @@ CATALOGUE: tuple[Entry, ...] = (
     Entry(CHECK, "receipts", "receipts", "Write the receipts and handoffs of a run again from its log."),
     Entry(CHECK, "recover", "worker", "Find runs that do not move, and offer them to workers again."),
     Entry(CARE, "prune", "care", "Retire old checkpoints of a run, or delete runs that have ended."),
+    Entry(CARE, "delete", "care", "Delete a run that is over, with its log."),
     Entry(CARE, "archive", "care", "Write a run with everything it refers to into one file."),
     Entry(CARE, "unarchive", "care", "Put an archived run back into a store, unchanged."),
     Entry(CARE, "backup", "care", "Copy the whole store into a file while runs continue."),

@@ -38,7 +38,7 @@ from holdfast.runtime.services import open_store_for
 from holdfast.runtime.settings import Durability
 from holdfast.runtime.verb_signatures import takes
 from holdfast.storage.contract import RunStatus, Store
-from holdfast.upkeep.retention import KEEP_LAST, Pruned
+from holdfast.upkeep.retention import KEEP_LAST, Deleted, Pruned
 
 E = TypeVar("E")
 Opened_co = TypeVar("Opened_co", covariant=True)
@@ -226,6 +226,7 @@ class Connection(Blocking[Engine]):
     checkpoints = blocking(Engine.checkpoints)
     ledger = blocking(Engine.ledger)
     prune = blocking(Engine.prune)
+    delete = blocking(Engine.delete)
 
     def __init__(self, options: Options) -> None:
         _refuse_unknown(options)
@@ -467,3 +468,8 @@ def prune(
 ) -> Pruned:
     """Retire the older checkpoints of a run: see `Engine.prune`."""
     return with_engine(lambda e: e.prune(run_id, keep_last, compact=compact, archive=archive), options)
+
+
+def delete(run_id: str, **options: Unpack[Options]) -> Deleted:
+    """Delete a run that is over: see `Engine.delete`."""
+    return with_engine(lambda e: e.delete(run_id), options)

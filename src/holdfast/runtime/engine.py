@@ -89,7 +89,7 @@ from holdfast.storage.leases import this_process
 from holdfast.storage.rows import SALT_BYTES, Salts
 from holdfast.storage.writer import InlineWriter, Writer
 from holdfast.upkeep import retention
-from holdfast.upkeep.retention import KEEP_LAST, Keeper, Pruned
+from holdfast.upkeep.retention import KEEP_LAST, Deleted, Keeper, Pruned
 
 S = TypeVar("S")
 Edit = Callable[[Any], Any] | Mapping[str, Any]
@@ -659,6 +659,14 @@ class Engine:
                 blob_over=services.blob_over,
                 doubt=self._holdings.doubt,
             )
+        return call() if services.inline else await asyncio.to_thread(call)
+
+    async def delete(self, run_id: str) -> Deleted:
+        """Delete a run that is completed, cancelled or failed, with its log, for good. Raises `ResumeRefused` if it is not over,
+        if a run was forked from it, if a run that is not over has started it, or if a request to it waits; and `RunHeld`.
+        """
+        services = self._open()
+        call = partial(retention.delete_run, services.store, run_id)
         return call() if services.inline else await asyncio.to_thread(call)
 
     # --- verbs that read ------------------------------------------------------------------------------

@@ -590,7 +590,9 @@ def _forget_oldest(remembered: dict[str, Any], most: int | None = None) -> None:
 
 
 def _log_trouble(trouble: Trouble) -> None:
-    whose = f"run {trouble.run_id!r}: " if trouble.run_id and repr(trouble.run_id) not in trouble.message else ""
+    whose = (
+        f"run {trouble.run_id!r}: " if trouble.run_id and repr(trouble.run_id) not in trouble.message else ""
+    )
     _log.warning("%s%s", whose, trouble.message)
 
 

@@ -1,4 +1,4 @@
-"""Routes for those who run the server: tokens, limits of queues, and pruning. They need the role `admin`."""
+"""Routes for those who run the server: tokens, limits of queues, pruning and deleting. They need the role `admin`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.storage import tokens
 from holdfast.storage.queues import Queue
 from holdfast.storage.tokens import Kind, Role, Token
 from holdfast.upkeep import retention
-from holdfast.upkeep.retention import KEEP_LAST, Pruned
+from holdfast.upkeep.retention import KEEP_LAST, Deleted, Pruned
 
 _ID_DIGITS = 12
 
@@ -150,6 +150,11 @@ async def prune_run(call: HttpCall[VerbQuery, PruneInput]) -> Answer:
         _ = backend.store  # raises if that engine is not open
         found = await backend.engine.prune(run_id, body.keep_last, compact=body.compact)
     return Answer(body=encode(found))
+
+
+def delete_run(call: HttpCall[NoQuery, None]) -> Deleted:
+    """Delete a run that is over, with its log, for good."""
+    return retention.delete_run(call.backend.store, call.values["id"])
 
 
 def _plan(backend: Backend, run_id: str, body: PruneInput) -> Pruned:

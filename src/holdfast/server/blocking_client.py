@@ -36,6 +36,7 @@ class BlockingClient(Blocking[Client]):
     answer = blocking(Client.answer)
     signal = blocking(Client.signal)
     prune = blocking(Client.prune)
+    delete = blocking(Client.delete)
     preview = blocking(Client.preview)
     requests = blocking(Client.requests)
     get = blocking(Client.get)

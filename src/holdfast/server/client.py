@@ -72,7 +72,7 @@ from holdfast.server.http_session import AGAIN_S, HttpSession
 from holdfast.storage.contract import RunStatus
 from holdfast.storage.http.problem_types import ReportedProblem, error_of
 from holdfast.storage.http.server_url import ServerUrl, check_token, token_from
-from holdfast.upkeep.retention import KEEP_LAST, Pruned
+from holdfast.upkeep.retention import KEEP_LAST, Deleted, Pruned
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -249,6 +249,10 @@ class Client:
         """
         body = {"keep_last": keep_last, "compact": compact}
         return await self._open().send("POST", _path(run_id, "prune"), Pruned, body=body)
+
+    async def delete(self, run_id: str) -> Deleted:
+        """Delete a run that is over, with its log, for good. Raises as `Engine.delete` does. The token needs the role `admin`."""
+        return await self._open().send("DELETE", _path(run_id), Deleted)
 
     async def _ask(
         self, run_id: str, record: type[records.AnyRequest], options: Mapping[str, Any]

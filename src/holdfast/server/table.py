@@ -53,7 +53,7 @@ from holdfast.storage.http import row_format
 from holdfast.storage.queues import Board, Queue
 from holdfast.storage.tokens import Role
 from holdfast.storage.upkeep import Facts
-from holdfast.upkeep.retention import Pruned
+from holdfast.upkeep.retention import Deleted, Pruned
 
 API = "/api/v1"
 REST = "{path}"
@@ -367,6 +367,13 @@ ROUTES: tuple[ApiRoute, ...] = (
         query=verbs.VerbQuery,
         body=administration.PruneInput,
         output=Pruned,
+    ),
+    ApiRoute(
+        method="DELETE",
+        path=f"{API}/runs/{{id}}",
+        role="admin",
+        handler=administration.delete_run,
+        output=Deleted,
     ),
     ApiRoute(
         method="POST",

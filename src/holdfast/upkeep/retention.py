@@ -439,6 +439,33 @@ def explain_need(store: Store, row: RunRow) -> str | None:
     return None
 
 
+class Deleted(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that was deleted."""
+
+    run_id: str
+    flow: str
+    status: RunStatus
+    events: int
+    """The number of its last event."""
+
+
+def delete_run(store: Store, run_id: str) -> Deleted:
+    """Delete one run that is over, and its log. Its blobs are removed by the next `sweep`, if no other run refers to them. Raises
+    `RunNotFound`, `RunHeld`, and `ResumeRefused` if the run is not over or another run needs it.
+    """
+    row = store.run(run_id)
+    need = None if row.held else explain_need(store, row)  # the store says who holds it
+    if need is not None:
+        raise ResumeRefused(run_id, f"{need}. Cancel it first: `holdfast cancel {run_id}`", asked="deleted")
+    for refused in store.upkeep.delete({run_id: row.seq}).values():
+        raise refused
+    if spilled := store.blobs.spilled(run_id):
+        store.blobs.unspill(run_id, list(spilled))
+    while store.upkeep.sweep():
+        pass
+    return Deleted(run_id=run_id, flow=row.flow, status=row.status, events=row.seq)
+
+
 def delete(store: Store, choices: Sequence[Choice], archive_to: str | None = None) -> list[Choice]:
     """Delete chosen runs in one transaction; if `archive_to` is given, archive them there first. Returns the choices, updated
     with what happened. A run that has changed since it was chosen, or that is still needed, is kept.
