@@ -23,6 +23,7 @@ import asyncio
 import math
 import os
 import random
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from functools import partial
@@ -59,6 +60,7 @@ from holdfast.reading.views import (
 from holdfast.runtime import creation, nesting, settings
 from holdfast.runtime.calls.call_places import CallPlaces, count_cores
 from holdfast.runtime.calls.executors import Executor, check_given, refuse_uncallable
+from holdfast.runtime.calls.loop_watch import LoopWatch
 from holdfast.runtime.calls.process.executor import build_executors
 from holdfast.runtime.clock import Clock, SystemClock
 from holdfast.runtime.door import Door
@@ -256,6 +258,8 @@ class Engine:
         )
         self._holdings.open(store, holder, services.aside)
         self._holdings.calls = services.waiting_calls
+        if not self._inline:
+            self._holdings.look = LoopWatch(threading.get_ident(), lambda: self._holdings.moving > 0).look
         if self.settings.keep_checkpoints:
             self._keeper = Keeper(store, self.settings.keep_checkpoints, services.aside, self._holdings)
         for listener in (self._keeper, self._scribe, *self._listeners):

@@ -33,6 +33,7 @@ import msgspec
 from holdfast.errors import FenceLost, StoreBusy, StoreError, StoreFull
 from holdfast.reading.chunks import Chunk
 from holdfast.reading.inbox import AnyRequest
+from holdfast.runtime.calls.loop_watch import LOOK_S
 from holdfast.storage.contract import Holder, Lease, Store
 from holdfast.storage.leases import CallsAtOnce
 
@@ -152,10 +153,12 @@ class Renewal:
         now: Callable[[], float] = elapsed,
         quiet: bool = False,
         calls: Callable[[], tuple[CallsAtOnce, ...]] = tuple,
+        look: Callable[[], None] = lambda: None,
     ) -> None:
         """`lost` is called on the event loop when the leases cannot be kept; `executes` returns whether this engine executes a
-        run (None if that is not known now); `calls` returns the calls that wait for a place, which each renewal stores. If
-        `quiet` is true, no thread and no timer is used: the owner must call `keep` often enough.
+        run (None if that is not known now); `calls` returns the calls that wait for a place, which each renewal stores; `look` is
+        called every `LOOK_S` seconds, in the thread of the renewals. If `quiet` is true, no thread and no timer is used: the
+        owner must call `keep` often enough.
         """
         self._store = store
         self._holder = holder
@@ -165,6 +168,7 @@ class Renewal:
         self._timer: asyncio.TimerHandle | None = None
         self._executes = executes
         self._calls = calls
+        self._watch_loop = look
         self._owed: dict[tuple[str, int], None] = {}
         self._doubts = False
         self._doubts_until = 0.0
@@ -272,13 +276,17 @@ class Renewal:
 
     def _renew_on(self) -> None:
         often = self._holder.ttl_s * _OFTEN
-        wait = often
-        while not self._stop.wait(wait):
+        due_at = time.monotonic() + often
+        while not self._stop.wait(max(0.0, min(LOOK_S, due_at - time.monotonic()))):
+            self._watch_loop()
+            if time.monotonic() < due_at:
+                continue
             try:
                 self.renew()
                 wait = often
             except StoreError:  # tried again soon; `_look` stops the nodes if that takes too long
                 wait = min(often, _AGAIN_S)
+            due_at = time.monotonic() + wait
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         """Check the leases again and again: on the event loop, because the call that renews them may hang."""
@@ -304,6 +312,9 @@ class Holdings:
 
     calls: Callable[[], tuple[CallsAtOnce, ...]] = tuple
     """Returns the calls of this engine that wait for a place. May be called from any thread."""
+
+    look: Callable[[], None] = staticmethod(lambda: None)
+    """Watches the event loop. It is called in another thread."""
 
     def __init__(self, *, now: Callable[[], float] = elapsed, quiet: bool = False) -> None:
         """`now` is the clock for leases, which is never set back or forward. If `quiet` is true, no thread and no timer is
@@ -455,6 +466,7 @@ class Holdings:
                 now=self.now,
                 quiet=self._quiet,
                 calls=self.calls,
+                look=self.look,
             )
             for run_id, fence in self._owed:
                 self.renewal.owe(run_id, fence)
